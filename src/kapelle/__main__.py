@@ -1,0 +1,3 @@
+from kapelle.cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""Pure types and rules: what a task is, which states it may take, which errors exist. No I/O, no clock."""

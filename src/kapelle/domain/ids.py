@@ -1,0 +1,46 @@
+"""Ids: a prefix that names the kind, then 26 characters that sort by time of creation."""
+
+import re
+import secrets
+import threading
+import time
+from typing import Literal
+
+Kind = Literal["task", "attempt", "run"]
+
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_BODY = re.compile(rf"[{_ALPHABET}]{{26}}")
+_RANDOM_BITS = 80
+
+_lock = threading.Lock()
+_last = 0
+
+
+def new_id(kind: Kind) -> str:
+    """A new id; ids made by one process are strictly increasing."""
+    global _last
+    with _lock:
+        now = time.time_ns() // 1_000_000
+        # Within one millisecond, or after the clock went back, count on from the last id.
+        fresh = now << _RANDOM_BITS | secrets.randbits(_RANDOM_BITS)
+        _last = fresh if fresh >> _RANDOM_BITS > _last >> _RANDOM_BITS else _last + 1
+        number = _last
+    digits = []
+    for _ in range(26):
+        number, digit = divmod(number, 32)
+        digits.append(_ALPHABET[digit])
+    return f"{kind}_{''.join(reversed(digits))}"
+
+
+def is_id(kind: Kind, text: str) -> bool:
+    """Whether text is a whole id of this kind."""
+    prefix, _, body = text.partition("_")
+    return prefix == kind and _BODY.fullmatch(body) is not None
+
+
+def as_prefix(kind: Kind, text: str) -> str | None:
+    """What a person typed, as the beginning of an id of this kind; None if it cannot be one."""
+    body = text.strip().lower().removeprefix(f"{kind}_")
+    if not body or len(body) > 26 or any(letter not in _ALPHABET for letter in body):
+        return None
+    return f"{kind}_{body}"

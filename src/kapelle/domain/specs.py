@@ -1,0 +1,126 @@
+"""What a person or a program may ask for: the one schema behind REST, the CLI and the library."""
+
+import re
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+
+MAX_PROMPT_BYTES = 1_000_000
+
+
+class Spec(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=False)
+
+
+class Priority(StrEnum):
+    P0 = "P0"
+    P1 = "P1"
+    P2 = "P2"
+
+
+class DepsPolicy(StrEnum):
+    CANCEL = "cancel"
+    RUN = "run"
+
+
+class WorkspaceKind(StrEnum):
+    WORKTREE = "worktree"
+    IN_PLACE = "in_place"
+
+
+class CheckKind(StrEnum):
+    COMMAND = "command"
+    DIFF_NOT_EMPTY = "diff_not_empty"
+    NO_ERROR_IN_OUTPUT = "no_error_in_output"
+
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
+
+
+class CheckSpec(Spec):
+    """One condition that the work must meet; a plain string is a built-in's name or a shell command."""
+
+    kind: CheckKind = CheckKind.COMMAND
+    command: Text | None = Field(None, max_length=100_000)
+    name: Name | None = None
+    timeout_s: Seconds = 600
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            if value in {CheckKind.DIFF_NOT_EMPTY, CheckKind.NO_ERROR_IN_OUTPUT}:
+                return {"kind": value}
+            return {"command": value}
+        return value
+
+    @model_validator(mode="after")
+    def _command_where_needed(self) -> "CheckSpec":
+        if (self.kind is CheckKind.COMMAND) != bool(self.command and self.command.strip()):
+            raise ValueError("a command check needs a command, and a built-in check has none")
+        return self
+
+    @property
+    def label(self) -> str:
+        return self.name or (self.command or self.kind.value).strip().splitlines()[0][:200]
+
+
+class RetrySpec(Spec):
+    """Whether and when a failed task is tried again by itself."""
+
+    policy: Literal["none", "same"] = "none"
+    max_attempts: int = Field(3, ge=1, le=100)
+    delay_s: Seconds = 10
+    max_delay_s: Seconds = 600
+
+
+class TaskSpec(Spec):
+    """One piece of work for one agent."""
+
+    prompt: Text = Field(min_length=1, max_length=MAX_PROMPT_BYTES)
+    directory: Text = Field(min_length=1, max_length=4000)
+    agent: Name | None = None
+    model: Name | None = None
+    title: Name | None = None
+    project: Name | None = None
+    priority: Priority = Priority.P1
+    depends_on: list[str] = Field([], max_length=1000)
+    deps_policy: DepsPolicy = DepsPolicy.CANCEL
+    continue_from: str | None = None
+    timeout_s: Seconds | None = None
+    checks: list[CheckSpec] = Field([], max_length=100)
+    retry: RetrySpec = RetrySpec()
+    env: dict[EnvName, Text] = {}
+    workspace: WorkspaceKind | None = None
+    base: Name | None = None
+    system_prompt: Text | None = Field(None, max_length=MAX_PROMPT_BYTES)
+    tags: list[Name] = Field([], max_length=100)
+    context: dict[Name, Text] = {}
+
+    @field_validator("prompt")
+    @classmethod
+    def _prompt_fits(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("the prompt is empty")
+        if len(value.encode("utf-8", "surrogatepass")) > MAX_PROMPT_BYTES:
+            raise ValueError("the prompt is larger than 1 MB")
+        return value
+
+    @field_validator("directory")
+    @classmethod
+    def _directory_is_absolute(cls, value: str) -> str:
+        if not value.startswith("/"):
+            raise ValueError("the directory must be an absolute path")
+        return value
+
+    @property
+    def display_title(self) -> str:
+        if self.title:
+            return self.title
+        line = re.sub(r"\s+", " ", self.prompt.strip().splitlines()[0])
+        line = "".join(letter for letter in line if letter.isprintable())
+        return line if len(line) <= 80 else line[:79] + "…"

@@ -1,0 +1,105 @@
+"""A task, its attempts and checks, as every front end shows them."""
+
+from datetime import datetime
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from kapelle.domain.specs import DepsPolicy, Priority, RetrySpec, WorkspaceKind
+from kapelle.domain.states import AttemptStatus, TaskStatus
+
+ExitKind = Literal["exited", "signaled", "not_started", "lost"]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Exit(Record):
+    """How a process ended; lost means that nobody saw it end, which is never success."""
+
+    kind: ExitKind
+    code: int | None = None
+    signal: int | None = None
+
+
+class Usage(Record):
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    turns: int = 0
+    cost_usd: float | None = None
+
+
+class Attempt(Record):
+    id: str
+    number: int
+    status: AttemptStatus
+    exit: Exit | None
+    started_at: datetime
+    ended_at: datetime | None
+    output_bytes: int
+    reason: str | None
+    mode: Literal["fresh", "resume"]
+    claimed: Literal["success", "failure"] | None
+    session_id: str | None
+    usage: Usage | None
+
+
+class CheckResult(Record):
+    name: str
+    passed: bool
+    output: str
+    duration_s: float
+
+
+class Workspace(Record):
+    kind: WorkspaceKind
+    path: str
+    branch: str | None
+    base: str | None
+    base_commit: str | None
+    commit: str | None
+
+
+class Task(Record):
+    id: str
+    title: str
+    prompt: str
+    agent: str
+    model: str | None
+    status: TaskStatus
+    reason: str | None
+    waiting_for: Literal["input", "rate_limit"] | None
+    priority: Priority
+    project: str | None
+    tags: list[str]
+    context: dict[str, str]
+    depends_on: list[str]
+    deps_policy: DepsPolicy
+    continue_from: str | None
+    directory: str
+    workspace: Workspace
+    timeout_s: float | None
+    retry: RetrySpec
+    env: list[str]
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    not_before: datetime | None
+    archived_at: datetime | None
+    merged_at: datetime | None
+    attempts: list[Attempt]
+    checks: list[CheckResult]
+    result: str | None
+
+
+class Event(Record):
+    """One line of the append-only history."""
+
+    seq: int
+    at: datetime
+    kind: str
+    task_id: str | None
+    attempt_id: str | None
+    data: dict[str, str | int | float | bool | None]
