@@ -1,1 +1,1 @@
-"""Pure types and rules: what a task is, which states it may take, which errors exist. No I/O, no clock."""
+"""Pure types and rules: what a task is, its states, the errors. No I/O, no clock."""

@@ -4,7 +4,14 @@ import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 MAX_PROMPT_BYTES = 1_000_000
 
@@ -35,14 +42,16 @@ class CheckKind(StrEnum):
     NO_ERROR_IN_OUTPUT = "no_error_in_output"
 
 
-Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Name = Annotated[
+    str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")
+]
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 
 
 class CheckSpec(Spec):
-    """One condition that the work must meet; a plain string is a built-in's name or a shell command."""
+    """One condition the work must meet; as a plain string, a built-in's name or a shell command."""
 
     kind: CheckKind = CheckKind.COMMAND
     command: Text | None = Field(None, max_length=100_000)

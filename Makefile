@@ -1,0 +1,48 @@
+# Every target makes the virtual environment it needs; CI runs exactly these.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test check fix bench chaos openapi constraints clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e . --group dev
+	touch $@
+
+demo: setup
+	$(BIN)/kapelle demo
+
+test: setup
+	$(BIN)/pytest
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+fix: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup
+	$(BIN)/python -m bench
+
+chaos: setup
+	$(BIN)/python -m tests.chaos
+
+# The documents that are generated from the code and compared with it by tests.
+openapi: setup
+	$(BIN)/python -m kapelle.api.document > docs/openapi.json
+
+# The exact versions that `make setup` installs, from what is in the virtual environment now.
+constraints:
+	$(BIN)/pip freeze --exclude-editable --exclude uv > constraints.txt
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,400 @@
+"""Plays a scripted part as a real process: standard library only, run with python -I -S.
+
+The prompt comes on stdin. The playbook is TOML: rules, each with steps. Events go to stdout, one
+JSON object per line. docs/rehearsal.md shows every step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from json import dumps
+
+# Importing typing would cost a third of the start-up time.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+    Step = dict[str, Any]
+
+_CHUNK = 1 << 20
+
+
+class PlaybookError(Exception):
+    """The playbook cannot be followed as it is written."""
+
+
+class Ended(Exception):
+    """The part is over."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+class Stage:
+    """Where the part is played: the workspace and the two output streams."""
+
+    def __init__(self, workspace: str) -> None:
+        self.workspace = os.path.realpath(workspace)
+        self.line_is_open = False
+
+    def emit(self, kind: str, text: str = "", name: str = "", data: Step | None = None) -> None:
+        event = {"kind": kind, "text": text, "name": name, "data": data}
+        line = dumps({key: value for key, value in event.items() if value})
+        # An event must start a line of its own to be seen.
+        start = "\n" if self.line_is_open else ""
+        self.raw(f"{start}{line}\n".encode())
+
+    def raw(self, data: bytes) -> None:
+        if data:
+            self.line_is_open = not data.endswith(b"\n")
+            write_all(1, data)
+
+    def path(self, relative: str) -> str:
+        path = os.path.realpath(os.path.join(self.workspace, relative))
+        if not path.startswith(self.workspace.rstrip("/") + "/"):
+            raise PlaybookError(f"the path {relative!r} leads out of the workspace")
+        return path
+
+    def fail(self, message: str, code: int = 1) -> NoReturn:
+        self.emit("error", message, "failed")
+        self.emit("result", message, data={"is_error": True})
+        raise Ended(code)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def say(stage: Stage, step: Step) -> None:
+    stage.emit("text", step["say"])
+
+
+def print_(stage: Stage, step: Step) -> None:
+    stage.raw(step["print"].encode())
+
+
+def stderr(stage: Stage, step: Step) -> None:
+    write_all(2, step["stderr"].encode() + b"\n")
+
+
+def write(stage: Stage, step: Step) -> None:
+    _put(stage, step["write"], "w", step)
+
+
+def append(stage: Stage, step: Step) -> None:
+    _put(stage, step["append"], "a", step)
+
+
+def _put(stage: Stage, relative: str, mode: str, step: Step) -> None:
+    path = stage.path(relative)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, mode, encoding="utf-8", newline="") as file:
+        file.write(step.get("content", ""))
+
+
+def delete(stage: Stage, step: Step) -> None:
+    path = stage.path(step["delete"])
+    if os.path.isdir(path):
+        import shutil
+
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+def run(stage: Stage, step: Step) -> None:
+    import subprocess
+
+    done = subprocess.run(
+        ["/bin/sh", "-c", step["run"]], cwd=stage.workspace, stdin=subprocess.DEVNULL
+    )
+    stage.line_is_open = True
+    if done.returncode not in step.get("ok_codes", [0]):
+        stage.fail(f"the command {step['run']!r} ended with code {done.returncode}")
+
+
+def sleep(stage: Stage, step: Step) -> None:
+    time.sleep(step["sleep"])
+
+
+def usage(stage: Stage, step: Step) -> None:
+    names = {
+        "input": "input_tokens",
+        "output": "output_tokens",
+        "cached": "cached_tokens",
+        "turns": "turns",
+        "cost": "cost_usd",
+    }
+    unknown = sorted(set(step["usage"]) - set(names))
+    if unknown:
+        raise PlaybookError(f"usage has {', '.join(names)}, but not {unknown[0]}")
+    stage.emit("usage", data={names[key]: value for key, value in step["usage"].items()})
+
+
+def tool(stage: Stage, step: Step) -> None:
+    stage.emit("tool_call", name=step["tool"], data=step.get("input"))
+    if "result" in step:
+        stage.emit("tool_result", step["result"], step["tool"])
+
+
+def session(stage: Stage, step: Step) -> None:
+    stage.emit("session", step["session"])
+
+
+def ask(stage: Stage, step: Step) -> None:
+    stage.emit("question", step["ask"])
+    raise Ended(0)
+
+
+def rate_limit(stage: Stage, step: Step) -> None:
+    at = time.gmtime(time.time() + step["rate_limit"].get("reset_in_s", 60))
+    retry_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", at)
+    message = f"The rate limit is reached until {retry_at}."
+    stage.emit("error", message, "rate_limit", {"retry_at": retry_at})
+    raise Ended(1)
+
+
+def fail(stage: Stage, step: Step) -> None:
+    stage.fail(step["fail"], step.get("code", 1))
+
+
+def exit_(stage: Stage, step: Step) -> None:
+    raise Ended(step["exit"])
+
+
+def crash(stage: Stage, step: Step) -> None:
+    import signal
+
+    name = step["crash"].upper().removeprefix("SIG")
+    number = getattr(signal, f"SIG{name}", None)
+    if number is None:
+        raise PlaybookError(f"there is no signal {step['crash']!r}; one is KILL")
+    if name not in {"KILL", "STOP"}:
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+
+
+def hang(stage: Stage, step: Step) -> None:
+    import signal
+
+    if step.get("stubborn"):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while step["hang"]:
+        signal.pause()
+
+
+def spawn(stage: Stage, step: Step) -> None:
+    import subprocess
+
+    output = None if step.get("output") else subprocess.DEVNULL
+    subprocess.Popen(
+        ["/bin/sh", "-c", step["spawn"]],
+        cwd=stage.workspace,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=step.get("detached", False),
+    )
+
+
+def flood(stage: Stage, step: Step) -> None:
+    total, length = step["flood"], step.get("line", 80)
+    letters = b"abcdefghijklmnopqrstuvwxyz012345" * (_CHUNK // 32)
+    for offset in range(0, total, _CHUNK):
+        chunk = bytearray(letters[: min(_CHUNK, total - offset)])
+        ends = range(length - 1 - offset % length, len(chunk), length)
+        chunk[ends.start :: length] = b"\n" * len(ends)
+        if offset + len(chunk) == total:
+            chunk[-1:] = b"\n"
+        stage.raw(bytes(chunk))
+
+
+def result(stage: Stage, step: Step) -> None:
+    stage.emit("result", step["result"], data={"is_error": False})
+    raise Ended(0)
+
+
+# For each step: what plays it, the type of its value, and the type of each option.
+STEPS: dict[str, tuple[Callable[[Stage, Step], None], Any, dict[str, Any]]] = {
+    "say": (say, str, {}),
+    "print": (print_, str, {}),
+    "stderr": (stderr, str, {}),
+    "write": (write, str, {"content": str}),
+    "append": (append, str, {"content": str}),
+    "delete": (delete, str, {}),
+    "run": (run, str, {"ok_codes": list}),
+    "sleep": (sleep, (int, float), {}),
+    "usage": (usage, dict, {}),
+    "tool": (tool, str, {"input": dict, "result": str}),
+    "session": (session, str, {}),
+    "ask": (ask, str, {}),
+    "rate_limit": (rate_limit, dict, {}),
+    "fail": (fail, str, {"code": int}),
+    "exit": (exit_, int, {}),
+    "crash": (crash, str, {}),
+    "hang": (hang, bool, {"stubborn": bool}),
+    "spawn": (spawn, str, {"detached": bool, "output": bool}),
+    "flood": (flood, int, {"line": int}),
+    "result": (result, str, {}),
+}
+
+
+def action_of(step: Any, where: str) -> str:
+    """The name of a step's action; raises PlaybookError unless the step is well formed."""
+    if not isinstance(step, dict) or not step:
+        raise PlaybookError(f"{where} is not a table such as {{say = 'text'}}")
+    # A tool step may have a result, which alone is a step too.
+    action = "tool" if "tool" in step else next((key for key in step if key in STEPS), None)
+    if action is None:
+        raise PlaybookError(f"{where} has no known action: {did_you_mean(next(iter(step)))}")
+    _, kind, options = STEPS[action]
+    for key, value in step.items():
+        wanted = kind if key == action else options.get(key)
+        if wanted is None:
+            known = ", ".join(options) or "none"
+            raise PlaybookError(f"{where} ({action}) has no option {key!r}; it has: {known}")
+        if not isinstance(value, wanted) or (wanted is not bool and isinstance(value, bool)):
+            raise PlaybookError(f"{where} ({action}): {key} = {value!r} has the wrong type")
+    return action
+
+
+def did_you_mean(word: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(word, STEPS, 1)
+    return f"{word!r} is none" + (f", did you mean {near[0]!r}?" if near else "")
+
+
+def parse_rules(text: str, source: str) -> list[dict[str, Any]]:
+    """The rules of a playbook, all checked before any is played."""
+    import tomllib
+
+    try:
+        book = tomllib.loads(text)
+    except ValueError as error:
+        raise PlaybookError(f"{source} is not valid TOML: {error}") from None
+    if set(book) == {"do"}:
+        book = {"rule": [book]}
+    rules = book.get("rule")
+    if set(book) != {"rule"} or not isinstance(rules, list):
+        raise PlaybookError(f"{source} must hold [[rule]] tables, or only [[do]] steps")
+    for number, rule in enumerate(rules, 1):
+        check_rule(rule, f"rule {number} of {source}")
+    return rules
+
+
+def check_rule(rule: Any, where: str) -> None:
+    unknown = sorted(set(rule) - {"match", "attempt", "do"}) if isinstance(rule, dict) else ["it"]
+    if unknown:
+        raise PlaybookError(f"{where} has match, attempt and do, but not {unknown[0]}")
+    if not isinstance(rule.get("match", ""), str):
+        raise PlaybookError(f"{where}: match is not a text")
+    if not all(type(number) is int for number in attempts_of(rule)):
+        raise PlaybookError(f"{where}: attempt is not a number or a list of numbers")
+    steps = rule.get("do", [])
+    if not isinstance(steps, list):
+        raise PlaybookError(f"{where}: do is not a list of steps")
+    for number, step in enumerate(steps, 1):
+        action_of(step, f"step {number} of {where}")
+
+
+def attempts_of(rule: dict[str, Any]) -> list[Any]:
+    value = rule.get("attempt", [])
+    return value if isinstance(value, list) else [value]
+
+
+def find_rules(prompt: str, workspace: str, playbook: str | None) -> tuple[list[Any], str, str]:
+    """The rules to follow, the text they are matched against, and where they stand."""
+    if "```rehearsal" in prompt:
+        import re
+
+        block = re.compile(r"^```rehearsal[ \t]*\r?\n(.*?)^```[ \t]*\r?$", re.DOTALL | re.MULTILINE)
+        text = "\n".join(block.findall(prompt))
+        # A rule's own words must not make it match.
+        return parse_rules(text, "the prompt"), block.sub("", prompt), "the prompt"
+    path = os.path.join(workspace, playbook or ".kapelle/playbook.toml")
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse_rules(file.read(), path), prompt, path
+    except FileNotFoundError:
+        if playbook:
+            raise PlaybookError(f"there is no playbook {path}") from None
+        return [{"do": _default_part(prompt)}], prompt, "the built-in part"
+
+
+def _default_part(prompt: str) -> list[Step]:
+    first = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
+    return [
+        {"say": f"A real agent would now work on: {first[:200]}"},
+        {"result": "This was a rehearsal without a playbook: nothing was changed."},
+    ]
+
+
+def choose(rules: list[Any], text: str, attempt: int, source: str) -> dict[str, Any]:
+    """The first rule that fits; raises PlaybookError when none does."""
+    for number, rule in enumerate(rules, 1):
+        attempts = attempts_of(rule)
+        if (not attempts or attempt in attempts) and _matches(rule, text, f"rule {number}"):
+            return dict(rule)
+    raise PlaybookError(f"no rule of {source} matches this prompt on attempt {attempt}")
+
+
+def _matches(rule: dict[str, Any], text: str, where: str) -> bool:
+    if "match" not in rule:
+        return True
+    import re
+
+    try:
+        return re.search(rule["match"], text) is not None
+    except re.error as error:
+        raise PlaybookError(f"{where}: match is not a regular expression: {error}") from None
+
+
+def play(stage: Stage, steps: list[Step]) -> None:
+    for number, step in enumerate(steps, 1):
+        STEPS[action_of(step, f"step {number}")][0](stage, step)
+    stage.emit("result", "The part was played to its end.", data={"is_error": False})
+
+
+def options(arguments: list[str]) -> dict[str, str]:
+    """--name value pairs; argparse would cost half of the start-up time."""
+    pairs = zip(arguments[::2], arguments[1::2], strict=False)
+    return {name.removeprefix("--"): value for name, value in pairs}
+
+
+def main(arguments: list[str]) -> int:
+    given = options(arguments)
+    stage = Stage(given.get("workspace", "."))
+    prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
+    try:
+        if "session" in given:
+            stage.emit("session", given["session"])
+        rules, text, source = find_rules(prompt, stage.workspace, given.get("playbook"))
+        rule = choose(rules, text, int(given.get("attempt", "1")), source)
+        play(stage, rule.get("do", []))
+    except Ended as end:
+        return end.code
+    except Exception as error:
+        return _failed(stage, f"The rehearsal cannot go on: {error}.")
+    return 0
+
+
+def _failed(stage: Stage, message: str) -> int:
+    try:
+        stage.fail(message)
+    except Ended as end:
+        return end.code
+    except OSError:
+        # Nobody reads the output any more.
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

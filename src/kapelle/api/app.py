@@ -1,0 +1,55 @@
+"""The web application: routes under /api/v1 behind one guard."""
+
+from collections.abc import Callable
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.types import ASGIApp
+
+from kapelle import __version__
+from kapelle.api import errors
+from kapelle.api.auth import Guard
+from kapelle.api.body_limit import BodyLimit
+from kapelle.api.errors import ErrorView
+from kapelle.api.routes import changes, events, instance, output, tasks
+from kapelle.service import Service
+
+_ERRORS = {
+    401: "no token, or a wrong one",
+    403: "a foreign Origin, or a token that does not allow this",
+    404: "no such thing",
+    409: "the present state does not allow this",
+    413: "the request is too large",
+    421: "a Host that is not the daemon's",
+    422: "what was given cannot be used",
+}
+
+
+def routes() -> FastAPI:
+    """The application without its guard: what the OpenAPI document is made of."""
+    app = FastAPI(
+        title="Kapelle",
+        version=__version__,
+        description="A conductor for coding agents.",
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        generate_unique_id_function=_operation_id,
+        responses={code: {"model": ErrorView, "description": d} for code, d in _ERRORS.items()},
+    )
+    for module in (tasks, output, changes, events, instance):
+        app.include_router(module.router, prefix="/api/v1")
+    app.add_api_route("/healthz", instance.healthz, include_in_schema=False)
+    errors.install(app)
+    return app
+
+
+def build(service: Service, token: str, allowed_hosts: Callable[[], frozenset[str]]) -> ASGIApp:
+    """The application as it is served."""
+    app = routes()
+    app.state.service = service
+    return Guard(BodyLimit(app), token, allowed_hosts, service.instance.knows_session)
+
+
+def _operation_id(route: APIRoute) -> str:
+    return f"{route.tags[0] if route.tags else 'api'}_{route.name}"

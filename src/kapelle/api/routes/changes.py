@@ -1,0 +1,29 @@
+"""What a task changed, and merging it."""
+
+from fastapi import APIRouter, Depends
+from pydantic import BaseModel, ConfigDict
+
+from kapelle.api.access import UseCases, own_task_only, owner_only
+from kapelle.domain.specs import Name
+from kapelle.service.changes import DiffView, MergeView
+
+router = APIRouter(prefix="/tasks/{task_id}", tags=["changes"])
+
+
+class MergeBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    into: Name | None = None
+    force: bool = False
+
+
+@router.get("/diff", dependencies=[Depends(own_task_only)])
+async def diff(task_id: str, service: UseCases) -> DiffView:
+    """Everything that changed in the task's worktree since it began."""
+    return await service.changes.diff(task_id)
+
+
+@router.post("/merge", dependencies=[Depends(owner_only)])
+async def merge(task_id: str, service: UseCases, body: MergeBody | None = None) -> MergeView:
+    """Merge the task's branch into its base, or another branch."""
+    wish = body or MergeBody()
+    return await service.changes.merge(task_id, wish.into, wish.force)

@@ -1,0 +1,31 @@
+"""The history as a stream."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query
+
+from kapelle.api.access import UseCases, owner_only
+from kapelle.api.sse import EventStream, stream
+
+router = APIRouter(prefix="/events", tags=["events"], dependencies=[Depends(owner_only)])
+
+_MOST = 2**62
+
+
+@router.get("", response_class=EventStream)
+async def events(
+    service: UseCases,
+    after: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
+    task_id: Annotated[str | None, Query(max_length=100)] = None,
+    follow: bool = True,
+    last_event_id: Annotated[str | None, Header(max_length=100)] = None,
+) -> EventStream:
+    """Every event behind a number; without one, those that come from now on."""
+    start = after
+    if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
+        start = min(int(last_event_id), _MOST)
+    if start is None:
+        start = await service.history.last_seq() if follow else 0
+    task = (await service.tasks.get(task_id)).id if task_id else None
+    found = service.history.stream(start, task, follow)
+    return stream(found, lambda event: (str(event.seq), event.kind, event.model_dump_json()))

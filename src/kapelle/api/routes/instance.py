@@ -1,0 +1,78 @@
+"""The daemon itself: health, description, agents, backup, login, stop."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import BaseModel, ConfigDict
+
+from kapelle import __version__
+from kapelle.api.access import UseCases, owner_only
+from kapelle.api.auth import COOKIE
+from kapelle.domain.specs import Text
+from kapelle.service.instance import AgentView, BackupView, DaemonView, LoginCodeView
+
+router = APIRouter(tags=["daemon"])
+_owner = [Depends(owner_only)]
+
+
+class Health(BaseModel):
+    status: str = "ok"
+    version: str = __version__
+
+
+class StopBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    agents: bool = False
+
+
+class LoginBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    code: Text
+
+
+@router.get("/healthz")
+async def healthz() -> Health:
+    """Whether the daemon answers; the only reading that needs no token."""
+    return Health()
+
+
+@router.get("/daemon", dependencies=_owner)
+async def daemon(service: UseCases) -> DaemonView:
+    """What this daemon is and what it is doing."""
+    return await service.instance.describe()
+
+
+@router.post("/daemon/stop", status_code=202, dependencies=_owner)
+async def stop(service: UseCases, body: StopBody | None = None) -> Health:
+    """End the daemon; running agents go on unless agents is true."""
+    service.instance.stop(body.agents if body else False)
+    return Health(status="stopping")
+
+
+@router.get("/agents", dependencies=_owner)
+async def agents(
+    service: UseCases, directory: Annotated[Text | None, Query(max_length=4000)] = None
+) -> list[AgentView]:
+    """The agents that a task in a directory may use."""
+    return service.instance.agents(directory)
+
+
+@router.post("/backup", dependencies=_owner)
+async def back_up(service: UseCases) -> BackupView:
+    """Copy the databases now."""
+    return await service.instance.back_up()
+
+
+@router.post("/login-codes", dependencies=_owner)
+async def login_code(service: UseCases) -> LoginCodeView:
+    """A code that opens one browser session, once, within a minute."""
+    return service.instance.new_login_code()
+
+
+@router.post("/login", status_code=204)
+async def log_in(body: LoginBody, service: UseCases) -> Response:
+    """Exchange a code for a session cookie."""
+    response = Response(status_code=204)
+    session = service.instance.log_in(body.code)
+    response.set_cookie(COOKIE, session, httponly=True, samesite="strict", path="/")
+    return response

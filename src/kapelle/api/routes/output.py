@@ -1,0 +1,52 @@
+"""What an attempt wrote: raw bytes by offset, and the readable transcript as a stream."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Depends, Header, Query
+from fastapi.responses import Response
+
+from kapelle.api.access import UseCases, own_task_only
+from kapelle.api.sse import EventStream, stream
+
+router = APIRouter(
+    prefix="/tasks/{task_id}", tags=["output"], dependencies=[Depends(own_task_only)]
+)
+
+Number = Annotated[int | None, Query(ge=1, le=1_000_000)]
+
+
+@router.get(
+    "/output",
+    response_class=Response,
+    responses={200: {"content": {"application/octet-stream": {}}}},
+)
+async def output(
+    task_id: str,
+    service: UseCases,
+    attempt: Number = None,
+    stream: Literal["out", "err"] = "out",
+    offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    limit: Annotated[int, Query(ge=1, le=16_000_000)] = 1_000_000,
+) -> Response:
+    """Bytes exactly as they were written; X-Next-Offset is where the next ones begin."""
+    chunk = await service.output.chunk(task_id, attempt, stream, offset, limit)
+    headers = {
+        "X-Next-Offset": str(chunk.next_offset),
+        "X-Complete": "true" if chunk.complete else "false",
+    }
+    return Response(chunk.data, media_type="application/octet-stream", headers=headers)
+
+
+@router.get("/transcript", response_class=EventStream)
+async def transcript(
+    task_id: str,
+    service: UseCases,
+    attempt: Number = None,
+    follow: bool = False,
+    tail: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
+    last_event_id: Annotated[str | None, Header(max_length=100)] = None,
+) -> EventStream:
+    """What the agent said and did; an event's id is the offset behind it."""
+    task = await service.output.task_with(task_id, attempt)
+    lines = service.output.transcript(task, attempt, follow, tail, last_event_id)
+    return stream(lines, lambda line: (line.position, line.kind, line.body))

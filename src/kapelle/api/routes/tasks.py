@@ -1,0 +1,112 @@
+"""Tasks: submit, list, look, wait, and change their course."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query
+from pydantic import BaseModel, ConfigDict
+
+from kapelle.api.access import UseCases, own_task_only, owner_only
+from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, TaskSpec, Text
+from kapelle.domain.states import TaskStatus
+from kapelle.domain.task import Task
+
+router = APIRouter(prefix="/tasks", tags=["tasks"])
+_owner = [Depends(owner_only)]
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+
+class Page(BaseModel):
+    tasks: list[Task]
+    next_cursor: str | None
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class CancelBody(Body):
+    reason: Annotated[Text | None, Query(max_length=10_000)] = None
+
+
+class ResumeBody(Body):
+    message: Annotated[Text | None, Query(max_length=MAX_PROMPT_BYTES)] = None
+
+
+class DependenciesBody(Body):
+    depends_on: Annotated[list[Text], Query(max_length=1000)]
+
+
+@router.post("", status_code=201, dependencies=_owner)
+async def submit(
+    spec: TaskSpec,
+    service: UseCases,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> Task:
+    """Submit a task; it is stored when this returns."""
+    return await service.tasks.submit(spec, idempotency_key)
+
+
+@router.get("", dependencies=_owner)
+async def page(
+    service: UseCases,
+    status: Annotated[list[TaskStatus] | None, Query()] = None,
+    tag: Name | None = None,
+    project: Name | None = None,
+    archived: bool = False,
+    limit: Limit = 50,
+    cursor: Annotated[str | None, Query(max_length=40)] = None,
+) -> Page:
+    """Tasks, newest first; next_cursor leads to the next page."""
+    found = await service.tasks.page(status or [], tag, project, archived, cursor, limit)
+    return Page(tasks=found, next_cursor=found[-1].id if len(found) == limit else None)
+
+
+@router.get("/{task_id}", dependencies=[Depends(own_task_only)])
+async def get(task_id: str, service: UseCases) -> Task:
+    """One task, by its id or any unique prefix of it."""
+    return await service.tasks.get(task_id)
+
+
+@router.get("/{task_id}/wait", dependencies=_owner)
+async def wait(
+    task_id: str, service: UseCases, timeout_s: Annotated[float, Query(ge=0, le=55)] = 25
+) -> Task:
+    """The task once it has ended or waits for input; after timeout_s as it is: then call again."""
+    return await service.tasks.wait(task_id, timeout_s)
+
+
+@router.post("/{task_id}/cancel", dependencies=_owner)
+async def cancel(task_id: str, service: UseCases, body: CancelBody | None = None) -> Task:
+    """End a task; a running one settles within seconds."""
+    return await service.tasks.cancel(task_id, body.reason if body else None)
+
+
+@router.post("/{task_id}/retry", dependencies=_owner)
+async def retry(task_id: str, service: UseCases) -> Task:
+    """A new attempt from a fresh workspace."""
+    return await service.tasks.retry(task_id)
+
+
+@router.post("/{task_id}/resume", dependencies=_owner)
+async def resume(task_id: str, service: UseCases, body: ResumeBody | None = None) -> Task:
+    """A new attempt that carries what the last one left, with a message for it."""
+    return await service.tasks.resume(task_id, body.message if body else None)
+
+
+@router.post("/{task_id}/requeue", dependencies=_owner)
+async def requeue(task_id: str, service: UseCases) -> Task:
+    """From the start, as if newly submitted."""
+    return await service.tasks.requeue(task_id)
+
+
+@router.post("/{task_id}/archive", dependencies=_owner)
+async def archive(task_id: str, service: UseCases) -> Task:
+    """Put an ended task away; its worktree is removed, its work kept."""
+    return await service.tasks.archive(task_id)
+
+
+@router.put("/{task_id}/dependencies", dependencies=_owner)
+async def depend(task_id: str, body: DependenciesBody, service: UseCases) -> Task:
+    """Replace what a task waits for, as long as it has not started; circles are refused."""
+    return await service.tasks.depend(task_id, body.depends_on)

@@ -1,0 +1,75 @@
+"""The daemon's two doors: a TCP port for programs and browsers, a private socket for the CLI."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from kapelle.domain.errors import Unavailable
+
+
+class Door:
+    """Serves an application on a socket until it is closed."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+        self._listener = listener
+        self._server = _Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                lifespan="off",
+                timeout_graceful_shutdown=2,
+                ws="none",
+            )
+        )
+
+    async def serve(self) -> None:
+        await self._server.serve(sockets=[self._listener])
+
+    def close(self) -> None:
+        self._server.should_exit = True
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        # Signals end the daemon, which then closes its doors.
+        yield
+
+
+def listen(host: str, ports: Sequence[int]) -> socket.socket:
+    """A TCP socket on the first of these ports that can be had; 0 is any free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    problem: OSError | None = None
+    for port in ports:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except (OSError, OverflowError) as error:
+            listener.close()
+            problem = error if isinstance(error, OSError) else OSError(0, str(error))
+        else:
+            return listener
+    raise Unavailable(
+        f"Port {ports[-1]} on {host} cannot be used: {problem and problem.strerror}.",
+        hint="Choose another with --port, or 0 for any free one.",
+    )
+
+
+def listen_privately(path: Path) -> socket.socket:
+    """A unix socket that only its owner can open; one left by a dead daemon is replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        path.unlink()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    finally:
+        os.umask(before)
+    return listener

@@ -1,0 +1,31 @@
+"""Server-sent events out of an async iterator."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any, TypeVar
+
+from sse_starlette import EventSourceResponse, ServerSentEvent
+
+T = TypeVar("T")
+_PING_S = 15
+
+
+class EventStream(EventSourceResponse):
+    """Typed for the OpenAPI document."""
+
+    media_type = "text/event-stream"
+
+
+def stream(items: AsyncIterator[T], render: Callable[[T], tuple[str, str, Any]]) -> EventStream:
+    """Send each item, rendered as (id, event, data), as soon as it comes."""
+
+    async def rendered() -> AsyncIterator[ServerSentEvent]:
+        async for item in items:
+            yield _event(*render(item))
+
+    return EventStream(rendered(), ping=_PING_S)
+
+
+def _event(id: str, event: str, data: Any) -> ServerSentEvent:
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    return ServerSentEvent(data=text, id=id, event=event, sep="\n")

@@ -1,0 +1,1 @@
+"""The command line: talks to the daemon over its socket and decides nothing by itself."""

@@ -1,0 +1,101 @@
+"""`kapelle cancel`, `retry`, `resume`, `requeue` and `archive`."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from kapelle.cli.client import Client, task_path
+from kapelle.cli.options import Json, TaskId, TaskIds
+from kapelle.cli.outcome import FINAL, Task
+from kapelle.cli.output import data, document, say
+from kapelle.cli.values import listed
+from kapelle.domain.errors import KapelleError
+
+
+def cancel(
+    task_ids: TaskIds,
+    reason: Annotated[str | None, typer.Option(help="Why, for the record.")] = None,
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Do not wait until they have ended.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Stop tasks, with every process they started."""
+    client = Client()
+    tasks, failure = _each(client, task_ids, "cancel", {"reason": reason})
+    if not no_wait:
+        tasks = [_ended(client, task) for task in tasks]
+    _show_all(tasks, as_json)
+    if failure:
+        raise failure
+
+
+def archive(task_ids: TaskIds, as_json: Json = False) -> None:
+    """Take ended tasks out of the list and keep their work."""
+    tasks, failure = _each(Client(), task_ids, "archive")
+    _show_all(tasks, as_json, "archived")
+    if failure:
+        raise failure
+
+
+def retry(task_id: TaskId, as_json: Json = False) -> None:
+    """Run an ended task once more from the beginning."""
+    _show_one(Client().post(task_path(task_id, "retry")), as_json)
+
+
+def resume(
+    task_id: TaskId,
+    message: Annotated[
+        str | None, typer.Argument(help="An answer or advice for the agent.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Go on where a task's last attempt left off."""
+    _show_one(Client().post(task_path(task_id, "resume"), {"message": message}), as_json)
+
+
+def requeue(task_id: TaskId, as_json: Json = False) -> None:
+    """Put a waiting or ended task back into the queue."""
+    _show_one(Client().post(task_path(task_id, "requeue")), as_json)
+
+
+def _each(
+    client: Client, task_ids: list[str], action: str, body: dict[str, str | None] | None = None
+) -> tuple[list[Task], KapelleError | None]:
+    """Do it to every task; one that refuses does not keep the others from it."""
+    tasks: list[Task] = []
+    failure: KapelleError | None = None
+    for task_id in listed(task_ids):
+        try:
+            tasks.append(client.post(task_path(task_id, action), body))
+        except KapelleError as error:
+            if failure:
+                say(f"kapelle: {failure.message}")
+            failure = error
+    return tasks, failure
+
+
+def _ended(client: Client, task: Task) -> Task:
+    while task["status"] not in FINAL:
+        task = client.get(task_path(task["id"], "wait"), {"timeout_s": 25})
+        if task["status"] == "waiting":
+            # A waiting task is told at once, so only this pause keeps us from asking without end.
+            time.sleep(0.3)
+    return task
+
+
+def _show_all(tasks: list[Task], as_json: bool, state: str | None = None) -> None:
+    if as_json:
+        document(tasks)
+        return
+    for task in tasks:
+        data(f"{task['id']}  {state or task['status']}")
+
+
+def _show_one(task: Task, as_json: bool) -> None:
+    if as_json:
+        document(task)
+        return
+    data(task["id"])
+    say(f"It is {task['status']} again; `kapelle logs -f {task['id']}` follows it.")

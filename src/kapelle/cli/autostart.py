@@ -1,0 +1,102 @@
+"""Starting the daemon in the background when none answers."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from kapelle.domain.errors import Unavailable
+from kapelle.home import Home
+
+START_TIMEOUT_S = 20.0
+LOG_LINES = 8
+
+
+def ensure_daemon(home: Home) -> None:
+    """Start a daemon and return when the socket answers; many callers at once are fine."""
+    log_began_at = _size(home.log)
+    process = _launch(home)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    pause = 0.02
+    while time.monotonic() < deadline:
+        if answers(home.socket):
+            return
+        if process.poll() is not None and not _another_holds(home):
+            break
+        time.sleep(pause)
+        pause = min(pause * 1.3, 0.2)
+    raise Unavailable(
+        _failure(home, log_began_at, process.poll()),
+        hint=f"The whole log is {home.log}; `kapelle doctor` looks for the cause.",
+    )
+
+
+def answers(path: Path) -> bool:
+    """Whether a daemon accepts connections on this socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(2)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _another_holds(home: Home) -> bool:
+    """Whether the lock names a living process: the daemon that was faster than ours."""
+    try:
+        os.kill(int(home.lock.read_text(encoding="ascii")), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _launch(home: Home) -> subprocess.Popen[bytes]:
+    home.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    environment = dict(os.environ)
+    if environment.get("KAPELLE_HOME"):
+        environment["KAPELLE_HOME"] = str(home.root)
+    descriptor = os.open(home.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "kapelle.daemon"],
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+            close_fds=True,
+        )
+    finally:
+        os.close(descriptor)
+
+
+def _failure(home: Home, log_began_at: int, code: int | None) -> str:
+    lines = _new_log_lines(home.log, log_began_at)
+    if lines and lines[-1].startswith("kapelle: "):
+        return f"The daemon could not start: {lines[-1].removeprefix('kapelle: ')}"
+    what = "did not answer in time" if code is None else f"ended with exit code {code}"
+    told = "".join(f"\n  {line}" for line in lines)
+    return f"The daemon was started but {what}" + (f", and its log says:{told}" if lines else ".")
+
+
+def _new_log_lines(log: Path, began_at: int) -> list[str]:
+    try:
+        with open(log, "rb") as stream:
+            stream.seek(began_at)
+            text = stream.read()[-20_000:].decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-LOG_LINES:]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,102 @@
+"""Every command by name, so that only the module of the one in use is imported."""
+
+import importlib
+from typing import Any
+
+import typer
+
+from kapelle.cli.coercion import LightCommand, LightGroup
+
+COMMANDS = {
+    "run": ("kapelle.cli.run:run", "Give an agent a task and print the task's id."),
+    "list": ("kapelle.cli.listing:list_tasks", "List tasks, the newest first."),
+    "status": (
+        "kapelle.cli.status:status",
+        "Show one task: what was claimed and what was verified.",
+    ),
+    "logs": ("kapelle.cli.logs:logs", "Show what a task's agent said and did."),
+    "wait": ("kapelle.cli.wait:wait", "Wait until tasks have ended."),
+    "cancel": ("kapelle.cli.actions:cancel", "Stop tasks, with every process they started."),
+    "retry": ("kapelle.cli.actions:retry", "Run an ended task once more from the beginning."),
+    "resume": ("kapelle.cli.actions:resume", "Go on where a task's last attempt left off."),
+    "requeue": ("kapelle.cli.actions:requeue", "Put a waiting or ended task back into the queue."),
+    "archive": (
+        "kapelle.cli.actions:archive",
+        "Take ended tasks out of the list and keep their work.",
+    ),
+    "diff": ("kapelle.cli.diff:diff", "Show what a task changed."),
+    "merge": ("kapelle.cli.merge:merge", "Merge a task's branch into its base."),
+    "events": ("kapelle.cli.events:events", "Show the history of everything that happened."),
+    "agents": (
+        "kapelle.cli.agents:agents",
+        "List the agents that are known and which are installed.",
+    ),
+    "init": ("kapelle.cli.init:init", "Choose an agent and set up this repository."),
+    "config": ("kapelle.cli.config:config", "Show and change settings."),
+    "doctor": ("kapelle.cli.doctor:doctor", "Look for anything that keeps Kapelle from working."),
+    "demo": (
+        "kapelle.cli.demo:demo",
+        "Watch a small ensemble of agents work on a sample repository.",
+    ),
+    "serve": ("kapelle.cli.daemon:serve", "Run the daemon in the foreground."),
+    "stop": ("kapelle.cli.daemon:stop", "Stop the daemon; running agents go on."),
+    "backup": ("kapelle.cli.daemon:backup", "Copy the database to a safe place now."),
+    "login": ("kapelle.cli.daemon:login", "Print a one-time address for a browser."),
+    "completion": ("kapelle.cli.completion:completion", "Print the completion script of a shell."),
+}
+
+
+class LazyGroup(LightGroup):
+    """The top level, which imports a command's module only when that command is used."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return load(cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help) for name, (_, help) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        # The base class suggests from commands that were registered, and here none are.
+        if args and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            ctx.fail(unknown_command(args[0]))
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # Typer would turn it into exit code 1, which here means that the work failed.
+            raise PipeClosed from error
+
+
+class PipeClosed(Exception):
+    """Whoever read our output has seen enough."""
+
+
+def unknown_command(typed: str) -> str:
+    """What to say about a command that does not exist."""
+    import difflib
+
+    close = difflib.get_close_matches(typed, COMMANDS, n=2, cutoff=0.55)
+    meant = f" Did you mean {' or '.join(f'`kapelle {name}`' for name in close)}?" if close else ""
+    return f"There is no command {typed!r}.{meant}"
+
+
+def load(name: str) -> Any:
+    """The command of this name, or None when there is none."""
+    if name not in COMMANDS:
+        return None
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    found = getattr(importlib.import_module(module), attribute)
+    if isinstance(found, typer.Typer):
+        command = typer.main.get_command(found)
+    else:
+        single = typer.Typer(add_completion=False, rich_markup_mode=None)
+        single.command(name, cls=LightCommand)(found)
+        command = typer.main.get_command(single)
+    command.name = name
+    return command

@@ -1,0 +1,43 @@
+"""`kapelle diff`."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+from kapelle.cli.client import Client, task_path
+from kapelle.cli.options import Json, TaskId
+from kapelle.cli.output import document, say
+from kapelle.cli.style import colourful, paint
+from kapelle.cli.text import clean
+
+_STYLES = {"+++": "bold", "---": "bold", "diff": "bold", "@@": "cyan", "+": "green", "-": "red"}
+
+
+def diff(
+    task_id: TaskId,
+    stat: Annotated[
+        bool, typer.Option("--stat", help="Only how much changed in which file.")
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Keep control characters, so that `git apply` takes it.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a task changed."""
+    changes = Client().get(task_path(task_id, "diff"))
+    if as_json:
+        document(changes)
+        return
+    shown = changes["stat"] if stat else changes["patch"]
+    if not shown.strip():
+        say("It changed nothing.")
+        return
+    text = shown if raw else clean(shown)
+    if colourful() and not stat and not raw:
+        text = "\n".join(paint(line, _style(line)) for line in text.split("\n"))
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+def _style(line: str) -> str | None:
+    return next((style for start, style in _STYLES.items() if line.startswith(start)), None)

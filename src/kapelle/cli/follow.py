@@ -1,0 +1,83 @@
+"""Following a task to its end: its output as it comes, then what became of it."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+
+from kapelle.cli.client import Client, task_path
+from kapelle.cli.outcome import Task, next_commands, settled
+from kapelle.cli.output import say
+from kapelle.cli.sse import ServerEvent
+from kapelle.cli.text import one_line
+from kapelle.cli.times import between
+from kapelle.cli.transcript import show_json, show_plain
+
+INTERRUPTED = 130
+RATE_LIMIT_PAUSE_S = 5.0
+
+Show = Callable[[ServerEvent], None]
+
+
+def follow(client: Client, task: Task, *, as_json: bool, tail: int | None = None) -> Task:
+    """Show the output until the task is settled and return it as it then is.
+
+    An interrupt ends only the watching, says so, and exits with 130.
+    """
+    try:
+        with _display(client, task, as_json) as show:
+            return _until_settled(client, task["id"], show, tail)
+    except KeyboardInterrupt:
+        task_id = task["id"]
+        say(
+            f"The task goes on in the background. `kapelle logs -f {task_id}` follows it again, "
+            f"`kapelle cancel {task_id}` stops it."
+        )
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _until_settled(client: Client, task_id: str, show: Show, tail: int | None) -> Task:
+    path = task_path(task_id, "transcript")
+    query = {"follow": "true", "tail": tail}
+    last_id: str | None = None
+    while True:
+        for event in client.stream(path, query, endless=True, last_id=last_id):
+            last_id = event.id or last_id
+            if event.kind != "end":
+                show(event)
+        task: Task = client.get(task_path(task_id))
+        if task["status"] == "waiting":
+            task = _after_rate_limit(client, task)
+        if settled(task):
+            return task
+
+
+def _after_rate_limit(client: Client, task: Task) -> Task:
+    if not settled(task):
+        say(f"Waiting for a rate limit to pass: {one_line(task['reason'] or '')}")
+    while task["status"] == "waiting" and not settled(task):
+        time.sleep(RATE_LIMIT_PAUSE_S)
+        task = client.get(task_path(task["id"]))
+    return task
+
+
+@contextmanager
+def _display(client: Client, task: Task, as_json: bool) -> Iterator[Show]:
+    if as_json or not sys.stdout.isatty():
+        yield show_json if as_json else show_plain
+        return
+    from kapelle.cli.live import LiveTasks, Refresher
+
+    with LiveTasks([task]) as view, Refresher(client, task["id"], view):
+        yield view.show
+
+
+def conclude(task: Task) -> None:
+    """Say what became of a task and what to type next."""
+    took = between(task["started_at"], task["ended_at"])
+    reason = f": {one_line(task['reason'])}" if task["reason"] else ""
+    say(f"{task['id']} {task['status']}{f' after {took}' if took else ''}{reason}")
+    for command, purpose in next_commands(task) if sys.stderr.isatty() else []:
+        say(f"  {command}  ({purpose})")

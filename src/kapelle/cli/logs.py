@@ -1,0 +1,112 @@
+"""`kapelle logs`."""
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from kapelle.cli.client import Client, task_path
+from kapelle.cli.options import Follow, JsonLines, TaskId
+from kapelle.domain.errors import InvalidInput
+
+CHUNK = 1_000_000
+POLL_S = 0.25
+
+
+def logs(
+    task_id: TaskId,
+    follow: Follow = False,
+    tail: Annotated[
+        int | None, typer.Option(min=0, help="Only the last so many lines or events.")
+    ] = None,
+    attempt: Annotated[
+        int | None, typer.Option(min=1, help="Which attempt; by default the last.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="The bytes as the agent wrote them.")] = False,
+    stream: Annotated[
+        str, typer.Option(metavar="out|err", help="Which stream, with --raw.")
+    ] = "out",
+    as_json: JsonLines = False,
+) -> None:
+    """Show what a task's agent said and did."""
+    if stream not in {"out", "err"}:
+        raise InvalidInput(f"--stream {stream!r} does not exist.", hint="Use out or err.")
+    if raw and as_json:
+        raise InvalidInput("--raw and --json exclude each other.", hint="Leave one of them out.")
+    client = Client()
+    if raw:
+        _write_raw(_chunks(client, task_id, attempt, stream, follow), tail)
+    elif follow and attempt is None:
+        _follow(client, task_id, tail, as_json)
+    else:
+        _transcript(client, task_id, attempt, tail, follow, as_json)
+
+
+def _follow(client: Client, task_id: str, tail: int | None, as_json: bool) -> None:
+    from kapelle.cli.follow import conclude, follow
+    from kapelle.cli.output import json_line
+
+    ended = follow(client, client.get(task_path(task_id)), as_json=as_json, tail=tail)
+    if as_json:
+        json_line({"event": "end", "status": ended["status"]})
+    else:
+        conclude(ended)
+
+
+def _transcript(
+    client: Client, task_id: str, attempt: int | None, tail: int | None, follow: bool, as_json: bool
+) -> None:
+    from kapelle.cli.transcript import show_json, show_plain
+
+    query = {"attempt": attempt, "tail": tail, "follow": "true" if follow else "false"}
+    show = show_json if as_json else show_plain
+    for event in client.stream(task_path(task_id, "transcript"), query, endless=follow):
+        show(event)
+
+
+def _chunks(
+    client: Client, task_id: str, attempt: int | None, stream: str, follow: bool
+) -> Iterator[bytes]:
+    """The stored bytes from the beginning, and with follow those still to come."""
+    offset, complete = 0, False
+    while not complete:
+        query = {"attempt": attempt, "stream": stream, "offset": offset, "limit": CHUNK}
+        body, headers = client.get_bytes(task_path(task_id, "output"), query)
+        offset = int(headers.get("x-next-offset", offset + len(body)))
+        complete = headers.get("x-complete") == "true"
+        if body:
+            yield body
+        elif not follow:
+            return
+        elif not complete:
+            time.sleep(POLL_S)
+
+
+def _write_raw(chunks: Iterator[bytes], tail: int | None) -> None:
+    output = sys.stdout.buffer
+    if tail is not None:
+        chunks = iter([_last_lines(chunks, tail)])
+    for chunk in chunks:
+        output.write(chunk)
+        output.flush()
+
+
+def _last_lines(chunks: Iterator[bytes], count: int) -> bytes:
+    """The last lines of all the chunks, holding no more than those in memory."""
+    kept = b""
+    for chunk in chunks:
+        kept = _tail(kept + chunk, count)
+    return kept
+
+
+def _tail(content: bytes, count: int) -> bytes:
+    if not count:
+        return b""
+    position = len(content) - content.endswith(b"\n")
+    for _ in range(count):
+        position = content.rfind(b"\n", 0, position)
+        if position < 0:
+            return content
+    return content[position + 1 :]

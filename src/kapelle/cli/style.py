@@ -1,0 +1,83 @@
+"""Colours and columns for a terminal, without the cost of importing rich."""
+
+import os
+import shutil
+import sys
+import unicodedata
+from collections.abc import Sequence
+
+_CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
+STATUS_STYLE = {
+    "completed": "green",
+    "failed": "red",
+    "lost": "red",
+    "cancelled": "dim",
+    "running": "cyan",
+    "waiting": "yellow",
+    "blocked": "yellow",
+}
+
+
+def colourful() -> bool:
+    """Whether stdout shows colours and its reader wants them."""
+    return (
+        sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM", "") != "dumb"
+    )
+
+
+def paint(text: str, style: str | None) -> str:
+    """The text in a style; callers clean it first, because the codes are escape sequences."""
+    if not style or not text or not colourful():
+        return text
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal, or None in a pipe, where lines are never cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def columns_of(text: str) -> int:
+    """How many terminal cells a text takes."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + wide - sum(unicodedata.combining(letter) > 0 for letter in text)
+
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str | None] | None = None
+) -> list[str]:
+    """Rows in aligned columns; the last column is cut at the terminal's edge.
+
+    styles holds one style per row, for its second column.
+    """
+    everything = [header, *rows]
+    widths = [max(columns_of(row[index]) for row in everything) for index in range(len(header) - 1)]
+    room = terminal_width()
+    lines = []
+    for number, row in enumerate(everything):
+        cells = [
+            cell + " " * (width - columns_of(cell))
+            for cell, width in zip(row, widths, strict=False)
+        ]
+        used = sum(columns_of(cell) + 2 for cell in cells)
+        last = row[-1] if room is None else fit(row[-1], max(room - used, 8))
+        if number == 0:
+            lines.append(paint("  ".join([*cells, last]).rstrip(), "bold"))
+            continue
+        if styles and len(cells) > 1:
+            cells[1] = paint(cells[1], styles[number - 1])
+        lines.append("  ".join([*cells, last]).rstrip())
+    return lines
+
+
+def fit(text: str, room: int) -> str:
+    """The text cut to so many terminal cells."""
+    if columns_of(text) <= room:
+        return text
+    while text and columns_of(text) > room - 1:
+        text = text[:-1]
+    return text + "…"

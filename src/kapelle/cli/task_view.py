@@ -1,0 +1,115 @@
+"""One task for people: what was claimed and what was verified, shown apart."""
+
+import signal
+from collections.abc import Iterator
+
+from kapelle.cli.outcome import Task, next_commands
+from kapelle.cli.style import STATUS_STYLE, paint
+from kapelle.cli.text import clean, one_line, tail
+from kapelle.cli.times import between, size
+
+CHECK_TAIL = 12
+RESULT_TAIL = 20
+
+
+def describe(task: Task) -> Iterator[str]:
+    """The lines of the human view, ready for the terminal."""
+    yield paint(one_line(task["title"]), "bold")
+    yield _field("id", task["id"])
+    yield _field("status", _status(task))
+    yield from _circumstances(task)
+    yield from _claim_and_verdict(task)
+    yield from _attempts(task)
+    yield from _workspace(task)
+    if task["result"]:
+        yield _field("result", "")
+        yield from (f"    {line}" for line in tail(task["result"], RESULT_TAIL))
+    yield ""
+    commands = next_commands(task)
+    width = max(len(command) for command, _ in commands)
+    for command, purpose in commands:
+        yield f"  {command.ljust(width)}  {paint(purpose, 'dim')}"
+
+
+def _field(name: str, value: str) -> str:
+    return f"  {paint(name.ljust(10), 'dim')} {value}".rstrip()
+
+
+def _status(task: Task) -> str:
+    status = paint(task["status"], STATUS_STYLE.get(task["status"]))
+    waiting = {"input": "waiting for your answer", "rate_limit": "waiting for a rate limit to pass"}
+    reason = task["reason"] or waiting.get(task["waiting_for"] or "")
+    return f"{status}: {one_line(reason)}" if reason else status
+
+
+def _circumstances(task: Task) -> Iterator[str]:
+    agent = task["agent"] + (f" with {task['model']}" if task["model"] else "")
+    yield _field("agent", one_line(agent))
+    taken = between(task["started_at"], task["ended_at"])
+    yield _field(
+        "time",
+        f"created {between(task['created_at'], None)} ago" + (f", ran {taken}" if taken else ""),
+    )
+    yield _field("priority", task["priority"])
+    if task["project"] or task["tags"]:
+        yield _field(
+            "filed under", one_line(", ".join(filter(None, [task["project"], *task["tags"]])))
+        )
+    if task["depends_on"]:
+        yield _field("after", " ".join(task["depends_on"]))
+
+
+def _claim_and_verdict(task: Task) -> Iterator[str]:
+    attempts, checks = task["attempts"], task["checks"]
+    if attempts:
+        claimed = attempts[-1]["claimed"] or "nothing"
+        yield _field("claimed", f"{claimed} {paint('(what the agent says of itself)', 'dim')}")
+    if checks:
+        passed = sum(check["passed"] for check in checks)
+        yield _field("verified", f"{passed} of {len(checks)} checks passed")
+    elif task["status"] == "completed":
+        yield _field("verified", "nothing: the task has no checks")
+    for check in checks:
+        mark = paint("✓", "green") if check["passed"] else paint("✗", "red")
+        took = f" ({check['duration_s']:.1f}s)" if check.get("duration_s") is not None else ""
+        yield f"    {mark} {one_line(check['name'], 100)}{took}"
+        if not check["passed"] and check["output"].strip():
+            yield from (f"        {line}" for line in tail(check["output"], CHECK_TAIL))
+
+
+def _attempts(task: Task) -> Iterator[str]:
+    for attempt in task["attempts"]:
+        status = paint(attempt["status"], STATUS_STYLE.get(attempt["status"]))
+        facts = [
+            status,
+            ending(attempt["exit"]),
+            between(attempt["started_at"], attempt["ended_at"]),
+            size(attempt["output_bytes"]),
+            "resumed" if attempt["mode"] == "resume" else "",
+        ]
+        yield _field(f"attempt {attempt['number']}", ", ".join(filter(None, facts)))
+        if attempt["reason"] and attempt["reason"] != task["reason"]:
+            yield f"    {one_line(attempt['reason'])}"
+
+
+def ending(exit: Task | None) -> str:
+    """How a process ended, in words."""
+    if exit is None:
+        return ""
+    if exit["kind"] == "exited":
+        return f"exit code {exit['code']}"
+    if exit["kind"] == "signaled":
+        try:
+            return f"killed by {signal.Signals(exit['signal']).name}"
+        except (ValueError, TypeError):
+            return f"killed by signal {exit['signal']}"
+    return "never started" if exit["kind"] == "not_started" else "end not seen"
+
+
+def _workspace(task: Task) -> Iterator[str]:
+    workspace = task["workspace"]
+    yield _field("workspace", clean(workspace["path"]))
+    if workspace["branch"]:
+        onto = f" (from {one_line(workspace['base'])})" if workspace["base"] else ""
+        merged = ", merged" if task["merged_at"] else ""
+        yield _field("branch", f"{one_line(workspace['branch'])}{onto}{merged}")

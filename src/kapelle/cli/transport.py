@@ -1,0 +1,75 @@
+"""Connections to the daemon: its unix socket, or a URL with a token."""
+
+import http.client
+import os
+import socket
+import ssl
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from kapelle.domain.errors import InvalidInput, Unauthorized
+from kapelle.home import Home
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the daemon listens; without a URL it is the home's own socket."""
+
+    home: Home
+    url: str | None = None
+
+    @classmethod
+    def from_environment(cls) -> "Address":
+        return cls(Home.default(), os.environ.get("KAPELLE_URL") or None)
+
+    def __str__(self) -> str:
+        return self.url or str(self.home.socket)
+
+    def connection(self, timeout: float) -> http.client.HTTPConnection:
+        if self.url is None:
+            return UnixConnection(str(self.home.socket), timeout)
+        parts = urlsplit(self.url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise InvalidInput(
+                f"KAPELLE_URL is not an address: {self.url!r}.",
+                hint="Write it like http://127.0.0.1:8470, or unset it to use the local socket.",
+            )
+        if parts.scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(
+                parts.hostname, parts.port, timeout=timeout, context=context
+            )
+        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+
+    @property
+    def base_path(self) -> str:
+        return urlsplit(self.url).path.rstrip("/") if self.url else ""
+
+    def headers(self) -> dict[str, str]:
+        """The socket's file mode is its key; a URL needs a token."""
+        if self.url is None:
+            return {}
+        token = os.environ.get("KAPELLE_TOKEN") or self._stored_token()
+        return {"Authorization": f"Bearer {token}"}
+
+    def _stored_token(self) -> str:
+        try:
+            return self.home.token.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            raise Unauthorized(
+                f"KAPELLE_URL is set, but there is no token for {self.url}.",
+                hint="Set KAPELLE_TOKEN, or unset KAPELLE_URL to use the local daemon.",
+            ) from None

@@ -1,0 +1,196 @@
+"""The daemon: wires the parts by hand, serves until it is told to stop, and goes."""
+
+import argparse
+import asyncio
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from datetime import UTC, datetime
+
+from kapelle import __version__
+from kapelle.api.app import build
+from kapelle.api.auth import PrivateSocket
+from kapelle.api.server import Door, listen, listen_privately
+from kapelle.domain.errors import KapelleError, Unavailable
+from kapelle.engine.conductor import Conductor
+from kapelle.engine.durable import Durable
+from kapelle.engine.stage import Stage
+from kapelle.engine.upkeep import upkeep
+from kapelle.home import Home
+from kapelle.runner.runner import Runner
+from kapelle.service import Service
+from kapelle.service.changes import Changes
+from kapelle.service.history import History
+from kapelle.service.instance import Instance, Stopping
+from kapelle.service.output import Output
+from kapelle.service.tasks import Tasks
+from kapelle.settings import Settings, load
+from kapelle.store import backup
+from kapelle.store.database import Database, sqlite_url
+from kapelle.store.migrate import migrate
+from kapelle.workspaces import Workspaces
+
+_log = logging.getLogger("kapelle")
+
+
+def main() -> None:
+    """Run a daemon in the foreground; the exit code is 0 after an orderly stop."""
+    parser = argparse.ArgumentParser(prog="kapelle serve")
+    parser.add_argument("--port", type=int)
+    parser.add_argument("--host")
+    options = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for chatty in ("alembic", "uvicorn", "asyncio"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    home = Home.default()
+    try:
+        home.create()
+        lock = take_lock(home)
+        settings = load(home, None, os.environ).settings
+        listener = _listen(home, settings, options.host, options.port)
+    except KapelleError as error:
+        sys.exit(f"kapelle: {error.message} {error.hint or ''}".rstrip())
+    except OSError as error:
+        sys.exit(f"kapelle: {error}")
+    try:
+        code = asyncio.run(_serve(home, settings, listener))
+    except KapelleError as error:
+        sys.exit(f"kapelle: {error.message} {error.hint or ''}".rstrip())
+    finally:
+        with contextlib.suppress(OSError):
+            home.socket.unlink()
+        os.close(lock)
+    # The engine's threads and the watched attempts are left as they are: whatever a stop
+    # interrupts goes on with the next daemon, exactly as after a crash.
+    logging.shutdown()
+    os._exit(code)
+
+
+def take_lock(home: Home) -> int:
+    """Be the only daemon of this home, or say who is."""
+    descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise Unavailable(
+            f"A daemon is already running for {home.root} (process {holder}).",
+            hint="kapelle stop ends it.",
+        ) from None
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _listen(home: Home, settings: Settings, host: str | None, port: int | None) -> socket.socket:
+    """The TCP socket; without a wish, the port of last time, so that agents find their way back."""
+    wished = port if port is not None else settings.server.port
+    return listen(host or settings.server.host, [wished] if wished else [_last_port(home), 0])
+
+
+def _last_port(home: Home) -> int:
+    try:
+        return int(json.loads(home.info.read_bytes())["port"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0
+
+
+async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int:
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    token = _token(home)
+    db = await asyncio.to_thread(_open_database, home, settings)
+    url = settings.database_url
+    durable = Durable(url or home.engine_database, executor_id=_executor_id(home))
+    stage = Stage(
+        home=home,
+        db=db,
+        runner=Runner(home.root),
+        workspaces=Workspaces(home.root, settings.git.author_name, settings.git.author_email),
+        environ=dict(os.environ),
+        secret=token,
+        url=f"http://{shown}:{port}",
+    )
+    await stage.runner.start()
+    conductor = Conductor(stage, durable)
+    stopping = Stopping(asyncio.Event())
+    tasks = Tasks(stage, conductor)
+    service = Service(
+        tasks, Output(stage), Changes(stage), History(stage), Instance(stage, conductor, stopping)
+    )
+    hosts = frozenset({f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]", shown)})
+    app = build(service, token, lambda: hosts)
+    durable.launch()
+    doors = [Door(app, listener), Door(PrivateSocket(app), listen_privately(home.socket))]
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
+    background = [asyncio.create_task(conductor.run()), asyncio.create_task(upkeep(stage, durable))]
+    background += [asyncio.create_task(door.serve()) for door in doors]
+    _write_info(home, stage.url, port)
+    _log.info("Kapelle %s serves %s for %s", __version__, stage.url, home.root)
+    await _until_stopped(stopping, background)
+    conductor.paused = True
+    if stopping.agents:
+        await tasks.stop_all("stopped with the daemon")
+    for door in doors:
+        door.close()
+    await asyncio.wait(background[2:], timeout=3)
+    await stage.runner.close()
+    return 0
+
+
+async def _until_stopped(stopping: Stopping, background: list[asyncio.Task[None]]) -> None:
+    stop = asyncio.create_task(stopping.event.wait())
+    done, _ = await asyncio.wait([stop, *background], return_when=asyncio.FIRST_COMPLETED)
+    for task in done - {stop}:
+        error = task.exception() if not task.cancelled() else None
+        raise Unavailable(f"A part of the daemon ended: {error!r}") from error
+
+
+def _open_database(home: Home, settings: Settings) -> Database:
+    if settings.database_url is None:
+        for path in (home.database, home.engine_database):
+            backup.check(path, home.backups)
+    db = Database(settings.database_url or sqlite_url(home.database))
+    migrate(db.engine)
+    return db
+
+
+def _token(home: Home) -> str:
+    try:
+        return home.token.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        token = secrets.token_urlsafe(32)
+        descriptor = os.open(home.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="ascii") as file:
+            file.write(token)
+        return token
+
+
+def _executor_id(home: Home) -> str:
+    """The lock makes one home one executor, so the daemon of tomorrow continues today's work."""
+    return f"{socket.gethostname()}:{home.root}"
+
+
+def _write_info(home: Home, url: str, port: int) -> None:
+    info = {
+        "pid": os.getpid(),
+        "url": url,
+        "port": port,
+        "version": __version__,
+        "started_at": datetime.now(UTC).isoformat(),
+    }
+    temporary = home.info.with_suffix(".tmp")
+    temporary.write_text(json.dumps(info), encoding="utf-8")
+    temporary.replace(home.info)
+
+
+if __name__ == "__main__":
+    main()

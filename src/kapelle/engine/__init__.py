@@ -1,0 +1,1 @@
+"""Durable execution: what starts when, what an attempt does step by step, and recovery."""

@@ -1,0 +1,107 @@
+"""Checks: each decides from evidence whether the work is good."""
+
+import asyncio
+import re
+import time
+from pathlib import Path
+
+from kapelle.domain.errors import KapelleError
+from kapelle.domain.specs import CheckKind, CheckSpec
+from kapelle.domain.task import CheckResult
+from kapelle.engine.environment import passed
+from kapelle.engine.stage import Stage
+from kapelle.engine.work import Work
+from kapelle.runner.launch import Launch
+from kapelle.runner.output import tail_text
+from kapelle.runner.redaction import redact
+
+_SHOWN_OUTPUT = 20_000
+_BLOCK = 1 << 20
+_ERROR = re.compile(
+    rb"^(?:\S*(?:error|exception)|fatal|panic)\b\s*[:\[(!]|^Traceback \(most recent call last\)",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+async def run_check(stage: Stage, work: Work, position: int, check: CheckSpec) -> CheckResult:
+    """Make one check on an attempt whose agent has ended."""
+    began = time.monotonic()
+    match check.kind:
+        case CheckKind.COMMAND:
+            passed_, output = await _command(stage, work, position, check)
+        case CheckKind.DIFF_NOT_EMPTY:
+            passed_, output = await _diff_not_empty(stage, work)
+        case CheckKind.NO_ERROR_IN_OUTPUT:
+            passed_, output = await asyncio.to_thread(_no_error_in_output, work.run_dir)
+    seconds = round(time.monotonic() - began, 3)
+    return CheckResult(name=check.label, passed=passed_, output=output, duration_s=seconds)
+
+
+async def _command(stage: Stage, work: Work, position: int, check: CheckSpec) -> tuple[bool, str]:
+    env = passed(stage.environ, work.settings.environment.pass_)
+    env |= work.settings.environment.set | work.task_env | work.marks
+    launch = Launch(
+        run_dir=work.run_dir / "checks" / str(position),
+        argv=["/bin/sh", "-c", check.command or ""],
+        cwd=work.directory,
+        env=env,
+        stdin=None,
+        timeout_s=check.timeout_s,
+        grace_s=work.settings.tasks.grace_s,
+        redact=stage.redactions(work.attempt_id, env),
+        label=f"check {check.label}",
+    )
+    ended = await stage.execute(work.attempt_id, work.task_id, launch)
+    output = await asyncio.to_thread(_both_streams, launch.run_dir)
+    if ended.exit.kind == "exited" and ended.exit.code == 0 and ended.ended_by is None:
+        return True, output
+    return (
+        False,
+        f"{output}\n[{_ending(check, ended.ended_by, ended.exit.code, ended.detail)}]".lstrip(),
+    )
+
+
+def _ending(check: CheckSpec, ended_by: str | None, code: int | None, detail: str | None) -> str:
+    if ended_by == "timeout":
+        return f"timed out after {check.timeout_s:g} s"
+    if ended_by == "stop":
+        return "stopped"
+    return f"exit code {code}" if code is not None else detail or "it did not end by itself"
+
+
+def _both_streams(run_dir: Path) -> str:
+    texts = [tail_text(run_dir / name, _SHOWN_OUTPUT) for name in ("out.log", "err.log")]
+    return "\n".join(text.rstrip("\n") for text in texts if text.strip())
+
+
+async def _diff_not_empty(stage: Stage, work: Work) -> tuple[bool, str]:
+    try:
+        if work.is_worktree:
+            diff = await stage.workspaces.diff(work.task_id)
+        elif work.base_commit:
+            diff = await stage.workspaces.diff_since(work.directory, work.base_commit)
+        else:
+            return False, "This check needs a git repository, and the directory is in none."
+    except KapelleError as error:
+        return False, error.message
+    redacted = redact(diff.stat.encode(), stage.redactions(work.attempt_id, work.task_env))
+    if diff.files:
+        return True, redacted.decode("utf-8", "replace")[-_SHOWN_OUTPUT:]
+    return False, "The agent changed nothing."
+
+
+def _no_error_in_output(run_dir: Path) -> tuple[bool, str]:
+    for name in ("out.log", "err.log"):
+        path = run_dir / name
+        if not path.exists():
+            continue
+        with path.open("rb") as file:
+            rest = b""
+            while block := file.read(_BLOCK):
+                found = _ERROR.search(rest + block)
+                if found:
+                    line = (rest + block)[found.start() :].split(b"\n", 1)[0][:500]
+                    return False, line.decode("utf-8", "replace")
+                # Only a whole line can match, and no line that matters is longer than this.
+                rest = block[block.rfind(b"\n") + 1 :][:1000]
+    return True, ""

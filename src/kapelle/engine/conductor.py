@@ -1,0 +1,199 @@
+"""Decides what starts when: admits queued tasks in order, and sweeps up what got stuck."""
+
+import asyncio
+import logging
+import time
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from kapelle.domain.ids import new_id
+from kapelle.domain.states import AttemptStatus, TaskStatus
+from kapelle.domain.task import Exit
+from kapelle.engine.admission import Reading, held, max_attempts, read_machine
+from kapelle.engine.durable import Durable, WorkflowState
+from kapelle.engine.failpoints import failpoint
+from kapelle.engine.perform import Performance
+from kapelle.engine.settle import settle
+from kapelle.engine.stage import Stage
+from kapelle.store import attempts, dependencies, events, lifecycle, tasks
+
+_log = logging.getLogger("kapelle.conductor")
+_SWEEP_S = 2.0
+_READING_S = 1.0
+# How long an attempt may be without anybody performing it before the sweep steps in.
+_PATIENCE_S = 5.0
+_PERFORMANCES = 5
+_STRANDED_S = 60.0
+
+
+class Conductor:
+    """Owns the queue of one daemon."""
+
+    def __init__(self, stage: Stage, durable: Durable) -> None:
+        self._stage = stage
+        self._durable = durable
+        self._performance = Performance(stage, durable)
+        self._reading: tuple[float, Reading] | None = None
+        self._neglected: dict[str, float] = {}
+        self._performances: dict[str, int] = {}
+        self._admitted: set[str] = set()
+        self.held: str | None = None
+        self.paused = False
+        self.stranded: list[str] = []
+        self._look_for_stranded_at = 0.0
+
+    @property
+    def running(self) -> int:
+        return len(self._admitted)
+
+    @property
+    def slots(self) -> int:
+        return max_attempts(self._stage.settings().limits, self._read())
+
+    async def run(self) -> None:
+        """Conduct until cancelled; a failing pass is logged and made again."""
+        swept = 0.0
+        with self._stage.db.watch() as changed:
+            while True:
+                try:
+                    if time.monotonic() - swept >= _SWEEP_S:
+                        await self._sweep()
+                        swept = time.monotonic()
+                    await self._admit()
+                except Exception:
+                    _log.exception("a pass of the conductor failed and will be made again")
+                    await asyncio.sleep(0.5)
+                await changed.wait(min(_SWEEP_S, await self._until_due()))
+
+    async def _until_due(self) -> float:
+        try:
+            due = await self._stage.db.read(tasks.next_due)
+        except sa.exc.SQLAlchemyError:
+            return _SWEEP_S
+        if due is None:
+            return _SWEEP_S
+        left = (due - datetime.now(UTC)).total_seconds()
+        # What is due already but held back waits for the next change or sweep.
+        return max(left, 0.01) if left > 0 else _SWEEP_S
+
+    def _read(self) -> Reading:
+        if self._reading is None or time.monotonic() - self._reading[0] > _READING_S:
+            self._reading = (time.monotonic(), read_machine(self._stage.home.root))
+        return self._reading[1]
+
+    async def _admit(self) -> None:
+        self._admitted = {attempt for attempt, _ in await self._stage.db.read(attempts.running)}
+        limits = self._stage.settings().limits
+        reading = self._read()
+        free = max_attempts(limits, reading) - len(self._admitted)
+        verdict = "the daemon is stopping" if self.paused else held(limits, reading, self.running)
+        if verdict is None:
+            now = datetime.now(UTC)
+            ready = await self._stage.db.read(tasks.next_queued, now, free)
+            if ready:
+                begun = await self._stage.db.write(_begin, ready)
+                failpoint("conductor_after_begin")
+                for attempt_id in begun:
+                    await self._durable.start("attempt", attempt_id, attempt_id)
+                    failpoint("conductor_after_start")
+                self._admitted |= set(begun)
+                verdict = held(limits, reading, self.running)
+        self.held = verdict
+
+    async def _sweep(self) -> None:
+        """Find what should move and does not; move it or report it."""
+        db = self._stage.db
+        if await db.read(_overdue):
+            await db.write(_release_overdue)
+        unattended = [a for a, _ in await db.read(attempts.running) if a not in self._stage.live]
+        now = time.monotonic()
+        self._neglected = {a: self._neglected.get(a, now) for a in unattended}
+        for attempt_id, since in self._neglected.items():
+            if now - since > _PATIENCE_S or await self._is_new(attempt_id):
+                await self._revive(attempt_id)
+        if now >= self._look_for_stranded_at:
+            self.stranded = await self._durable.stranded()
+            self._look_for_stranded_at = now + _STRANDED_S
+
+    async def _is_new(self, attempt_id: str) -> bool:
+        """Whether the daemon died between admitting an attempt and starting its workflow."""
+        return await self._durable.state(attempt_id) is WorkflowState.ABSENT
+
+    async def _revive(self, attempt_id: str) -> None:
+        """Have an attempt performed again: its steps re-attach, so nothing is run twice."""
+        number = self._performances.get(attempt_id, 1)
+        workflow_id = attempt_id if number == 1 else f"{attempt_id}.{number}"
+        match await self._durable.state(workflow_id):
+            case WorkflowState.ABSENT:
+                await self._durable.start("attempt", workflow_id, attempt_id)
+            case WorkflowState.ACTIVE:
+                _log.warning("%s is performed by nobody: resuming it", attempt_id)
+                await self._durable.resume(workflow_id)
+            case WorkflowState.ENDED if number < _PERFORMANCES:
+                _log.error("%s ended inside the engine without a verdict: again", attempt_id)
+                self._performances[attempt_id] = number + 1
+                await self._durable.start("attempt", f"{attempt_id}.{number + 1}", attempt_id)
+            case WorkflowState.ENDED:
+                await self._give_up(attempt_id)
+        self._neglected[attempt_id] = time.monotonic()
+
+    async def _give_up(self, attempt_id: str) -> None:
+        problem = f"an internal error ended it {_PERFORMANCES} times; see {self._stage.home.log}"
+        self._stage.runner.stop(self._stage.run_directory(attempt_id), problem)
+        exit = Exit(kind="lost").model_dump()
+        ended = {"exit": exit, "timed_out": False, "detail": problem, "output_bytes": 0}
+        verdict = {
+            "success": False, "reason": problem, "result": None, "claimed": None,
+            "waiting_for": None, "retry_at": None, "failed_checks": [], "session_id": None,
+            "usage": None,
+        }  # fmt: skip
+        await self._stage.db.write(settle, attempt_id, ended, verdict)
+
+
+def _begin(connection: sa.Connection, ready: list[str]) -> list[str]:
+    """Give each task that is still queued a new attempt; at most one, whoever asks."""
+    begun = []
+    for task_id in ready:
+        task = tasks.row(connection, task_id)
+        if task["status"] != TaskStatus.QUEUED:
+            continue
+        last = attempts.latest(connection, task_id)
+        attempt_id = new_id("attempt")
+        now = datetime.now(UTC)
+        number = (last["number"] if last else 0) + 1
+        attempts.insert(
+            connection,
+            id=attempt_id,
+            task_id=task_id,
+            number=number,
+            status=AttemptStatus.RUNNING,
+            mode=task["next_mode"],
+            message=task["next_message"],
+            started_at=now,
+        )
+        lifecycle.change(
+            connection,
+            task_id,
+            TaskStatus.RUNNING,
+            started_at=task["started_at"] or now,
+            not_before=None,
+            next_mode="fresh",
+            next_message=None,
+            tries=task["tries"] + 1,
+        )
+        events.append(connection, "attempt.started", task_id, attempt_id, number=number)
+        begun.append(attempt_id)
+    return begun
+
+
+def _overdue(connection: sa.Connection) -> list[str]:
+    now = datetime.now(UTC)
+    return tasks.overdue_waiting(connection, now) + dependencies.releasable(connection)
+
+
+def _release_overdue(connection: sa.Connection) -> None:
+    for task_id in tasks.overdue_waiting(connection, datetime.now(UTC)):
+        lifecycle.enqueue_again(connection, task_id)
+    for task_id in dependencies.releasable(connection):
+        lifecycle.settle_dependencies(connection, task_id)

@@ -1,0 +1,21 @@
+"""The named places of the engine where a test may have the daemon kill itself."""
+
+from kapelle.runner.failpoints import failpoint
+
+ENGINE_FAILPOINTS = (
+    "conductor_after_begin",
+    "conductor_after_start",
+    "perform_begin",
+    "prepare_after_workspace",
+    "perform_after_prepare",
+    "run_before_execute",
+    "run_after_execute",
+    "perform_after_run",
+    "verify_before_check",
+    "perform_after_verify",
+    "settle_begin",
+    "settle_end",
+    "perform_end",
+)
+
+__all__ = ["ENGINE_FAILPOINTS", "failpoint"]

@@ -1,0 +1,78 @@
+"""What an attempt needs around it: the parts of the daemon, wired once."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kapelle.domain.tokens import attempt_token
+from kapelle.engine.environment import secrets_in
+from kapelle.home import Home
+from kapelle.runner.launch import Ended, Launch
+from kapelle.runner.redaction import patterns
+from kapelle.runner.runner import Runner
+from kapelle.settings import Settings, load
+from kapelle.store import tasks
+from kapelle.store.database import Database
+from kapelle.workspaces import Workspaces
+
+
+@dataclass
+class Stage:
+    home: Home
+    db: Database
+    runner: Runner
+    workspaces: Workspaces
+    environ: Mapping[str, str]
+    secret: str
+    url: str = ""
+    # Run directories of the processes that each attempt has going in this daemon.
+    live: dict[str, set[Path]] = field(default_factory=dict)
+
+    def settings(self, directory: str | None = None) -> Settings:
+        """The settings that hold in a directory, read anew so that changes take effect at once."""
+        return load(self.home, Path(directory) if directory else None, self.environ).settings
+
+    def run_directory(self, attempt_id: str) -> Path:
+        return self.home.attempts / attempt_id
+
+    def task_env(self, task_id: str) -> dict[str, str]:
+        """The values of a task's own variables, which are kept out of the database."""
+        try:
+            values: dict[str, str] = json.loads(
+                (self.home.secrets / f"{task_id}.json").read_bytes()
+            )
+        except FileNotFoundError:
+            return {}
+        return values
+
+    def redactions(self, attempt_id: str, *environments: Mapping[str, str]) -> tuple[bytes, ...]:
+        own = [self.secret, attempt_token(self.secret, attempt_id)]
+        return patterns([*own, *secrets_in(self.environ, *environments)])
+
+    @contextmanager
+    def performing(self, attempt_id: str) -> Iterator[None]:
+        self.live.setdefault(attempt_id, set())
+        try:
+            yield
+        finally:
+            self.live.pop(attempt_id, None)
+
+    async def execute(self, attempt_id: str, task_id: str, launch: Launch) -> Ended:
+        """Run a process of an attempt; a wish to stop that came at any moment reaches it."""
+        running = self.live.setdefault(attempt_id, set())
+        running.add(launch.run_dir)
+        try:
+            # Looked up after the directory is registered: stop() does these in the other order.
+            wish = (await self.db.read(tasks.row, task_id))["stop"]
+            if wish is not None:
+                self.runner.stop(launch.run_dir, wish)
+            return await self.runner.run(launch)
+        finally:
+            running.discard(launch.run_dir)
+
+    def stop(self, attempt_id: str, reason: str) -> None:
+        """End the processes that an attempt has going; the wish itself must be stored before."""
+        for run_dir in list(self.live.get(attempt_id, ())):
+            self.runner.stop(run_dir, reason)

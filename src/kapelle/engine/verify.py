@@ -1,0 +1,116 @@
+"""What an ended agent's work is worth: its own report first, then the checks."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from kapelle.agents.base import Summary, Verdict
+from kapelle.agents.registry import get as get_agent
+from kapelle.agents.summary import summarise
+from kapelle.domain.errors import KapelleError
+from kapelle.domain.task import CheckResult, Exit
+from kapelle.engine.checks import run_check
+from kapelle.engine.durable import Json
+from kapelle.engine.failpoints import failpoint
+from kapelle.engine.stage import Stage
+from kapelle.engine.work import Work
+from kapelle.runner.output import LineSplitter, tail_text
+from kapelle.store import attempts, events, tasks
+
+_TAIL = 10_000
+_BLOCK = 1 << 18
+
+
+async def verify(stage: Stage, work: Work, ended: Json) -> Json:
+    """Judge what the agent reported, commit its work, and make the checks on what is committed."""
+    exit = Exit.model_validate(ended["exit"])
+    summary, tail = await asyncio.to_thread(_read_output, work)
+    verdict = _judge(work, summary, exit, tail, ended["detail"])
+    success = verdict.success and not ended["timed_out"]
+    failed: list[str] = []
+    problem = None
+    if success and not await _stopped(stage, work):
+        try:
+            await _commit(stage, work)
+            failed = await _check(stage, work)
+        except KapelleError as error:
+            problem = error.message
+    return {
+        "success": success and problem is None,
+        "reason": problem or verdict.reason,
+        "result": verdict.result,
+        "claimed": verdict.claimed,
+        "waiting_for": verdict.waiting_for,
+        "retry_at": verdict.retry_at.isoformat() if verdict.retry_at else None,
+        "failed_checks": failed,
+        "session_id": summary.session_id,
+        "usage": summary.usage.model_dump() if summary.usage else None,
+    }
+
+
+def _judge(work: Work, summary: Summary, exit: Exit, tail: str, detail: str | None) -> Verdict:
+    if exit.kind == "not_started":
+        return Verdict(False, detail or "the agent could not be started")
+    try:
+        return get_agent(work.task["agent"], work.settings).judge(summary, exit, tail)
+    except KapelleError as error:
+        return Verdict(False, error.message)
+
+
+def _read_output(work: Work) -> tuple[Summary, str]:
+    tail = tail_text(work.run_dir / "err.log", _TAIL // 2)
+    tail = f"{tail_text(work.run_dir / 'out.log', _TAIL)}\n{tail}".strip()
+    try:
+        agent = get_agent(work.task["agent"], work.settings)
+    except KapelleError:
+        return Summary(), tail
+    return summarise(agent, _lines(work.run_dir / "out.log", agent.reads_whole_output)), tail
+
+
+async def _stopped(stage: Stage, work: Work) -> bool:
+    return (await stage.db.read(tasks.row, work.task_id))["stop"] is not None
+
+
+async def _commit(stage: Stage, work: Work) -> None:
+    if work.is_worktree:
+        message = f"{work.task['title']}\n\nTask: {work.task_id}\nAgent: {work.task['agent']}"
+        commit = await stage.workspaces.commit(work.task_id, message)
+        await stage.db.write(tasks.update, work.task_id, workspace_commit=commit)
+
+
+async def _check(stage: Stage, work: Work) -> list[str]:
+    failed = []
+    for position, check in enumerate(work.checks):
+        if await _stopped(stage, work):
+            break
+        failpoint("verify_before_check")
+        result = await run_check(stage, work, position, check)
+        await stage.db.write(_record_check, work, position, result)
+        if not result.passed:
+            failed.append(result.name)
+    return failed
+
+
+def _record_check(
+    connection: sa.Connection, work: Work, position: int, result: CheckResult
+) -> None:
+    attempts.add_check(connection, work.attempt_id, position, result)
+    kind = "check.passed" if result.passed else "check.failed"
+    events.append(connection, kind, work.task_id, work.attempt_id, name=result.name)
+
+
+def _lines(path: Path, whole: bool) -> Iterator[str]:
+    if not path.exists():
+        return
+    splitter = LineSplitter()
+    with path.open("rb") as file:
+        if not whole:
+            file.seek(max(0, path.stat().st_size - _BLOCK))
+        while block := file.read(_BLOCK):
+            for line in splitter.feed(block):
+                yield line.data.decode("utf-8", "replace")
+    last = splitter.flush()
+    if last is not None:
+        yield last.data.decode("utf-8", "replace")

@@ -1,0 +1,66 @@
+"""One attempt's work, put together from the rows that describe it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kapelle.domain.specs import CheckSpec, WorkspaceKind
+from kapelle.engine.stage import Stage
+from kapelle.settings import Settings
+from kapelle.store import attempts, tasks
+from kapelle.store.tasks import workspace_of
+from kapelle.workspaces import working_directory
+
+
+@dataclass(frozen=True)
+class Work:
+    attempt_id: str
+    task_id: str
+    number: int
+    mode: str
+    message: str | None
+    task: Any  # the stored row of the task
+    run_dir: Path
+    directory: Path
+    settings: Settings
+    task_env: dict[str, str]
+    checks: list[CheckSpec]
+
+    @property
+    def is_worktree(self) -> bool:
+        return bool(self.task["workspace_kind"] == WorkspaceKind.WORKTREE)
+
+    @property
+    def base_commit(self) -> str | None:
+        value: str | None = self.task["workspace_base_commit"]
+        return value
+
+    @property
+    def marks(self) -> dict[str, str]:
+        """The variables by which a process can tell what it works on."""
+        return {
+            "KAPELLE_TASK_ID": self.task_id,
+            "KAPELLE_ATTEMPT_ID": self.attempt_id,
+            "KAPELLE_ATTEMPT_NUMBER": str(self.number),
+        }
+
+
+async def load_work(stage: Stage, attempt_id: str) -> Work:
+    attempt = await stage.db.read(attempts.row, attempt_id)
+    task = await stage.db.read(tasks.row, attempt["task_id"])
+    directory = Path(task["directory"])
+    if task["workspace_kind"] == WorkspaceKind.WORKTREE and task["workspace_branch"]:
+        directory = working_directory(workspace_of(task), directory)
+    return Work(
+        attempt_id=attempt_id,
+        task_id=task["id"],
+        number=attempt["number"],
+        mode=attempt["mode"],
+        message=attempt["message"],
+        task=task,
+        run_dir=stage.run_directory(attempt_id),
+        directory=directory,
+        settings=stage.settings(task["directory"]),
+        task_env=stage.task_env(task["id"]),
+        checks=[CheckSpec.model_validate(spec) for spec in task["check_specs"]],
+    )

@@ -1,0 +1,162 @@
+"""Where Kapelle keeps its files: one private directory per instance, and the paths inside it."""
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kapelle.domain.errors import InvalidInput
+
+# sun_path holds 104 bytes on macOS and 108 on Linux.
+_LONGEST_SOCKET_PATH = 100
+
+
+@dataclass(frozen=True)
+class Home:
+    """The state directory of one Kapelle instance; the user's config may live elsewhere."""
+
+    root: Path
+    config_directory: Path | None = None
+
+    @classmethod
+    def default(cls, environ: Mapping[str, str] | None = None) -> "Home":
+        """KAPELLE_HOME when it is set, else the platform's state and config directories."""
+        named = (os.environ if environ is None else environ).get("KAPELLE_HOME")
+        if named:
+            return cls(Path(named).expanduser().absolute())
+        import platformdirs
+
+        return cls(
+            platformdirs.user_state_path("kapelle"),
+            platformdirs.user_config_path("kapelle"),
+        )
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "daemon.lock"
+
+    @property
+    def info(self) -> Path:
+        return self.root / "daemon.json"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "daemon.log"
+
+    @property
+    def token(self) -> Path:
+        return self.root / "token"
+
+    @property
+    def database(self) -> Path:
+        return self.root / "kapelle.db"
+
+    @property
+    def engine_database(self) -> Path:
+        return self.root / "engine.db"
+
+    @property
+    def backups(self) -> Path:
+        return self.root / "backups"
+
+    @property
+    def attempts(self) -> Path:
+        return self.root / "attempts"
+
+    @property
+    def worktrees(self) -> Path:
+        return self.root / "worktrees"
+
+    @property
+    def runner(self) -> Path:
+        return self.root / "runner"
+
+    @property
+    def git(self) -> Path:
+        return self.root / "git"
+
+    @property
+    def secrets(self) -> Path:
+        return self.root / "secrets"
+
+    @property
+    def config(self) -> Path:
+        """The user's config.toml."""
+        return (self.config_directory or self.root) / "config.toml"
+
+    @property
+    def socket(self) -> Path:
+        """The daemon's unix socket; in a private temporary directory when the path is too long."""
+        inside = self.root / "daemon.sock"
+        if len(os.fsencode(inside)) <= _LONGEST_SOCKET_PATH:
+            return inside
+        import hashlib
+        import tempfile
+
+        digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
+        return Path(tempfile.gettempdir()) / f"kapelle-{os.getuid()}-{digest}" / "daemon.sock"
+
+    def create(self) -> None:
+        """Make the directories, readable by their owner only."""
+        for directory in (
+            self.root,
+            self.backups,
+            self.attempts,
+            self.worktrees,
+            self.runner,
+            self.git,
+            self.secrets,
+        ):
+            _make_private(directory)
+        if self.socket.parent != self.root:
+            _make_private(self.socket.parent)
+
+
+def _make_private(directory: Path) -> None:
+    advice = "Set KAPELLE_HOME to a directory of your own."
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = directory.stat()
+        # In a shared temporary directory somebody else may have made it, or a link, first.
+        if {status.st_uid, directory.lstat().st_uid} != {os.getuid()}:
+            raise InvalidInput(f"{directory} belongs to another user.", hint=advice)
+        if status.st_mode & stat.S_ISVTX:
+            raise InvalidInput(f"{directory} is shared with other users.", hint=advice)
+        if stat.S_IMODE(status.st_mode) != 0o700:
+            directory.chmod(0o700)
+    except OSError as error:
+        raise InvalidInput(f"{directory} cannot be used: {error.strerror}.", hint=advice) from None
+
+
+def repository_config(home: Home, directory: Path) -> Path | None:
+    """The nearest .kapelle/config.toml from a directory up to its git toplevel."""
+    directory = directory.resolve()
+    for parent in (directory, *directory.parents):
+        path = parent / ".kapelle" / "config.toml"
+        # KAPELLE_HOME may itself be called .kapelle and lie above the directory.
+        if os.path.isfile(path) and path != home.config.resolve():
+            # What stands in a shared parent such as /tmp may be somebody else's.
+            if path.stat().st_uid not in {os.getuid(), 0, directory.stat().st_uid}:
+                raise InvalidInput(f"{path} belongs to another user; remove it or take it over.")
+            return path
+        if os.path.exists(parent / ".git"):
+            break
+    return None
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Replace a file at once, readable by its owner only; a link stays a link."""
+    import tempfile
+
+    target = Path(os.path.realpath(path))
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("wb", dir=target.parent, delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, target)
+        except BaseException:
+            os.unlink(file.name)
+            raise

@@ -1,0 +1,62 @@
+"""The many spellings in which a secret may turn up in output."""
+
+import base64
+import html
+import json
+import re
+import shlex
+from collections.abc import Iterable
+from urllib.parse import quote, quote_plus
+
+from kapelle.runner.redactor import REPLACEMENT, alternation
+
+MIN_CHARACTERS = 6
+_ESCAPED_BYTE = re.compile(r"%[0-9A-F]{2}")
+
+
+def patterns(secrets: Iterable[str]) -> tuple[bytes, ...]:
+    """Every spelling of every secret of at least 6 characters, the longest first."""
+    found: set[bytes] = set()
+    for secret in secrets:
+        if len(secret) >= MIN_CHARACTERS:
+            found |= _spellings(secret)
+    return tuple(sorted(found, key=lambda pattern: (-len(pattern), pattern)))
+
+
+def redact(data: bytes, patterns: tuple[bytes, ...]) -> bytes:
+    """The data without the secrets, all at once."""
+    ordered = sorted({p for p in patterns if p}, key=lambda p: (-len(p), p))
+    if not any(pattern in data for pattern in ordered):
+        return data
+    return alternation(ordered).sub(REPLACEMENT, data)
+
+
+def _spellings(secret: str) -> set[bytes]:
+    raw = secret.encode("utf-8", "surrogatepass")
+    texts = {
+        json.dumps(secret)[1:-1],
+        json.dumps(secret, ensure_ascii=False)[1:-1],
+        repr(secret)[1:-1],
+        ascii(secret)[1:-1],
+        html.escape(secret),
+        html.escape(secret, quote=False),
+        shlex.quote(secret).removeprefix("'").removesuffix("'"),
+        raw.hex(),
+        raw.hex().upper(),
+    }
+    for quoted in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
+        texts |= {quoted, _ESCAPED_BYTE.sub(lambda match: match[0].lower(), quoted)}
+    encoded = {text.encode("utf-8", "surrogatepass") for text in texts}
+    return {raw} | encoded | _base64_spellings(raw)
+
+
+def _base64_spellings(raw: bytes) -> set[bytes]:
+    """Base64 at each alignment: what is fixed whatever surrounds it, and what ends a text."""
+    found = set()
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        for before in range(3):
+            text = encode(bytes(before) + raw)
+            begin = -(-8 * before // 6)
+            found.add(text[begin : 8 * (before + len(raw)) // 6])
+            found.add(text[begin:].rstrip(b"="))
+    return found

@@ -1,0 +1,85 @@
+"""Takes secrets out of a stream of bytes, wherever its chunks are cut; standard library only."""
+
+import re
+
+REPLACEMENT = b"[redacted]"
+_NEEDLE_BYTES = 16
+_PLAIN = re.compile(rb"[0-9A-Za-z]+")
+
+
+class Redactor:
+    """Replaces every pattern, the longest first, and holds back only what may still become one."""
+
+    def __init__(self, patterns: tuple[bytes, ...]) -> None:
+        self._patterns = sorted({p for p in patterns if p}, key=lambda p: (-len(p), p))
+        self._needles = _needles(self._patterns)
+        self._regex: re.Pattern[bytes] | None = None
+        self._held = b""
+
+    def feed(self, chunk: bytes) -> bytes:
+        """What can be passed on now that this chunk has come."""
+        if not self._patterns:
+            return chunk
+        data = self._held + chunk if self._held else chunk
+        hold = self._hold_from(data, 0)
+        # Searching for a few needles is several times faster than the alternation.
+        if any(needle in data for needle in self._needles):
+            clean, hold = self._replace(data, hold)
+        else:
+            clean = data[:hold]
+        self._held = data[hold:]
+        return clean
+
+    def flush(self) -> bytes:
+        """What was held back, at the end of the stream."""
+        held, self._held = self._held, b""
+        return self._compiled().sub(REPLACEMENT, held) if held else b""
+
+    def _compiled(self) -> re.Pattern[bytes]:
+        # Compiling takes longer than starting an agent, and most output holds no secret.
+        if self._regex is None:
+            self._regex = alternation(self._patterns)
+        return self._regex
+
+    def _replace(self, data: bytes, hold: int) -> tuple[bytes, int]:
+        clean = []
+        position = 0
+        for match in self._compiled().finditer(data):
+            if match.start() >= hold:
+                break
+            clean += [data[position : match.start()], REPLACEMENT]
+            position = match.end()
+            if position > hold:
+                hold = self._hold_from(data, position)
+        clean.append(data[position:hold])
+        return b"".join(clean), hold
+
+    def _hold_from(self, data: bytes, begin: int) -> int:
+        """Where the longest tail begins that is a proper prefix of some pattern."""
+        end = len(data)
+        earliest = end
+        for pattern in self._patterns:
+            at = data.find(pattern[:1], max(begin, end - len(pattern) + 1), earliest)
+            while at != -1:
+                if pattern.startswith(data[at:]):
+                    earliest = at
+                    break
+                at = data.find(pattern[:1], at + 1, earliest)
+        return earliest
+
+
+def alternation(patterns: list[bytes]) -> re.Pattern[bytes]:
+    """One expression for all patterns, which are given longest first."""
+    return re.compile(b"|".join(re.escape(pattern) for pattern in patterns))
+
+
+def _needles(patterns: list[bytes]) -> list[bytes]:
+    """A few short strings, one of which is in every pattern."""
+    needles: list[bytes] = []
+    for pattern in reversed(patterns):
+        if not any(needle in pattern for needle in needles):
+            # A run of letters and digits is what the encodings of one secret share.
+            plain = max(_PLAIN.findall(pattern), key=len, default=b"")
+            run = plain if len(plain) >= 6 else pattern
+            needles.append(run[:_NEEDLE_BYTES])
+    return needles

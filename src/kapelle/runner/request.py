@@ -1,0 +1,114 @@
+"""The request that tells a shim what to run: how it is written and read; standard library only.
+
+It travels over a socket and never touches the disk or an argument list, because the environment
+and the standard input may hold secrets.
+"""
+
+import json
+import os
+import socket
+
+from . import libc
+
+_LENGTH_BYTES = 8
+_CHUNK = 65536
+
+
+class Request:
+    """What to run; everything that reaches the kernel is bytes."""
+
+    def __init__(self, header: bytes) -> None:
+        fields = json.loads(header)
+        self.run_dir: str = os.fsdecode(_from_wire(fields["run_dir"]))
+        self.argv: list[bytes] = [_from_wire(text) for text in fields["argv"]]
+        self.cwd: bytes = _from_wire(fields["cwd"])
+        self.env: dict[bytes, bytes] = {
+            _from_wire(name): _from_wire(value) for name, value in fields["env"].items()
+        }
+        self.redact: tuple[bytes, ...] = tuple(_from_wire(text) for text in fields["redact"])
+        self.timeout_s: float | None = fields["timeout_s"]
+        self.grace_s: float = fields["grace_s"]
+        self.boot_id: str = fields["boot_id"]
+        self.leaf: str | None = fields["leaf"]
+        self.stdin_bytes: int | None = fields["stdin_bytes"]
+
+
+def encode(
+    *,
+    run_dir: str,
+    argv: list[str],
+    cwd: str,
+    env: dict[str, str],
+    stdin: bytes | None,
+    redact: tuple[bytes, ...],
+    timeout_s: float | None,
+    grace_s: float,
+    boot_id: str,
+    leaf: str | None,
+) -> bytes:
+    """The bytes of a request; UnicodeEncodeError if some text has no bytes."""
+    header = json.dumps(
+        {
+            "run_dir": _to_wire(run_dir),
+            "argv": [_to_wire(text) for text in argv],
+            "cwd": _to_wire(cwd),
+            "env": {_to_wire(name): _to_wire(value) for name, value in env.items()},
+            "redact": [pattern.decode("latin-1") for pattern in redact],
+            "timeout_s": timeout_s,
+            "grace_s": grace_s,
+            "boot_id": boot_id,
+            "leaf": leaf,
+            "stdin_bytes": None if stdin is None else len(stdin),
+        }
+    ).encode()
+    return len(header).to_bytes(_LENGTH_BYTES, "big") + header + (stdin or b"")
+
+
+def receive(connection: socket.socket) -> tuple[Request, int]:
+    """The request and an open file with the agent's standard input; EOFError if it is cut short."""
+    length = int.from_bytes(_receive_exactly(connection, _LENGTH_BYTES), "big")
+    request = Request(_receive_exactly(connection, length))
+    if request.stdin_bytes is None:
+        return request, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    stdin = _open_unnamed(request.run_dir)
+    left = request.stdin_bytes
+    while left:
+        chunk = _receive_some(connection, min(left, _CHUNK))
+        left -= len(chunk)
+        while chunk:
+            chunk = chunk[os.write(stdin, chunk) :]
+    os.lseek(stdin, 0, os.SEEK_SET)
+    return request, stdin
+
+
+def _open_unnamed(run_dir: str) -> int:
+    try:
+        return libc.memory_file("stdin")
+    except OSError:
+        path = os.path.join(run_dir, f"stdin.{os.getpid()}.tmp")
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.unlink(path)
+        return file
+
+
+def _receive_some(connection: socket.socket, limit: int) -> bytes:
+    chunk = connection.recv(limit)
+    if not chunk:
+        raise EOFError("the request was cut short")
+    return chunk
+
+
+def _receive_exactly(connection: socket.socket, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        data += _receive_some(connection, min(length - len(data), _CHUNK))
+    return bytes(data)
+
+
+def _to_wire(text: str) -> str:
+    # One character per byte: JSON cannot carry bytes, and not all of them are UTF-8.
+    return os.fsencode(text).decode("latin-1")
+
+
+def _from_wire(text: str) -> bytes:
+    return text.encode("latin-1")

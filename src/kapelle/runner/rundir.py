@@ -1,0 +1,101 @@
+"""The files of a run directory and the ways they come into being; standard library only."""
+
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Callable
+
+INTENT = "intent.json"
+CLAIM = "claim"
+RUN = "run.json"
+OUT = "out.log"
+ERR = "err.log"
+EXIT = "exit.json"
+STOP = "stop"
+SHIM_LOG = "shim.log"
+
+MARKER = "KAPELLE_RUN_DIR"
+PROTOCOL = 1
+
+# Troubles of the disk that may pass: whoever meets one waits and tries again.
+DISK_TROUBLE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG, errno.ENOMEM}
+)
+RETRY_S = 0.5
+
+
+def replace(path: str, data: bytes) -> None:
+    """Put a file in place as a whole."""
+    temporary = _temporary(path, data, durable=False)
+    os.rename(temporary, path)
+
+
+def publish(path: str, data: bytes, *, durable: bool) -> bool:
+    """Put a file in place as a whole unless there is one; whether this call did it."""
+    temporary = _temporary(path, data, durable=durable)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(temporary)
+    if durable:
+        sync_directory(os.path.dirname(path))
+    return True
+
+
+def read(path: str) -> bytes | None:
+    """The bytes of a small file; None if it is missing."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(1 << 20)
+    except FileNotFoundError:
+        return None
+
+
+def size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return 0
+
+
+def sync_directory(path: str) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _temporary(path: str, data: bytes, *, durable: bool) -> str:
+    temporary = f"{path}.{os.getpid()}.tmp"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+        if durable:
+            os.fsync(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    finally:
+        os.close(file)
+    return temporary
+
+
+def patiently(action: Callable[[], object], give_up: Callable[[], bool]) -> bool:
+    """Do something to the disk, again and again while it is in trouble; False if given up."""
+    while True:
+        try:
+            action()
+        except OSError as error:
+            if error.errno not in DISK_TROUBLE:
+                raise
+        else:
+            return True
+        if give_up():
+            return False
+        time.sleep(RETRY_S)

@@ -1,0 +1,235 @@
+"""The supervisor of one agent: claims a run directory, runs the command, records how it ended.
+
+Standard library only, single-threaded, and independent of the daemon from the claim on.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import socket
+import sys
+import time
+from types import TracebackType
+
+from . import libc, procs, rundir
+from .child import Child, explain
+from .failpoints import failpoint
+from .redactor import Redactor
+from .request import Request, receive
+from .signals import Signals
+from .streams import Stream
+from .subtree import Subtree, make_leaf, remove_leaf
+from .supervisor import Supervisor
+
+_REQUEST_LIMIT_S = 60.0
+_MAX_FILES = 65536
+_LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
+def main(connection: int) -> None:
+    """Serve the request that waits on this socket, then return."""
+    os.setsid()
+    _let_go_of_everything_but(connection)
+    signals = Signals()
+    with socket.socket(fileno=connection) as daemon:
+        daemon.settimeout(_REQUEST_LIMIT_S)
+        try:
+            request, stdin = receive(daemon)
+        except (EOFError, OSError):
+            return
+        failpoint("shim_before_claim")
+        shim = Shim(request, daemon, signals)
+        if not shim.claim():
+            return
+        failpoint("shim_after_claim")
+        try:
+            shim.supervise(stdin)
+        except Exception as error:
+            shim.fail(error)
+
+
+class Shim:
+    """One run directory from its claim to its exit record."""
+
+    def __init__(self, request: Request, daemon: socket.socket, signals: Signals) -> None:
+        self._request = request
+        self._daemon = daemon
+        self._signals = signals
+        self._tree = Subtree()
+        self._logs: list[int] = []
+        self._streams: tuple[Stream, ...] = ()
+        self._not_started: str | None = None
+        self._started_at: float | None = None
+        self._begun = time.monotonic()
+        self._start = procs.start_time(os.getpid())
+
+    def claim(self) -> bool:
+        """Make this run ours; False if it is somebody else's or the directory refuses."""
+        identity = {
+            "kind": "shim",
+            "boot_id": self._request.boot_id,
+            "pid": os.getpid(),
+            "start": self._start,
+            "cgroup": self._request.leaf,
+        }
+        path = self._path(rundir.CLAIM)
+        try:
+            ours = rundir.publish(path, json.dumps(identity).encode(), durable=False)
+        except OSError as error:
+            self._reply({"refused": error.strerror, "errno": error.errno})
+            return False
+        if not ours:
+            self._reply({"claimed": True})
+        return ours
+
+    def supervise(self, stdin: int) -> None:
+        """Run the command and record how it ended."""
+        libc.adopt_orphans()
+        if not rundir.patiently(self._open_logs, self._stopped) or self._stopped():
+            self._record({"kind": "not_started", "ended_by": "stop"})
+            return
+        agent = self._fork(stdin)
+        failpoint("shim_after_fork")
+        self._started_at = time.time()
+        self._begun = time.monotonic()
+        rundir.patiently(lambda: self._write_run_json(agent), self._stopped)
+        failpoint("shim_after_run_json")
+        supervisor = Supervisor(
+            agent,
+            self._streams,
+            self._tree,
+            self._signals,
+            timeout_s=self._request.timeout_s,
+            grace_s=self._request.grace_s,
+            on_exec=lambda report: self._on_exec(agent, report),
+        )
+        agent.let_go()
+        if not procs.set_oom_score(-500):
+            procs.set_oom_score(0)
+        supervisor.run()
+        self._conclude(supervisor)
+
+    def fail(self, error: Exception) -> None:
+        """Record an error of our own, and leave nothing running behind it."""
+        text = f"{type(error).__name__}: {error}"
+        with (
+            contextlib.suppress(OSError),
+            open(self._path(rundir.SHIM_LOG), "a", encoding="utf-8") as log,
+        ):
+            log.write(f"{text}\n{_where(error.__traceback__)}")
+        self._tree.kill_to_the_end()
+        self._tree.remove()
+        self._record({"kind": "lost", "detail": f"the supervisor failed: {text}"})
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._request.run_dir, name)
+
+    def _stopped(self) -> bool:
+        return self._signals.stop or os.path.exists(self._path(rundir.STOP))
+
+    def _open_logs(self) -> None:
+        self._logs = [os.open(self._path(n), _LOG_FLAGS, 0o600) for n in (rundir.OUT, rundir.ERR)]
+
+    def _fork(self, stdin: int) -> Child:
+        leaf = self._request.leaf
+        agent = Child(self._request, stdin, leaf if leaf and make_leaf(leaf) else None)
+        self._tree.agent = agent.pid
+        if agent.in_leaf:
+            self._tree.leaf = leaf
+        elif leaf:
+            remove_leaf(leaf)
+        self._streams = tuple(
+            Stream(pipe, log, Redactor(self._request.redact))
+            for pipe, log in zip((agent.out, agent.err), self._logs, strict=True)
+        )
+        return agent
+
+    def _write_run_json(self, agent: Child) -> None:
+        facts = {
+            "protocol": rundir.PROTOCOL,
+            "shim": {"pid": os.getpid(), "start": self._start},
+            "agent": {"pid": agent.pid, "start": agent.start},
+            "boot_id": self._request.boot_id,
+            "cgroup": self._tree.leaf,
+            "started_at": self._started_at,
+        }
+        rundir.replace(self._path(rundir.RUN), json.dumps(facts).encode())
+
+    def _on_exec(self, agent: Child, report: bytes) -> None:
+        if report:
+            self._not_started = explain(report, self._request)
+            self._reply({"not_started": self._not_started})
+        else:
+            self._reply({"started": {"pid": agent.pid, "start": agent.start}})
+
+    def _reply(self, answer: dict[str, object]) -> None:
+        # The daemon may be gone, and it can read everything that matters in the directory.
+        with contextlib.suppress(OSError):
+            self._daemon.sendall(json.dumps(answer).encode() + b"\n")
+        self._daemon.close()
+
+    def _conclude(self, supervisor: Supervisor) -> None:
+        self._tree.remove()
+        outcome = _exit_kind(supervisor.status, self._not_started)
+        details = [self._not_started, *(stream.sync() for stream in self._streams)]
+        if supervisor.survivors:
+            details.append(f"kill_incomplete: {supervisor.survivors} processes survived")
+        outcome["detail"] = "; ".join(text for text in details if text) or None
+        outcome["ended_by"] = supervisor.ended_by
+        outcome["leftovers"] = max(supervisor.leftovers or 0, supervisor.survivors)
+        self._record(outcome)
+
+    def _record(self, outcome: dict[str, object]) -> None:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        by_stop = outcome.get("ended_by") == "stop"
+        started = self._not_started is None and self._started_at is not None
+        record = {
+            "protocol": rundir.PROTOCOL,
+            **outcome,
+            "stop_reason": self._stop_reason() if by_stop else None,
+            "out_bytes": rundir.size(self._path(rundir.OUT)),
+            "err_bytes": rundir.size(self._path(rundir.ERR)),
+            "started_at": self._started_at if started else None,
+            "ended_at": time.time(),
+            "duration_s": time.monotonic() - self._begun if started else 0.0,
+            "cpu_s": usage.ru_utime + usage.ru_stime,
+            "max_rss_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        }
+        failpoint("shim_before_exit_json")
+        data = json.dumps(record).encode()
+        path = self._path(rundir.EXIT)
+        rundir.patiently(lambda: rundir.publish(path, data, durable=True), lambda: False)
+        failpoint("shim_after_exit_json")
+
+    def _stop_reason(self) -> str | None:
+        reason = rundir.read(self._path(rundir.STOP))
+        return None if reason is None else reason.decode("utf-8", "replace")
+
+
+def _exit_kind(status: int | None, not_started: str | None) -> dict[str, object]:
+    if not_started is not None:
+        return {"kind": "not_started"}
+    if status is None:
+        return {"kind": "lost"}
+    if os.WIFSIGNALED(status):
+        return {"kind": "signaled", "signal": os.WTERMSIG(status)}
+    return {"kind": "exited", "code": os.WEXITSTATUS(status)}
+
+
+def _let_go_of_everything_but(connection: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(null, standard)
+    os.closerange(3, connection)
+    os.closerange(connection + 1, _MAX_FILES)
+    os.set_inheritable(connection, False)
+    os.chdir("/")
+
+
+def _where(trace: TracebackType | None) -> str:
+    lines = []
+    while trace is not None:
+        lines.append(f"  {trace.tb_frame.f_code.co_name}:{trace.tb_lineno}\n")
+        trace = trace.tb_next
+    return "".join(lines)

@@ -1,0 +1,161 @@
+"""Watches one agent to its end: output, limits, stops, leftovers; standard library only."""
+
+import os
+import select
+import time
+from collections.abc import Callable
+
+from .child import Child
+from .signals import Signals
+from .streams import Stream
+from .subtree import KILL_LIMIT_S, Subtree
+
+_LINGER_S = 0.3
+_LEFTOVER_GRACE_S = 2.0
+_KILL_ROUND_S = 0.02
+
+
+class Supervisor:
+    """One agent from its exec to the moment when nothing of it is left."""
+
+    def __init__(
+        self,
+        agent: Child,
+        streams: tuple[Stream, ...],
+        tree: Subtree,
+        signals: Signals,
+        *,
+        timeout_s: float | None,
+        grace_s: float,
+        on_exec: Callable[[bytes], None],
+    ) -> None:
+        self.status: int | None = None
+        self.ended_by: str | None = None
+        self.leftovers: int | None = None
+        self.survivors = 0
+        self._agent = agent
+        self._streams = streams
+        self._tree = tree
+        self._signals = signals
+        self._grace_s = grace_s
+        self._on_exec = on_exec
+        self._report: int | None = agent.report
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._linger_until: float | None = None
+        self._kill_at: float | None = None
+        self._kill_since: float | None = None
+        self._gone = False
+
+    def run(self) -> None:
+        """Return when the tree is dead, or cannot be killed, and its output is in the logs."""
+        while not (self._gone and self._report is None and self._written()):
+            ready = self._wait()
+            now = time.monotonic()
+            self._serve(ready, now)
+            self._reap()
+            self._advance(now)
+
+    def _written(self) -> bool:
+        return all(stream.finished for stream in self._streams)
+
+    def _wait(self) -> set[int]:
+        poller = select.poll()
+        files = [stream.pipe for stream in self._streams if stream.readable]
+        files += [self._signals.file] + ([] if self._report is None else [self._report])
+        for file in files:
+            poller.register(file, select.POLLIN)
+        due = self._due()
+        pause = None if due is None else max(0.0, due - time.monotonic()) * 1000
+        return {file for file, _ in poller.poll(None if pause is None else pause + 1)}
+
+    def _due(self) -> float | None:
+        times = [stream.retry_at for stream in self._streams]
+        if not self._gone:
+            times.append(self._next_kill())
+            if self.status is None and self.ended_by is None:
+                times.append(self._deadline)
+            if self.leftovers is None:
+                times.append(self._linger_until)
+        return min((at for at in times if at is not None), default=None)
+
+    def _next_kill(self) -> float | None:
+        if self._kill_since is None:
+            return self._kill_at
+        return time.monotonic() + _KILL_ROUND_S
+
+    def _serve(self, ready: set[int], now: float) -> None:
+        if self._signals.file in ready:
+            self._signals.drain()
+        if self._report is not None and self._report in ready:
+            self._on_exec(os.read(self._report, 64))
+            os.close(self._report)
+            self._report = None
+        for stream in self._streams:
+            late = stream.retry_at is not None and now >= stream.retry_at
+            if late or stream.pipe in ready:
+                stream.pump(now)
+            if self._gone:
+                stream.drain(now)
+
+    def _reap(self) -> None:
+        if not self._signals.child:
+            return
+        self._signals.child = False
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._agent.pid:
+                    self.status = status
+        except ChildProcessError:
+            # As a subreaper we have no child only when no descendant is left.
+            self._no_more_children()
+
+    def _no_more_children(self) -> None:
+        if not self._gone:
+            self._gone = True
+            for stream in self._streams:
+                stream.drain(time.monotonic())
+
+    def _advance(self, now: float) -> None:
+        if self._gone:
+            return
+        if self.status is None:
+            self._keep_limits(now)
+        else:
+            self._clear_leftovers(now)
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill(now)
+
+    def _keep_limits(self, now: float) -> None:
+        if self.ended_by is not None:
+            return
+        if self._signals.stop:
+            self._end("stop", now)
+        elif self._deadline is not None and now >= self._deadline:
+            self._end("timeout", now)
+
+    def _end(self, reason: str, now: float) -> None:
+        self.ended_by = reason
+        self._tree.terminate()
+        # Before its exec the agent is a copy of us and hears no SIGTERM.
+        self._kill_at = now if self._report is not None else now + self._grace_s
+
+    def _clear_leftovers(self, now: float) -> None:
+        if self._linger_until is None:
+            self._linger_until = now + _LINGER_S
+        elif now >= self._linger_until and self.leftovers is None:
+            self.leftovers = len(self._tree.members())
+            self._tree.terminate()
+            soon = now + min(self._grace_s, _LEFTOVER_GRACE_S)
+            self._kill_at = soon if self._kill_at is None else min(soon, self._kill_at)
+
+    def _kill(self, now: float) -> None:
+        self._tree.kill()
+        self._signals.child = True
+        if self._kill_since is None:
+            self._kill_since = now
+        elif now - self._kill_since > KILL_LIMIT_S:
+            self.survivors = len(self._tree.members())
+            self._no_more_children()

@@ -1,0 +1,20 @@
+"""Every use case, once: what the front ends call and nothing else decides."""
+
+from dataclasses import dataclass
+
+from kapelle.service.changes import Changes
+from kapelle.service.history import History
+from kapelle.service.instance import Instance
+from kapelle.service.output import Output
+from kapelle.service.tasks import Tasks
+
+
+@dataclass(frozen=True)
+class Service:
+    """All use cases, by noun."""
+
+    tasks: Tasks
+    output: Output
+    changes: Changes
+    history: History
+    instance: Instance

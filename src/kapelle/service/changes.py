@@ -1,0 +1,84 @@
+"""Use cases of the work itself: what a task changed, and merging it."""
+
+from datetime import UTC, datetime
+
+from pydantic import BaseModel
+
+from kapelle.domain.errors import Conflict
+from kapelle.domain.specs import WorkspaceKind
+from kapelle.domain.states import TaskStatus
+from kapelle.domain.task import Task
+from kapelle.engine.stage import Stage
+from kapelle.store import events, tasks
+from kapelle.store.database import Connection
+
+
+class DiffView(BaseModel):
+    patch: str
+    stat: str
+    files: list[str]
+
+
+class MergeView(BaseModel):
+    task_id: str
+    base: str
+    commit: str
+    already: bool
+    checkout_updated: str | None
+
+
+class Changes:
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    async def diff(self, text: str) -> DiffView:
+        """What a task changed since it began, uncommitted work included."""
+        task = await self._stage.db.read(tasks.get, text)
+        if task.workspace.kind is WorkspaceKind.WORKTREE:
+            if task.workspace.branch is None:
+                return DiffView(patch="", stat="", files=[])
+            diff = await self._stage.workspaces.diff(task.id)
+        else:
+            raise Conflict(
+                f"{task.id} works in place, so its changes cannot be told from others'.",
+                hint=f"git -C {task.directory} diff shows what is uncommitted there.",
+            )
+        patch = diff.patch.decode("utf-8", "replace")
+        return DiffView(patch=patch, stat=diff.stat, files=diff.files)
+
+    async def merge(self, text: str, into: str | None, force: bool) -> MergeView:
+        """Merge a completed task's branch; nothing is called merged unless git says so."""
+        task = await self._stage.db.read(tasks.get, text)
+        _require_mergeable(task, force)
+        target = into or task.workspace.base
+        message = f"Merge {task.title}\n\nTask: {task.id}"
+        merged = await self._stage.workspaces.merge(task.id, target, message)
+        if not merged.already:
+            await self._stage.db.write(_record_merge, task.id, merged.base, merged.commit)
+        updated = merged.checkout_updated
+        return MergeView(
+            task_id=task.id,
+            base=merged.base,
+            commit=merged.commit,
+            already=merged.already,
+            checkout_updated=str(updated) if updated else None,
+        )
+
+
+def _require_mergeable(task: Task, force: bool) -> None:
+    if task.workspace.kind is not WorkspaceKind.WORKTREE or task.workspace.branch is None:
+        raise Conflict(f"{task.id} has no branch of its own, so there is nothing to merge.")
+    if task.status is TaskStatus.RUNNING:
+        raise Conflict(f"{task.id} is still running.", hint=f"kapelle wait {task.id}")
+    if task.status is not TaskStatus.COMPLETED and not force:
+        raise Conflict(
+            f"{task.id} is {task.status}: only verified work is merged.",
+            hint="--force merges it all the same.",
+        )
+    if task.workspace.commit is None:
+        raise Conflict(f"{task.id} changed nothing, so there is nothing to merge.")
+
+
+def _record_merge(connection: Connection, task_id: str, base: str, commit: str) -> None:
+    tasks.update(connection, task_id, merged_at=datetime.now(UTC))
+    events.append(connection, "task.merged", task_id, base=base, commit=commit)

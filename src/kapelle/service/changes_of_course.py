@@ -1,0 +1,108 @@
+"""What each action does to a task, inside one transaction.
+
+Each returns None, or the (attempt id, wish) of a running attempt that is to be stopped.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from kapelle.domain.errors import Conflict
+from kapelle.domain.states import FINAL, TaskStatus
+from kapelle.domain.task import Task
+from kapelle.store import attempts, dependencies, events, lifecycle, tasks
+from kapelle.store.database import Connection
+
+Stop = tuple[str, str] | None
+
+
+def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[str]) -> Task:
+    tasks.insert(connection, values, depends_on)
+    events.append(connection, "task.created", values["id"], title=values["title"])
+    lifecycle.settle_dependencies(connection, values["id"])
+    return tasks.get(connection, values["id"])
+
+
+def cancel(connection: Connection, task_id: str, reason: str) -> Stop:
+    status = TaskStatus(tasks.row(connection, task_id)["status"])
+    if status in FINAL:
+        raise Conflict(f"{task_id} is {status} already.")
+    if status is TaskStatus.RUNNING:
+        return _stop(connection, task_id, "cancel", reason)
+    lifecycle.change(connection, task_id, TaskStatus.CANCELLED, reason)
+    return None
+
+
+def retry(connection: Connection, task_id: str) -> Stop:
+    _require_ended(connection, task_id, "retried")
+    lifecycle.enqueue_again(connection, task_id, next_mode="fresh", next_message=None, tries=0)
+    return None
+
+
+def resume(connection: Connection, task_id: str, message: str | None) -> Stop:
+    _require_ended(connection, task_id, "resumed")
+    mode = "resume" if attempts.latest(connection, task_id) else "fresh"
+    lifecycle.enqueue_again(connection, task_id, next_mode=mode, next_message=message, tries=0)
+    return None
+
+
+def requeue(connection: Connection, task_id: str) -> Stop:
+    status = TaskStatus(tasks.row(connection, task_id)["status"])
+    if status is TaskStatus.RUNNING:
+        return _stop(connection, task_id, "requeue", "requeued by a person")
+    if status in {TaskStatus.QUEUED, TaskStatus.BLOCKED}:
+        raise Conflict(f"{task_id} is {status} already.")
+    _require_ended(connection, task_id, "requeued")
+    lifecycle.enqueue_again(
+        connection,
+        task_id,
+        next_mode="fresh",
+        next_message=None,
+        tries=0,
+        workspace_base_commit=None,
+    )
+    return None
+
+
+def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> Stop:
+    status = TaskStatus(tasks.row(connection, task_id)["status"])
+    if status not in {TaskStatus.BLOCKED, TaskStatus.QUEUED}:
+        raise Conflict(f"{task_id} is {status}; what it waits for cannot be changed any more.")
+    others = [tasks.resolve(connection, text) for text in depends_on]
+    for other in others:
+        tasks.row(connection, other)
+    dependencies.clear(connection, task_id)
+    dependencies.add(connection, task_id, others)
+    if status is TaskStatus.QUEUED:
+        lifecycle.change(connection, task_id, TaskStatus.BLOCKED)
+    lifecycle.settle_dependencies(connection, task_id)
+    return None
+
+
+def archive(connection: Connection, task_id: str) -> Task:
+    if tasks.row(connection, task_id)["archived_at"] is None:
+        tasks.update(connection, task_id, archived_at=datetime.now(UTC))
+        events.append(connection, "task.archived", task_id)
+    return tasks.get(connection, task_id)
+
+
+def _require_ended(connection: Connection, task_id: str, verb: str) -> None:
+    task = tasks.row(connection, task_id)
+    if task["archived_at"] is not None:
+        raise Conflict(
+            f"{task_id} is archived and cannot be {verb}.",
+            hint=f"kapelle run --continue-from {task_id} starts a new task that builds on it.",
+        )
+    status = TaskStatus(task["status"])
+    if status not in FINAL | {TaskStatus.WAITING}:
+        raise Conflict(
+            f"{task_id} is {status}; it cannot be {verb} before it has ended.",
+            hint=f"kapelle cancel {task_id} ends it.",
+        )
+
+
+def _stop(connection: Connection, task_id: str, wish: str, reason: str) -> Stop:
+    tasks.update(connection, task_id, stop=wish, reason=reason)
+    events.append(connection, "task.stopping", task_id, reason=reason)
+    running = attempts.latest(connection, task_id)
+    return None if running is None else (running["id"], wish)

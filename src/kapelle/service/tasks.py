@@ -1,0 +1,220 @@
+"""Use cases of tasks: submit, look, wait, and change their course."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kapelle.agents import registry
+from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput, WorkspaceError
+from kapelle.domain.ids import new_id
+from kapelle.domain.specs import TaskSpec, WorkspaceKind
+from kapelle.domain.states import FINAL, TaskStatus
+from kapelle.domain.task import Task
+from kapelle.engine.conductor import Conductor
+from kapelle.engine.stage import Stage
+from kapelle.service import changes_of_course as course
+from kapelle.settings import Settings
+from kapelle.store import tasks
+from kapelle.store.database import Connection
+
+
+class Tasks:
+    def __init__(self, stage: Stage, conductor: Conductor) -> None:
+        self._stage = stage
+        self._db = stage.db
+        self._conductor = conductor
+
+    async def submit(self, spec: TaskSpec, idempotency_key: str | None = None) -> Task:
+        """Store a task; once this returned, nothing but a person ends it without a verdict."""
+        settings = self._stage.settings(spec.directory)
+        if not Path(spec.directory).is_dir():
+            raise InvalidInput(f"There is no directory {spec.directory}.")
+        agent = spec.agent or registry.resolve_default(settings)
+        adapter = registry.get(agent, settings)
+        if adapter.installed() is None:
+            raise AgentMisconfigured(
+                f"The agent {agent} cannot be run: its program is not installed.",
+                hint="kapelle agents shows which ones can; choose one with --agent.",
+            )
+        values = _values(spec, settings, agent)
+        values["workspace_kind"] = await self._workspace_kind(spec, settings)
+        values["idempotency_key"] = idempotency_key
+        _keep_env(self._stage.home.secrets / f"{values['id']}.json", spec.env)
+        return self._shown(await self._db.write(_submit, spec, values))
+
+    async def get(self, text: str) -> Task:
+        return self._shown(await self._db.read(tasks.get, text))
+
+    async def page(
+        self,
+        statuses: Sequence[TaskStatus],
+        tag: str | None,
+        project: str | None,
+        archived: bool,
+        cursor: str | None,
+        limit: int,
+    ) -> list[Task]:
+        found = await self._db.read(
+            tasks.page,
+            statuses=statuses,
+            tag=tag,
+            project=project,
+            archived=archived,
+            before=cursor,
+            limit=limit,
+        )
+        return [self._shown(task) for task in found]
+
+    async def wait(self, text: str, timeout_s: float) -> Task:
+        """The task as soon as it has ended or waits for a person, or as it is when time is up."""
+        deadline = time.monotonic() + timeout_s
+        with self._db.watch() as changed:
+            while True:
+                task = await self.get(text)
+                left = deadline - time.monotonic()
+                resting = task.status in FINAL or task.waiting_for == "input"
+                if resting or left <= 0:
+                    return task
+                await changed.wait(min(left, 5.0))
+
+    async def cancel(self, text: str, reason: str | None = None) -> Task:
+        """End a task; a running agent is stopped with all its children, and settles by itself."""
+        return await self._turn(text, course.cancel, reason or "cancelled by a person")
+
+    async def retry(self, text: str) -> Task:
+        """A new attempt from a fresh workspace."""
+        return await self._turn(text, course.retry)
+
+    async def resume(self, text: str, message: str | None = None) -> Task:
+        """A new attempt that carries what the last one left."""
+        return await self._turn(text, course.resume, message)
+
+    async def requeue(self, text: str) -> Task:
+        """From the start, as if newly submitted; a running attempt is stopped first."""
+        return await self._turn(text, course.requeue)
+
+    async def depend(self, text: str, depends_on: Sequence[str]) -> Task:
+        """Replace what a task that has not started waits for."""
+        return await self._turn(text, course.depend, depends_on)
+
+    async def archive(self, text: str) -> Task:
+        """Put an ended task away: its worktree is removed, its work kept under a ref."""
+        task = await self.get(text)
+        if task.status not in FINAL:
+            raise Conflict(
+                f"{task.id} is {task.status}; only an ended task can be archived.",
+                hint=f"kapelle cancel {task.id} ends it.",
+            )
+        if task.workspace.branch and task.archived_at is None:
+            await self._stage.workspaces.remove(task.id)
+        return self._shown(await self._db.write(course.archive, task.id))
+
+    async def stop_all(self, reason: str) -> None:
+        """Cancel every running task and wait until each has settled."""
+        for task_id in await self._db.read(tasks.with_status, TaskStatus.RUNNING):
+            try:
+                await self.cancel(task_id, reason)
+            except Conflict:
+                continue  # it ended by itself meanwhile
+        with self._db.watch() as changed:
+            while await self._db.read(tasks.with_status, TaskStatus.RUNNING):
+                await changed.wait(1.0)
+
+    async def _turn(self, text: str, change: Any, *args: Any) -> Task:
+        """Apply a change of course; where it wants a running attempt ended, end it."""
+        task_id, wish = await self._db.write(_apply, text, change, args)
+        if wish is not None:
+            self._stage.stop(*wish)
+        return await self.get(task_id)
+
+    async def _workspace_kind(self, spec: TaskSpec, settings: Settings) -> WorkspaceKind:
+        wanted = spec.workspace or settings.workspace.default
+        if wanted == WorkspaceKind.IN_PLACE:
+            if spec.base is not None:
+                raise InvalidInput("A base branch needs a worktree.", hint="Leave out --in-place.")
+            return WorkspaceKind.IN_PLACE
+        repository = await self._stage.workspaces.locate(Path(spec.directory))
+        if repository is not None and repository.head_commit is not None:
+            return WorkspaceKind.WORKTREE
+        if wanted == "auto" and spec.base is None:
+            return WorkspaceKind.IN_PLACE
+        what = "a repository without commits" if repository else "no git repository"
+        raise WorkspaceError(
+            f"{spec.directory} is in {what}, so there can be no worktree.",
+            hint="Commit something first, or work in place with --in-place.",
+        )
+
+    def _shown(self, task: Task) -> Task:
+        """A queued task's reason is what holds it now, which no row can know."""
+        if task.status is not TaskStatus.QUEUED:
+            return task
+        now = datetime.now(UTC)
+        if task.not_before and task.not_before > now:
+            seconds = (task.not_before - now).total_seconds()
+            reason = f"starts in {seconds:.0f} s; {task.reason or 'delayed'}"
+        else:
+            reason = self._conductor.held or "about to start"
+        return task.model_copy(update={"reason": reason})
+
+
+def _apply(connection: Connection, text: str, change: Any, args: tuple[Any, ...]) -> Any:
+    task_id = tasks.resolve(connection, text)
+    return task_id, change(connection, task_id, *args)
+
+
+def _submit(connection: Connection, spec: TaskSpec, values: dict[str, Any]) -> Task:
+    key = values["idempotency_key"]
+    known = tasks.by_idempotency_key(connection, key) if key else None
+    if known is not None:
+        return known
+    depends_on = [tasks.resolve(connection, text) for text in spec.depends_on]
+    for other in depends_on:
+        tasks.row(connection, other)
+    if spec.continue_from is not None:
+        earlier = tasks.get(connection, spec.continue_from)
+        values["continue_from"] = earlier.id
+        if earlier.status not in FINAL:
+            depends_on.append(earlier.id)
+    return course.submit(connection, values, depends_on)
+
+
+def _values(spec: TaskSpec, settings: Settings, agent: str) -> dict[str, Any]:
+    checks = spec.checks or settings.checks
+    own = settings.agents.get(agent)
+    return {
+        "id": new_id("task"),
+        "title": spec.display_title,
+        "prompt": spec.prompt,
+        "system_prompt": spec.system_prompt,
+        "agent": agent,
+        "model": spec.model or (own.model if own else None),
+        "directory": os.path.normpath(spec.directory),
+        "project": spec.project or settings.project,
+        "status": TaskStatus.BLOCKED,
+        "priority": int(spec.priority.removeprefix("P")),
+        "deps_policy": spec.deps_policy,
+        "continue_from": None,
+        "timeout_s": spec.timeout_s,
+        "retry": spec.retry.model_dump(),
+        "check_specs": [check.model_dump(mode="json") for check in checks],
+        "env": sorted(spec.env),
+        "tags": list(dict.fromkeys(spec.tags)),
+        "context": spec.context,
+        "workspace_path": os.path.normpath(spec.directory),
+        "workspace_base": spec.base,
+        "created_at": datetime.now(UTC),
+    }
+
+
+def _keep_env(path: Path, env: dict[str, str]) -> None:
+    if not env:
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(json.dumps(env).encode())
+        file.flush()
+        os.fsync(descriptor)

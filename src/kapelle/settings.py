@@ -1,0 +1,400 @@
+"""Typed configuration: environment > the repository's config > the user's config > defaults."""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.specs import CheckSpec, EnvName, Name, Seconds, Text
+from kapelle.home import Home, repository_config, write_private
+
+Scope = Literal["user", "repository"]
+Tree = Mapping[str, Any]
+AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)]
+Passed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$", max_length=200)]
+Count = Annotated[int, Field(ge=0)]
+
+REPOSITORY_KEYS = frozenset(
+    {"default_agent", "project", "agents", "checks", "workspace", "tasks", "environment"}
+)
+_SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_URL_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, validate_by_name=True
+    )
+
+
+class Limits(Section):
+    max_attempts: Annotated[int, Field(ge=1)] | None = None
+    """Attempts that run at once; when not set, chosen from cores and memory."""
+    min_free_memory_mb: Count = 256
+    """No attempt starts while less memory than this is free."""
+    min_free_disk_mb: Count = 500
+    """No attempt starts while less disk than this is free."""
+    max_load_per_core: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 8.0
+    """No attempt starts above this load average per core; 0 ignores the load."""
+
+
+class Tasks(Section):
+    timeout_s: Seconds | None = None
+    """Seconds an attempt may run; when not set, as long as it likes."""
+    grace_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 10
+    """Seconds between asking a process to end and killing it."""
+    retention_days: Count = 0
+    """Days an ended task is kept; 0 keeps it for ever."""
+
+
+class WorkspaceSettings(Section):
+    default: Literal["auto", "worktree", "in_place"] = "auto"
+    """worktree, in_place, or auto: a worktree inside a git repository, else in place."""
+    copy_: list[Text] = Field([], alias="copy")
+    """Untracked files or globs copied into a new worktree."""
+    link: list[Text] = []
+    """Untracked files or directories linked into a new worktree."""
+    setup: Text | None = None
+    """Shell command run in a new worktree before the agent."""
+    setup_timeout_s: Seconds = 600
+    """Seconds the setup command may take."""
+
+
+class Environment(Section):
+    pass_: list[Passed] = Field([], alias="pass")
+    """Variables passed on to agents besides the built-in ones; NAME or PREFIX*."""
+    set: dict[EnvName, Text] = {}
+    """Variables set for every agent."""
+
+
+class AgentSettings(Section):
+    type: AgentName | None = None
+    """The adapter: "command" for a template, or the name of another agent."""
+    command: list[Text] = []
+    """Command template with {prompt} {system} {combined} {model} {workspace} {prompt_file}."""
+    model: Name | None = None
+    """Model used when a task names none."""
+    env: dict[EnvName, Text] = {}
+    """Variables set for this agent."""
+    extra_args: list[Text] = []
+    """Arguments added at the end of the command."""
+    playbook: Text | None = None
+    """Playbook file of a rehearsal agent."""
+    output: Literal["text", "events"] = "text"
+    """What a command template prints: text, or events (one JSON object per line)."""
+
+
+class Server(Section):
+    host: Name = "127.0.0.1"
+    """Address the web page and the API listen on."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port to listen on; 0 takes any free one."""
+
+
+class Backup(Section):
+    every_s: Seconds = 3600
+    """Seconds between backups of the database."""
+    keep: Count = 5
+    """Backups kept."""
+
+
+class Git(Section):
+    author_name: Name = "Kapelle"
+    """Author of commits that Kapelle makes."""
+    author_email: Name = "kapelle@localhost"
+    """E-mail address of that author."""
+
+
+class Settings(Section):
+    default_agent: AgentName | None = None
+    """Agent of a task that names none."""
+    project: Name | None = None
+    """Project of a task that names none."""
+    checks: list[CheckSpec] = []
+    """Checks of a task that names none."""
+    database_url: Text | None = None
+    """PostgreSQL address, only in your own config.toml; when not set, SQLite."""
+    limits: Limits = Limits()
+    """When attempts may start."""
+    tasks: Tasks = Tasks()
+    """How attempts are run and kept."""
+    workspace: WorkspaceSettings = WorkspaceSettings()
+    """Where tasks work."""
+    environment: Environment = Environment()
+    """What agents see of your environment."""
+    agents: dict[AgentName, AgentSettings] = {}
+    """Agents by name."""
+    server: Server = Server()
+    """The web page and the API."""
+    backup: Backup = Backup()
+    """Copies of the database."""
+    git: Git = Git()
+    """Commits that Kapelle makes."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Settings, and where each leaf came from by its dotted key."""
+
+    settings: Settings
+    origin: dict[str, str]
+
+    def show(self) -> Iterator[tuple[str, Any, str]]:
+        """Each leaf's dotted key, its value with secrets masked, and its origin."""
+        for key, value in _leaves(self.settings.model_dump(mode="json", by_alias=True)):
+            yield key, _shown(key, value), self.origin[key]
+
+
+def default_max_attempts(cores: int, memory_bytes: int) -> int:
+    """Attempts that run at once on such a machine: two a core, one a GiB of memory."""
+    return max(1, min(2 * cores, memory_bytes // 2**30))
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable of this name likely holds a secret."""
+    return _SECRET.search(name) is not None
+
+
+def masked(name: str, value: str) -> str:
+    """The value as it may be shown: of a secret only its first and last letters, if it is long."""
+    short = f"{value[:3]}…{value[-3:]}" if len(value) >= 16 else "***"
+    return short if looks_secret(name) else value
+
+
+def _shown(key: str, value: Any) -> Any:
+    if key == "database_url" and value:
+        return _URL_PASSWORD.sub(r"\1:***@", value)
+    in_environment = key.startswith("environment.set.") or re.match(r"agents\.[^.]+\.env\.", key)
+    return masked(key.rpartition(".")[2], str(value)) if in_environment else value
+
+
+def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> Loaded:
+    """The settings that hold in a directory; raises InvalidInput for anything not understood."""
+    layers: dict[str, Tree] = {f"user config {home.config}": _read(home.config, "user")}
+    repository = repository_config(home, directory) if directory else None
+    if repository:
+        layers[f"repository config {repository}"] = _read(repository, "repository")
+    merged: dict[str, Any] = {}
+    for values in layers.values():
+        merged = _merged(merged, values)
+    for name, values in _from_environment(environ, merged):
+        layers[f"environment {name}"] = values
+        merged = _merged(merged, values)
+    settings = validate(merged, "the configuration")
+    origin = {key: source for source, values in layers.items() for key, _ in _leaves(values)}
+    leaves = _leaves(settings.model_dump(mode="json", by_alias=True))
+    return Loaded(settings, {key: origin.get(key, "default") for key, _ in leaves})
+
+
+def _read(path: Path, scope: Scope) -> dict[str, Any]:
+    try:
+        status = path.stat()
+    except OSError:
+        return _toml(path)[1]
+    return _parsed(path, scope, (status.st_mtime_ns, status.st_size, status.st_ino))
+
+
+@lru_cache(maxsize=256)
+def _parsed(path: Path, scope: Scope, version: tuple[int, int, int]) -> dict[str, Any]:
+    values = _toml(path)[1]
+    validate(values, str(path), scope)
+    return values
+
+
+def _toml(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
+    except (FileNotFoundError, NotADirectoryError):
+        return "", {}
+    except tomllib.TOMLDecodeError as error:
+        lines = text.rstrip("\n").split("\n")
+        end = f"at line {len(lines)}, column {len(lines[-1]) + 1}"
+        problem = str(error).replace("at end of document", end)
+        raise InvalidInput(f"{path} is not valid TOML: {problem}.") from None
+    except (OSError, UnicodeError, RecursionError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}.") from None
+
+
+def validate(values: Tree, where: str, scope: Scope = "user") -> Settings:
+    """The settings these values make; raises InvalidInput naming where they stand."""
+    foreign = (set(values) & set(Settings.model_fields)) - REPOSITORY_KEYS
+    if scope == "repository" and foreign:
+        key = min(foreign)
+        raise InvalidInput(f"{where}: {key} cannot be set here, only in your own config.toml.")
+    try:
+        return Settings.model_validate(values, by_alias=True, by_name=False)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    keys = [str(part) for part in first["loc"] if part != "[key]"]
+    if first["type"] == "extra_forbidden":
+        raise _unknown(where, keys)
+    dotted, given = ".".join(keys), first["input"]
+    shown = f" (it is {_shown(dotted, given)!r})" if isinstance(given, str | int | float) else ""
+    raise InvalidInput(f"{where}: {dotted}: {first['msg']}{shown}.")
+
+
+def _unknown(where: str, keys: list[str]) -> InvalidInput:
+    known = _children(_annotation(keys[:-1], where))
+    prefix = "".join(f"{key}." for key in keys[:-1])
+    problem = f"{where}: there is no setting {prefix}{keys[-1]}"
+    near = difflib.get_close_matches(keys[-1].lower(), known, 1, 0.5)
+    if near:
+        return InvalidInput(f"{problem}; did you mean {prefix}{near[0]}?")
+    return InvalidInput(f"{problem}; known are {', '.join(sorted(known))}.")
+
+
+def _children(annotation: Any) -> dict[str, Any]:
+    fields = getattr(annotation, "model_fields", {})
+    return {field.alias or name: field.annotation for name, field in fields.items()}
+
+
+def _annotation(keys: list[str], where: str) -> Any:
+    """The type of the setting of this dotted key."""
+    annotation: Any = Settings
+    for depth, key in enumerate(keys):
+        if get_origin(annotation) in {dict, list} and key:
+            annotation = get_args(annotation)[-1]
+        elif key in (children := _children(annotation)):
+            annotation = children[key]
+        elif children:
+            raise _unknown(where, keys[: depth + 1])
+        else:
+            raise InvalidInput(f"{where}: {'.'.join(keys[:depth])} has no {key!r} inside it.")
+    return annotation
+
+
+def _value(annotation: Any, text: str) -> Any:
+    """Text as a TOML value if it is one that the setting may take, else as a string."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+    value = parsed.get("value")
+    return text if len(parsed) > 1 or (_is_text(annotation) and type(value) is not str) else value
+
+
+def _is_text(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    inside = () if origin in {list, dict} else get_args(annotation)
+    return annotation is str or origin is Literal or any(_is_text(part) for part in inside)
+
+
+def _from_environment(environ: Mapping[str, str], configured: Tree) -> Iterator[tuple[str, Tree]]:
+    """Each variable that is a setting, with what it sets; an empty one counts as not set."""
+    for name in sorted(environ):
+        if name.startswith("KAPELLE_") and environ[name]:
+            keys = _environment_keys(name, configured)
+            where = f"environment variable {name}"
+            values = _value(_annotation(keys, where), environ[name])
+            for key in reversed(keys):
+                values = {key: values}
+            if keys:
+                validate(values, where)
+                yield name, values
+
+
+def _environment_keys(name: str, configured: Tree) -> list[str]:
+    parts = name.removeprefix("KAPELLE_").split("__")
+    keys = [part.lower() for part in parts]
+    if len(keys) == 1 and keys[0] not in Settings.model_fields:
+        near = difflib.get_close_matches(keys[0], Settings.model_fields, 1, 0.8)
+        if near:
+            raise InvalidInput(f"{name} is no setting; did you mean KAPELLE_{near[0].upper()}?")
+        return []  # KAPELLE_HOME and the like are for other purposes.
+    if keys[0] == "agents" and len(keys) > 1:
+        for agent in configured.get("agents", {}):
+            if agent.lower().replace("-", "_") == keys[1]:
+                keys[1] = agent
+    # Below environment.set and agents.NAME.env stand names whose case counts.
+    depth = {"environment": 2, "agents": 3}.get(keys[0], len(keys))
+    if len(keys) > depth and keys[depth - 1] in {"set", "env"}:
+        keys[depth:] = ["__".join(parts[depth:])]
+    return keys
+
+
+def _merged(below: Tree, above: Tree) -> dict[str, Any]:
+    tables = {key: _merged(below.get(key, {}), v) for key, v in above.items() if type(v) is dict}
+    return {**below, **above, **tables}
+
+
+def _leaves(values: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def set_value(path: Path, dotted_key: str, text: str, scope: Scope = "user") -> None:
+    """Write one setting to a config file, keeping the rest of it as it is."""
+    import tomlkit
+
+    keys = dotted_key.split(".")
+    value = _value(_annotation(keys, str(path)), text)
+    table: Any = (document := tomlkit.parse(_toml(path)[0]))
+    while len(keys) > 1 and isinstance(table.get(keys[0]), dict):
+        table = table[keys.pop(0)]
+    while len(keys) > 1:
+        value = {keys.pop(): value}
+    if isinstance(table.get(keys[0]), dict | list):
+        # A plain value in the place of a table would fall into the table before it.
+        del table[keys[0]]
+    table[keys[0]] = value
+    _write(path, dotted_key, document, scope)
+
+
+def reset_value(path: Path, dotted_key: str, scope: Scope = "user") -> None:
+    """Remove one setting from a config file; one that is not in it is no error."""
+    import tomlkit
+
+    keys = dotted_key.split(".")
+    _annotation(keys, str(path))
+    table: Any = (document := tomlkit.parse(_toml(path)[0]))
+    for key in keys[:-1]:
+        table = table.get(key)
+        if not isinstance(table, dict):
+            return
+    if keys[-1] in table:
+        del table[keys[-1]]
+        _write(path, dotted_key, document, scope)
+
+
+def _write(path: Path, key: str, document: Any, scope: Scope) -> None:
+    text = document.as_string()
+    wanted = validate(document.unwrap(), str(path), scope)
+    try:
+        kept = Settings.model_validate(tomllib.loads(text)) == wanted
+    except ValueError:
+        kept = False
+    if not kept:
+        raise InvalidInput(f"{path} is laid out so that only you can change {key}; edit it.")
+    write_private(path, text.encode())
+
+
+def reference() -> str:
+    """The tables of docs/configuration.md."""
+    sections = [("", Settings), *_children(Settings).items(), ("agents.NAME", AgentSettings)]
+    return "\n".join(_table(name, model) for name, model in sections if _children(model))
+
+
+def _table(section: str, model: Any) -> str:
+    top = section.partition(".")[0]
+    lines = [f"### `[{section}]`" if section else "### Top level", ""]
+    if section:
+        scope = "" if top in REPOSITORY_KEYS else " Only in your own config.toml."
+        lines += [f"{Settings.model_fields[top].description}{scope}", ""]
+    lines += ["| key | default | meaning |", "|---|---|---|"]
+    for name, field in model.model_fields.items():
+        if not _children(field.annotation) and name != "agents":
+            default = "not set" if field.default is None else f"`{json.dumps(field.default)}`"
+            lines.append(f"| `{field.alias or name}` | {default} | {field.description} |")
+    return "\n".join([*lines, ""])

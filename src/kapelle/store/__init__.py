@@ -1,0 +1,1 @@
+"""The one place with SQL: tables, one module per noun with its queries, migrations, backup."""

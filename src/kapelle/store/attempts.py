@@ -1,0 +1,95 @@
+"""Queries about attempts and the checks made on them."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from kapelle.domain.errors import NotFound
+from kapelle.domain.states import AttemptStatus
+from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
+from kapelle.store.tables import attempts, checks
+
+
+def insert(connection: sa.Connection, **values: Any) -> None:
+    connection.execute(attempts.insert().values(values))
+
+
+def update(connection: sa.Connection, attempt_id: str, /, **values: Any) -> None:
+    connection.execute(attempts.update().where(attempts.c.id == attempt_id).values(**values))
+
+
+def row(connection: sa.Connection, attempt_id: str) -> sa.RowMapping:
+    found = connection.execute(sa.select(attempts).where(attempts.c.id == attempt_id))
+    mapping = found.mappings().first()
+    if mapping is None:
+        raise NotFound(f"There is no attempt {attempt_id}.")
+    return mapping
+
+
+def latest(connection: sa.Connection, task_id: str) -> sa.RowMapping | None:
+    query = (
+        sa.select(attempts)
+        .where(attempts.c.task_id == task_id)
+        .order_by(attempts.c.number.desc())
+        .limit(1)
+    )
+    return connection.execute(query).mappings().first()
+
+
+def running(connection: sa.Connection) -> list[tuple[str, str]]:
+    """The (attempt id, task id) of every attempt that has not ended."""
+    query = (
+        sa.select(attempts.c.id, attempts.c.task_id)
+        .where(attempts.c.status == AttemptStatus.RUNNING)
+        .order_by(attempts.c.id)
+    )
+    return [(attempt_id, task_id) for attempt_id, task_id in connection.execute(query)]
+
+
+def of_tasks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[Attempt]]:
+    query = (
+        sa.select(attempts)
+        .where(attempts.c.task_id.in_(ids))
+        .order_by(attempts.c.task_id, attempts.c.number)
+    )
+    found: dict[str, list[Attempt]] = defaultdict(list)
+    for mapping in connection.execute(query).mappings():
+        found[mapping["task_id"]].append(_attempt(mapping))
+    return found
+
+
+def add_check(
+    connection: sa.Connection, attempt_id: str, position: int, result: CheckResult
+) -> None:
+    connection.execute(
+        checks.delete().where(checks.c.attempt_id == attempt_id, checks.c.position == position)
+    )
+    connection.execute(
+        checks.insert().values(
+            attempt_id=attempt_id, position=position, **result.model_dump(mode="json")
+        )
+    )
+
+
+def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[CheckResult]]:
+    query = (
+        sa.select(checks)
+        .where(checks.c.attempt_id.in_(ids))
+        .order_by(checks.c.attempt_id, checks.c.position)
+    )
+    found: dict[str, list[CheckResult]] = defaultdict(list)
+    for mapping in connection.execute(query).mappings():
+        found[mapping["attempt_id"]].append(CheckResult.model_validate(dict(mapping)))
+    return found
+
+
+def _attempt(mapping: sa.RowMapping) -> Attempt:
+    kind = mapping["exit_kind"]
+    values = {name: mapping[name] for name in Attempt.model_fields if name in mapping}
+    values["exit"] = (
+        Exit(kind=kind, code=mapping["exit_code"], signal=mapping["exit_signal"]) if kind else None
+    )
+    values["usage"] = Usage.model_validate(mapping["usage"]) if mapping["usage"] else None
+    return Attempt.model_validate(values)

@@ -1,0 +1,126 @@
+"""One database, SQLite or PostgreSQL: short transactions in threads, one writer at a time."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy import event
+
+Connection = sa.Connection
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Any constant will do: it names "the writer" of this database among all daemons on it.
+_POSTGRES_WRITER_LOCK = 0x6B6170656C6C65
+_READERS = 4
+
+
+def sqlite_url(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+def connect(url: str, *, synchronous: str = "FULL") -> sa.Engine:
+    """An engine with the pragmas that make SQLite durable and free of lock errors."""
+    if not url.startswith("sqlite"):
+        return sa.create_engine(
+            url.replace("postgresql://", "postgresql+psycopg://", 1),
+            pool_size=_READERS + 2,
+            pool_pre_ping=True,
+        )
+    engine = sa.create_engine(
+        url, connect_args={"check_same_thread": False}, pool_size=_READERS + 2
+    )
+
+    @event.listens_for(engine, "connect")
+    def _pragmas(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA busy_timeout=30000")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute(f"PRAGMA synchronous={synchronous}")
+        connection.execute("PRAGMA foreign_keys=ON")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: sa.Connection) -> None:
+        # A deferred transaction that reads and then writes fails at once under contention.
+        write = connection.get_execution_options().get("write", True)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+    return engine
+
+
+class Database:
+    """Runs functions of a connection as transactions and wakes whoever waits for changes."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.engine = connect(url)
+        self.is_sqlite = self.engine.dialect.name == "sqlite"
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
+        self._waiters: set[asyncio.Event] = set()
+
+    async def write(
+        self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run work in one write transaction; all of it happens or nothing does."""
+
+        def transaction() -> T:
+            with self.engine.begin() as connection:
+                if not self.is_sqlite:
+                    # Keeps the order of event numbers the order of commits.
+                    lock = sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_WRITER_LOCK))
+                    connection.execute(lock)
+                return work(connection, *args, **kwargs)
+
+        result = await asyncio.get_running_loop().run_in_executor(self._writer, transaction)
+        for waiter in self._waiters:
+            waiter.set()
+        return result
+
+    async def read(
+        self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run work in one read-only transaction: everything it sees is of one moment."""
+
+        def transaction() -> T:
+            reading = self.engine.connect().execution_options(write=False)
+            with reading as connection, connection.begin():
+                return work(connection, *args, **kwargs)
+
+        return await asyncio.get_running_loop().run_in_executor(self._readers, transaction)
+
+    def watch(self) -> "Watch":
+        """A watch that is woken by every later write of this process."""
+        return Watch(self._waiters)
+
+    def close(self) -> None:
+        self._writer.shutdown()
+        self._readers.shutdown()
+        self.engine.dispose()
+
+
+class Watch:
+    """Used as `with db.watch() as changed:` around a loop of looking and waiting."""
+
+    def __init__(self, waiters: set[asyncio.Event]) -> None:
+        self._waiters = waiters
+        self._event = asyncio.Event()
+
+    def __enter__(self) -> "Watch":
+        self._waiters.add(self._event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._waiters.discard(self._event)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return after the next write, or when time is up; writes since the last wait count."""
+        try:
+            await asyncio.wait_for(self._event.wait(), timeout_s)
+        except TimeoutError:
+            return
+        finally:
+            self._event.clear()

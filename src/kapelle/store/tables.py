@@ -1,0 +1,146 @@
+"""Every table, as SQLAlchemy Core; the migrations bring a database to exactly this."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+
+class Instant(sa.TypeDecorator[datetime]):
+    """An aware UTC time, stored as microseconds so that both databases compare it alike."""
+
+    impl = sa.BigInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Any) -> int | None:
+        return None if value is None else round(value.timestamp() * 1_000_000)
+
+    def process_result_value(self, value: int | None, dialect: Any) -> datetime | None:
+        return None if value is None else datetime.fromtimestamp(value / 1_000_000, UTC)
+
+
+metadata = sa.MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+tasks = sa.Table(
+    "tasks",
+    metadata,
+    sa.Column("id", sa.String(40), primary_key=True),
+    sa.Column("title", sa.Text, nullable=False),
+    sa.Column("prompt", sa.Text, nullable=False),
+    sa.Column("system_prompt", sa.Text),
+    sa.Column("agent", sa.Text, nullable=False),
+    sa.Column("model", sa.Text),
+    sa.Column("directory", sa.Text, nullable=False),
+    sa.Column("project", sa.Text),
+    sa.Column("status", sa.String(20), nullable=False),
+    sa.Column("reason", sa.Text),
+    sa.Column("waiting_for", sa.String(20)),
+    sa.Column("priority", sa.Integer, nullable=False),
+    sa.Column("deps_policy", sa.String(20), nullable=False),
+    sa.Column("continue_from", sa.String(40)),
+    sa.Column("timeout_s", sa.Float),
+    sa.Column("retry", sa.JSON, nullable=False),
+    sa.Column("check_specs", sa.JSON, nullable=False),
+    sa.Column("env", sa.JSON, nullable=False),
+    sa.Column("tags", sa.JSON, nullable=False),
+    sa.Column("context", sa.JSON, nullable=False),
+    sa.Column("workspace_kind", sa.String(20), nullable=False),
+    sa.Column("workspace_path", sa.Text, nullable=False),
+    sa.Column("workspace_branch", sa.Text),
+    sa.Column("workspace_base", sa.Text),
+    sa.Column("workspace_base_commit", sa.Text),
+    sa.Column("workspace_commit", sa.Text),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("started_at", Instant),
+    sa.Column("ended_at", Instant),
+    sa.Column("not_before", Instant),
+    sa.Column("archived_at", Instant),
+    sa.Column("merged_at", Instant),
+    sa.Column("result", sa.Text),
+    # What the next attempt is: fresh or resume, the message it is given, and how many attempts
+    # the retry policy has already spent on this round.
+    sa.Column("next_mode", sa.String(10), nullable=False, server_default="fresh"),
+    sa.Column("next_message", sa.Text),
+    sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
+    # A person's wish that the running attempt ends: "cancel" or "requeue".
+    sa.Column("stop", sa.String(20)),
+    sa.Column("idempotency_key", sa.String(200), unique=True),
+    sa.Index("ix_tasks_status_priority_id", "status", "priority", "id"),
+    sa.Index("ix_tasks_status_id", "status", "id"),
+    sa.Index("ix_tasks_project_id", "project", "id"),
+    sa.Index("ix_tasks_archived_at_id", "archived_at", "id"),
+)
+
+task_tags = sa.Table(
+    "task_tags",
+    metadata,
+    sa.Column("tag", sa.Text, primary_key=True),
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+)
+
+dependencies = sa.Table(
+    "dependencies",
+    metadata,
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("depends_on", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
+    sa.Index("ix_dependencies_depends_on", "depends_on"),
+)
+
+attempts = sa.Table(
+    "attempts",
+    metadata,
+    sa.Column("id", sa.String(40), primary_key=True),
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("status", sa.String(20), nullable=False),
+    sa.Column("mode", sa.String(10), nullable=False),
+    sa.Column("message", sa.Text),
+    sa.Column("exit_kind", sa.String(20)),
+    sa.Column("exit_code", sa.Integer),
+    sa.Column("exit_signal", sa.Integer),
+    sa.Column("reason", sa.Text),
+    sa.Column("claimed", sa.String(20)),
+    sa.Column("session_id", sa.Text),
+    sa.Column("usage", sa.JSON),
+    sa.Column("output_bytes", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("started_at", Instant, nullable=False),
+    sa.Column("ended_at", Instant),
+    sa.UniqueConstraint("task_id", "number"),
+    sa.Index("ix_attempts_status", "status"),
+)
+
+checks = sa.Table(
+    "checks",
+    metadata,
+    sa.Column("attempt_id", sa.ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("passed", sa.Boolean, nullable=False),
+    sa.Column("output", sa.Text, nullable=False),
+    sa.Column("duration_s", sa.Float, nullable=False),
+)
+
+events = sa.Table(
+    "events",
+    metadata,
+    sa.Column(
+        "seq",
+        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+        sa.Identity(always=False),
+        primary_key=True,
+    ),
+    sa.Column("at", Instant, nullable=False),
+    sa.Column("kind", sa.String(40), nullable=False),
+    sa.Column("task_id", sa.String(40)),
+    sa.Column("attempt_id", sa.String(40)),
+    sa.Column("data", sa.JSON, nullable=False),
+    sa.Index("ix_events_task_id_seq", "task_id", "seq"),
+    sqlite_autoincrement=True,
+)

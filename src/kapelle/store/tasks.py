@@ -1,0 +1,166 @@
+"""Queries about tasks: insert, find, list, and the order in which they are started."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.domain.ids import as_prefix, is_id
+from kapelle.domain.specs import Priority
+from kapelle.domain.states import TaskStatus
+from kapelle.domain.task import Attempt, CheckResult, Task, Workspace
+from kapelle.store import attempts, dependencies
+from kapelle.store.tables import task_tags, tasks
+
+Row = sa.RowMapping
+
+
+def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
+    connection.execute(tasks.insert().values(values))
+    tags = [{"tag": tag, "task_id": values["id"]} for tag in dict.fromkeys(values["tags"])]
+    if tags:
+        connection.execute(task_tags.insert(), tags)
+    dependencies.add(connection, values["id"], depends_on)
+
+
+def row(connection: sa.Connection, task_id: str) -> Row:
+    """The stored row of a task, or NotFound."""
+    found = connection.execute(sa.select(tasks).where(tasks.c.id == task_id)).mappings().first()
+    if found is None:
+        raise NotFound(f"There is no task {task_id}.", hint="kapelle list shows them.")
+    return found
+
+
+def update(connection: sa.Connection, task_id: str, /, **values: Any) -> None:
+    connection.execute(tasks.update().where(tasks.c.id == task_id).values(**values))
+
+
+def resolve(connection: sa.Connection, text: str) -> str:
+    """The whole id for what a person typed: an id, or any prefix that only one task has."""
+    if is_id("task", text):
+        return text
+    prefix = as_prefix("task", text)
+    if prefix is None:
+        raise NotFound(f"{text!r} is not a task id.", hint="kapelle list shows the ids.")
+    query = sa.select(tasks.c.id).where(tasks.c.id.startswith(prefix, autoescape=True)).limit(3)
+    found = list(connection.execute(query).scalars())
+    if not found:
+        raise NotFound(f"No task's id begins with {text!r}.", hint="kapelle list shows the ids.")
+    if len(found) > 1:
+        raise InvalidInput(f"Several tasks' ids begin with {text!r}.", hint="Type more of it.")
+    return str(found[0])
+
+
+def get(connection: sa.Connection, text: str) -> Task:
+    """A task by id or unique prefix, with its attempts and checks."""
+    return _complete(connection, [row(connection, resolve(connection, text))])[0]
+
+
+def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
+    query = sa.select(tasks).where(tasks.c.idempotency_key == key)
+    found = connection.execute(query).mappings().first()
+    return None if found is None else _complete(connection, [found])[0]
+
+
+def page(
+    connection: sa.Connection,
+    *,
+    statuses: Sequence[TaskStatus] = (),
+    tag: str | None = None,
+    project: str | None = None,
+    archived: bool = False,
+    before: str | None = None,
+    limit: int = 50,
+) -> list[Task]:
+    """Tasks, newest first; before is the id that the last page ended with."""
+    query = sa.select(tasks).order_by(tasks.c.id.desc()).limit(limit)
+    if statuses:
+        query = query.where(tasks.c.status.in_(statuses))
+    if tag is not None:
+        query = query.join(task_tags, task_tags.c.task_id == tasks.c.id)
+        query = query.where(task_tags.c.tag == tag)
+    if project is not None:
+        query = query.where(tasks.c.project == project)
+    if not archived:
+        query = query.where(tasks.c.archived_at.is_(None))
+    if before is not None:
+        query = query.where(tasks.c.id < before)
+    return _complete(connection, list(connection.execute(query).mappings()))
+
+
+def next_queued(connection: sa.Connection, now: datetime, limit: int) -> list[str]:
+    """The queued tasks that may start now, in the order in which they should."""
+    query = (
+        sa.select(tasks.c.id)
+        .where(tasks.c.status == TaskStatus.QUEUED)
+        .where(sa.or_(tasks.c.not_before.is_(None), tasks.c.not_before <= now))
+        .order_by(tasks.c.priority, tasks.c.id)
+        .limit(limit)
+    )
+    return list(connection.execute(query).scalars())
+
+
+def next_due(connection: sa.Connection) -> datetime | None:
+    """When the earliest delayed or rate-limited task becomes ready."""
+    delayed = tasks.c.status.in_([TaskStatus.QUEUED, TaskStatus.WAITING])
+    query = sa.select(sa.func.min(tasks.c.not_before)).where(delayed)
+    due: datetime | None = connection.execute(query).scalar()
+    return due
+
+
+def overdue_waiting(connection: sa.Connection, now: datetime) -> list[str]:
+    query = sa.select(tasks.c.id).where(
+        tasks.c.status == TaskStatus.WAITING, tasks.c.not_before <= now
+    )
+    return list(connection.execute(query).scalars())
+
+
+def with_status(connection: sa.Connection, status: TaskStatus) -> list[str]:
+    query = sa.select(tasks.c.id).where(tasks.c.status == status).order_by(tasks.c.id)
+    return list(connection.execute(query).scalars())
+
+
+def ids_of_worktrees(connection: sa.Connection) -> set[str]:
+    query = sa.select(tasks.c.id).where(tasks.c.workspace_kind == "worktree")
+    return set(connection.execute(query).scalars())
+
+
+def counts(connection: sa.Connection) -> dict[str, int]:
+    query = sa.select(tasks.c.status, sa.func.count()).group_by(tasks.c.status)
+    return {status: count for status, count in connection.execute(query)}
+
+
+def workspace_of(row: Row) -> Workspace:
+    return Workspace.model_validate(
+        {name: row[f"workspace_{name}"] for name in Workspace.model_fields}
+    )
+
+
+def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
+    ids = [row["id"] for row in rows]
+    tries = attempts.of_tasks(connection, ids)
+    depends_on = dependencies.of_tasks(connection, ids)
+    latest = [tries[task_id][-1].id for task_id in ids if tries.get(task_id)]
+    results = attempts.checks_of(connection, latest)
+    return [
+        _task(row, tries.get(row["id"], []), depends_on.get(row["id"], []), results) for row in rows
+    ]
+
+
+def _task(
+    row: Row,
+    tries: list[Attempt],
+    depends_on: list[str],
+    results: dict[str, list[CheckResult]],
+) -> Task:
+    values = {name: row[name] for name in Task.model_fields if name in row}
+    values |= {
+        "priority": Priority(f"P{row['priority']}"),
+        "depends_on": depends_on,
+        "workspace": workspace_of(row),
+        "attempts": tries,
+        "checks": results.get(tries[-1].id, []) if tries else [],
+    }
+    return Task.model_validate(values)

@@ -1,0 +1,178 @@
+"""Keeping what an agent did: on the task's branch, or under an archive reference."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kapelle.domain.errors import GitError, WorkspaceError
+from kapelle.workspaces.content import Staging, install_index
+from kapelle.workspaces.discovery import Checkout
+from kapelle.workspaces.git import Git, Place, RefMoved
+from kapelle.workspaces.link import (
+    clear_stale_locks,
+    dot_git_is_intact,
+    ensure_gitdir,
+    restore_dot_git,
+)
+from kapelle.workspaces.marker import Marker
+from kapelle.workspaces.names import ARCHIVE, plain_name
+from kapelle.workspaces.refs import (
+    head_branch,
+    head_commit,
+    move_ref,
+    point_head,
+    read_ref,
+    repository_place,
+)
+from kapelle.workspaces.skeleton import Skeletons
+
+_TRIES = 5
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Where a worktree stands: its HEAD, its task's branch, and what new work builds upon."""
+
+    head: str | None
+    tip: str | None
+    parent: str
+
+
+async def commit_worktree(
+    git: Git, skeletons: Skeletons, marker: Marker, message: str
+) -> str | None:
+    """Commit all that is dirty or untracked onto the task's branch."""
+    ensure_gitdir(marker)
+    clear_stale_locks(marker)
+    for _ in range(_TRIES):
+        try:
+            commit = await _commit(git, skeletons, marker, message)
+            break
+        except RefMoved:
+            continue
+    else:
+        raise GitError(f"{marker.branch} kept changing while it was being committed to.")
+    if not dot_git_is_intact(marker):
+        restore_dot_git(marker)
+        raise WorkspaceError(
+            f"The .git file of {marker.path} was removed or changed. The content is kept as "
+            f"{commit or marker.base_commit} on {marker.branch}, and the file was put back.",
+            hint="Look at what the agent did, then go on.",
+        )
+    return commit
+
+
+async def _commit(git: Git, skeletons: Skeletons, marker: Marker, message: str) -> str | None:
+    heads = await read_heads(git, marker)
+    reading = await skeletons.reading(marker.lender)
+    with skeletons.scratch() as scratch:
+        staging = Staging(git, reading, marker.work_tree, scratch)
+        staged = await staging.stage(heads.parent)
+        new = await commit_tree(git, reading, staged.tree, [heads.parent], message)
+        if heads.tip is not None and await is_ancestor(git, reading, new, heads.tip):
+            new = heads.tip  # the agent only stepped back to look
+        else:
+            await _put_on_branch(git, reading, marker, heads.tip, new)
+        if await tree_of(git, reading, new) == staged.tree:
+            install_index(staged.index, marker.work_tree.index)
+            await _return_to_branch(git, marker)
+    return None if new == marker.base_commit else new
+
+
+async def _put_on_branch(
+    git: Git, reading: Place, marker: Marker, tip: str | None, new: str
+) -> None:
+    place = repository_place(Path(marker.common_dir))
+    if tip is not None and not await is_ancestor(git, reading, tip, new):
+        await keep(git, reading, marker, f"before-{new[:12]}", tip)
+    await move_ref(git, place, marker.ref, new, tip, "kapelle: commit")
+
+
+async def _return_to_branch(git: Git, marker: Marker) -> None:
+    if await head_branch(git, checkout_of(marker)) != marker.branch:
+        place = repository_place(Path(marker.common_dir), Path(marker.gitdir))
+        await point_head(git, place, marker.ref)
+
+
+async def archive_worktree(
+    git: Git, skeletons: Skeletons, marker: Marker, name: str
+) -> tuple[str, str] | None:
+    """Keep HEAD and all uncommitted content; returns the reference and its commit."""
+    if marker.removed:
+        return None
+    heads = await read_heads(git, marker)
+    reading = await skeletons.reading(marker.lender)
+    commit = heads.parent
+    if marker.present:
+        parents = [heads.parent]
+        if heads.tip is not None and not await is_ancestor(git, reading, heads.tip, heads.parent):
+            parents.append(heads.tip)
+        staged = await stage_all(git, skeletons, marker, heads)
+        message = f"kapelle: {marker.task_id} as it was ({name})"
+        commit = await commit_tree(git, reading, staged, parents, message)
+    if commit == marker.base_commit:
+        return None
+    return await keep(git, reading, marker, name, commit), commit
+
+
+async def stage_all(git: Git, skeletons: Skeletons, marker: Marker, heads: Heads) -> str:
+    """The tree of everything worth keeping, submodules and nested repositories included."""
+    reading = await skeletons.reading(marker.lender)
+    with skeletons.scratch() as scratch:
+        staging = Staging(git, reading, marker.work_tree, scratch)
+        return (await staging.stage(heads.parent, flatten=True)).tree
+
+
+async def keep(git: Git, reading: Place, marker: Marker, name: str, commit: str) -> str:
+    """Hold a commit under the first free archive reference of this name; returns the reference."""
+    place = repository_place(Path(marker.common_dir))
+    for number in range(1, 1000):
+        suffix = "" if number == 1 else f"-{number}"
+        ref = f"{ARCHIVE}{marker.task_id}/{plain_name(name)}{suffix}"
+        held = await read_ref(git, place, ref)
+        if held == commit:
+            return ref
+        if held is None or await is_ancestor(git, reading, held, commit):
+            await move_ref(git, place, ref, commit, held, "kapelle: archive")
+            return ref
+    raise GitError(f"There are too many archives named {name!r}.")
+
+
+async def read_heads(git: Git, marker: Marker) -> Heads:
+    tip = await read_ref(git, repository_place(Path(marker.common_dir)), marker.ref)
+    head = await head_commit(git, checkout_of(marker))
+    return Heads(head, tip, head or tip or marker.base_commit)
+
+
+def checkout_of(marker: Marker) -> Checkout:
+    return Checkout(Path(marker.path), Path(marker.gitdir), Path(marker.common_dir))
+
+
+async def commit_tree(git: Git, reading: Place, tree: str, parents: list[str], message: str) -> str:
+    """A commit of the tree, or the only parent itself when it holds that tree already."""
+    if len(parents) == 1 and await tree_of(git, reading, parents[0]) == tree:
+        return parents[0]
+    return await new_commit(git, reading, tree, parents, message)
+
+
+async def new_commit(git: Git, reading: Place, tree: str, parents: list[str], message: str) -> str:
+    ancestry = [argument for parent in parents for argument in ("-p", parent)]
+    text = message.replace("\0", "").encode("utf-8", "backslashreplace")
+    arguments = ("commit-tree", *ancestry, "-F", "-", tree)
+    return (await git.run(reading, *arguments, stdin=text + b"\n")).line
+
+
+async def is_ancestor(git: Git, reading: Place, old: str, new: str) -> bool:
+    if old == new:
+        return True
+    output = await git.run(reading, "merge-base", "--is-ancestor", old, new, ok=(0, 1))
+    return output.code == 0
+
+
+async def tree_of(git: Git, reading: Place, commit: str) -> str:
+    arguments = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{tree}}")
+    return (await git.run(reading, *arguments)).line
+
+
+async def commit_now(git: Git, marker: Marker) -> str | None:
+    """The commit that the task's branch holds at present."""
+    return await read_ref(git, repository_place(Path(marker.common_dir)), marker.ref)

@@ -1,0 +1,114 @@
+"""What changed: from a commit or a snapshot to the files as they are now."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from kapelle.domain.errors import InvalidInput, WorkspaceError
+from kapelle.workspaces.commit import commit_now, read_heads
+from kapelle.workspaces.content import Staging, WorkTree
+from kapelle.workspaces.discovery import Checkout, find_checkout
+from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
+from kapelle.workspaces.marker import Marker
+from kapelle.workspaces.refs import empty_tree, head_commit
+from kapelle.workspaces.repository import habits_of
+from kapelle.workspaces.skeleton import Lender, Skeletons
+
+MAX_PATCH = 64 * 1024 * 1024
+_DIFF = ("diff-tree", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
+_PATCH = ("-p", "--binary", "--full-index", "-M", "--src-prefix=a/", "--dst-prefix=b/")
+
+
+@dataclass(frozen=True)
+class Diff:
+    """A patch that git can apply, its summary, and the paths it touches."""
+
+    patch: bytes
+    stat: str
+    files: list[str]
+    truncated: bool = False
+
+
+async def diff_worktree(git: Git, skeletons: Skeletons, marker: Marker) -> Diff:
+    """From the base commit to the worktree's files, or to the branch when the worktree is gone."""
+    if not marker.present:
+        place, new = await _branch_content(git, skeletons, marker)
+        return await _diff(git, place, marker.base_commit, new)
+    heads = await read_heads(git, marker)
+    with skeletons.scratch() as scratch:
+        place = await skeletons.writing_to(scratch / "objects", marker.lender)
+        staged = await Staging(git, place, marker.work_tree, scratch).stage(heads.parent)
+        return await _diff(git, place, marker.base_commit, staged.tree)
+
+
+async def worktree_changed(git: Git, skeletons: Skeletons, marker: Marker) -> bool:
+    if not marker.present:
+        place, new = await _branch_content(git, skeletons, marker)
+        return await _differ(git, place, marker.base_commit, new)
+    heads = await read_heads(git, marker)
+    with skeletons.scratch() as scratch:
+        place = await skeletons.writing_to(scratch / "objects", marker.lender)
+        staged = await Staging(git, place, marker.work_tree, scratch).stage(heads.parent)
+        return await _differ(git, place, marker.base_commit, staged.tree)
+
+
+async def take_snapshot(git: Git, skeletons: Skeletons, directory: Path) -> str:
+    """The tree of a repository's files as they are now, kept in our own object store."""
+    checkout, work_tree = await _in_place(git, directory)
+    ours = await skeletons.directory(work_tree.lender.object_format) / "objects"
+    place = await skeletons.writing_to(ours, work_tree.lender)
+    with skeletons.scratch() as scratch:
+        staging = Staging(git, place, work_tree, scratch)
+        return (await staging.stage(await head_commit(git, checkout))).tree
+
+
+async def diff_since_snapshot(git: Git, skeletons: Skeletons, directory: Path, tree: str) -> Diff:
+    checkout, work_tree = await _in_place(git, directory)
+    if len(tree) != len(empty_tree(work_tree.lender.object_format)) or not tree.isalnum():
+        raise InvalidInput(f"{tree!r} is not a snapshot of this repository.")
+    ours = await skeletons.directory(work_tree.lender.object_format) / "objects"
+    with skeletons.scratch() as scratch:
+        place = await skeletons.writing_to(scratch / "objects", work_tree.lender, ours)
+        staging = Staging(git, place, work_tree, scratch)
+        staged = await staging.stage(await head_commit(git, checkout))
+        return await _diff(git, place, tree, staged.tree)
+
+
+async def _branch_content(git: Git, skeletons: Skeletons, marker: Marker) -> tuple[Place, str]:
+    return await skeletons.reading(marker.lender), await commit_now(
+        git, marker
+    ) or marker.base_commit
+
+
+async def _in_place(git: Git, directory: Path) -> tuple[Checkout, WorkTree]:
+    checkout = find_checkout(directory)
+    if checkout is None:
+        raise WorkspaceError(f"{directory} is not in a git repository.")
+    habits = await habits_of(git, checkout)
+    lender = Lender(checkout.common_dir, habits.object_format)
+    index = checkout.gitdir / "index"
+    return checkout, WorkTree(checkout.toplevel, index, lender, habits.settings, habits.ignore)
+
+
+async def _diff(git: Git, place: Place, old: str, new: str) -> Diff:
+    patch, stat, names = await asyncio.gather(
+        git.run(
+            place,
+            *(*_DIFF, *_PATCH, old, new, "--"),
+            timeout_s=CONTENT_TIMEOUT_S,
+            max_output=MAX_PATCH,
+        ),
+        git.run(place, *_DIFF, "--stat=120", "-M", old, new, "--", timeout_s=CONTENT_TIMEOUT_S),
+        git.run(place, *_DIFF, "-r", "-z", "--name-only", "--no-renames", old, new, "--"),
+    )
+    return Diff(
+        patch=patch.stdout,
+        stat=stat.stdout.decode("utf-8", "backslashreplace"),
+        files=[name.decode("utf-8", "backslashreplace") for name in names.fields],
+        truncated=patch.truncated,
+    )
+
+
+async def _differ(git: Git, place: Place, old: str, new: str) -> bool:
+    output = await git.run(place, *_DIFF, "--quiet", old, new, "--", ok=(0, 1))
+    return output.code == 1

@@ -1,0 +1,129 @@
+"""Copying and linking untracked files into a worktree without ever following a symbolic link."""
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from kapelle.domain.errors import InvalidInput, WorkspaceError
+from kapelle.workspaces.names import is_text
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_SOURCE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_TARGET = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_A_LINK_IN_THE_WAY = {errno.ELOOP, errno.ENOTDIR}
+
+
+def relative_parts(path: str) -> tuple[str, ...]:
+    """The parts of a path inside the repository; anything that could lead outside is refused."""
+    parts = tuple(part for part in path.split("/") if part not in {"", "."})
+    if not is_text(path) or path.startswith("/") or ".." in parts or not parts:
+        raise InvalidInput(f"{path!r} is not a path inside the repository.")
+    if parts[0].lower() == ".git":
+        raise InvalidInput("The .git directory can be neither copied nor linked.")
+    return parts
+
+
+def copy_into(source: Path, target: Path, paths: Sequence[str]) -> list[str]:
+    """Copy files and directories; returns those that were there to be copied."""
+    return [path for path in paths if _copy_one(source, target, relative_parts(path))]
+
+
+def link_into(source: Path, target: Path, paths: Sequence[str]) -> list[str]:
+    """Link to files and directories of the source; what exists in the target is left alone."""
+    return [path for path in paths if _link_one(source, target, relative_parts(path))]
+
+
+def _copy_one(source: Path, target: Path, parts: tuple[str, ...]) -> bool:
+    with ExitStack() as stack:
+        origin = _descend(stack, source, parts[:-1])
+        if origin is None or not _is_copyable(origin, parts[-1]):
+            return False
+        forbidden = os.stat(target)
+        destination = _descend_making(stack, target, parts[:-1])
+        _copy_entry(origin, destination, parts[-1], (forbidden.st_dev, forbidden.st_ino))
+    return True
+
+
+def _link_one(source: Path, target: Path, parts: tuple[str, ...]) -> bool:
+    origin = source.joinpath(*parts)
+    if not origin.exists() or os.path.lexists(target.joinpath(*parts)):
+        return False
+    with ExitStack() as stack:
+        destination = _descend_making(stack, target, parts[:-1])
+        os.symlink(origin, parts[-1], dir_fd=destination)
+    return True
+
+
+def _descend(stack: ExitStack, root: Path, parts: Sequence[str]) -> int | None:
+    current = _held(stack, os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))
+    for part in parts:
+        try:
+            current = _held(stack, os.open(part, _DIRECTORY, dir_fd=current))
+        except OSError:
+            return None
+    return current
+
+
+def _descend_making(stack: ExitStack, root: Path, parts: Sequence[str]) -> int:
+    current = _held(stack, os.open(root, _DIRECTORY & ~os.O_NOFOLLOW))
+    for part in parts:
+        current = _held(stack, _open_or_make(current, part))
+    return current
+
+
+def _held(stack: ExitStack, descriptor: int) -> int:
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
+def _open_or_make(parent: int, name: str) -> int:
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o755, dir_fd=parent)
+    try:
+        return os.open(name, _DIRECTORY, dir_fd=parent)
+    except OSError as error:
+        if error.errno not in _A_LINK_IN_THE_WAY:
+            raise
+        raise WorkspaceError(
+            f"Nothing was copied through {name!r}: it is not a directory in the worktree.",
+            hint="Take this path out of the paths to copy or link.",
+        ) from error
+
+
+def _is_copyable(parent: int, name: str) -> bool:
+    try:
+        mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+
+def _copy_entry(origin: int, destination: int, name: str, forbidden: tuple[int, int]) -> None:
+    try:
+        descriptor = os.open(name, _SOURCE, dir_fd=origin)
+    except OSError as error:
+        if error.errno in {errno.ELOOP, errno.ENXIO, errno.ENOENT}:
+            return  # a link, a socket, or gone meanwhile
+        raise
+    with ExitStack() as stack:
+        _held(stack, descriptor)
+        status = os.fstat(descriptor)
+        if stat.S_ISREG(status.st_mode):
+            _copy_file(descriptor, destination, name, stat.S_IMODE(status.st_mode) & 0o777)
+        elif stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) != forbidden:
+            inside = _held(stack, _open_or_make(destination, name))
+            for entry in sorted(os.listdir(descriptor)):
+                _copy_entry(descriptor, inside, entry, forbidden)
+
+
+def _copy_file(source: int, destination: int, name: str, mode: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=destination)
+    target = os.open(name, _TARGET, mode, dir_fd=destination)
+    with os.fdopen(target, "wb") as writer, os.fdopen(os.dup(source), "rb") as reader:
+        shutil.copyfileobj(reader, writer, 1024 * 1024)
+        os.fchmod(target, mode)

@@ -1,0 +1,59 @@
+"""The two-way link between a worktree and its git directory, which an agent may have broken."""
+
+import os
+from pathlib import Path
+
+from kapelle.domain.errors import WorkspaceError
+from kapelle.workspaces.discovery import linked_gitdir, read_pointer
+from kapelle.workspaces.marker import Marker
+
+_STATES = ("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "SQUASH_MSG")
+OPERATIONS = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply")
+
+
+def ensure_gitdir(marker: Marker) -> None:
+    """Put back what an agent removed from the worktree's own git directory."""
+    gitdir = Path(marker.gitdir)
+    gitdir.mkdir(parents=True, exist_ok=True)
+    if not os.path.lexists(gitdir / "HEAD"):
+        (gitdir / "HEAD").write_text(f"ref: {marker.ref}\n", "utf-8")
+    _put(gitdir / "commondir", "../..\n")
+    _put(gitdir / "gitdir", f"{Path(marker.path) / '.git'}\n")
+
+
+def dot_git_is_intact(marker: Marker) -> bool:
+    return linked_gitdir(Path(marker.path) / ".git") == Path(marker.gitdir).resolve()
+
+
+def restore_dot_git(marker: Marker) -> None:
+    """Put the .git file back; a directory in its place is the agent's own and is not touched."""
+    if dot_git_is_intact(marker):
+        return
+    dot_git = Path(marker.path) / ".git"
+    if dot_git.is_dir() and not dot_git.is_symlink():
+        raise WorkspaceError(
+            f"{dot_git} was replaced by another repository.",
+            hint=f"Move {dot_git} away, then try again.",
+        )
+    _put(dot_git, f"gitdir: {marker.gitdir}\n")
+
+
+def clear_stale_locks(marker: Marker) -> None:
+    """Remove locks of a killed git; only those that nobody but this task's agent could hold."""
+    for name in ("index.lock", "HEAD.lock"):
+        (Path(marker.gitdir) / name).unlink(missing_ok=True)
+    Path(marker.common_dir, f"{marker.ref}.lock").unlink(missing_ok=True)
+
+
+def clear_operations(marker: Marker) -> None:
+    """Forget a merge or pick that the agent left unfinished."""
+    for name in _STATES:
+        (Path(marker.gitdir) / name).unlink(missing_ok=True)
+
+
+def _put(path: Path, text: str) -> None:
+    if read_pointer(path) == text.rstrip("\n"):
+        return
+    fresh = path.with_name(f"{path.name}.kapelle")
+    fresh.write_bytes(os.fsencode(text))
+    fresh.replace(path)

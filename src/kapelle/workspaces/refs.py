@@ -1,0 +1,90 @@
+"""Reading and moving references of the user's repository, always by full name."""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from kapelle.domain.errors import GitError
+from kapelle.workspaces.discovery import Checkout, read_pointer
+from kapelle.workspaces.git import Git, Place
+from kapelle.workspaces.names import BRANCHES, branch_ref, is_text
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A base as given: the branch if it is one, and its present commit."""
+
+    branch: str | None
+    commit: str
+
+
+def repository_place(common_dir: Path, gitdir: Path | None = None) -> Place:
+    """For commands that only touch references or the list of worktrees."""
+    variables = {"GIT_DIR": str(gitdir or common_dir)}
+    if gitdir is not None and gitdir != common_dir:
+        # Named here, so that a planted commondir file cannot lead elsewhere.
+        variables["GIT_COMMON_DIR"] = str(common_dir)
+    return Place(common_dir, variables)
+
+
+async def read_ref(git: Git, place: Place, ref: str) -> str | None:
+    """The commit that a reference holds, by its exact full name."""
+    output = await git.run(place, "show-ref", "--verify", "--hash", "--", ref, ok=(0, 1, 128))
+    return output.line or None
+
+
+async def resolve(git: Git, place: Place, base: str) -> Resolved | None:
+    """What a person means by base: a branch first, then anything git understands as a commit."""
+    ref = branch_ref(base)
+    if ref is not None and (commit := await read_ref(git, place, ref)) is not None:
+        return Resolved(ref.removeprefix(BRANCHES), commit)
+    if not base or base.startswith("-") or not is_text(base):
+        return None
+    commit = await commit_of(git, place, base)
+    return None if commit is None else Resolved(None, commit)
+
+
+async def commit_of(git: Git, place: Place, revision: str) -> str | None:
+    arguments = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    output = await git.run(place, *arguments, ok=(0, 1, 128))
+    return output.line or None if output.code == 0 else None
+
+
+async def move_ref(
+    git: Git, place: Place, ref: str, new: str, old: str | None, reason: str
+) -> None:
+    """Compare and swap; old None means that the reference must not exist. Raises RefMoved."""
+    expected = old or "0" * len(new)
+    # A branch turned into a symbolic reference must not lead the write to another branch.
+    text = f"option no-deref\0update {ref}\0{new}\0{expected}\0"
+    await git.run(place, "update-ref", "-m", reason, "--stdin", "-z", stdin=text.encode())
+
+
+async def is_symbolic(git: Git, place: Place, ref: str) -> bool:
+    output = await git.run(place, "symbolic-ref", "--quiet", "--", ref, ok=(0, 1, 128))
+    return output.code == 0
+
+
+async def point_head(git: Git, place: Place, ref: str) -> None:
+    await git.run(place, "symbolic-ref", "-m", "kapelle", "--", "HEAD", ref)
+
+
+async def head_branch(git: Git, checkout: Checkout) -> str | None:
+    """The branch a checkout is on, read from its HEAD file when that is possible."""
+    line = read_pointer(checkout.gitdir / "HEAD") or ""
+    target = line.removeprefix("ref: ").strip() if line.startswith("ref: ") else ""
+    if target == "refs/heads/.invalid":  # how a reftable repository marks its HEAD file
+        place = repository_place(checkout.common_dir, checkout.gitdir)
+        target = (await git.run(place, "symbolic-ref", "--quiet", "--", "HEAD", ok=(0, 1))).line
+    return target.removeprefix(BRANCHES) if target.startswith(BRANCHES) else None
+
+
+async def head_commit(git: Git, checkout: Checkout) -> str | None:
+    return await commit_of(git, repository_place(checkout.common_dir, checkout.gitdir), "HEAD")
+
+
+def empty_tree(object_format: str) -> str:
+    """The id of the tree without entries."""
+    if object_format not in {"sha1", "sha256"}:
+        raise GitError(f"The object format {object_format!r} is not known.")
+    return hashlib.new(object_format, b"tree 0\0", usedforsecurity=False).hexdigest()

@@ -1,0 +1,140 @@
+"""The database itself: migrations, concurrency, watching, backup, damage."""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from kapelle.domain.errors import Unavailable
+from kapelle.store import backup, events
+from kapelle.store.database import Connection, Database, connect, sqlite_url
+from kapelle.store.migrate import HEAD, current, migrate
+from kapelle.store.tables import metadata
+
+
+def test_the_migrations_bring_a_database_to_exactly_the_tables(database_url: str) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    engine = connect(database_url)
+    migrate(engine)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+    assert current(engine) == HEAD
+    migrate(engine)  # again is harmless
+    engine.dispose()
+
+
+def test_a_database_of_a_newer_version_is_refused(database_url: str) -> None:
+    engine = connect(database_url)
+    migrate(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(Unavailable, match="schema 9999"):
+        migrate(engine)
+    engine.dispose()
+
+
+async def test_a_write_wakes_a_watch_and_numbers_grow_without_reuse(db: Database) -> None:
+    with db.watch() as changed:
+        waiting = asyncio.create_task(changed.wait(30))
+        await asyncio.sleep(0)
+        await db.write(events.append, "one")
+        await asyncio.wait_for(waiting, 5)
+    first = await db.read(events.last_seq)
+    await db.write(lambda c: c.execute(sa.text("DELETE FROM events")))
+    await db.write(events.append, "two")
+    assert await db.read(events.last_seq) > first
+
+
+async def test_readers_see_event_numbers_in_the_order_of_commits(db: Database) -> None:
+    other = Database(db.url)
+    seen: list[int] = []
+
+    async def writer(database: Database, number: int) -> None:
+        for _ in range(20):
+            await database.write(events.append, "tick", None, None, by=number)
+
+    async def reader() -> None:
+        while len(seen) < 80:
+            after = seen[-1] if seen else 0
+            seen.extend(event.seq for event in await db.read(events.after, after))
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(writer(d, n) for n, d in enumerate((db, other, db, other))), reader())
+    assert seen == sorted(set(seen))
+    assert len(seen) == 80
+    other.close()
+
+
+_WRITER = """
+import sys
+from kapelle.store.database import connect
+from kapelle.store import events
+engine = connect(sys.argv[1])
+for number in range(100):
+    with engine.begin() as connection:
+        last = events.last_seq(connection)
+        events.append(connection, "tick", number=last)
+"""
+
+
+def test_eight_processes_write_at_once_without_a_lock_error(tmp_path: Path) -> None:
+    url = sqlite_url(tmp_path / "kapelle.db")
+    engine = connect(url)
+    migrate(engine)
+    command = [sys.executable, "-c", _WRITER, url]
+    writers = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(8)]
+    problems = [process.communicate()[1] for process in writers]
+    assert [process.returncode for process in writers] == [0] * 8, problems
+    with engine.connect() as connection:
+        assert events.last_seq(connection) == 800
+    engine.dispose()
+
+
+async def test_a_backup_made_under_load_is_sound_and_old_ones_go(tmp_path: Path) -> None:
+    path = tmp_path / "kapelle.db"
+    db = Database(sqlite_url(path))
+    migrate(db.engine)
+
+    async def load() -> None:
+        for _ in range(200):
+            await db.write(events.append, "tick")
+
+    loading = asyncio.create_task(load())
+    made = [await asyncio.to_thread(backup.make, [path], tmp_path / "b", 2) for _ in range(4)]
+    await loading
+    assert backup.existing(tmp_path / "b") == made[-2:]
+    with closing(sqlite3.connect(made[-1] / "kapelle.db")) as copy:
+        assert copy.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        assert copy.execute("SELECT count(*) FROM alembic_version").fetchone()[0] == 1
+    db.close()
+
+
+def test_a_damaged_database_is_found_on_start_and_the_backup_named(tmp_path: Path) -> None:
+    path = tmp_path / "kapelle.db"
+    engine = connect(sqlite_url(path))
+    migrate(engine)
+    with engine.begin() as connection:
+        _fill(connection)
+    engine.dispose()
+    copy = backup.make([path], tmp_path / "backups", 5)
+    for leftover in tmp_path.glob("kapelle.db-*"):
+        leftover.unlink()
+    content = bytearray(path.read_bytes())
+    content[8192:20480] = b"\xa5" * 12288
+    path.write_bytes(content)
+    with pytest.raises(Unavailable, match="damaged") as caught:
+        backup.check(path, tmp_path / "backups")
+    assert str(copy / "kapelle.db") in (caught.value.hint or "")
+
+
+def _fill(connection: Connection) -> None:
+    for number in range(2000):
+        events.append(connection, "tick", number=number)

@@ -1,0 +1,169 @@
+"""Tasks and their statuses in a real database, on SQLite and PostgreSQL alike."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from kapelle.domain.errors import Conflict, InvalidInput, NotFound
+from kapelle.domain.ids import new_id
+from kapelle.domain.specs import RetrySpec
+from kapelle.domain.states import TaskStatus
+from kapelle.store import dependencies, events, lifecycle, tasks
+from kapelle.store.database import Connection, Database
+
+
+def values(**changes: Any) -> dict[str, Any]:
+    return {
+        "id": new_id("task"),
+        "title": "a title",
+        "prompt": "do it",
+        "agent": "rehearsal",
+        "directory": "/",
+        "status": TaskStatus.BLOCKED,
+        "priority": 1,
+        "deps_policy": "cancel",
+        "retry": RetrySpec().model_dump(),
+        "check_specs": [],
+        "env": [],
+        "tags": [],
+        "context": {},
+        "workspace_kind": "in_place",
+        "workspace_path": "/",
+        "created_at": datetime.now(UTC),
+    } | changes
+
+
+async def add(db: Database, *depends_on: str, **changes: Any) -> str:
+    row = values(**changes)
+
+    def work(connection: Connection) -> None:
+        tasks.insert(connection, row, depends_on)
+        lifecycle.settle_dependencies(connection, row["id"])
+
+    await db.write(work)
+    return str(row["id"])
+
+
+async def status(db: Database, task_id: str) -> TaskStatus:
+    return (await db.read(tasks.get, task_id)).status
+
+
+async def end(db: Database, task_id: str, how: TaskStatus) -> None:
+    await db.write(lifecycle.change, task_id, TaskStatus.RUNNING)
+    await db.write(lifecycle.change, task_id, how)
+
+
+async def test_a_task_without_dependencies_is_queued_at_once(db: Database) -> None:
+    assert await status(db, await add(db)) is TaskStatus.QUEUED
+
+
+async def test_a_task_waits_until_its_last_dependency_has_completed(db: Database) -> None:
+    first, second = await add(db), await add(db)
+    third = await add(db, first, second)
+    assert await status(db, third) is TaskStatus.BLOCKED
+    await end(db, first, TaskStatus.COMPLETED)
+    task = await db.read(tasks.get, third)
+    assert task.status is TaskStatus.BLOCKED
+    assert task.reason == f"waits for {second}"
+    await end(db, second, TaskStatus.COMPLETED)
+    assert await status(db, third) is TaskStatus.QUEUED
+
+
+async def test_a_failed_dependency_cancels_a_chain_of_a_thousand_with_the_reason(
+    db: Database,
+) -> None:
+    first = last = await add(db)
+    for _ in range(1000 if db.is_sqlite else 100):
+        last = await add(db, last)
+    await end(db, first, TaskStatus.FAILED)
+    task = await db.read(tasks.get, last)
+    assert task.status is TaskStatus.CANCELLED
+    assert task.reason
+    assert "its dependency" in task.reason
+
+
+async def test_the_run_policy_starts_a_task_although_its_dependency_failed(db: Database) -> None:
+    first = await add(db)
+    second = await add(db, first, deps_policy="run")
+    await end(db, first, TaskStatus.FAILED)
+    assert await status(db, second) is TaskStatus.QUEUED
+
+
+async def test_a_dependency_that_failed_before_cancels_a_new_task(db: Database) -> None:
+    first = await add(db)
+    await end(db, first, TaskStatus.FAILED)
+    assert await status(db, await add(db, first)) is TaskStatus.CANCELLED
+
+
+async def test_a_circle_of_dependencies_is_refused_and_named(db: Database) -> None:
+    first = await add(db)
+    second = await add(db, first)
+    with pytest.raises(InvalidInput, match=f"{first} → {second} → {first}"):
+        await db.write(dependencies.add, first, [second])
+    assert (await db.read(tasks.get, first)).depends_on == []
+
+
+async def test_a_transition_that_is_not_in_the_table_is_refused(db: Database) -> None:
+    task_id = await add(db)
+    with pytest.raises(Conflict, match="queued and cannot become completed"):
+        await db.write(lifecycle.change, task_id, TaskStatus.COMPLETED)
+
+
+async def test_tasks_start_by_priority_and_then_by_age(db: Database) -> None:
+    late, urgent, normal = await add(db, priority=2), await add(db, priority=0), await add(db)
+    ready = await db.read(tasks.next_queued, datetime.now(UTC), 10)
+    assert ready == [urgent, normal, late]
+
+
+async def test_a_delayed_task_is_not_ready_before_its_time(db: Database) -> None:
+    await add(db, not_before=datetime(2100, 1, 1, tzinfo=UTC))
+    assert await db.read(tasks.next_queued, datetime.now(UTC), 10) == []
+    assert await db.read(tasks.next_due) == datetime(2100, 1, 1, tzinfo=UTC)
+
+
+async def test_any_unique_prefix_of_an_id_finds_its_task(db: Database) -> None:
+    task_id = await add(db)
+    assert (await db.read(tasks.get, task_id[:-3])).id == task_id
+    assert (await db.read(tasks.get, task_id.removeprefix("task_")[:-3].upper())).id == task_id
+    await add(db)
+    with pytest.raises(InvalidInput, match="Several"):
+        await db.read(tasks.get, "task_0")
+    for text in ("task_%", "nonsense!", "", "task_zzzz"):
+        with pytest.raises(NotFound):
+            await db.read(tasks.get, text)
+
+
+async def test_pages_lead_from_the_newest_to_the_oldest_without_gap(db: Database) -> None:
+    made = [await add(db, tags=["odd"] if n % 2 else []) for n in range(7)]
+    seen: list[str] = []
+    cursor = None
+    while page := await db.read(tasks.page, before=cursor, limit=3):
+        seen += [task.id for task in page]
+        cursor = seen[-1]
+    assert seen == made[::-1]
+    tagged = await db.read(tasks.page, tag="odd", limit=10)
+    assert [task.id for task in tagged] == made[5::-2]
+
+
+async def test_every_change_of_status_is_in_the_history_in_order(db: Database) -> None:
+    task_id = await add(db)
+    await end(db, task_id, TaskStatus.COMPLETED)
+    found = await db.read(events.after, 0, task_id=task_id)
+    assert [event.kind for event in found] == ["task.queued", "task.running", "task.completed"]
+    assert [event.seq for event in found] == sorted({event.seq for event in found})
+    rest = await db.read(events.after, found[0].seq, task_id=task_id)
+    assert rest == found[1:]
+
+
+async def test_a_failing_transaction_leaves_nothing_behind(db: Database) -> None:
+    row = values()
+
+    def work(connection: Connection) -> None:
+        tasks.insert(connection, row, [])
+        raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError):
+        await db.write(work)
+    with pytest.raises(NotFound):
+        await db.read(tasks.get, row["id"])

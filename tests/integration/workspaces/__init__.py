@@ -1,0 +1,1 @@
+"""Worktrees, commits, diffs and merges with the real git."""

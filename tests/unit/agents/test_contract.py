@@ -1,0 +1,144 @@
+"""What every adapter must keep: one suite, run for each of them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from kapelle.agents import registry
+from kapelle.agents.base import Agent, AgentEvent, AgentRequest, Capabilities, Summary
+from kapelle.agents.summary import summarise
+from kapelle.domain.task import Exit, Usage
+from kapelle.settings import AgentSettings, Settings
+
+PYTHON = sys.executable
+AGENTS = Settings(
+    agents={
+        "argument": AgentSettings(command=[PYTHON, "-m", "x", "{prompt}"]),
+        "combined": AgentSettings(command=[PYTHON, "--ask={combined}", "--model", "{model}"]),
+        "stdin": AgentSettings(command=[PYTHON, "--system", "{system}"], extra_args=["-v"]),
+        "file": AgentSettings(command=[PYTHON, "{workspace}", "{prompt_file}"]),
+        "events": AgentSettings(type="command", command=[PYTHON], output="events"),
+        "player": AgentSettings(type="rehearsal", playbook="~/book.toml", env={"A": "1"}),
+    }
+)
+NAMES = [*AGENTS.agents, "rehearsal"]
+
+PROMPTS = [
+    "Fix the tests",
+    "--help",
+    "-",
+    "$& $1 \\1 \\g<0> $(id) `id` %s %(a)s 100%",
+    "{model} {prompt} {system} {{prompt}} {workspace}",
+    "'single' \"double\" \\ back",
+    "two\nlines\r\nand a tab\t\n",
+    "  spaces around  ",
+    "Überprüfe 🎻",
+]
+
+# Stands in for the agent's program and tells what reached it.
+ECHO = "import sys, json; print(json.dumps([sys.argv[1:], sys.stdin.buffer.read().decode()]))"
+
+NOT_A_SUCCESS = [
+    Exit(kind="signaled", signal=9),
+    Exit(kind="signaled", signal=15),
+    Exit(kind="lost"),
+    Exit(kind="not_started"),
+    *[Exit(kind="exited", code=code) for code in (1, 2, 53, 145, 255)],
+]
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=5,
+)
+event_like = st.fixed_dictionaries(
+    {"kind": st.sampled_from(["text", "usage", "result", "error", "session", "question", "x"])},
+    optional={
+        "text": json_values,
+        "name": json_values,
+        "data": json_values
+        | st.fixed_dictionaries(
+            {}, optional={"input_tokens": json_values, "cost_usd": json_values}
+        ),
+    },
+).map(json.dumps)
+
+
+def request(workspace: Path, prompt: str, agent: Agent, **more: Any) -> AgentRequest:
+    file = workspace / "prompt.txt"
+    file.write_text(prompt, encoding="utf-8", newline="")
+    return AgentRequest(prompt, workspace, file, agent.settings, **more)
+
+
+@pytest.fixture(params=NAMES)
+def agent(request: pytest.FixtureRequest) -> Agent:
+    return registry.get(request.param, AGENTS)
+
+
+class TestEveryAgent:
+    def test_says_who_it_is(self, agent: Agent) -> None:
+        assert agent.name in NAMES
+        assert isinstance(agent.capabilities, Capabilities)
+        assert isinstance(agent.reads_whole_output, bool)
+        assert agent.installed()
+        assert all(isinstance(name, str) for name in agent.passes)
+
+    @pytest.mark.parametrize("system", [None, "Be brief."])
+    @pytest.mark.parametrize("model", [None, "large"])
+    def test_builds_a_command_that_can_be_started(
+        self, agent: Agent, tmp_path: Path, system: str | None, model: str | None
+    ) -> None:
+        asked = request(tmp_path, "Do it", agent, system_prompt=system, model=model)
+        command = agent.command(asked)
+        assert command.argv
+        assert all(argument and "\0" not in argument for argument in command.argv)
+        assert command.env.items() >= agent.settings.env.items()
+        arguments = [*command.argv, (command.stdin or b"").decode()]
+        if system and agent.capabilities.system_prompt:
+            assert any(system in argument for argument in arguments)
+        if model and agent.capabilities.model:
+            assert model in arguments
+
+    @pytest.mark.parametrize("prompt", PROMPTS)
+    def test_the_prompt_reaches_the_process_unchanged(
+        self, agent: Agent, tmp_path: Path, prompt: str
+    ) -> None:
+        command = agent.command(request(tmp_path, prompt, agent))
+        echo = [PYTHON, "-I", "-S", "-c", ECHO, *command.argv[1:]]
+        stdin = {"input": command.stdin} if command.stdin is not None else {"stdin": -3}
+        done = subprocess.run(echo, capture_output=True, check=True, **stdin)
+        arguments, given = json.loads(done.stdout)
+        values = [argument.removeprefix("--ask=") for argument in arguments]
+        in_file = str(tmp_path / "prompt.txt") in arguments
+        assert prompt == given or prompt in values or in_file
+
+    @examples(deadline=None)
+    @given(line=st.text() | event_like | st.text().map(json.dumps))
+    def test_any_line_can_be_parsed(self, line: str) -> None:
+        for name in NAMES:
+            agent = registry.get(name, AGENTS)
+            for event in agent.parse(line):
+                assert isinstance(event, AgentEvent)
+                json.dumps(event.to_json())
+            exit = Exit(kind="exited", code=0)
+            agent.judge(summarise(agent, [line]), exit, line)
+
+    @pytest.mark.parametrize("exit", NOT_A_SUCCESS, ids=str)
+    def test_a_bad_end_is_never_success(self, agent: Agent, exit: Exit) -> None:
+        glowing = Summary(result="All done.", usage=Usage(), tail="All done.")
+        for summary in (glowing, Summary()):
+            verdict = agent.judge(summary, exit, "All done.")
+            assert not verdict.success
+            assert verdict.reason
+            assert verdict.waiting_for is None
+
+    def test_an_output_of_any_size_is_summarised_in_little_memory(self, agent: Agent) -> None:
+        summary = summarise(agent, ("x" * 1000 for _ in range(2000)))
+        assert len(summary.tail) <= 10_000

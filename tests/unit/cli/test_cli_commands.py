@@ -1,0 +1,46 @@
+import inspect
+import re
+
+import pytest
+
+from kapelle.cli.commands import COMMANDS, load, unknown_command
+
+OTHERS = {"demo"}
+SUBCOMMANDS = [f"config {name}" for name in ("show", "get", "set", "reset", "path")]
+
+
+def command_of(name: str) -> tuple[object, str]:
+    first, _, second = name.partition(" ")
+    command = load(first)
+    if second:
+        command = command.commands[second]
+    context = command.make_context(name, [], resilient_parsing=True)
+    return command, command.get_help(context)
+
+
+@pytest.mark.parametrize("name", [*(set(COMMANDS) - OTHERS - {"config"}), *SUBCOMMANDS])
+def test_every_command_explains_itself_and_has_json(name: str) -> None:
+    _, text = command_of(name)
+    assert text.startswith("Usage:")
+    assert "--json" in text
+
+
+@pytest.mark.parametrize("name", set(COMMANDS) - OTHERS - {"config"})
+def test_the_overview_says_what_the_command_says(name: str) -> None:
+    command = load(name)
+    assert inspect.cleandoc(command.help).splitlines()[0] == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("lsit", "list"), ("statsu", "status"), ("cancle", "cancel")]
+)
+def test_a_typing_error_gets_a_suggestion(typed: str, meant: str) -> None:
+    assert f"`kapelle {meant}`" in unknown_command(typed)
+
+
+def test_nonsense_gets_none() -> None:
+    assert not re.search("mean", unknown_command("xyzzy"))
+
+
+def test_there_is_nothing_for_an_unknown_name() -> None:
+    assert load("nonsense") is None

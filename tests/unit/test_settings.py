@@ -1,0 +1,311 @@
+"""Settings: precedence, origins, errors that name the place, and edits that keep comments."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.specs import CheckKind
+from kapelle.home import Home
+from kapelle.settings import (
+    Environment,
+    Settings,
+    default_max_attempts,
+    load,
+    looks_secret,
+    masked,
+    reference,
+    reset_value,
+    set_value,
+)
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    (tmp_path / "repository" / ".git").mkdir(parents=True)
+    return tmp_path / "repository"
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def user(home: Home, text: str) -> Path:
+    return write(home.config, text)
+
+
+def shared(repository: Path, text: str) -> Path:
+    return write(repository / ".kapelle" / "config.toml", text)
+
+
+def test_defaults(home: Home) -> None:
+    loaded = load(home, None, {"PATH": "/bin", "KAPELLE_HOME": "x"})
+    assert loaded.settings == Settings()
+    assert set(loaded.origin.values()) == {"default"}
+
+
+def test_environment_beats_repository_beats_user(home: Home, repository: Path) -> None:
+    mine = user(home, 'default_agent = "a"\nproject = "a"\n[tasks]\ngrace_s = 1\ntimeout_s = 1\n')
+    theirs = shared(repository, 'project = "b"\n[tasks]\ntimeout_s = 2\n')
+    loaded = load(home, repository, {"KAPELLE_TASKS__TIMEOUT_S": "3"})
+    assert loaded.settings.default_agent == "a"
+    assert loaded.settings.project == "b"
+    assert loaded.settings.tasks.timeout_s == 3
+    assert loaded.settings.tasks.grace_s == 1
+    assert loaded.origin["default_agent"] == f"user config {mine}"
+    assert loaded.origin["project"] == f"repository config {theirs}"
+    assert loaded.origin["tasks.timeout_s"] == "environment KAPELLE_TASKS__TIMEOUT_S"
+    assert loaded.origin["limits.max_attempts"] == "default"
+
+
+def test_agents_are_merged_key_by_key(home: Home, repository: Path) -> None:
+    user(home, '[agents.my-tool]\ncommand = ["a"]\nenv = {A = "1"}\n')
+    shared(repository, '[agents.my-tool.env]\nB = "2"\n')
+    environ = {"KAPELLE_AGENTS__MY_TOOL__ENV__C_d__E": "3", "KAPELLE_AGENTS__MY_TOOL__MODEL": "4"}
+    agent = load(home, repository, environ).settings.agents["my-tool"]
+    assert agent.command == ["a"]
+    assert agent.env == {"A": "1", "B": "2", "C_d__E": "3"}
+    assert agent.model == "4"
+
+
+def test_checks_may_be_plain_text(home: Home) -> None:
+    user(home, 'checks = ["pytest -q", "diff_not_empty"]\n')
+    first, second = load(home, None, {}).settings.checks
+    assert (first.command, second.kind) == ("pytest -q", CheckKind.DIFF_NOT_EMPTY)
+
+
+def test_reserved_words_are_spelt_plainly_in_files(home: Home) -> None:
+    user(home, '[environment]\npass = ["AWS_*"]\n[workspace]\ncopy = [".env"]\n')
+    settings = load(home, None, {"KAPELLE_ENVIRONMENT__SET__Region": "eu"}).settings
+    assert settings.environment == Environment(pass_=["AWS_*"], set={"Region": "eu"})
+    assert settings.workspace.copy_ == [".env"]
+    user(home, '[environment]\npass_ = ["AWS_*"]\n')
+    with pytest.raises(InvalidInput, match=r"did you mean environment\.pass"):
+        load(home, None, {})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[limits]\nmax_attempt = 3\n", ["limits.max_attempt", "did you mean limits.max_attempts"]),
+        ("[limit]\n", ["no setting limit", "did you mean limits"]),
+        ("[agents.x]\ncomand = []\n", ["agents.x.comand", "agents.x.command"]),
+        ("[[checks]]\ncomand = 'a'\n", ["checks.0.comand", "checks.0.command"]),
+        ("zzzzzz = 1\n", ["no setting zzzzzz", "known are", "default_agent"]),
+        ("[limits]\nmax_attempts = 'many'\n", ["limits.max_attempts", "'many'", "integer"]),
+        ("[agents.'a b']\nmodel = 'x'\n", ["agents.a b"]),
+        ("limits = 3\n", ["limits", "(it is 3)"]),
+        ("a = [\n", ["line 1", "column 6"]),
+        ("a = 1\nb = = 2\n", ["line 2", "column 5"]),
+        ("a = " + "[" * 5000, ["cannot be read"]),
+    ],
+)
+def test_mistakes_are_named_with_their_place(home: Home, text: str, words: list[str]) -> None:
+    path = user(home, text)
+    with pytest.raises(InvalidInput) as caught:
+        load(home, None, {})
+    for word in [str(path), *words]:
+        assert word in caught.value.message
+
+
+def test_bytes_that_are_not_text_are_refused(home: Home) -> None:
+    user(home, "").write_bytes(b"a = '\xff'")
+    with pytest.raises(InvalidInput, match="utf-8"):
+        load(home, None, {})
+
+
+@pytest.mark.parametrize("section", ["limits", "server", "backup", "git"])
+def test_a_repository_may_not_decide_for_the_machine(
+    home: Home, repository: Path, section: str
+) -> None:
+    path = shared(repository, f"[{section}]\n")
+    with pytest.raises(InvalidInput, match=rf"{path}: {section} cannot be set here"):
+        load(home, repository, {})
+    shared(repository, 'database_url = "postgresql://x"\n')
+    with pytest.raises(InvalidInput, match="database_url cannot be set here"):
+        load(home, repository, {})
+
+
+def test_a_wrong_secret_is_not_quoted(home: Home) -> None:
+    user(home, "[agents.x.env]\nAPI_KEY = 123456\n")
+    with pytest.raises(InvalidInput) as caught:
+        load(home, None, {})
+    assert "123456" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "name", ["KAPELLE_LIMIT__MAX_ATTEMPTS", "KAPELLE_LIMITS__MAX", "KAPELLE_DEFAULT_AGNET"]
+)
+def test_misspelt_variables_are_errors(home: Home, name: str) -> None:
+    with pytest.raises(InvalidInput, match=name):
+        load(home, None, {name: "3"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("HOME", "URL", "TOKEN", "OTHER"),
+        *("TASK_ID", "ATTEMPT_ID", "RUN_DIR", "ATTEMPT_NUMBER", "FAILPOINT"),
+    ],
+)
+def test_variables_for_other_purposes_are_left_alone(home: Home, name: str) -> None:
+    assert load(home, None, {f"KAPELLE_{name}": "3"}).settings == Settings()
+
+
+def test_an_empty_variable_counts_as_not_set(home: Home) -> None:
+    assert load(home, None, {"KAPELLE_DEFAULT_AGENT": ""}).settings == Settings()
+
+
+def test_a_variable_with_a_bad_value_is_named(home: Home) -> None:
+    with pytest.raises(InvalidInput, match=r"KAPELLE_SERVER__PORT: server\.port"):
+        load(home, None, {"KAPELLE_SERVER__PORT": "99999"})
+
+
+def test_a_changed_file_is_read_again(home: Home) -> None:
+    user(home, 'project = "a"\n')
+    assert load(home, None, {}).settings.project == "a"
+    set_value(home.config, "project", "b")
+    assert load(home, None, {}).settings.project == "b"
+
+
+def test_set_keeps_comments_and_writes_privately(home: Home) -> None:
+    user(home, '# mine\nproject = "a" # why\n\n[limits]\n# so many\nmax_attempts = 2\n')
+    set_value(home.config, "limits.max_attempts", "3")
+    set_value(home.config, "default_agent", "42")
+    set_value(home.config, "checks", '["pytest -q"]')
+    set_value(home.config, "agents.x.env.API_KEY", "= not toml")
+    text = home.config.read_text(encoding="utf-8")
+    for comment in ("# mine", "# why", "# so many"):
+        assert comment in text
+    settings = load(home, None, {}).settings
+    assert settings.limits.max_attempts == 3
+    assert settings.default_agent == "42"
+    assert settings.checks[0].command == "pytest -q"
+    assert settings.agents["x"].env == {"API_KEY": "= not toml"}
+    assert home.config.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "[limits]\nmax_attempts = 2\n\n[[checks]]\ncommand = 'a'\n\n[agents.x]\nmodel = 'm'\n",
+        "limits = {max_attempts = 2}\nagents = {x = {model = 'm'}}\nchecks = ['a', 'b']\n",
+        "[agents.x]\nmodel = 'm'\n[limits]\nmax_attempts = 2\n[agents.y]\nmodel = 'm'\n",
+    ],
+)
+def test_any_layout_can_be_edited(home: Home, layout: str) -> None:
+    user(home, layout)
+    set_value(home.config, "checks", '["b"]')
+    set_value(home.config, "limits.min_free_disk_mb", "1")
+    set_value(home.config, "agents.x.command", '["x"]')
+    set_value(home.config, "agents.z.env", '{A = "1"}')
+    set_value(home.config, "project", "p")
+    settings = load(home, None, {}).settings
+    assert [check.command for check in settings.checks] == ["b"]
+    assert (settings.limits.max_attempts, settings.limits.min_free_disk_mb) == (2, 1)
+    assert (settings.agents["x"].model, settings.agents["x"].command) == ("m", ["x"])
+    assert settings.agents["z"].env == {"A": "1"}
+    assert settings.project == "p"
+
+
+def test_a_layout_that_would_be_broken_is_left_to_its_owner(home: Home) -> None:
+    path = user(home, "agents.x.model = 'm'\nproject = 'p'\n")
+    before = path.read_bytes()
+    with pytest.raises(InvalidInput, match=r"only you can change agents\.z\.env"):
+        set_value(path, "agents.z.env", '{A = "1"}')
+    assert path.read_bytes() == before
+
+
+def test_reset_goes_back_to_the_default(home: Home) -> None:
+    set_value(home.config, "agents.x.command", '["x"]')
+    set_value(home.config, "limits.max_attempts", "3")
+    reset_value(home.config, "limits.max_attempts")
+    reset_value(home.config, "agents.x")
+    reset_value(home.config, "backup.keep")
+    assert load(home, None, {}).settings == Settings()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("limits.max_attempt", "3"),
+        ("limits", "3"),
+        ("limits.max_attempts", "0"),
+        ("limits.max_attempts.x", "3"),
+        ("", "3"),
+        ("agents..model", "x"),
+        ("agents.a b.model", "x"),
+        ("workspace.default", "elsewhere"),
+        ("agents.x.command", "not a list"),
+    ],
+)
+def test_a_bad_edit_changes_nothing(home: Home, key: str, value: str) -> None:
+    path = user(home, "[limits]\nmax_attempts = 2 # two\n")
+    before = path.read_bytes()
+    with pytest.raises(InvalidInput):
+        set_value(path, key, value)
+    assert path.read_bytes() == before
+
+
+def test_an_edit_of_a_repository_keeps_to_its_sections(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    set_value(path, "workspace.setup", "make deps", "repository")
+    with pytest.raises(InvalidInput, match="cannot be set here"):
+        set_value(path, "limits.max_attempts", "3", "repository")
+    with pytest.raises(InvalidInput, match="no setting"):
+        reset_value(path, "workspace.setpu", "repository")
+
+
+@examples(deadline=None, max_examples=50)
+@given(text=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
+def test_any_text_can_be_set_as_it_is(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("home") / "config.toml"
+    set_value(path, "workspace.setup", f"sh {text}")
+    assert load(Home(path.parent), None, {}).settings.workspace.setup == f"sh {text}"
+
+
+def test_secrets_are_masked_when_shown(home: Home) -> None:
+    user(
+        home,
+        'database_url = "postgresql://me:hidden@host/db"\n'
+        '[agents.x.env]\nAPI_KEY = "sk-0123456789abcdef"\nREGION = "eu"\n'
+        '[environment.set]\nMY_TOKEN = "short"\n',
+    )
+    shown = {key: value for key, value, _ in load(home, None, {}).show()}
+    assert shown["agents.x.env.API_KEY"] == "sk-…def"
+    assert shown["agents.x.env.REGION"] == "eu"
+    assert shown["environment.set.MY_TOKEN"] == "***"
+    assert shown["database_url"] == "postgresql://me:***@host/db"
+
+
+def test_what_looks_secret() -> None:
+    assert all(map(looks_secret, ["API_KEY", "github_token", "DB_PASSWORD", "AWS_CREDENTIALS"]))
+    assert not looks_secret("PATH")
+    assert masked("PATH", "/bin") == "/bin"
+
+
+@pytest.mark.parametrize(
+    ("cores", "gib", "expected"), [(2, 16, 4), (8, 4, 4), (1, 0, 1), (64, 256, 128)]
+)
+def test_attempts_fit_the_machine(cores: int, gib: int, expected: int) -> None:
+    assert default_max_attempts(cores, gib * 2**30) == expected
+
+
+def test_the_documented_table_is_current() -> None:
+    assert reference() in (DOCS / "configuration.md").read_text(encoding="utf-8")
+
+
+def test_every_setting_is_described() -> None:
+    assert "None |" not in reference()
