@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
+from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp
 
 from kapelle import __version__
 from kapelle.api import errors
+from kapelle.api.access import owner_only
 from kapelle.api.auth import Guard
 from kapelle.api.body_limit import BodyLimit
 from kapelle.api.errors import ErrorView
@@ -15,6 +17,7 @@ from kapelle.api.routes import changes, events, instance, output, tasks
 from kapelle.service import Service
 
 _ERRORS = {
+    400: "a request that cannot be read",
     401: "no token, or a wrong one",
     403: "a foreign Origin, or a token that does not allow this",
     404: "no such thing",
@@ -31,15 +34,17 @@ def routes() -> FastAPI:
         title="Kapelle",
         version=__version__,
         description="A conductor for coding agents.",
-        openapi_url="/api/v1/openapi.json",
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         generate_unique_id_function=_operation_id,
         responses={code: {"model": ErrorView, "description": d} for code, d in _ERRORS.items()},
     )
     for module in (tasks, output, changes, events, instance):
         app.include_router(module.router, prefix="/api/v1")
     app.add_api_route("/healthz", instance.healthz, include_in_schema=False)
+    _serve_document(app)
     errors.install(app)
     return app
 
@@ -49,6 +54,18 @@ def build(service: Service, token: str, allowed_hosts: Callable[[], frozenset[st
     app = routes()
     app.state.service = service
     return Guard(BodyLimit(app), token, allowed_hosts, service.instance.knows_session)
+
+
+def _serve_document(app: FastAPI) -> None:
+    async def openapi() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
+    app.add_api_route(
+        "/api/v1/openapi.json",
+        openapi,
+        include_in_schema=False,
+        dependencies=[Depends(owner_only)],
+    )
 
 
 def _operation_id(route: APIRoute) -> str:

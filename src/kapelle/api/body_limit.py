@@ -1,5 +1,8 @@
 """Refuses request bodies that are larger than any real one."""
 
+import contextlib
+
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kapelle.api.errors import error_response
@@ -9,7 +12,7 @@ MAX_BODY = 16_000_000
 
 
 class TooLarge(Exception):
-    pass
+    """The body goes on behind the limit."""
 
 
 class BodyLimit:
@@ -17,9 +20,6 @@ class BodyLimit:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         received = 0
         refused = False
 
@@ -32,16 +32,21 @@ class BodyLimit:
                 raise TooLarge
             return message
 
-        started = False
+        async def unless_refused(message: Message) -> None:
+            # The framework turns what reading a body raises into an answer of its own.
+            if not refused:
+                await send(message)
 
-        async def tracked(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
+        if _declared(scope) > MAX_BODY:
+            refused = True
+        else:
+            with contextlib.suppress(TooLarge):
+                await self._app(scope, limited, unless_refused)
+        if refused:
+            text = f"The request is larger than {MAX_BODY // 1_000_000} MB."
+            await error_response(413, "too_large", text)(scope, receive, send)
 
-        try:
-            await self._app(scope, limited, tracked)
-        except TooLarge:
-            if not started:
-                text = f"The request is larger than {MAX_BODY // 1_000_000} MB."
-                await error_response(413, "too_large", text)(scope, receive, send)
+
+def _declared(scope: Scope) -> int:
+    length = Headers(scope=scope).get("content-length", "")
+    return int(length) if length.isascii() and length.isdigit() else 0

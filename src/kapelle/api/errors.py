@@ -12,7 +12,22 @@ from starlette.exceptions import HTTPException
 from kapelle.domain.errors import KapelleError
 
 _log = logging.getLogger("kapelle.api")
-_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+# What the door itself answers, besides the codes of domain/errors.py.
+DOOR_CODES = {
+    "bad_request": 400,
+    "wrong_origin": 403,
+    "method_not_allowed": 405,
+    "too_large": 413,
+    "wrong_host": 421,
+}
+_BY_STATUS = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
+_SENTENCES = {
+    404: "There is no such address.",
+    405: "This address does not know that method.",
+}
+_LONGEST_MESSAGE = 2000
+_MOST_PROBLEMS = 10
 
 
 class ErrorBody(BaseModel):
@@ -26,8 +41,9 @@ class ErrorView(BaseModel):
 
 
 def error_response(status: int, code: str, message: str, hint: str | None = None) -> JSONResponse:
-    body = ErrorView(error=ErrorBody(code=code, message=message, hint=hint))
-    return JSONResponse(body.model_dump(), status)
+    error = ErrorBody(code=code, message=_shown(message), hint=hint and _shown(hint))
+    headers = {"WWW-Authenticate": "Bearer"} if status == 401 else None
+    return JSONResponse(ErrorView(error=error).model_dump(), status, headers)
 
 
 def install(app: FastAPI) -> None:
@@ -39,12 +55,14 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(_request: Request, error: RequestValidationError) -> JSONResponse:
-        return error_response(422, "invalid_input", "; ".join(map(_sentence, error.errors())))
+        problems = list(error.errors())[:_MOST_PROBLEMS]
+        return error_response(422, "invalid_input", "; ".join(map(_sentence, problems)))
 
     @app.exception_handler(HTTPException)
     async def _http(_request: Request, error: HTTPException) -> JSONResponse:
-        code = _CODES.get(error.status_code, "http_error")
-        response = error_response(error.status_code, code, str(error.detail))
+        code = _BY_STATUS.get(error.status_code, "bad_request")
+        text = _SENTENCES.get(error.status_code, str(error.detail))
+        response = error_response(error.status_code, code, text)
         response.headers.update(error.headers or {})
         return response
 
@@ -57,6 +75,14 @@ def install(app: FastAPI) -> None:
 
 
 def _sentence(error: Any) -> str:
+    if error["type"] == "json_invalid":
+        return f"The body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
     place = ".".join(str(part) for part in error["loc"] if part not in {"body", "query", "path"})
     text = str(error["msg"]).removeprefix("Value error, ")
     return f"{place}: {text}" if place else text
+
+
+def _shown(text: str) -> str:
+    # Messages quote what was given, which may be a megabyte, or half a surrogate pair.
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= _LONGEST_MESSAGE else text[: _LONGEST_MESSAGE - 1] + "…"

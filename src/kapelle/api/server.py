@@ -7,8 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import uvicorn
+from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp
 
+from kapelle.api.protocol import Protocol
 from kapelle.domain.errors import Unavailable
 
 
@@ -20,6 +22,9 @@ class Door:
         self._server = _Server(
             uvicorn.Config(
                 app,
+                http=Protocol,
+                server_header=False,
+                proxy_headers=False,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
@@ -32,6 +37,8 @@ class Door:
         await self._server.serve(sockets=[self._listener])
 
     def close(self) -> None:
+        # Streams have no end of their own, and would otherwise be cut off after the timeout.
+        AppStatus.should_exit = True
         self._server.should_exit = True
 
 

@@ -1,8 +1,9 @@
-"""Server-sent events out of an async iterator."""
+"""Server-sent events out of an async generator."""
 
 import json
-from collections.abc import AsyncIterator, Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import Any, TypeVar, cast
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
@@ -20,8 +21,10 @@ def stream(items: AsyncIterator[T], render: Callable[[T], tuple[str, str, Any]])
     """Send each item, rendered as (id, event, data), as soon as it comes."""
 
     async def rendered() -> AsyncIterator[ServerSentEvent]:
-        async for item in items:
-            yield _event(*render(item))
+        # A client that goes away while an event is being sent must not leave a watch behind.
+        async with aclosing(cast(AsyncGenerator[T, None], items)) as open_items:
+            async for item in open_items:
+                yield _event(*render(item))
 
     return EventStream(rendered(), ping=_PING_S)
 

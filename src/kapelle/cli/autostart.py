@@ -1,36 +1,58 @@
 """Starting the daemon in the background when none answers."""
 
+import fcntl
 import os
 import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 from kapelle.domain.errors import Unavailable
 from kapelle.home import Home
 
 START_TIMEOUT_S = 20.0
+PAUSE_S = 0.05
 LOG_LINES = 8
 
 
 def ensure_daemon(home: Home) -> None:
-    """Start a daemon and return when the socket answers; many callers at once are fine."""
+    """Start a daemon and return when the socket answers; of many callers at once, one starts it."""
+    home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    # Starting is dear, so the others wait for the first one instead of starting in vain.
+    with open(home.root / "start.lock", "ab") as lock:
+        while not _taken(lock):
+            if answers(home.socket):
+                return
+            if time.monotonic() > deadline:
+                raise _failed(home, "did not answer in time", [])
+            time.sleep(PAUSE_S)
+        if not answers(home.socket):
+            _start(home, deadline)
+
+
+def _taken(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _start(home: Home, deadline: float) -> None:
     log_began_at = _size(home.log)
     process = _launch(home)
-    deadline = time.monotonic() + START_TIMEOUT_S
-    pause = 0.02
     while time.monotonic() < deadline:
         if answers(home.socket):
             return
         if process.poll() is not None and not _another_holds(home):
             break
-        time.sleep(pause)
-        pause = min(pause * 1.3, 0.2)
-    raise Unavailable(
-        _failure(home, log_began_at, process.poll()),
-        hint=f"The whole log is {home.log}; `kapelle doctor` looks for the cause.",
-    )
+        time.sleep(PAUSE_S)
+    code = process.poll()
+    what = "did not answer in time" if code is None else f"ended with exit code {code}"
+    raise _failed(home, what, _new_log_lines(home.log, log_began_at))
 
 
 def answers(path: Path) -> bool:
@@ -56,7 +78,6 @@ def _another_holds(home: Home) -> bool:
 
 
 def _launch(home: Home) -> subprocess.Popen[bytes]:
-    home.log.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     environment = dict(os.environ)
     if environment.get("KAPELLE_HOME"):
         environment["KAPELLE_HOME"] = str(home.root)
@@ -76,13 +97,14 @@ def _launch(home: Home) -> subprocess.Popen[bytes]:
         os.close(descriptor)
 
 
-def _failure(home: Home, log_began_at: int, code: int | None) -> str:
-    lines = _new_log_lines(home.log, log_began_at)
+def _failed(home: Home, what: str, lines: list[str]) -> Unavailable:
+    hint = f"The whole log is {home.log}; `kapelle doctor` looks for the cause."
     if lines and lines[-1].startswith("kapelle: "):
-        return f"The daemon could not start: {lines[-1].removeprefix('kapelle: ')}"
-    what = "did not answer in time" if code is None else f"ended with exit code {code}"
+        told = lines[-1].removeprefix("kapelle: ")
+        return Unavailable(f"The daemon could not start: {told}", hint=hint)
     told = "".join(f"\n  {line}" for line in lines)
-    return f"The daemon was started but {what}" + (f", and its log says:{told}" if lines else ".")
+    log = f", and its log says:{told}" if lines else "."
+    return Unavailable(f"The daemon was started but {what}{log}", hint=hint)
 
 
 def _new_log_lines(log: Path, began_at: int) -> list[str]:

@@ -99,7 +99,7 @@ class Client:
         response = self._ask("GET", _target(path, query), timeout=STREAM_SILENCE_S, headers=headers)
         with response:
             try:
-                yield from parse(iter(response.readline, b""))
+                yield from parse(_lines(response))
             except (OSError, http.client.HTTPException) as error:
                 raise ConnectionLost("The daemon went away.") from error
 
@@ -191,6 +191,14 @@ def _target(path: str, query: Query | None = None) -> str:
 
 def _encoded(body: Any) -> bytes:
     return json.dumps({} if body is None else body).encode()
+
+
+def _lines(response: Response) -> Iterator[bytes]:
+    """The lines of a body as they come; several times faster than the response's own readline."""
+    rest = b""
+    while block := response.read1(1 << 20):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
 
 
 def _read(response: Response) -> bytes:

@@ -1,6 +1,7 @@
 """Every command by name, so that only the module of the one in use is imported."""
 
 import importlib
+import importlib.util
 from typing import Any
 
 import typer
@@ -91,6 +92,8 @@ def load(name: str) -> Any:
     if name not in COMMANDS:
         return None
     module, _, attribute = COMMANDS[name][0].partition(":")
+    if importlib.util.find_spec(module) is None:
+        return None
     found = getattr(importlib.import_module(module), attribute)
     if isinstance(found, typer.Typer):
         command = typer.main.get_command(found)

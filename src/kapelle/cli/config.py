@@ -11,7 +11,7 @@ import typer
 from kapelle.cli.coercion import LightCommand, LightGroup
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
-from kapelle.cli.repository import config_file
+from kapelle.cli.repository import config_file, current
 from kapelle.cli.text import one_line
 from kapelle.domain.errors import NotFound
 from kapelle.home import Home
@@ -51,7 +51,7 @@ def show(repo: Repo = False, as_json: Json = False) -> None:
         note = "" if origin == "default" else paint(f"   # {one_line(origin)}", "dim")
         sys.stdout.write(f"{key} = {shown}{note}\n")
     if repo and not entries:
-        say(f"{config_file(Path.cwd())} sets nothing.")
+        say(f"{config_file(current())} sets nothing.")
 
 
 @config.command(cls=LightCommand)
@@ -109,13 +109,13 @@ def path(repo: Repo = False, as_json: Json = False) -> None:
 
 
 def _path(repo: bool) -> Path:
-    return config_file(Path.cwd()) if repo else Home.default().config
+    return config_file(current()) if repo else Home.default().config
 
 
 def _entries() -> list[tuple[str, Any, str]]:
     from kapelle.settings import load
 
-    return list(load(Home.default(), Path.cwd(), os.environ).show())
+    return list(load(Home.default(), current(), os.environ).show())
 
 
 def _meant(key: str) -> str:

@@ -31,7 +31,7 @@ def doctor(as_json: Json = False) -> None:
             mark, style = _MARKS[finding.state]
             hint = f". {paint(one_line(finding.hint), 'dim')}" if finding.hint else ""
             sys.stdout.write(
-                f"{paint(mark, style)} {finding.name}: {one_line(finding.text)}{hint}\n"
+                f"{paint(mark, style)} {finding.name}: {one_line(finding.text).rstrip('.')}{hint}\n"
             )
         sys.stdout.flush()
         say("Something is broken; see ✗ above." if broken else "Kapelle can work here.")

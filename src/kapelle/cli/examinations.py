@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from kapelle.cli.client import Client
+from kapelle.cli.repository import current
 from kapelle.domain.errors import KapelleError
 from kapelle.home import Home
 
@@ -97,7 +98,7 @@ def _limit(home: Home, name: str, default: int) -> int:
     from kapelle.settings import load
 
     try:
-        return int(getattr(load(home, Path.cwd(), os.environ).settings.limits, name))
+        return int(getattr(load(home, current(), os.environ).settings.limits, name))
     except KapelleError:
         # The examination of the configuration reports it.
         return default
@@ -123,7 +124,7 @@ def configuration(home: Home) -> Iterator[Finding]:
     from kapelle.settings import load
 
     try:
-        load(home, Path.cwd(), os.environ)
+        load(home, current(), os.environ)
     except KapelleError as error:
         hint = error.hint or "Correct it, or take it out with `kapelle config reset`."
         yield Finding("config", "broken", error.message, hint)
@@ -138,7 +139,7 @@ def agents(home: Home) -> Iterator[Finding]:
     from kapelle.settings import load
 
     try:
-        settings = load(home, Path.cwd(), os.environ).settings
+        settings = load(home, current(), os.environ).settings
     except KapelleError:
         return
     known = [info for info in available(settings) if info.name != REHEARSAL]

@@ -13,7 +13,8 @@ from kapelle.cli.output import say
 from kapelle.cli.sse import ServerEvent
 from kapelle.cli.text import one_line
 from kapelle.cli.times import between
-from kapelle.cli.transcript import show_json, show_plain
+from kapelle.cli.transcript import show_at_once, show_json
+from kapelle.domain.errors import Unavailable
 
 INTERRUPTED = 130
 RATE_LIMIT_PAUSE_S = 5.0
@@ -29,6 +30,9 @@ def follow(client: Client, task: Task, *, as_json: bool, tail: int | None = None
     try:
         with _display(client, task, as_json) as show:
             return _until_settled(client, task["id"], show, tail)
+    except Unavailable as error:
+        error.hint = f"`kapelle logs -f {task['id']}` starts it again and goes on."
+        raise
     except KeyboardInterrupt:
         task_id = task["id"]
         say(
@@ -66,7 +70,7 @@ def _after_rate_limit(client: Client, task: Task) -> Task:
 @contextmanager
 def _display(client: Client, task: Task, as_json: bool) -> Iterator[Show]:
     if as_json or not sys.stdout.isatty():
-        yield show_json if as_json else show_plain
+        yield show_json if as_json else show_at_once
         return
     from kapelle.cli.live import LiveTasks, Refresher
 

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +9,7 @@ import typer
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import INPUT_NEEDED
 from kapelle.cli.output import document, say
-from kapelle.cli.repository import config_file, root
+from kapelle.cli.repository import config_file, current, root
 from kapelle.domain.errors import InvalidInput
 from kapelle.home import Home
 
@@ -77,7 +76,7 @@ def found_agents(home: Home) -> list[str]:
 def _loaded(home: Home) -> Any:
     from kapelle.settings import load
 
-    return load(home, Path.cwd(), os.environ).settings
+    return load(home, current(), os.environ).settings
 
 
 def _current(home: Home) -> str | None:
@@ -115,9 +114,9 @@ def _choose(home: Home, name: str) -> str:
 
 def _repository_config() -> tuple[str | None, bool]:
     """The repository's config file and whether it was written just now."""
-    if root(Path.cwd()) is None:
+    if root(current()) is None:
         return None, False
-    path = config_file(Path.cwd())
+    path = config_file(current())
     path.parent.mkdir(exist_ok=True)
     try:
         with open(path, "x", encoding="utf-8") as file:

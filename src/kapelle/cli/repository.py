@@ -3,6 +3,18 @@
 import os
 from pathlib import Path
 
+from kapelle.domain.errors import InvalidInput
+
+
+def current() -> Path:
+    """The directory the command was typed in."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise InvalidInput(
+            "The current directory no longer exists.", hint="Change to another one first."
+        ) from None
+
 
 def root(directory: Path) -> Path | None:
     """The top of the git working tree around a directory, found without running git."""

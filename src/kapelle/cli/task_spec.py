@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.cli.prompt import read_prompt
+from kapelle.cli.repository import current
 from kapelle.cli.values import environment, key_values, listed, optional_duration_s
 from kapelle.domain.errors import InvalidInput
 
@@ -43,12 +44,8 @@ def task_spec(options: dict[str, Any]) -> dict[str, Any]:
 
 def absolute_directory(directory: Path | None) -> str:
     """The directory as an absolute path; it must be one that exists here."""
-    try:
-        path = os.path.abspath(directory or Path.cwd())
-    except FileNotFoundError:
-        raise InvalidInput(
-            "The current directory no longer exists.", hint="Use -C DIRECTORY."
-        ) from None
+    given = directory or Path()
+    path = os.path.abspath(given if given.is_absolute() else current() / given)
     # With a URL the daemon may stand on another machine.
     if not os.path.isdir(path) and not os.environ.get("KAPELLE_URL"):
         raise InvalidInput(f"{directory} is not a directory.", hint="Use -C with one that exists.")

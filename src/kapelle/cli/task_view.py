@@ -52,9 +52,7 @@ def _circumstances(task: Task) -> Iterator[str]:
     )
     yield _field("priority", task["priority"])
     if task["project"] or task["tags"]:
-        yield _field(
-            "filed under", one_line(", ".join(filter(None, [task["project"], *task["tags"]])))
-        )
+        yield _field("labels", one_line(", ".join(filter(None, [task["project"], *task["tags"]]))))
     if task["depends_on"]:
         yield _field("after", " ".join(task["depends_on"]))
 

@@ -65,8 +65,13 @@ def show_json(event: ServerEvent) -> None:
 
 
 def show_plain(event: ServerEvent) -> None:
-    """The event as lines on stdout, coloured only in a terminal, seen at once."""
+    """The event as lines on stdout, coloured only in a terminal."""
     shown = passage(event)
     if shown is not None:
         sys.stdout.write(paint(shown.text, shown.style) + "\n")
-        sys.stdout.flush()
+
+
+def show_at_once(event: ServerEvent) -> None:
+    """The same for somebody who watches."""
+    show_plain(event)
+    sys.stdout.flush()

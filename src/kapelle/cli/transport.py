@@ -41,18 +41,24 @@ class Address:
     def connection(self, timeout: float) -> http.client.HTTPConnection:
         if self.url is None:
             return UnixConnection(str(self.home.socket), timeout)
-        parts = urlsplit(self.url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname:
+        scheme, host, port = self._parts()
+        if scheme == "https":
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+        return http.client.HTTPConnection(host, port, timeout=timeout)
+
+    def _parts(self) -> tuple[str, str, int | None]:
+        try:
+            parts = urlsplit(self.url or "")
+            scheme, host, port = parts.scheme, parts.hostname, parts.port
+        except ValueError:
+            scheme, host, port = "", None, None
+        if scheme not in {"http", "https"} or not host:
             raise InvalidInput(
                 f"KAPELLE_URL is not an address: {self.url!r}.",
                 hint="Write it like http://127.0.0.1:8470, or unset it to use the local socket.",
             )
-        if parts.scheme == "https":
-            context = ssl.create_default_context()
-            return http.client.HTTPSConnection(
-                parts.hostname, parts.port, timeout=timeout, context=context
-            )
-        return http.client.HTTPConnection(parts.hostname, parts.port, timeout=timeout)
+        return scheme, host, port
 
     @property
     def base_path(self) -> str:

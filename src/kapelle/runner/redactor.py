@@ -3,7 +3,7 @@
 import re
 
 REPLACEMENT = b"[redacted]"
-_NEEDLE_BYTES = 16
+_NEEDLE_BYTES = 32
 _PLAIN = re.compile(rb"[0-9A-Za-z]+")
 
 
@@ -80,6 +80,5 @@ def _needles(patterns: list[bytes]) -> list[bytes]:
         if not any(needle in pattern for needle in needles):
             # A run of letters and digits is what the encodings of one secret share.
             plain = max(_PLAIN.findall(pattern), key=len, default=b"")
-            run = plain if len(plain) >= 6 else pattern
-            needles.append(run[:_NEEDLE_BYTES])
+            needles.append((plain if len(plain) >= 8 else pattern)[:_NEEDLE_BYTES])
     return needles

@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import resource
-import socket
 import sys
 import time
 from types import TracebackType
@@ -22,37 +21,42 @@ from .streams import Stream
 from .subtree import Subtree, make_leaf, remove_leaf
 from .supervisor import Supervisor
 
-_REQUEST_LIMIT_S = 60.0
 _MAX_FILES = 65536
+_encoder = json.JSONEncoder()
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
-def main(connection: int) -> None:
+def main(connection: int, signals: Signals) -> None:
     """Serve the request that waits on this socket, then return."""
     os.setsid()
     _let_go_of_everything_but(connection)
-    signals = Signals()
-    with socket.socket(fileno=connection) as daemon:
-        daemon.settimeout(_REQUEST_LIMIT_S)
-        try:
-            request, stdin = receive(daemon)
-        except (EOFError, OSError):
-            return
-        failpoint("shim_before_claim")
-        shim = Shim(request, daemon, signals)
-        if not shim.claim():
-            return
-        failpoint("shim_after_claim")
-        try:
-            shim.supervise(stdin)
-        except Exception as error:
-            shim.fail(error)
+    signals.renew()
+    try:
+        request, stdin = receive(connection)
+    except (EOFError, OSError):
+        return
+    failpoint("shim_before_claim")
+    shim = Shim(request, connection, signals)
+    if not shim.claim():
+        return
+    failpoint("shim_after_claim")
+    try:
+        shim.supervise(stdin)
+    except Exception as error:
+        shim.fail(error)
+
+
+def warm_up() -> None:
+    """Run what every shim runs, so that its first run is not the one that copies memory."""
+    for _ in range(3):
+        procs.start_time(os.getpid())
+        _encode({"started": {"pid": 1, "start": None}, "at": time.time()})
 
 
 class Shim:
     """One run directory from its claim to its exit record."""
 
-    def __init__(self, request: Request, daemon: socket.socket, signals: Signals) -> None:
+    def __init__(self, request: Request, daemon: int, signals: Signals) -> None:
         self._request = request
         self._daemon = daemon
         self._signals = signals
@@ -75,7 +79,7 @@ class Shim:
         }
         path = self._path(rundir.CLAIM)
         try:
-            ours = rundir.publish(path, json.dumps(identity).encode(), durable=False)
+            ours = rundir.publish(path, _encode(identity), durable=False)
         except OSError as error:
             self._reply({"refused": error.strerror, "errno": error.errno})
             return False
@@ -154,7 +158,7 @@ class Shim:
             "cgroup": self._tree.leaf,
             "started_at": self._started_at,
         }
-        rundir.replace(self._path(rundir.RUN), json.dumps(facts).encode())
+        rundir.replace(self._path(rundir.RUN), _encode(facts))
 
     def _on_exec(self, agent: Child, report: bytes) -> None:
         if report:
@@ -166,8 +170,8 @@ class Shim:
     def _reply(self, answer: dict[str, object]) -> None:
         # The daemon may be gone, and it can read everything that matters in the directory.
         with contextlib.suppress(OSError):
-            self._daemon.sendall(json.dumps(answer).encode() + b"\n")
-        self._daemon.close()
+            os.write(self._daemon, _encode(answer) + b"\n")
+        os.close(self._daemon)
 
     def _conclude(self, supervisor: Supervisor) -> None:
         self._tree.remove()
@@ -197,7 +201,7 @@ class Shim:
             "max_rss_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
         }
         failpoint("shim_before_exit_json")
-        data = json.dumps(record).encode()
+        data = _encode(record)
         path = self._path(rundir.EXIT)
         rundir.patiently(lambda: rundir.publish(path, data, durable=True), lambda: False)
         failpoint("shim_after_exit_json")
@@ -215,6 +219,10 @@ def _exit_kind(status: int | None, not_started: str | None) -> dict[str, object]
     if os.WIFSIGNALED(status):
         return {"kind": "signaled", "signal": os.WTERMSIG(status)}
     return {"kind": "exited", "code": os.WEXITSTATUS(status)}
+
+
+def _encode(fields: dict[str, object]) -> bytes:
+    return _encoder.encode(fields).encode()
 
 
 def _let_go_of_everything_but(connection: int) -> None:

@@ -8,59 +8,63 @@ import gc
 import importlib
 import os
 import select
-import signal
 import socket
 import sys
-from collections.abc import Callable
+from types import ModuleType
 
 
-def serve(control: socket.socket, become_shim: Callable[[int, int], None]) -> None:
-    """Fork a shim per connection until the daemon is gone."""
-    wake, writer = os.pipe()
-    os.set_blocking(wake, False)
-    os.set_blocking(writer, False)
-    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    poller = select.poll()
-    poller.register(control, select.POLLIN)
-    poller.register(wake, select.POLLIN)
-    started = 0
-    while True:
-        ready = {file for file, _ in poller.poll()}
-        if wake in ready:
-            os.read(wake, 4096)
-            _reap()
-        if control.fileno() in ready:
-            data, files, _, _ = socket.recv_fds(control, 1, 1)
-            if not data:
-                return
-            for file in files:
-                _fork(control, file, started, become_shim)
-                started += 1
+class Spawner:
+    """Forks a shim per connection until the daemon is gone."""
 
+    def __init__(self, control: socket.socket, package: str) -> None:
+        self._control = control
+        self._shim = _module(package, "shim")
+        self._failpoints = _module(package, "failpoints")
+        self._signals = _module(package, "signals").Signals()
+        self._started = 0
 
-def _fork(
-    control: socket.socket, file: int, started: int, become_shim: Callable[[int, int], None]
-) -> None:
-    try:
-        pid = os.fork()
-    except OSError:
-        # The daemon sees its connection closed, and asks again.
+    def serve(self) -> None:
+        self._shim.warm_up()
+        # No collection may touch, and thereby copy, the pages that all shims share.
+        gc.disable()
+        gc.freeze()
+        poller = select.poll()
+        poller.register(self._control, select.POLLIN)
+        poller.register(self._signals.file, select.POLLIN)
+        while not self._signals.stop:
+            ready = {file for file, _ in poller.poll()}
+            if self._signals.file in ready:
+                self._signals.drain()
+                _reap()
+            if self._control.fileno() in ready:
+                data, files, _, _ = socket.recv_fds(self._control, 1, 1)
+                if not data:
+                    return
+                for file in files:
+                    self._fork(file)
+
+    def _fork(self, file: int) -> None:
+        try:
+            pid = os.fork()
+        except OSError:
+            # The daemon sees its connection closed, and asks again.
+            pid = -1
+        if pid == 0:
+            self._become_shim(file)
+        self._started += 1
         os.close(file)
-        return
-    if pid == 0:
-        _be_shim(control, file, started, become_shim)
-    os.close(file)
+
+    def _become_shim(self, file: int) -> None:
+        try:
+            self._control.close()
+            self._failpoints.count_on_from(self._started)
+            self._shim.main(file, self._signals)
+        finally:
+            os._exit(0)
 
 
-def _be_shim(
-    control: socket.socket, file: int, started: int, become_shim: Callable[[int, int], None]
-) -> None:
-    try:
-        control.close()
-        become_shim(file, started)
-    finally:
-        os._exit(0)
+def _module(package: str, name: str) -> ModuleType:
+    return importlib.import_module(f"{package}.{name}")
 
 
 def _reap() -> None:
@@ -75,19 +79,8 @@ def main() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     # This directory is a package here as in the source tree, so that relative imports work.
     sys.path.insert(0, os.path.dirname(here))
-    shim = importlib.import_module(f"{os.path.basename(here)}.shim")
-    importlib.import_module(f"{os.path.basename(here)}.signals").forget_all()
-    failpoints = importlib.import_module(f"{os.path.basename(here)}.failpoints")
-
-    def become_shim(file: int, started: int) -> None:
-        failpoints.count_on_from(started)
-        shim.main(file)
-
     with socket.socket(fileno=int(sys.argv[1])) as control:
-        # No collection may touch, and thereby copy, the pages that all shims share.
-        gc.disable()
-        gc.freeze()
-        serve(control, become_shim)
+        Spawner(control, os.path.basename(here)).serve()
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What an attempt wrote: raw bytes by offset, and the readable transcript as a stream."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import Response
@@ -12,14 +12,29 @@ router = APIRouter(
     prefix="/tasks/{task_id}", tags=["output"], dependencies=[Depends(own_task_only)]
 )
 
+_BYTES: dict[int | str, Any] = {
+    200: {
+        "description": "The bytes from offset on, at most limit of them; none at the end",
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        "headers": {
+            "X-Next-Offset": {
+                "description": "Where the next bytes begin",
+                "required": True,
+                "schema": {"type": "integer", "minimum": 0},
+            },
+            "X-Complete": {
+                "description": "Whether these were the last bytes that there will ever be",
+                "required": True,
+                "schema": {"type": "string", "enum": ["true", "false"]},
+            },
+        },
+    }
+}
+
 Number = Annotated[int | None, Query(ge=1, le=1_000_000)]
 
 
-@router.get(
-    "/output",
-    response_class=Response,
-    responses={200: {"content": {"application/octet-stream": {}}}},
-)
+@router.get("/output", response_class=Response, responses=_BYTES)
 async def output(
     task_id: str,
     service: UseCases,

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from kapelle.api.access import UseCases, own_task_only, owner_only
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, TaskSpec, Text
@@ -13,6 +13,7 @@ from kapelle.domain.task import Task
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 _owner = [Depends(owner_only)]
 
+_CURSOR = "^task_[0-9a-z]{26}$"
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
@@ -26,22 +27,22 @@ class Body(BaseModel):
 
 
 class CancelBody(Body):
-    reason: Annotated[Text | None, Query(max_length=10_000)] = None
+    reason: Annotated[Text | None, Field(max_length=10_000)] = None
 
 
 class ResumeBody(Body):
-    message: Annotated[Text | None, Query(max_length=MAX_PROMPT_BYTES)] = None
+    message: Annotated[Text | None, Field(max_length=MAX_PROMPT_BYTES)] = None
 
 
 class DependenciesBody(Body):
-    depends_on: Annotated[list[Text], Query(max_length=1000)]
+    depends_on: Annotated[list[Text], Field(max_length=1000)]
 
 
 @router.post("", status_code=201, dependencies=_owner)
 async def submit(
     spec: TaskSpec,
     service: UseCases,
-    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
 ) -> Task:
     """Submit a task; it is stored when this returns."""
     return await service.tasks.submit(spec, idempotency_key)
@@ -55,7 +56,7 @@ async def page(
     project: Name | None = None,
     archived: bool = False,
     limit: Limit = 50,
-    cursor: Annotated[str | None, Query(max_length=40)] = None,
+    cursor: Annotated[str | None, Query(pattern=_CURSOR)] = None,
 ) -> Page:
     """Tasks, newest first; next_cursor leads to the next page."""
     found = await service.tasks.page(status or [], tag, project, archived, cursor, limit)
@@ -70,7 +71,9 @@ async def get(task_id: str, service: UseCases) -> Task:
 
 @router.get("/{task_id}/wait", dependencies=_owner)
 async def wait(
-    task_id: str, service: UseCases, timeout_s: Annotated[float, Query(ge=0, le=55)] = 25
+    task_id: str,
+    service: UseCases,
+    timeout_s: Annotated[float, Query(ge=0, le=55, allow_inf_nan=False)] = 25,
 ) -> Task:
     """The task once it has ended or waits for input; after timeout_s as it is: then call again."""
     return await service.tasks.wait(task_id, timeout_s)

@@ -1,0 +1,1 @@
+"""One module per figure; each has functions that take a Run and return rows."""

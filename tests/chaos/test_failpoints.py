@@ -1,0 +1,65 @@
+"""The daemon or the shim dies at every named place; the task ends right all the same."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from kapelle.engine.failpoints import ENGINE_FAILPOINTS
+from kapelle.runner.failpoints import ALL_FAILPOINTS
+from tests.e2e.instance import Instance
+from tests.e2e.repositories import git, make_repository
+
+_PART = """
+[[do]]
+run = "echo $KAPELLE_ATTEMPT_ID >> {ledger}"
+[[do]]
+write = "work.txt"
+content = "done"
+[[do]]
+sleep = 0.2
+[[do]]
+result = "ready"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*ENGINE_FAILPOINTS, *ALL_FAILPOINTS])
+def test_a_task_survives_a_death_at(name: str, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository")
+    ledger = tmp_path / "ledger"
+    ledger.touch()
+    instance = Instance(tmp_path / "home")
+    try:
+        instance.start(KAPELLE_FAILPOINT=f"{name}@1")
+        task_id = instance.play(
+            _PART.format(ledger=ledger), repository, checks=["test -f work.txt", "diff_not_empty"]
+        )
+        daemon_dies = not name.startswith("shim_")
+        if daemon_dies:
+            _await_death(instance)
+            instance.start()
+        task = instance.wait(task_id)
+        attempt = task["attempts"][0]
+        runs = ledger.read_text(encoding="ascii").split()
+        assert len(task["attempts"]) == 1
+        assert len(runs) == len(set(runs)) <= 1
+        if daemon_dies or task["status"] == "completed":
+            assert task["status"] == "completed", task["reason"]
+            assert runs == [attempt["id"]]
+            assert [check["passed"] for check in task["checks"]] == [True, True]
+            assert git(repository, "show", f"{task['workspace']['branch']}:work.txt") == "done"
+        else:
+            assert attempt["exit"]["kind"] == "lost"
+            assert task["reason"].startswith("lost: ")
+    finally:
+        instance.destroy()
+    assert instance.processes() == []
+
+
+def _await_death(instance: Instance) -> None:
+    assert instance.process is not None
+    deadline = time.monotonic() + 30
+    while instance.process.poll() is None:
+        assert time.monotonic() < deadline, "the failpoint was never reached"
+        time.sleep(0.01)

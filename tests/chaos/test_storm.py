@@ -1,0 +1,17 @@
+"""A short storm in every test run; `make chaos` is the long one."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.storm import Storm, Weather
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_nothing_is_lost_or_repeated_when_daemons_and_shims_are_killed(tmp_path: Path) -> None:
+    weather = Weather(tasks=40, at_once=8, daemon_kills=12, shim_kills=4)
+    report = Storm(tmp_path, weather).run()
+    assert report.problems == {}
+    assert report.daemon_kills == 12
+    assert report.shim_kills == 4

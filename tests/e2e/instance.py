@@ -1,0 +1,228 @@
+"""One daemon of its own: start it, kill it, talk to it, and leave nothing of it behind."""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from kapelle.home import Home
+
+_FINAL = {"completed", "failed", "cancelled"}
+
+
+class ApiError(Exception):
+    def __init__(self, status: int, body: Any) -> None:
+        super().__init__(f"{status}: {body}")
+        self.status = status
+        self.body = body
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("kapelle", timeout=timeout)
+        self._path = str(path)
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+class Instance:
+    """A daemon in a home of its own. Settings are given as KAPELLE_SECTION__KEY variables."""
+
+    def __init__(self, home: Path, **settings: str) -> None:
+        self.home = Home(home)
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home.parent),
+            "LANG": "C.UTF-8",
+            "KAPELLE_HOME": str(home),
+            "KAPELLE_LIMITS__MAX_LOAD_PER_CORE": "0",
+            "KAPELLE_TASKS__GRACE_S": "1",
+            **settings,
+        }
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def spawn(self, **extra: str) -> subprocess.Popen[bytes]:
+        """Start a daemon process without waiting for it; the one before must have ended."""
+        if self.process is not None:
+            self.process.wait(30)
+        self.home.root.mkdir(parents=True, exist_ok=True)
+        with self.home.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "kapelle.daemon"],
+                env={**self.env, **extra},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+            )
+        return self.process
+
+    def start(self, **extra: str) -> None:
+        self.spawn(**extra)
+        self.await_ready()
+
+    def await_ready(self, timeout_s: float = 60) -> None:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            try:
+                self.get("/healthz")
+                return
+            except (OSError, http.client.HTTPException):
+                if self.process is not None and self.process.poll() is not None:
+                    break
+                time.sleep(0.02)
+        raise AssertionError(f"no daemon came up:\n{self.log_tail()}")
+
+    def kill(self) -> None:
+        """kill -9, as the out-of-memory killer or an impatient person would."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
+
+    def destroy(self) -> None:
+        """End the daemon and every process that carries this home in its environment."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        deadline = time.monotonic() + 20
+        while (left := self.processes()) and time.monotonic() < deadline:
+            for process in left:
+                try:
+                    process.kill()
+                except psutil.NoSuchProcess:
+                    continue
+            time.sleep(0.02)
+
+    def processes(self) -> list[psutil.Process]:
+        """Every live process that belongs to this home."""
+        found = []
+        mark = str(self.home.root)
+        for process in psutil.process_iter():
+            try:
+                if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                    continue
+                environ = process.environ()
+                words = process.cmdline()
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+            own = environ.get("KAPELLE_HOME") == mark
+            run = environ.get("KAPELLE_RUN_DIR", "").startswith(mark + "/")
+            if own or run or any(word.startswith(mark + "/runner/") for word in words):
+                found.append(process)
+        return found
+
+    def log_tail(self) -> str:
+        return self.home.log.read_text(encoding="utf-8", errors="replace")[-4000:]
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        timeout_s: float = 60,
+    ) -> tuple[http.client.HTTPResponse, bytes]:
+        connection = _UnixConnection(self.home.socket, timeout_s)
+        try:
+            data = None if body is None else json.dumps(body).encode()
+            kind = {"Content-Type": "application/json"} if data is not None else {}
+            target = path if path.startswith("/healthz") else f"/api/v1{path}"
+            connection.request(method, target, data, kind | (headers or {}))
+            response = connection.getresponse()
+            return response, response.read()
+        finally:
+            connection.close()
+
+    def call(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Any:
+        response, data = self.request(method, path, body, headers)
+        if response.status >= 400:
+            raise ApiError(response.status, json.loads(data))
+        return json.loads(data) if data else None
+
+    def get(self, path: str) -> Any:
+        return self.call("GET", path)
+
+    def post(self, path: str, body: Any = None) -> Any:
+        return self.call("POST", path, body)
+
+    def submit(self, prompt: str, directory: Path | str = "/tmp", **spec: Any) -> str:
+        values = {"prompt": prompt, "directory": str(directory), "agent": "rehearsal", **spec}
+        return str(self.post("/tasks", values)["id"])
+
+    def play(self, steps: str, directory: Path | str = "/tmp", **spec: Any) -> str:
+        """Submit a rehearsal whose part is given as TOML `[[do]]` steps."""
+        return self.submit(f"Play.\n```rehearsal\n{steps}\n```\n", directory, **spec)
+
+    def task(self, task_id: str) -> Any:
+        return self.get(f"/tasks/{task_id}")
+
+    def wait(self, task_id: str, timeout_s: float = 60) -> Any:
+        """The task when it has ended or waits for a person."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            task = self.get(f"/tasks/{task_id}/wait?timeout_s=5")
+            if task["status"] in _FINAL or task["waiting_for"] == "input":
+                return task
+        raise AssertionError(f"{task_id} did not end: {task}\n{self.log_tail()}")
+
+    def wait_for_status(self, task_id: str, status: str, timeout_s: float = 30) -> Any:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            task = self.task(task_id)
+            if task["status"] == status:
+                return task
+            time.sleep(0.02)
+        raise AssertionError(f"{task_id} never was {status}: {task}")
+
+    def output(self, task_id: str, stream: str = "out", attempt: int | None = None) -> bytes:
+        """Every byte of a stream, read in pages."""
+        found, offset = [], 0
+        number = f"&attempt={attempt}" if attempt else ""
+        while True:
+            path = f"/tasks/{task_id}/output?stream={stream}&offset={offset}&limit=8000000{number}"
+            response, data = self.request("GET", path)
+            assert response.status == 200, data
+            found.append(data)
+            offset = int(response.headers["X-Next-Offset"])
+            if not data:
+                return b"".join(found)
+
+    def cli(
+        self,
+        *arguments: str,
+        input: str | None = None,
+        check: bool = False,
+        cwd: Path | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the real command line against this home."""
+        command: Sequence[str] = [sys.executable, "-m", "kapelle", *arguments]
+        return subprocess.run(
+            command,
+            env=self.env,
+            input=input,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=check,
+            cwd=cwd or "/",
+        )

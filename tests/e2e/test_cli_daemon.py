@@ -1,0 +1,177 @@
+"""The command line and the life of the daemon: started when needed, once, and stopped."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.instance import Instance
+
+COMMAND = [sys.executable, "-m", "kapelle"]
+
+
+@pytest.fixture
+def idle(tmp_path: Path) -> Iterator[Instance]:
+    """A home in which no daemon runs yet."""
+    instance = Instance(tmp_path / "home")
+    yield instance
+    instance.cli("stop", "--agents")
+    instance.destroy()
+
+
+def daemon_pid(kapelle: Instance) -> int:
+    return int(kapelle.home.lock.read_text(encoding="ascii"))
+
+
+def slow_lines(count: int) -> str:
+    steps = "".join(f'[[do]]\nsay = "line {n}"\n[[do]]\nsleep = 0.3\n' for n in range(count))
+    return f"Count.\n```rehearsal\n{steps}```"
+
+
+def follower(kapelle: Instance, prompt: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [*COMMAND, "run", "-f", "-a", "rehearsal", "--in-place", prompt],
+        env=kapelle.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd="/",
+    )
+    assert process.stdout is not None
+    return process
+
+
+def test_the_first_command_starts_a_daemon_and_stop_ends_it(idle: Instance) -> None:
+    nobody = idle.cli("stop")
+    assert (nobody.returncode, nobody.stderr) == (0, "no daemon is running\n")
+    assert "not running" in idle.cli("doctor").stdout
+    assert json.loads(idle.cli("list", "--json").stdout) == []
+    pid = daemon_pid(idle)
+    assert f"process {pid}" in idle.cli("doctor").stdout
+    assert idle.cli("list").returncode == 0
+    assert daemon_pid(idle) == pid
+    assert idle.cli("stop").returncode == 0
+    assert not idle.home.socket.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_twenty_at_once_start_one(idle: Instance) -> None:
+    commands = [
+        subprocess.Popen(
+            [*COMMAND, "list", "--json"],
+            env=idle.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(20)
+    ]
+    answers = [command.communicate(timeout=90) for command in commands]
+    assert [(out, err) for out, err in answers] == [(b"[]\n", b"")] * 20
+    daemons = [p for p in idle.processes() if p.cmdline()[-1:] == ["kapelle.daemon"]]
+    assert len(daemons) == 1
+
+
+def test_a_daemon_that_cannot_start_says_why(idle: Instance) -> None:
+    idle.home.root.mkdir(parents=True)
+    idle.home.config.write_text("default_agent = \n", encoding="utf-8")
+    done = idle.cli("list")
+    assert done.returncode == 2
+    assert "config.toml is not valid TOML" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert idle.cli("doctor").returncode == 1
+
+
+def test_following_and_waiting_survive_a_crash_of_the_daemon(idle: Instance) -> None:
+    process = follower(idle, slow_lines(12))
+    assert process.stdout is not None
+    task_id = process.stdout.readline().strip()
+    waiting = subprocess.Popen(
+        [*COMMAND, "wait", task_id], env=idle.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout.readline() == "line 0\n"
+    os.kill(daemon_pid(idle), 9)
+    rest, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert rest.splitlines()[:11] == [f"line {n}" for n in range(1, 12)]
+    waiting.communicate(timeout=60)
+    assert waiting.returncode == 0
+
+
+def test_a_stopped_daemon_is_not_brought_back_by_who_watches(idle: Instance) -> None:
+    process = follower(idle, slow_lines(4))
+    assert process.stdout is not None
+    task_id = process.stdout.readline().strip()
+    process.stdout.readline()
+    idle.cli("stop", check=True)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert f"kapelle logs -f {task_id}" in said
+    assert not idle.home.socket.exists()
+    assert idle.cli("wait", task_id).returncode == 0
+
+
+def test_stop_leaves_agents_alone_unless_asked(idle: Instance) -> None:
+    run = ["run", "-a", "rehearsal", "--in-place", "```rehearsal\n[[do]]\nhang = true\n```"]
+    task_id = idle.cli(*run, check=True).stdout.strip()
+    deadline = time.monotonic() + 30
+    while '"running"' not in idle.cli("status", task_id, "--json").stdout:
+        assert time.monotonic() < deadline
+    idle.cli("stop", check=True)
+    assert '"running"' in idle.cli("status", task_id, "--json").stdout
+    idle.cli("stop", "--agents", check=True)
+    assert '"cancelled"' in idle.cli("status", task_id, "--json").stdout
+
+
+def test_a_url_and_its_token(idle: Instance) -> None:
+    idle.cli("list", check=True)
+    url = json.loads(idle.home.info.read_text(encoding="utf-8"))["url"]
+    idle.env["KAPELLE_URL"] = url
+    assert idle.cli("list", "--json").stdout == "[]\n"
+    idle.env["KAPELLE_TOKEN"] = "wrong"
+    refused = idle.cli("list", "--json")
+    assert refused.returncode == 2
+    assert json.loads(refused.stderr)["error"]["code"] == "unauthorized"
+    idle.env["KAPELLE_URL"] = "http://127.0.0.1:1"
+    assert "Nothing answers" in idle.cli("list").stderr
+    del idle.env["KAPELLE_URL"], idle.env["KAPELLE_TOKEN"]
+
+
+def test_backup_login_and_agents(idle: Instance) -> None:
+    assert Path(idle.cli("backup", check=True).stdout.strip()).exists()
+    assert idle.cli("login", check=True).stdout.startswith("http://127.0.0.1:")
+    names = [agent["name"] for agent in json.loads(idle.cli("agents", "--json").stdout)]
+    assert "rehearsal" in names
+
+
+def test_serve_runs_in_the_foreground(idle: Instance) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "serve", "--port", "0", "--json"],
+        env=idle.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    assert json.loads(process.stdout.readline())["pid"] == process.pid
+    idle.await_ready()
+    assert daemon_pid(idle) == process.pid
+    idle.cli("stop", check=True)
+    assert process.wait(30) == 0
+    process.stdout.close()
+
+
+def test_a_closed_pipe_is_no_error(idle: Instance) -> None:
+    idle.cli("config", "set", "agents.sh.command", '["sh", "-c", "{prompt}"]', check=True)
+    run = ["run", "-a", "sh", "--in-place", "seq 1 100000"]
+    task_id = idle.cli(*run, check=True).stdout.strip()
+    idle.cli("wait", task_id, check=True)
+    shell = f"{sys.executable} -m kapelle logs {task_id} | head -n 1"
+    done = subprocess.run(
+        ["sh", "-c", shell], env=idle.env, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("1\n", "")

@@ -1,0 +1,231 @@
+"""The command line against a real daemon: what it prints, where, and with which exit code."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.instance import Instance
+from tests.e2e.repositories import git, make_repository
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    """One daemon for all these tests, whose default agent is a shell."""
+    instance = Instance(tmp_path_factory.mktemp("cli") / "home")
+    instance.cli("config", "set", "agents.sh.command", '["sh", "-c", "{prompt}"]', check=True)
+    instance.cli("config", "set", "default_agent", "sh", check=True)
+    instance.start()
+    yield instance
+    instance.destroy()
+
+
+def run(kapelle: Instance, prompt: str, *options: str, cwd: Path | None = None) -> str:
+    done = kapelle.cli("run", "--in-place", prompt, *options, check=True, cwd=cwd)
+    return done.stdout.strip()
+
+
+def task_of(kapelle: Instance, task_id: str) -> Any:
+    return json.loads(kapelle.cli("status", task_id, "--json", check=True).stdout)
+
+
+def test_the_id_stands_alone_on_stdout(shared: Instance) -> None:
+    done = shared.cli("run", "--in-place", "true")
+    assert done.returncode == 0
+    assert done.stdout.startswith("task_")
+    assert done.stdout.count("\n") == 1
+
+
+def test_json_of_run_status_and_list(shared: Instance) -> None:
+    made = json.loads(shared.cli("run", "--in-place", "echo hi", "--tag", "t1", "--json").stdout)
+    assert shared.cli("wait", made["id"]).returncode == 0
+    task = task_of(shared, made["id"][:20])
+    assert task["id"] == made["id"]
+    assert task["status"] == "completed"
+    assert task["result"] == "hi"
+    listed = json.loads(shared.cli("list", "--tag", "t1", "--json").stdout)
+    assert [found["id"] for found in listed] == [made["id"]]
+
+
+def test_list_is_newest_first_and_filtered(shared: Instance) -> None:
+    ids = [run(shared, "true", "--project", "order") for _ in range(3)]
+    shared.cli("wait", *ids, check=True)
+    found = json.loads(shared.cli("list", "--project", "order", "--json").stdout)
+    assert [task["id"] for task in found] == ids[::-1]
+    assert len(json.loads(shared.cli("list", "--limit", "2", "--json").stdout)) == 2
+    options = ["--project", "order", "--status", "failed", "--json"]
+    assert json.loads(shared.cli("list", *options).stdout) == []
+    text = shared.cli("list", "--project", "order").stdout
+    assert all(task_id in text for task_id in ids)
+
+
+def test_following_shows_the_output_and_ends_with_the_task(shared: Instance) -> None:
+    done = shared.cli("run", "--in-place", "-f", "echo one; sleep 0.3; echo two")
+    task_id, *lines = done.stdout.splitlines()
+    assert task_id.startswith("task_")
+    assert lines == ["one", "two"]
+    assert done.returncode == 0
+    assert f"{task_id} completed" in done.stderr
+
+
+def test_following_failed_work_exits_with_1(shared: Instance) -> None:
+    done = shared.cli("run", "--in-place", "-f", "exit 3")
+    assert done.returncode == 1
+    assert "exited with code 3" in done.stderr
+
+
+def test_following_as_json_is_one_object_per_line(shared: Instance) -> None:
+    done = shared.cli("run", "--in-place", "-f", "--json", "echo hi")
+    first, *events, last = [json.loads(line) for line in done.stdout.splitlines()]
+    assert first["id"].startswith("task_")
+    assert {"event": "text", "text": "hi"} in events
+    assert last["event"] == "end"
+    assert last["task"]["id"] == first["id"]
+
+
+def test_a_question_exits_with_3_and_the_answer_goes_on(shared: Instance, tmp_path: Path) -> None:
+    prompt = """Ask.
+```rehearsal
+[[rule]]
+attempt = 1
+do = [{ ask = "Which one?" }]
+[[rule]]
+do = [{ result = "That one." }]
+```"""
+    options = ["-a", "rehearsal", "--in-place", "-C", str(tmp_path)]
+    done = shared.cli("run", "-f", *options, input=prompt)
+    assert done.returncode == 3
+    task_id = done.stdout.splitlines()[0]
+    assert "Question: Which one?" in done.stdout
+    assert "kapelle resume" in shared.cli("status", task_id).stdout
+    assert shared.cli("wait", task_id).returncode == 3
+    assert shared.cli("resume", task_id, "the first").stdout.strip() == task_id
+    assert shared.cli("wait", task_id).returncode == 0
+    log = shared.cli("logs", task_id).stdout
+    assert log.endswith("── attempt 2 ──\nResult: That one.\n")
+
+
+def test_prompts_from_stdin_and_from_a_file(shared: Instance, tmp_path: Path) -> None:
+    (tmp_path / "prompt").write_text("echo from the file", encoding="utf-8")
+    piped = shared.cli("run", "--in-place", "-f", "-", input="echo from the pipe")
+    assert "from the pipe" in piped.stdout
+    file = shared.cli("run", "--in-place", "-f", "--prompt-file", str(tmp_path / "prompt"))
+    assert "from the file" in file.stdout
+
+
+def test_a_prompt_over_a_megabyte_is_refused(shared: Instance) -> None:
+    done = shared.cli("run", "-", input="x" * 1_000_001)
+    assert done.returncode == 2
+    assert "larger than 1 MB" in done.stderr
+    assert done.stdout == ""
+
+
+def test_the_environment_is_passed_by_value_and_by_name(shared: Instance) -> None:
+    shared.env["MINE"] = "from here"
+    done = shared.cli("run", "--in-place", "-f", "--env", "A=b", "--env", "MINE", 'echo "$A $MINE"')
+    assert "b from here" in done.stdout
+
+
+def test_raw_logs_are_the_bytes_as_written(shared: Instance) -> None:
+    task_id = run(shared, r"printf 'a\033[31mb\r\nlast'; echo oops >&2")
+    shared.cli("wait", task_id, check=True)
+    assert shared.cli("logs", task_id).stdout == "ab\nlast\n! oops\n"
+    raw = ["logs", "--raw", task_id]
+    assert shared.cli(*raw).stdout.encode() == b"a\x1b[31mb\nlast"  # text mode joins \r\n
+    assert shared.cli(*raw, "--tail", "1").stdout == "last"
+    assert shared.cli(*raw, "--stream", "err").stdout == "oops\n"
+
+
+def test_hostile_text_never_reaches_the_terminal(shared: Instance) -> None:
+    task_id = run(shared, r"printf '\033]0;evil\007\033[2Jok\n'; exit 1", "--title", "t\u202eitle")
+    shared.cli("wait", task_id)
+    for arguments in (["status", task_id], ["logs", task_id], ["list"], ["events"]):
+        shown = shared.cli(*arguments)
+        assert "\x1b" not in shown.stdout + shown.stderr
+        assert "\u202e" not in shown.stdout + shown.stderr
+
+
+def test_waiting_for_several_and_giving_up(shared: Instance) -> None:
+    good, bad, slow = run(shared, "true"), run(shared, "false"), run(shared, "sleep 60")
+    assert shared.cli("wait", good).returncode == 0
+    assert shared.cli("wait", good, bad).returncode == 1
+    done = shared.cli("wait", good, slow, "--timeout", "0.5s", "--json")
+    assert done.returncode == 2
+    assert [task["status"] for task in json.loads(done.stdout)] == ["completed", "running"]
+    assert "time is up" in done.stderr
+    cancelled = shared.cli("cancel", slow, "--reason", "enough")
+    assert cancelled.stdout.split() == [slow, "cancelled"]
+    assert "enough" in task_of(shared, slow)["reason"]
+
+
+def test_a_retry_is_a_new_attempt(shared: Instance, tmp_path: Path) -> None:
+    task_id = run(shared, "test -e flag || { touch flag; exit 1; }", cwd=tmp_path)
+    assert shared.cli("wait", task_id).returncode == 1
+    assert shared.cli("retry", task_id).stdout.strip() == task_id
+    assert shared.cli("wait", task_id).returncode == 0
+    assert [attempt["number"] for attempt in task_of(shared, task_id)["attempts"]] == [1, 2]
+
+
+def test_from_worktree_to_merge_and_archive(shared: Instance, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository")
+    arguments = ["echo new > new.txt", "--check", "test -s new.txt", "--check", "diff_not_empty"]
+    task_id = shared.cli("run", *arguments, cwd=repository).stdout.strip()
+    assert shared.cli("wait", task_id).returncode == 0
+    assert "verified   2 of 2 checks passed" in shared.cli("status", task_id).stdout
+    assert "+new" in shared.cli("diff", task_id).stdout
+    assert "new.txt" in shared.cli("diff", task_id, "--stat").stdout
+    merged = shared.cli("merge", task_id)
+    assert merged.stdout.strip() == git(repository, "rev-parse", "main")
+    assert "already" in shared.cli("merge", task_id).stderr
+    assert shared.cli("archive", task_id).stdout.split() == [task_id, "archived"]
+    assert task_id not in shared.cli("list", "--limit", "1000", "--json").stdout
+    assert task_id in shared.cli("list", "--all", "--limit", "1000", "--json").stdout
+
+
+def test_a_merge_conflict_exits_with_1(shared: Instance, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository")
+    ids = [
+        shared.cli("run", f"echo {word} > README.md", cwd=repository).stdout.strip()
+        for word in ("one", "two")
+    ]
+    assert shared.cli("wait", *ids).returncode == 0
+    assert shared.cli("merge", ids[0]).returncode == 0
+    refused = shared.cli("merge", ids[1], "--json")
+    assert refused.returncode == 1
+    assert json.loads(refused.stderr)["error"]["code"] == "merge_conflict"
+
+
+def test_the_history(shared: Instance) -> None:
+    task_id = run(shared, "true")
+    shared.cli("wait", task_id, check=True)
+    lines = shared.cli("events", "--task", task_id, "--json").stdout.splitlines()
+    events = [json.loads(line) for line in lines]
+    assert [event["kind"] for event in events][0] == "task.created"
+    assert {event["task_id"] for event in events} == {task_id}
+    after = shared.cli("events", "--task", task_id, "--after", str(events[0]["seq"]))
+    assert len(after.stdout.splitlines()) == len(events) - 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["status", "zzzz"], "kapelle list"),
+        (["status", ""], "kapelle list"),
+        (["run", "x", "-a", "nobody"], "nobody"),
+        (["run", "x", "-C", "/no/such"], "/no/such"),
+        (["run", "x", "--timeout", "soon"], "10m"),
+        (["lsit"], "kapelle list"),
+        (["run", "x", "--agnet", "sh"], "--agent"),
+        (["logs", "task_0", "--tail", "x"], "--tail"),
+    ],
+)
+def test_errors_say_what_to_do(shared: Instance, arguments: list[str], words: str) -> None:
+    done = shared.cli(*arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("kapelle: ")
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads(shared.cli(*arguments, "--json").stderr)["error"]["message"]

@@ -1,0 +1,132 @@
+"""The command line in a terminal: live progress, colours, and an interrupt."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.instance import Instance
+
+
+class Terminal:
+    """A command whose three streams are a terminal."""
+
+    def __init__(self, kapelle: Instance, *arguments: str) -> None:
+        self._master, slave = pty.openpty()
+        environment = {**kapelle.env, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "30"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "kapelle", *arguments],
+            env=environment,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            cwd="/",
+        )
+        os.close(slave)
+        self.shown = ""
+
+    def read_until(self, text: str, timeout_s: float = 30) -> str:
+        """Everything shown so far, once the text is in it."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self.shown and self._read(deadline):
+            pass
+        assert text in self.shown, self.shown
+        return self.shown
+
+    def finish(self, timeout_s: float = 30) -> int:
+        deadline = time.monotonic() + timeout_s
+        while self._read(deadline):
+            pass
+        return self.process.wait(timeout_s)
+
+    def _read(self, deadline: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], max(deadline - time.monotonic(), 0))
+        try:
+            block = os.read(self._master, 65536) if ready else b""
+        except OSError:
+            block = b""
+        self.shown += block.decode("utf-8", "replace")
+        return bool(block)
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        os.close(self._master)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    instance = Instance(tmp_path_factory.mktemp("terminal") / "home")
+    instance.cli("config", "set", "agents.sh.command", '["sh", "-c", "{prompt}"]', check=True)
+    instance.cli("config", "set", "default_agent", "sh", check=True)
+    instance.start()
+    yield instance
+    instance.destroy()
+
+
+@pytest.fixture
+def terminals(shared: Instance) -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()
+
+
+def opened(terminals: list[Terminal], kapelle: Instance, *arguments: str) -> Terminal:
+    terminals.append(Terminal(kapelle, *arguments))
+    return terminals[-1]
+
+
+def test_following_shows_live_progress(shared: Instance, terminals: list[Terminal]) -> None:
+    prompt = r"echo first; sleep 2.5; printf '\033]0;evil\007last\n'; exit 1"
+    terminal = opened(terminals, shared, "run", "-f", "--in-place", prompt)
+    terminal.read_until("first")
+    terminal.read_until("running")
+    assert terminal.finish() == 1
+    assert "last" in terminal.shown
+    assert "evil" not in terminal.shown.partition("last")[2]
+    assert "\x1b]0;" not in terminal.shown
+    assert "kapelle retry" in terminal.shown
+
+
+def test_an_interrupt_ends_only_the_watching(shared: Instance, terminals: list[Terminal]) -> None:
+    terminal = opened(terminals, shared, "run", "-f", "--in-place", "echo begun; sleep 60")
+    task_id = terminal.read_until("begun").split()[0]
+    terminal.process.send_signal(2)
+    assert terminal.finish() == 130
+    assert "goes on in the background" in terminal.shown
+    assert f"kapelle cancel {task_id}" in " ".join(terminal.shown.split())
+    assert shared.task(task_id)["status"] == "running"
+    assert shared.cli("cancel", task_id).returncode == 0
+
+
+def test_waiting_shows_every_task(shared: Instance, terminals: list[Terminal]) -> None:
+    ids = [
+        shared.cli("run", "--in-place", "sleep 2", "--title", f"number {n}").stdout.strip()
+        for n in range(2)
+    ]
+    terminal = opened(terminals, shared, "wait", *ids)
+    terminal.read_until("number 0")
+    terminal.read_until("number 1")
+    assert terminal.finish() == 0
+    assert all(f"{task_id}  completed" in terminal.shown for task_id in ids)
+
+
+def test_colours_only_where_they_are_wanted(shared: Instance, terminals: list[Terminal]) -> None:
+    task_id = shared.cli("run", "--in-place", "true").stdout.strip()
+    shared.cli("wait", task_id, check=True)
+    coloured = opened(terminals, shared, "status", task_id)
+    assert coloured.finish() == 0
+    assert "\x1b[32mcompleted" in coloured.shown
+    shared.env["NO_COLOR"] = "1"
+    plain = opened(terminals, shared, "status", task_id)
+    assert plain.finish() == 0
+    assert "\x1b" not in plain.shown
+    del shared.env["NO_COLOR"]

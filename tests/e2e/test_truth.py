@@ -1,0 +1,157 @@
+"""A status says what happened: nothing ends as completed that was not."""
+
+import signal
+from pathlib import Path
+
+from tests.e2e.instance import Instance
+
+
+def test_an_agent_that_reports_success_and_passes_its_checks_is_completed(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    task = kapelle.wait(kapelle.play('[[do]]\nsay = "hello"', tmp_path, checks=["true"]))
+    assert task["status"] == "completed"
+    assert task["attempts"][0]["exit"] == {"kind": "exited", "code": 0, "signal": None}
+    assert task["attempts"][0]["claimed"] == "success"
+    assert task["checks"] == [task["checks"][0] | {"name": "true", "passed": True}]
+
+
+def test_an_agent_killed_by_sigkill_is_failed_never_completed(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    task = kapelle.wait(kapelle.play('[[do]]\ncrash = "KILL"', tmp_path))
+    assert task["status"] == "failed"
+    assert "SIGKILL" in task["reason"]
+    exit = task["attempts"][0]["exit"]
+    assert exit == {"kind": "signaled", "code": None, "signal": signal.SIGKILL}
+
+
+def test_an_agent_that_says_done_but_fails_its_check_is_failed(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    task = kapelle.wait(
+        kapelle.play('[[do]]\nresult = "All done!"', tmp_path, checks=["echo broken; exit 3"])
+    )
+    assert task["status"] == "failed"
+    assert task["attempts"][0]["claimed"] == "success"
+    assert task["result"] == "All done!"
+    assert task["checks"][0]["passed"] is False
+    assert task["checks"][0]["output"] == "broken\n[exit code 3]"
+
+
+def test_an_agent_that_changed_nothing_does_not_pass_diff_not_empty(
+    kapelle: Instance, repository: Path
+) -> None:
+    lazy = kapelle.play('[[do]]\nresult = "done"', repository, checks=["diff_not_empty"])
+    busy = kapelle.play(
+        '[[do]]\nwrite = "new.txt"\ncontent = "x"', repository, checks=["diff_not_empty"]
+    )
+    assert kapelle.wait(lazy)["checks"][0]["output"] == "The agent changed nothing."
+    assert kapelle.wait(lazy)["status"] == "failed"
+    assert kapelle.wait(busy)["status"] == "completed"
+
+
+def test_errors_in_the_output_fail_the_check_for_them(kapelle: Instance, tmp_path: Path) -> None:
+    part = '[[do]]\nprint = "fine\\nError: it broke\\n"'
+    task = kapelle.wait(kapelle.play(part, tmp_path, checks=["no_error_in_output"]))
+    assert task["status"] == "failed"
+    assert task["checks"][0]["output"] == "Error: it broke"
+    clean = kapelle.play(
+        '[[do]]\nprint = "no errors here\\n"', tmp_path, checks=["no_error_in_output"]
+    )
+    assert kapelle.wait(clean)["status"] == "completed"
+
+
+def test_a_check_that_prints_5_mb_and_exits_0_passes(kapelle: Instance, tmp_path: Path) -> None:
+    check = "head -c 5000000 /dev/zero | tr '\\0' x; echo; echo the end"
+    task = kapelle.wait(kapelle.play('[[do]]\nsay = "hi"', tmp_path, checks=[check]))
+    assert task["status"] == "completed"
+    assert task["checks"][0]["output"].endswith("the end")
+    assert len(task["checks"][0]["output"]) < 50_000
+
+
+def test_a_check_that_hangs_is_ended_by_its_own_timeout(kapelle: Instance, tmp_path: Path) -> None:
+    check = {"command": "sleep 600", "timeout_s": 0.5}
+    task = kapelle.wait(kapelle.play('[[do]]\nsay = "hi"', tmp_path, checks=[check]))
+    assert task["status"] == "failed"
+    assert "timed out after 0.5 s" in task["checks"][0]["output"]
+
+
+def test_a_timeout_ends_the_agent_and_says_so(kapelle: Instance, tmp_path: Path) -> None:
+    task = kapelle.wait(kapelle.play("[[do]]\nhang = true", tmp_path, timeout_s=0.5))
+    assert task["status"] == "failed"
+    assert task["reason"] == "timed out after 0.5 s"
+
+
+def test_an_agent_that_asks_waits_for_a_person_and_goes_on_with_the_answer(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    part = """
+[[rule]]
+attempt = 1
+[[rule.do]]
+ask = "Which colour?"
+[[rule]]
+match = "blue"
+[[rule.do]]
+result = "Painted it blue."
+"""
+    task_id = kapelle.play(part, tmp_path)
+    task = kapelle.wait(task_id)
+    assert (task["status"], task["waiting_for"]) == ("waiting", "input")
+    assert "Which colour?" in task["reason"]
+    kapelle.post(f"/tasks/{task_id}/resume", {"message": "blue"})
+    task = kapelle.wait_for_status(task_id, "completed")
+    assert task["result"] == "Painted it blue."
+    assert [attempt["mode"] for attempt in task["attempts"]] == ["fresh", "resume"]
+
+
+def test_a_rate_limit_waits_for_its_reset_without_spending_a_try(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    part = """
+[[rule]]
+attempt = 1
+[[rule.do]]
+rate_limit = { reset_in_s = 2 }
+[[rule]]
+[[rule.do]]
+result = "done"
+"""
+    task_id = kapelle.play(part, tmp_path)
+    task = kapelle.wait_for_status(task_id, "waiting")
+    assert task["waiting_for"] == "rate_limit"
+    assert task["not_before"]
+    assert kapelle.wait(task_id)["status"] == "completed"
+    assert len(kapelle.task(task_id)["attempts"]) == 2
+
+
+def test_a_retry_policy_tries_again_with_backoff_and_then_gives_up(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    retry = {"policy": "same", "max_attempts": 3, "delay_s": 0.1, "max_delay_s": 0.2}
+    flaky = """
+[[rule]]
+attempt = [1, 2]
+[[rule.do]]
+fail = "not yet"
+[[rule]]
+[[rule.do]]
+result = "third time lucky"
+"""
+    lucky = kapelle.play(flaky, tmp_path, retry=retry)
+    never = kapelle.play('[[do]]\nfail = "never"', tmp_path, retry=retry)
+    task = kapelle.wait(lucky)
+    assert task["status"] == "completed"
+    assert [a["status"] for a in task["attempts"]] == ["failed", "failed", "completed"]
+    task = kapelle.wait(never)
+    assert (task["status"], len(task["attempts"])) == ("failed", 3)
+    assert "never" in task["reason"]
+
+
+def test_an_agent_whose_program_is_missing_is_refused_with_what_to_do(kapelle: Instance) -> None:
+    kapelle.cli("config", "set", "agents.ghost.command", '["no-such-program", "{prompt}"]')
+    done = kapelle.cli("run", "hello", "--agent", "ghost")
+    assert done.returncode == 2
+    assert "no-such-program" in done.stderr or "not installed" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,187 @@
+"""Worktrees and merging as a user sees them, also in a repository that means harm."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.instance import ApiError, Instance
+from tests.e2e.repositories import git, make_repository
+
+_WRITE = '[[do]]\nwrite = "{name}"\ncontent = "{content}"'
+
+
+def _write(name: str, content: str = "x") -> str:
+    return _WRITE.format(name=name, content=content)
+
+
+def test_a_worktree_keeps_the_users_checkout_untouched_until_the_merge(
+    kapelle: Instance, repository: Path
+) -> None:
+    (repository / "uncommitted.txt").write_text("mine", encoding="utf-8")
+    task_id = kapelle.play(_write("new.txt", "theirs"), repository)
+    task = kapelle.wait(task_id)
+    assert task["workspace"]["kind"] == "worktree"
+    assert task["workspace"]["branch"] == f"kapelle/{task_id}"
+    assert not (repository / "new.txt").exists()
+    assert git(repository, "status", "--porcelain") == "?? uncommitted.txt"
+    diff = kapelle.get(f"/tasks/{task_id}/diff")
+    assert diff["files"] == ["new.txt"]
+    assert "+theirs" in diff["patch"]
+    done = kapelle.cli("merge", task_id, "--json")
+    assert done.returncode == 0, done.stderr
+    merged = json.loads(done.stdout)
+    assert merged["base"] == "main"
+    assert git(repository, "merge-base", "--is-ancestor", merged["commit"], "main") == ""
+    assert (repository / "new.txt").read_text(encoding="utf-8") == "theirs"
+    assert (repository / "uncommitted.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_only_completed_work_is_merged(kapelle: Instance, repository: Path) -> None:
+    task_id = kapelle.play(_write("a.txt"), repository, checks=["false"])
+    kapelle.wait(task_id)
+    with pytest.raises(ApiError) as caught:
+        kapelle.post(f"/tasks/{task_id}/merge")
+    assert caught.value.status == 409
+    assert "only verified work" in caught.value.body["error"]["message"]
+
+
+def test_a_conflict_is_named_and_leaves_the_base_as_it_was(
+    kapelle: Instance, repository: Path
+) -> None:
+    tasks = [kapelle.play(_write("same.txt", str(number)), repository) for number in range(2)]
+    for task_id in tasks:
+        assert kapelle.wait(task_id)["status"] == "completed"
+    kapelle.post(f"/tasks/{tasks[0]}/merge")
+    before = git(repository, "rev-parse", "main")
+    with pytest.raises(ApiError) as caught:
+        kapelle.post(f"/tasks/{tasks[1]}/merge")
+    assert caught.value.body["error"]["code"] == "merge_conflict"
+    assert "same.txt" in caught.value.body["error"]["message"]
+    assert git(repository, "rev-parse", "main") == before
+    assert git(repository, "status", "--porcelain") == ""
+
+
+def test_files_are_copied_and_linked_in_and_a_setup_command_runs_first(
+    kapelle: Instance, repository: Path
+) -> None:
+    (repository / ".env").write_text("A=1", encoding="utf-8")
+    (repository / "node_modules").mkdir()
+    (repository / "node_modules" / "left-pad.js").write_text("pad", encoding="utf-8")
+    (repository / ".kapelle").mkdir()
+    (repository / ".kapelle" / "config.toml").write_text(
+        '[workspace]\ncopy = [".env"]\nlink = ["node_modules"]\nsetup = "echo ready > setup.txt"\n',
+        encoding="utf-8",
+    )
+    part = '[[do]]\nrun = "cat .env node_modules/left-pad.js setup.txt"\n[[do]]\nwrite = "w"\ncontent = "1"'
+    task = kapelle.wait(kapelle.play(part, repository))
+    assert task["status"] == "completed", task["reason"]
+    assert sorted(kapelle.get(f"/tasks/{task['id']}/diff")["files"]) == ["setup.txt", "w"]
+
+
+def test_a_failing_setup_command_fails_the_task_with_its_words(
+    kapelle: Instance, repository: Path
+) -> None:
+    (repository / ".kapelle").mkdir()
+    (repository / ".kapelle" / "config.toml").write_text(
+        '[workspace]\nsetup = "echo no compiler >&2; exit 4"\n', encoding="utf-8"
+    )
+    task = kapelle.wait(kapelle.play(_write("a"), repository))
+    assert task["status"] == "failed"
+    assert "exit code 4" in task["reason"]
+    assert "no compiler" in task["reason"]
+    assert task["attempts"][0]["exit"]["kind"] == "not_started"
+
+
+def test_names_that_look_like_options_or_shell_code_are_harmless(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    canary = tmp_path / "canary"
+    evil = f"--upload-pack=touch${{IFS}}{canary}"
+    repository = make_repository(
+        tmp_path / f"$(touch {canary}) -rf", {"--help": "x", "-x y'\"": "z"}
+    )
+    git(repository, "update-ref", f"refs/heads/{evil}", "HEAD")
+    task_id = kapelle.play(
+        _write("--option; touch canary"),
+        repository,
+        base=evil,
+        title=f"--title $(touch {canary}) `touch {canary}`",
+        tags=["--tag", "; touch canary"],
+    )
+    task = kapelle.wait(task_id)
+    assert task["status"] == "completed", task["reason"]
+    assert task["workspace"]["base"] == evil
+    kapelle.post(f"/tasks/{task_id}/merge")
+    assert "--option; touch canary" in git(
+        repository, "ls-tree", "--name-only", f"refs/heads/{evil}"
+    )
+    assert kapelle.cli("list", "--tag", "--tag").returncode in {0, 2}
+    for wrong in ("--exec=touch canary", "no-such-branch", "main..main", "-"):
+        failed = kapelle.wait(kapelle.play(_write("a"), repository, base=wrong))
+        assert failed["status"] == "failed"
+    assert not canary.exists()
+    assert [path for path in tmp_path.rglob("canary") if ".git" not in path.parts] == []
+
+
+def test_hooks_and_filters_in_the_repository_run_nothing_of_ours(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    repository = make_repository(
+        tmp_path / "repository", {".gitattributes": "* filter=evil diff=evil\n"}
+    )
+    canary = tmp_path / "canaries"
+    canary.mkdir()
+    plant = f"""
+import os, pathlib, subprocess
+common = subprocess.run(["git", "rev-parse", "--git-common-dir"], capture_output=True, text=True).stdout.strip()
+config = pathlib.Path(common, "config")
+hooks = pathlib.Path(common, "evil-hooks")
+hooks.mkdir()
+for name in ("post-checkout", "pre-commit", "post-commit", "reference-transaction", "post-merge",
+             "post-index-change", "pre-merge-commit", "commit-msg", "prepare-commit-msg"):
+    hook = hooks / name
+    hook.write_text("#!/bin/sh\\ntouch {canary}/hook-" + name + "\\n")
+    hook.chmod(0o755)
+config.write_text(config.read_text() + f'''
+[core]
+    hooksPath = {{hooks}}
+    fsmonitor = touch {canary}/fsmonitor
+    pager = touch {canary}/pager
+    editor = touch {canary}/editor
+[filter "evil"]
+    clean = touch {canary}/clean; cat
+    smudge = touch {canary}/smudge; cat
+[diff]
+    external = touch {canary}/external
+[diff "evil"]
+    textconv = touch {canary}/textconv; cat
+[merge "evil"]
+    driver = touch {canary}/driver
+[commit]
+    gpgSign = true
+[gpg]
+    program = touch {canary}/gpg
+''')
+pathlib.Path("work.txt").write_text("work")
+"""
+    script = tmp_path / "plant.py"
+    script.write_text(plant, encoding="utf-8")
+    task_id = kapelle.play(
+        f'[[do]]\nrun = "python3 {script}"', repository, checks=["diff_not_empty"]
+    )
+    task = kapelle.wait(task_id)
+    assert task["status"] == "completed", task["reason"]
+    for path in canary.iterdir():
+        path.unlink()  # the agent's own git may have run some
+    kapelle.get(f"/tasks/{task_id}/diff")
+    second = kapelle.play(_write("more.txt"), repository)
+    assert kapelle.wait(second)["status"] == "completed"
+    kapelle.post(f"/tasks/{second}/requeue")
+    kapelle.wait(second)
+    kapelle.post(f"/tasks/{task_id}/merge")
+    kapelle.post(f"/tasks/{second}/merge")
+    kapelle.post(f"/tasks/{task_id}/archive")
+    assert list(canary.iterdir()) == []
+    git(repository, "-c", "commit.gpgSign=false", "status")
+    assert list(canary.iterdir()) != [], "the traps would have worked on a careless caller"

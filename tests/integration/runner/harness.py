@@ -1,0 +1,108 @@
+"""What the runner's tests share: launches, patience, and a look at what is left running."""
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from kapelle.runner.launch import Launch
+
+PYTHON = sys.executable
+
+
+def launch(run_dir: Path, argv: list[str], **changes: Any) -> Launch:
+    """A launch with the usual settings."""
+    settings: dict[str, Any] = {
+        "cwd": run_dir.parent,
+        "env": {"PATH": os.environ["PATH"]},
+        "stdin": None,
+        "timeout_s": None,
+        "grace_s": 1.0,
+        "redact": (),
+        "label": "test",
+    }
+    return Launch(run_dir=run_dir, argv=argv, **{**settings, **changes})
+
+
+def shell(run_dir: Path, script: str, **changes: Any) -> Launch:
+    return launch(run_dir, ["sh", "-c", script], **changes)
+
+
+def python(run_dir: Path, script: str, **changes: Any) -> Launch:
+    return launch(run_dir, [PYTHON, "-I", "-S", "-c", script], **changes)
+
+
+async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
+    """Wait for something that another process does."""
+    limit = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < limit, "it did not happen in time"
+        await asyncio.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def processes_of(directory: Path) -> list[psutil.Process]:
+    """Every living process that has this directory in its arguments or its environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            words = [*process.cmdline(), process.environ().get("KAPELLE_RUN_DIR", "")]
+        except psutil.Error:
+            continue
+        if any(str(directory) in word for word in words):
+            found.append(process)
+    return found
+
+
+def shims_of(home: Path) -> list[int]:
+    """The shims of a home: they are forks of its spawner, but not the spawner itself."""
+    spawned = {p.pid: p for p in processes_of(home) if "spawner.py" in " ".join(p.cmdline())}
+    return [pid for pid in spawned if os.getsid(pid) == pid and _is_shim(pid)]
+
+
+def _is_shim(pid: int) -> bool:
+    # Only a shim holds the logs of a run open.
+    names = set()
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            names.add(os.path.basename(os.readlink(file)))
+        except OSError:
+            continue
+    return "out.log" in names
+
+
+# Two processes that leave the session, ignore SIGTERM and hold stdout open.
+STUBBORN = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for number in range(2):
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            with open(sys.argv[1], "a") as file:
+                file.write(f"{os.getpid()}\\n")
+            time.sleep(1000)
+        os._exit(0)
+"""
+
+
+def stubborn(run_dir: Path, pids: Path, then: str, **changes: Any) -> Launch:
+    """An agent with stubborn grandchildren, which then does what is said."""
+    return launch(run_dir, [PYTHON, "-I", "-S", "-c", STUBBORN + then, str(pids)], **changes)
+
+
+def noted_pids(path: Path) -> list[int]:
+    return [int(line) for line in path.read_text("ascii").split()] if path.exists() else []

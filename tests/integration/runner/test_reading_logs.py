@@ -1,0 +1,64 @@
+"""Logs are read by offset, and lines are cut in bounded memory."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kapelle.runner.output import Line, LineSplitter, read, tail_offset, tail_text
+
+
+def test_reading_by_offset(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert read(log, 0, 10) == b""
+    log.write_bytes(b"0123456789")
+    assert read(log, 0, 4) == b"0123"
+    assert read(log, 8, 4) == b"89"
+    assert read(log, 20, 4) == b""
+
+
+@pytest.mark.parametrize("line", [b"x\n", b"word " * 5000 + b"\n", b"\n"])
+@pytest.mark.parametrize("unfinished", [b"", b"unfinished"])
+def test_the_last_lines(tmp_path: Path, line: bytes, unfinished: bytes) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(line * 50 + unfinished)
+    size = log.stat().st_size
+    extra = 1 if unfinished else 0
+    for wanted in (1, 3, 50, 51):
+        whole = min(50, wanted - extra)
+        assert tail_offset(log, wanted) == size - len(line) * whole - len(unfinished)
+    assert tail_offset(log, 1000) == 0
+    assert tail_offset(log, 0) == size
+    assert tail_offset(tmp_path / "none", 5) == 0
+
+
+def test_the_end_as_text(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert tail_text(log, 10) == ""
+    log.write_bytes("first\nsecönd\nthird\n".encode())
+    assert tail_text(log, 1000) == "first\nsecönd\nthird\n"
+    assert tail_text(log, 6) == "third\n"
+    assert tail_text(log, 9) == "third\n"
+    assert tail_text(log, 3) == "rd\n"
+    log.write_bytes(b"\xff" * 100)
+    assert tail_text(log, 5) == "\N{REPLACEMENT CHARACTER}" * 5
+
+
+@given(st.lists(st.binary(max_size=30)), st.integers(1, 12))
+def test_lines_do_not_depend_on_chunks(chunks: list[bytes], limit: int) -> None:
+    splitter = LineSplitter(limit)
+    lines = [line for chunk in chunks for line in splitter.feed(chunk)]
+    last = splitter.flush()
+    lines += [last] if last is not None else []
+    *whole, rest = b"".join(chunks).split(b"\n")
+    expected = whole + ([rest] if rest else [])
+    assert lines == [Line(line[:limit], len(line) > limit) for line in expected]
+
+
+def test_an_endless_line_takes_no_memory() -> None:
+    splitter = LineSplitter(1000)
+    for _ in range(1000):
+        assert splitter.feed(b"x" * 10_000) == []
+    assert len(splitter._begun) == 1000
+    assert splitter.feed(b"y\nnext\n") == [Line(b"x" * 1000, True), Line(b"next", False)]

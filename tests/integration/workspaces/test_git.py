@@ -1,0 +1,103 @@
+"""The one caller of git: time limits, locks, bounded output, and nothing left running."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from kapelle.domain.errors import GitError, WorkspaceError
+from kapelle.workspaces.git import Git, LockBusy, Place
+from kapelle.workspaces.refs import move_ref, repository_place
+
+from .sandbox import Sandbox
+
+
+def fake(root: Path, body: str) -> Git:
+    script = root / "fake-git"
+    script.write_text(f"#!/bin/sh\n{body}\n")
+    script.chmod(0o755)
+    return Git(str(script), root, "K", "k@localhost")
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+async def test_a_time_limit_kills_the_whole_group(tmp_path: Path) -> None:
+    git = fake(tmp_path, f"sleep 60 & echo $! > {tmp_path}/child; wait")
+    with pytest.raises(GitError, match="did not finish"):
+        await git.run(Place(tmp_path), "status", timeout_s=0.5)
+    await asyncio.sleep(0.05)
+    assert not alive(int((tmp_path / "child").read_text()))
+
+
+async def test_cancelling_kills_it_too(tmp_path: Path) -> None:
+    git = fake(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
+    running = asyncio.create_task(git.run(Place(tmp_path), "status"))
+    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not alive(int((tmp_path / "pid").read_text()))
+
+
+async def test_output_is_bounded(tmp_path: Path) -> None:
+    git = fake(tmp_path, "yes")
+    output = await git.run(Place(tmp_path), "diff", max_output=100_000)
+    assert output.truncated
+    assert len(output.stdout) == 100_000
+
+
+async def test_errors_are_a_sentence_with_the_last_line_of_git(tmp_path: Path) -> None:
+    git = fake(
+        tmp_path, "yes warning: noise | head -100000 >&2; echo 'fatal: it broke' >&2; exit 128"
+    )
+    with pytest.raises(GitError, match="git status failed: fatal: it broke"):
+        await git.run(Place(tmp_path), "status")
+
+
+async def test_input_that_nobody_reads_is_no_error(tmp_path: Path) -> None:
+    git = fake(tmp_path, "exit 0")
+    await git.run(Place(tmp_path), "update-index", stdin=b"x" * 1_000_000)
+
+
+async def test_no_git_at_all(tmp_path: Path) -> None:
+    git = Git("/nowhere/git", tmp_path, "K", "k@localhost")
+    with pytest.raises(WorkspaceError, match="could not be started") as refused:
+        await git.run(Place(tmp_path), "status")
+    assert refused.value.hint
+
+
+async def test_the_environment_is_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GIT_DIR", "/evil")
+    monkeypatch.setenv("GIT_EXTERNAL_DIFF", "/evil")
+    monkeypatch.setenv("SECRET_TOKEN", "s3cret")
+    monkeypatch.setenv("LD_PRELOAD", "")
+    git = fake(tmp_path, "env")
+    text = (await git.run(Place(tmp_path), "status")).line
+    assert "evil" not in text
+    assert "s3cret" not in text
+    assert "GIT_CONFIG_GLOBAL=/dev/null" in text
+
+
+async def test_a_held_lock_is_waited_for(box: Sandbox) -> None:
+    git = Git("git", box.root, "K", "k@localhost")
+    place = repository_place(box.repo / ".git")
+    lock = box.write(".git/refs/heads/x.lock", "")
+    asyncio.get_running_loop().call_later(0.2, os.unlink, lock)
+    await move_ref(git, place, "refs/heads/x", box.commit_of("main"), None, "test")
+    assert box.commit_of("x") == box.commit_of("main")
+
+
+async def test_a_lock_that_stays_is_reported(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kapelle.workspaces.git._LOCK_PATIENCE_S", (0.01, 0.01))
+    git = Git("git", box.root, "K", "k@localhost")
+    box.write(".git/refs/heads/x.lock", "")
+    with pytest.raises(LockBusy):
+        place = repository_place(box.repo / ".git")
+        await move_ref(git, place, "refs/heads/x", box.commit_of("main"), None, "test")

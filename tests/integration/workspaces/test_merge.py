@@ -1,0 +1,225 @@
+"""Merging: always a merge commit, never a half-moved base, never a lost change."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from kapelle.domain.errors import Conflict, InvalidInput, MergeConflict
+
+from .sandbox import Sandbox
+
+
+async def work(
+    box: Sandbox, task_id: str = "task_1", name: str = "new.txt", text: str = "n\n"
+) -> str:
+    _, path = await box.create(task_id)
+    box.write(name, text, path)
+    commit = await box.workspaces.commit(task_id, "work")
+    assert commit is not None
+    return commit
+
+
+async def test_a_clean_checkout_moves_along(box: Sandbox) -> None:
+    commit = await work(box)
+    base = box.commit_of("main")
+    assert not await box.workspaces.is_merged("task_1", None)
+    merge = await box.workspaces.merge("task_1", None, "Merge it")
+    assert (merge.base, merge.already, merge.checkout_updated) == ("main", False, box.repo)
+    assert box.git("log", "-1", "--format=%P|%s", "main") == f"{base} {commit}|Merge it"
+    assert (box.repo / "new.txt").read_text() == "n\n"
+    assert box.status() == ""
+    assert not (box.repo / ".git/index.lock").exists()
+    assert await box.workspaces.is_merged("task_1", "main")
+    again = await box.workspaces.merge("task_1", None, "Merge it")
+    assert (again.already, again.commit) == (True, merge.commit)
+
+
+async def test_nothing_done_is_not_called_merged(box: Sandbox) -> None:
+    await box.create()
+    assert (await box.workspaces.merge("task_1", None, "m")).already
+    assert not await box.workspaces.is_merged("task_1", None)
+
+
+async def test_into_a_branch_that_nobody_has_checked_out(box: Sandbox) -> None:
+    box.git("branch", "release")
+    await work(box)
+    main = box.commit_of("main")
+    merge = await box.workspaces.merge("task_1", "release", "m")
+    assert merge.checkout_updated is None
+    assert box.commit_of("release") == merge.commit
+    assert box.commit_of("main") == main
+    assert not (box.repo / "new.txt").exists()
+
+
+async def test_into_a_branch_of_another_worktree(box: Sandbox) -> None:
+    other = box.root / "other"
+    box.git("worktree", "add", "-q", "-b", "dev", str(other))
+    await work(box)
+    merge = await box.workspaces.merge("task_1", "dev", "m")
+    assert merge.checkout_updated == other
+    assert (other / "new.txt").exists()
+    assert box.status(other) == ""
+
+
+async def test_both_sides_changed(box: Sandbox) -> None:
+    await work(box)
+    box.write("a.txt", "meanwhile\n")
+    box.save("meanwhile")
+    await box.workspaces.merge("task_1", None, "m")
+    assert (box.repo / "a.txt").read_text() == "meanwhile\n"
+    assert (box.repo / "new.txt").exists()
+    assert box.status() == ""
+
+
+async def test_a_conflict_names_the_files_and_changes_nothing(box: Sandbox) -> None:
+    await work(box, name="a.txt", text="theirs\n")
+    box.write("a.txt", "ours\n")
+    main = box.save("ours")
+    with pytest.raises(MergeConflict, match=r"a\.txt") as refused:
+        await box.workspaces.merge("task_1", None, "m")
+    assert refused.value.hint
+    assert box.commit_of("main") == main
+    assert box.status() == ""
+    assert not await box.workspaces.is_merged("task_1", None)
+
+
+@pytest.mark.parametrize("dirt", ["edited", "staged", "deleted", "untracked", "ignored", "merging"])
+async def test_a_dirty_checkout_is_left_alone(box: Sandbox, dirt: str) -> None:
+    await work(box)
+    main = box.commit_of("main")
+    if dirt == "edited":
+        box.write("a.txt", "mine\n")
+    elif dirt == "staged":
+        box.write("src/b.txt", "mine\n")
+        box.git("add", "-A")
+    elif dirt == "deleted":
+        (box.repo / "a.txt").unlink()
+    elif dirt == "merging":
+        box.write(".git/MERGE_HEAD", main + "\n")
+    else:
+        box.write("new.txt", "precious")
+        if dirt == "ignored":
+            box.write(".git/info/exclude", "new.txt\n")
+    before = box.status()
+    with pytest.raises(Conflict, match=str(box.repo)) as refused:
+        await box.workspaces.merge("task_1", None, "m")
+    assert refused.value.hint
+    assert box.commit_of("main") == main
+    assert box.status() == before
+    assert not (box.repo / ".git/index.lock").exists()
+
+
+async def test_unrelated_untracked_files_do_not_matter(box: Sandbox) -> None:
+    await work(box)
+    box.write("notes.txt", "mine")
+    await box.workspaces.merge("task_1", None, "m")
+    assert box.status() == "?? notes.txt"
+
+
+async def test_a_held_lock_of_the_user_is_respected(box: Sandbox) -> None:
+    await work(box)
+    main = box.commit_of("main")
+    lock = box.write(".git/index.lock", "of a running git")
+    with pytest.raises(Conflict, match="Another git"):
+        await box.workspaces.merge("task_1", None, "m")
+    assert lock.read_text() == "of a running git"
+    assert box.commit_of("main") == main
+
+
+async def test_a_branch_being_rebased_is_refused(box: Sandbox) -> None:
+    await work(box)
+    box.git("switch", "-q", "--detach")
+    box.write(".git/rebase-merge/head-name", "refs/heads/main\n")
+    with pytest.raises(Conflict, match="rebased"):
+        await box.workspaces.merge("task_1", "main", "m")
+
+
+async def test_a_sparse_checkout_is_refused(box: Sandbox) -> None:
+    await work(box)
+    box.git("sparse-checkout", "set", "--no-cone", "/a.txt")
+    with pytest.raises(Conflict, match="sparse"):
+        await box.workspaces.merge("task_1", None, "m")
+
+
+@pytest.mark.parametrize(
+    "into", ["missing", "main~0", "", "-x", "HEAD", "ma in", "a\nb", "\udcff", "x\0"]
+)
+async def test_into_must_be_a_branch(box: Sandbox, into: str) -> None:
+    await work(box)
+    with pytest.raises(InvalidInput):
+        await box.workspaces.merge("task_1", into, "m")
+
+
+async def test_a_symbolic_branch_is_refused(box: Sandbox) -> None:
+    await work(box)
+    box.git("symbolic-ref", "refs/heads/alias", "refs/heads/main")
+    with pytest.raises(InvalidInput):
+        await box.workspaces.merge("task_1", "alias", "m")
+
+
+async def test_a_planted_worktree_entry_leads_nowhere(box: Sandbox) -> None:
+    await work(box)
+    victim = box.root / "victim"
+    box.write("keep", "k", victim)
+    box.write(".git/worktrees/evil/gitdir", f"{victim}/.git\n")
+    box.write(".git/worktrees/evil/HEAD", "ref: refs/heads/main\n")
+    box.write(".git/worktrees/evil/commondir", "../..\n")
+    await box.workspaces.merge("task_1", None, "m")
+    assert [entry.name for entry in victim.iterdir()] == ["keep"]
+
+
+async def test_many_tasks_at_once_all_arrive(box: Sandbox) -> None:
+    for number in range(6):
+        await work(box, f"task_{number}", f"n{number}.txt")
+    tasks = [f"task_{number}" for number in range(6)]
+    await asyncio.gather(*(box.workspaces.merge(task, None, f"Merge {task}") for task in tasks))
+    for number, task in enumerate(tasks):
+        assert await box.workspaces.is_merged(task, "main")
+        assert (box.repo / f"n{number}.txt").exists()
+    assert box.status() == ""
+    assert box.git("rev-list", "--count", "--merges", "main") == "6"
+
+
+async def test_a_base_that_moves_all_the_time(box: Sandbox) -> None:
+    box.git("branch", "busy")
+    for number in range(5):
+        await work(box, f"task_{number}", f"n{number}.txt")
+    tree = box.commit_of("busy^{tree}")
+    racing = await asyncio.create_subprocess_exec(
+        *("sh", "-c", _RACER, "racer", tree), cwd=box.repo, env=box.environment()
+    )
+    try:
+        for number in range(5):
+            await box.workspaces.merge(f"task_{number}", "busy", "m")
+    finally:
+        box.write("stop", "")
+        await racing.wait()
+    for number in range(5):
+        assert await box.workspaces.is_merged(f"task_{number}", "busy")
+    raced = int(box.git("rev-list", "--count", "--grep=race", "busy"))
+    assert raced == int((box.repo / "raced").read_text())
+    assert raced > 0
+
+
+# A committer that loses no commit itself: it too compares and swaps, and counts what it got in.
+_RACER = """
+count=0
+while [ ! -e stop ]; do
+  old=$(git rev-parse refs/heads/busy)
+  tree=$(git rev-parse "$old^{tree}")
+  new=$(git commit-tree -p "$old" -m race "$tree")
+  git update-ref refs/heads/busy "$new" "$old" 2>/dev/null && count=$((count + 1))
+  sleep 0.03
+done
+echo $count > raced
+"""
+
+
+async def test_merged_from_a_subdirectory_and_after_removal(box: Sandbox) -> None:
+    workspace = await box.workspaces.create("task_1", box.repo / "src", None)
+    box.write("src/new.txt", "n", Path(workspace.path))
+    await box.workspaces.commit("task_1", "work")
+    await box.workspaces.remove("task_1")
+    await box.workspaces.merge("task_1", None, "m")
+    assert (box.repo / "src/new.txt").exists()

@@ -1,0 +1,201 @@
+"""Archiving, resetting and removing: nothing an agent wrote is ever lost."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kapelle.domain.errors import InvalidInput, WorkspaceError
+
+from .sandbox import Sandbox
+
+
+async def test_an_archive_holds_what_was_not_committed(box: Sandbox) -> None:
+    _, path = await box.create()
+    assert await box.workspaces.archive("task_1", "attempt-1") is None
+    box.write("a.txt", "dirty\n", path)
+    box.write("new.txt", "n", path)
+    status = box.status(path)
+    commit = await box.workspaces.archive("task_1", "attempt-1")
+    assert box.commit_of("refs/kapelle/archive/task_1/attempt-1") == commit
+    assert box.show(f"{commit}:a.txt") == "dirty"
+    assert "new.txt" in box.files_of(commit or "")
+    assert box.status(path) == status
+    assert box.commit_of("kapelle/task_1") == box.commit_of("main")
+
+
+async def test_an_archive_never_replaces_another(box: Sandbox) -> None:
+    _, path = await box.create()
+    kept = []
+    for text in ("first", "second", "third"):
+        box.write("new.txt", text, path)
+        kept.append(await box.workspaces.archive("task_1", "same"))
+    assert len(set(kept)) == 3
+    assert {box.commit_of(ref) for ref in box.refs("refs/kapelle/archive/task_1/")} == set(kept)
+
+
+async def test_an_archive_holds_head_and_branch(box: Sandbox) -> None:
+    _, path = await box.create()
+    box.write("one.txt", "1", path)
+    tip = box.save("on the branch", path)
+    box.git("switch", "-q", "--detach", "HEAD^", cwd=path)
+    box.write("two.txt", "2", path)
+    head = box.save("detached", path)
+    commit = await box.workspaces.archive("task_1", "both")
+    for kept in (tip, head):
+        box.git("merge-base", "--is-ancestor", kept, commit or "")
+
+
+async def test_archive_names_are_plain(box: Sandbox) -> None:
+    await box.create()
+    for name in ("../x", "-d", "a b", "", "x.lock"):
+        with pytest.raises(InvalidInput):
+            await box.workspaces.archive("task_1", name)
+
+
+async def test_reset_puts_everything_back_and_keeps_it(box: Sandbox) -> None:
+    box.write(".gitignore", "build/\n")
+    box.save("ignore")
+    workspace, path = await box.create()
+    box.write("committed.txt", "c", path)
+    box.save("by the agent", path)
+    box.git("switch", "-q", "-c", "elsewhere", cwd=path)
+    box.write("a.txt", "dirty", path)
+    box.write("new/deep.txt", "n", path)
+    box.write("build/out", "o", path)
+    (path / "src/b.txt").unlink()
+    box.git("init", "-q", str(path / "nested"))
+    box.write("nested/x.txt", "x", path)
+    again = await box.workspaces.reset("task_1", "attempt-1")
+    assert again.base_commit == workspace.base_commit == box.commit_of("kapelle/task_1")
+    assert box.status(path) == ""
+    assert box.git("symbolic-ref", "--short", "HEAD", cwd=path) == "kapelle/task_1"
+    assert not (path / "nested").exists()
+    assert not (path / "new").exists()
+    assert (path / "build/out").exists()
+    kept = set(box.files_of("refs/kapelle/archive/task_1/attempt-1"))
+    assert {"committed.txt", "new/deep.txt", "nested/x.txt"} <= kept
+    assert await box.workspaces.commit("task_1", "nothing") is None
+
+
+async def test_reset_to_the_present_commit_of_the_base(box: Sandbox) -> None:
+    _, path = await box.create()
+    box.write("new.txt", "n", path)
+    await box.workspaces.commit("task_1", "work")
+    box.write("a.txt", "later\n")
+    later = box.save("later")
+    assert (await box.workspaces.reset("task_1", "one", "main")).base_commit == later
+    assert (path / "a.txt").read_text() == "later\n"
+    assert not (path / "new.txt").exists()
+    assert await box.workspaces.changed("task_1") is False
+    with pytest.raises(InvalidInput):
+        await box.workspaces.reset("task_1", "two", "no-such-base")
+
+
+async def test_reset_ends_an_unfinished_merge(box: Sandbox) -> None:
+    _, path = await box.create()
+    box.write("a.txt", "theirs\n", path)
+    box.save("theirs", path)
+    box.write("a.txt", "ours\n")
+    box.save("ours")
+    box.git("merge", "main", cwd=path, check=False)
+    await box.workspaces.reset("task_1", "one")
+    assert box.status(path) == ""
+    assert "merging" not in box.git("status", cwd=path)
+
+
+async def test_remove_keeps_branch_and_content(box: Sandbox) -> None:
+    _, path = await box.create()
+    box.write("new.txt", "n", path)
+    commit = await box.workspaces.commit("task_1", "work")
+    box.write("late.txt", "l", path)
+    await box.workspaces.remove("task_1")
+    assert not path.exists()
+    assert len(box.git("worktree", "list").splitlines()) == 1
+    assert box.commit_of("kapelle/task_1") == commit
+    assert "late.txt" in box.files_of("refs/kapelle/archive/task_1/final")
+    await box.workspaces.remove("task_1")
+    assert await box.workspaces.archive("task_1", "later") is None
+
+
+@pytest.mark.parametrize("damage", ["no_git_file", "no_gitdir", "no_directory", "misled"])
+async def test_remove_copes_with_damage(box: Sandbox, damage: str) -> None:
+    _, path = await box.create()
+    gitdir = box.repo / ".git/worktrees/task_1"
+    victim = box.root / "victim"
+    box.git("worktree", "add", "-q", "--detach", str(victim))
+    box.write("new.txt", "n", path)
+    if damage == "no_git_file":
+        (path / ".git").unlink()
+    elif damage == "no_gitdir":
+        shutil.rmtree(gitdir)
+    elif damage == "no_directory":
+        shutil.rmtree(path)
+    else:
+        (gitdir / "gitdir").write_text(f"{victim}/.git\n")
+    await box.workspaces.remove("task_1")
+    assert not path.exists()
+    assert not gitdir.exists()
+    assert (victim / "a.txt").exists()
+    if damage != "no_directory":
+        assert "new.txt" in box.files_of("refs/kapelle/archive/task_1/final")
+
+
+async def test_uncommitted_work_in_a_submodule_is_archived(box: Sandbox) -> None:
+    library = box.root / "library"
+    box.git("init", "-q", "-b", "main", str(library))
+    box.write("lib.txt", "l\n", library)
+    box.save("lib", library)
+    box.git("-c", "protocol.file.allow=always", "submodule", "add", "-q", str(library), "lib")
+    box.save("with a submodule")
+    _, path = await box.create()
+    box.git("-c", "protocol.file.allow=always", "submodule", "update", "-q", "--init", cwd=path)
+    assert await box.workspaces.commit("task_1", "nothing") is None
+    box.write("lib/lib.txt", "changed by the agent\n", path)
+    await box.workspaces.remove("task_1")
+    assert not path.exists()
+    assert box.show("refs/kapelle/archive/task_1/final:lib/lib.txt") == "changed by the agent"
+
+
+async def test_nothing_is_removed_while_something_still_writes(box: Sandbox) -> None:
+    _, path = await box.create()
+    script = "while [ ! -e ../stop ]; do echo more >> busy.txt || exit; done"
+    writer = await asyncio.create_subprocess_exec("sh", "-c", script, cwd=path)
+    while not (path / "busy.txt").exists():
+        await asyncio.sleep(0.01)
+    try:
+        with pytest.raises(WorkspaceError):
+            await box.workspaces.remove("task_1")
+        assert (path / "a.txt").exists()
+    finally:
+        box.write("stop", "", path.parent)
+        await writer.wait()
+    (path.parent / "stop").unlink()
+    await box.workspaces.remove("task_1")
+    assert not path.exists()
+
+
+async def test_orphans(box: Sandbox) -> None:
+    _, ready = await box.create("task_ready")
+    await box.create("task_known")
+    await box.create("task_removed")
+    await box.workspaces.remove("task_removed")
+    _, half = await box.create("task_half")
+    _half_make(box, "task_half")
+    found = await box.workspaces.orphans({"task_known"})
+    assert found == ["task_half", "task_ready"]
+    box.write("new.txt", "n", ready)
+    for task_id in found:
+        await box.workspaces.discard_orphan(task_id)
+        await box.workspaces.discard_orphan(task_id)
+    assert not ready.exists()
+    assert not half.exists()
+    assert box.refs("refs/kapelle/") == ["refs/kapelle/archive/task_ready/final"]
+    assert await box.workspaces.orphans({"task_known"}) == []
+    assert len(box.git("worktree", "list").splitlines()) == 2
+
+
+def _half_make(box: Sandbox, task_id: str) -> None:
+    Path(box.home, "worktrees", f"{task_id}.json").unlink()
+    box.write(f"worktrees/{task_id}.making", str(box.repo / ".git"), box.home)

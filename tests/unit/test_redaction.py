@@ -1,0 +1,89 @@
+"""Secrets are found in every spelling, wherever the stream is cut."""
+
+import base64
+import html
+import json
+import shlex
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kapelle.runner.redaction import patterns, redact
+from kapelle.runner.redactor import Redactor
+
+SECRET = "pa ss/w+örd$\"'<&>~"
+RAW = SECRET.encode()
+SPELLINGS = {
+    "raw": RAW,
+    "json": json.dumps(SECRET).encode(),
+    "json in utf-8": json.dumps(SECRET, ensure_ascii=False).encode(),
+    "url": quote(SECRET, safe="").encode(),
+    "url in lower case": quote(SECRET, safe="").replace("%C3%B6", "%c3%b6").lower().encode(),
+    "form": quote_plus(SECRET).encode(),
+    "base64": base64.b64encode(RAW),
+    "base64 after one byte": base64.b64encode(b"x" + RAW + b"tail"),
+    "base64 after two bytes": base64.b64encode(b"xy" + RAW + b"tail"),
+    "base64 for urls": base64.urlsafe_b64encode(b">>>" + RAW),
+    "hex": RAW.hex().encode(),
+    "HEX": RAW.hex().upper().encode(),
+    "html": html.escape(SECRET).encode(),
+    "repr": repr(SECRET).encode(),
+    "shell": shlex.quote(SECRET).encode(),
+}
+
+
+@pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS.keys())
+def test_every_spelling_at_every_cut(spelling: bytes) -> None:
+    found = patterns([SECRET])
+    text = b"before " + spelling + b" after"
+    clean = redact(text, found)
+    assert b"[redacted]" in clean
+    # Of base64, up to two characters at each end depend on what is beside the secret.
+    assert len(clean) <= len(b"before [redacted] after") + 12
+    for cut in range(len(text) + 1):
+        assert _stream([text[:cut], text[cut:]], found) == clean
+    assert _stream([bytes([byte]) for byte in text], found) == clean
+
+
+def test_the_longest_is_first_and_short_secrets_are_left_alone() -> None:
+    found = patterns(["short", "secret-1", "secret-1", "another secret"])
+    assert list(found) == sorted(found, key=lambda p: (-len(p), p))
+    assert len(set(found)) == len(found)
+    assert b"short" not in found
+    assert patterns([]) == ()
+
+
+def test_nothing_is_held_back_without_need() -> None:
+    redactor = Redactor((b"secret", b"other"))
+    assert redactor.feed(b"some words") == b"some word"
+    assert redactor.feed(b" and sec") == b"s and "
+    assert redactor.feed(b"tion") == b"section"
+    assert redactor.feed(b"!") == b"!"
+    assert Redactor(()).feed(b"anything") == b"anything"
+
+
+LETTERS = st.lists(st.sampled_from([b"a", b"b", b"c"]), max_size=40).map(b"".join)
+
+
+@given(
+    st.lists(LETTERS.filter(bool).map(lambda p: p[:6]), min_size=1, max_size=6),
+    st.lists(LETTERS, max_size=8),
+)
+def test_any_cut_gives_what_one_replacement_gives(found: list[bytes], chunks: list[bytes]) -> None:
+    assert _stream(chunks, tuple(found)) == redact(b"".join(chunks), tuple(found))
+
+
+@given(st.text(min_size=6, max_size=20), st.binary(max_size=20), st.binary(max_size=20))
+def test_any_secret_is_found(secret: str, before: bytes, after: bytes) -> None:
+    found = patterns([secret])
+    raw = secret.encode("utf-8", "surrogatepass")
+    assert raw not in _stream([before + raw[:3], raw[3:] + after], found).replace(
+        b"[redacted]", b""
+    )
+
+
+def _stream(chunks: list[bytes], found: tuple[bytes, ...]) -> bytes:
+    redactor = Redactor(found)
+    return b"".join([*(redactor.feed(chunk) for chunk in chunks), redactor.flush()])
