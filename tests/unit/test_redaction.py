@@ -7,7 +7,7 @@ import shlex
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kapelle.runner.redaction import patterns, redact
@@ -79,9 +79,9 @@ def test_any_cut_gives_what_one_replacement_gives(found: list[bytes], chunks: li
 def test_any_secret_is_found(secret: str, before: bytes, after: bytes) -> None:
     found = patterns([secret])
     raw = secret.encode("utf-8", "surrogatepass")
-    assert raw not in _stream([before + raw[:3], raw[3:] + after], found).replace(
-        b"[redacted]", b""
-    )
+    # What could be mistaken for a part of the replacement proves nothing.
+    assume(not {*b"[]"} & {*raw} and raw not in b"redacted")
+    assert raw not in _stream([before + raw[:3], raw[3:] + after], found)
 
 
 def _stream(chunks: list[bytes], found: tuple[bytes, ...]) -> bytes:

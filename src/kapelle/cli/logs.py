@@ -9,6 +9,7 @@ import typer
 
 from kapelle.cli.client import Client, task_path
 from kapelle.cli.options import Follow, JsonLines, TaskId
+from kapelle.cli.output import say
 from kapelle.domain.errors import InvalidInput
 
 CHUNK = 1_000_000
@@ -62,8 +63,12 @@ def _transcript(
 
     query = {"attempt": attempt, "tail": tail, "follow": "true" if follow else "false"}
     show = show_json if as_json else show_at_once if follow else show_plain
+    kinds = set()
     for event in client.stream(task_path(task_id, "transcript"), query, endless=follow):
         show(event)
+        kinds.add(event.kind)
+    if not kinds - {"attempt", "end"} and not as_json:
+        say("There is no output." if kinds > {"end"} else "It has not started yet.")
 
 
 def _chunks(

@@ -29,4 +29,5 @@ def own_name(path: str | None) -> str:
     found = shutil.which("kapelle", path=path)
     if found and os.path.realpath(found) == os.path.realpath(program):
         return "kapelle"
-    return shlex.quote(os.path.abspath(program))
+    shown = os.path.relpath(program)
+    return shlex.quote(os.path.abspath(program) if shown.startswith("..") else shown)

@@ -33,8 +33,13 @@ class Place:
 
     def remove(self) -> None:
         """Take away everything; a directory that was there before stays, empty."""
-        for path in [self.root] if self.is_new else list(self.root.iterdir()):
-            shutil.rmtree(path)
+        for path in list(self.root.iterdir()):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if self.is_new:
+            self.root.rmdir()
+        # The socket of a home with a long path lies elsewhere.
+        if not self.home.socket.is_relative_to(self.root):
+            shutil.rmtree(self.home.socket.parent, ignore_errors=True)
 
 
 def make(directory: Path | None) -> Place:

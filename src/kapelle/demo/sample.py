@@ -12,7 +12,7 @@ from kapelle.domain.errors import KapelleError
 
 
 @dataclass(frozen=True)
-class TestRun:
+class Tally:
     """How many of the sample's tests there are, and how many do not pass."""
 
     total: int
@@ -56,7 +56,7 @@ def run(directory: Path, command: list[str]) -> str:
     return done.stdout
 
 
-def test(repository: Path) -> TestRun:
+def test(repository: Path) -> Tally:
     """Run the sample's own tests, as its README says."""
     done = subprocess.run(
         [sys.executable, "-m", "unittest"],
@@ -68,10 +68,10 @@ def test(repository: Path) -> TestRun:
     ran = re.search(r"^Ran (\d+) tests?", done.stderr, re.MULTILINE)
     total = int(ran[1]) if ran else 0
     if done.returncode == 0:
-        return TestRun(total, 0)
+        return Tally(total, 0)
     counts = re.findall(r"(?:failures|errors)=(\d+)", done.stderr)
     # A run that failed without naming a test is no run to trust.
-    return TestRun(total, sum(map(int, counts)) or total)
+    return Tally(total, sum(map(int, counts)) or total)
 
 
 def tune(repository: Path) -> str:

@@ -5,8 +5,7 @@ import logging
 import time
 from datetime import UTC, datetime
 
-import sqlalchemy as sa
-
+from kapelle.domain.errors import Unavailable
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
@@ -17,6 +16,7 @@ from kapelle.engine.perform import Performance
 from kapelle.engine.settle import settle
 from kapelle.engine.stage import Stage
 from kapelle.store import attempts, dependencies, events, lifecycle, tasks
+from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.conductor")
 _SWEEP_S = 2.0
@@ -69,7 +69,7 @@ class Conductor:
     async def _until_due(self) -> float:
         try:
             due = await self._stage.db.read(tasks.next_due)
-        except sa.exc.SQLAlchemyError:
+        except Unavailable:
             return _SWEEP_S
         if due is None:
             return _SWEEP_S
@@ -151,7 +151,7 @@ class Conductor:
         await self._stage.db.write(settle, attempt_id, ended, verdict)
 
 
-def _begin(connection: sa.Connection, ready: list[str]) -> list[str]:
+def _begin(connection: Connection, ready: list[str]) -> list[str]:
     """Give each task that is still queued a new attempt; at most one, whoever asks."""
     begun = []
     for task_id in ready:
@@ -187,12 +187,12 @@ def _begin(connection: sa.Connection, ready: list[str]) -> list[str]:
     return begun
 
 
-def _overdue(connection: sa.Connection) -> list[str]:
+def _overdue(connection: Connection) -> list[str]:
     now = datetime.now(UTC)
     return tasks.overdue_waiting(connection, now) + dependencies.releasable(connection)
 
 
-def _release_overdue(connection: sa.Connection) -> None:
+def _release_overdue(connection: Connection) -> None:
     for task_id in tasks.overdue_waiting(connection, datetime.now(UTC)):
         lifecycle.enqueue_again(connection, task_id)
     for task_id in dependencies.releasable(connection):

@@ -74,7 +74,11 @@ class Durable:
             await DBOS.start_workflow_async(self._workflows[name], argument)
 
     async def step(
-        self, name: str, function: Callable[P, Coroutine[Any, Any, Json]], *args: P.args, **kwargs: P.kwargs
+        self,
+        name: str,
+        function: Callable[P, Coroutine[Any, Any, Json]],
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> Json:
         """Run a function once: after a crash its recorded result is returned instead."""
         return await DBOS.run_step_async({"name": name}, function, *args, **kwargs)

@@ -4,7 +4,14 @@ from pathlib import Path
 
 from kapelle.agents.base import AgentRequest
 from kapelle.agents.registry import get as get_agent
-from kapelle.domain.errors import KapelleError
+from kapelle.domain.errors import (
+    AgentMisconfigured,
+    AgentNotFound,
+    Conflict,
+    InvalidInput,
+    KapelleError,
+    WorkspaceError,
+)
 from kapelle.domain.task import Exit
 from kapelle.domain.tokens import attempt_token
 from kapelle.engine.context import full_prompt
@@ -14,6 +21,7 @@ from kapelle.engine.failpoints import failpoint
 from kapelle.engine.prepare import prepare
 from kapelle.engine.settle import settle
 from kapelle.engine.stage import Stage
+from kapelle.engine.steadily import steadily
 from kapelle.engine.verify import verify
 from kapelle.engine.work import Work, load_work
 from kapelle.runner.launch import Launch
@@ -32,32 +40,32 @@ class Performance:
         step = self._durable.step
         with self._stage.performing(attempt_id):
             failpoint("perform_begin")
-            problem = (await step("prepare", self._prepare, attempt_id)).get("problem")
+            problem = (await step("prepare", steadily(self._prepare), attempt_id)).get("problem")
             failpoint("perform_after_prepare")
             if problem is None:
-                ended = await step("run", self._run, attempt_id)
+                ended = await step("run", steadily(self._run), attempt_id)
             else:
                 ended = _never_ran(problem)
             failpoint("perform_after_run")
-            verdict = await step("verify", self._verify, attempt_id, ended)
+            verdict = await step("verify", steadily(self._verify), attempt_id, ended)
             failpoint("perform_after_verify")
-            await step("settle", self._settle, attempt_id, ended, verdict)
+            await step("settle", steadily(self._settle), attempt_id, ended, verdict)
             failpoint("perform_end")
 
     async def _prepare(self, attempt_id: str) -> Json:
         work = await load_work(self._stage, attempt_id)
         try:
             await prepare(self._stage, work)
-        except KapelleError as error:
-            return {"problem": f"{error.message} {error.hint or ''}".strip()}
+        except (WorkspaceError, InvalidInput, Conflict) as error:
+            return {"problem": _sentence(error)}
         return {}
 
     async def _run(self, attempt_id: str) -> Json:
         work = await load_work(self._stage, attempt_id)
         try:
             launch = await self._launch(work)
-        except KapelleError as error:
-            return _never_ran(f"{error.message} {error.hint or ''}".strip())
+        except (AgentNotFound, AgentMisconfigured, InvalidInput) as error:
+            return _never_ran(_sentence(error))
         failpoint("run_before_execute")
         ended = await self._stage.execute(attempt_id, work.task_id, launch)
         failpoint("run_after_execute")
@@ -114,6 +122,10 @@ class Performance:
         status = await self._stage.db.write(settle, attempt_id, ended, verdict)
         failpoint("settle_end")
         return {"task": status}
+
+
+def _sentence(error: KapelleError) -> str:
+    return f"{error.message} {error.hint or ''}".strip()
 
 
 def _never_ran(problem: str) -> Json:

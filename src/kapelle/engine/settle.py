@@ -4,17 +4,16 @@ import random
 from datetime import UTC, datetime
 from typing import Any
 
-import sqlalchemy as sa
-
 from kapelle.domain.outcome import Evidence, Outcome, decide
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
 from kapelle.engine.durable import Json
 from kapelle.store import attempts, events, lifecycle, tasks
+from kapelle.store.database import Connection
 
 
-def settle(connection: sa.Connection, attempt_id: str, ended: Json, verdict: Json) -> str | None:
+def settle(connection: Connection, attempt_id: str, ended: Json, verdict: Json) -> str | None:
     """Record how an attempt ended and move its task; None when that was done before."""
     attempt = attempts.row(connection, attempt_id)
     if attempt["status"] != AttemptStatus.RUNNING:
@@ -47,7 +46,7 @@ def settle(connection: sa.Connection, attempt_id: str, ended: Json, verdict: Jso
     return outcome.task.value
 
 
-def _move_task(connection: sa.Connection, task: Any, outcome: Outcome, verdict: Json) -> None:
+def _move_task(connection: Connection, task: Any, outcome: Outcome, verdict: Json) -> None:
     values: dict[str, Any] = {
         "waiting_for": outcome.waiting_for,
         "not_before": outcome.not_before,

@@ -72,6 +72,19 @@ class Stage:
         finally:
             running.discard(launch.run_dir)
 
+    def phase(self, attempt_id: str) -> str:
+        """What an attempt is at, from the processes that it has going."""
+        running = [path.relative_to(self.home.attempts) for path in self.live.get(attempt_id, ())]
+        match running[0].parts[1:] if running else None:
+            case ():
+                return "the agent is working"
+            case ("setup",):
+                return "its workspace is being set up"
+            case ("checks", position):
+                return f"check {int(position) + 1} is running"
+            case _:
+                return "between two steps"
+
     def stop(self, attempt_id: str, reason: str) -> None:
         """End the processes that an attempt has going; the wish itself must be stored before."""
         for run_dir in list(self.live.get(attempt_id, ())):

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-import sqlalchemy as sa
-
 from kapelle.agents.base import Summary, Verdict
 from kapelle.agents.registry import get as get_agent
 from kapelle.agents.summary import summarise
@@ -18,6 +16,7 @@ from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
 from kapelle.runner.output import LineSplitter, tail_text
 from kapelle.store import attempts, events, tasks
+from kapelle.store.database import Connection
 
 _TAIL = 10_000
 _BLOCK = 1 << 18
@@ -93,9 +92,7 @@ async def _check(stage: Stage, work: Work) -> list[str]:
     return failed
 
 
-def _record_check(
-    connection: sa.Connection, work: Work, position: int, result: CheckResult
-) -> None:
+def _record_check(connection: Connection, work: Work, position: int, result: CheckResult) -> None:
     attempts.add_check(connection, work.attempt_id, position, result)
     kind = "check.passed" if result.passed else "check.failed"
     events.append(connection, kind, work.task_id, work.attempt_id, name=result.name)

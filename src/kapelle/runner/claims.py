@@ -33,10 +33,10 @@ def read(run_dir: Path) -> Claim | None:
         fields = json.loads(data)
         owner = Identity.from_json(fields)
     except (ValueError, RecursionError) as error:
-        raise UnreadableClaim(str(error)) from error
+        raise UnreadableClaim(f"the claim cannot be read: {error}") from error
     kind, cgroup, detail = (fields.get(name) for name in ("kind", "cgroup", "detail"))
     if kind not in ("shim", "daemon") or not isinstance(cgroup, str | None):
-        raise UnreadableClaim("unknown kind")
+        raise UnreadableClaim("the claim cannot be read: unknown kind")
     return Claim(kind, owner, cgroup, detail if isinstance(detail, str) else None)
 
 

@@ -23,6 +23,7 @@ DISK_TROUBLE = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG, errno.ENOMEM}
 )
 RETRY_S = 0.5
+_MAX_READ = 16 << 20
 
 
 def replace(path: str, data: bytes) -> None:
@@ -49,7 +50,7 @@ def read(path: str) -> bytes | None:
     """The bytes of a small file; None if it is missing."""
     try:
         with open(path, "rb") as file:
-            return file.read(1 << 20)
+            return file.read(_MAX_READ)
     except FileNotFoundError:
         return None
 

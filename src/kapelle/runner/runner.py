@@ -43,6 +43,10 @@ class Runner:
             weakref.WeakValueDictionary()
         )
 
+    @property
+    def spawner_pid(self) -> int | None:
+        return None if self._spawner is None else self._spawner.pid
+
     async def start(self) -> None:
         """Make ready to run; earlier runs are not touched."""
         self._spawner = Spawner(self._python, install(self._home))
@@ -71,7 +75,10 @@ class Runner:
         return ended
 
     def stop(self, run_dir: Path, reason: str) -> None:
-        """Have a run ended, whatever it is at; harmless if it has ended or is being stopped."""
+        """Have a run ended, whatever it is at; harmless if it has ended or is being stopped.
+
+        To be called in the thread of the event loop. OSError if nothing can be written.
+        """
         if (run_dir / rundir.EXIT).exists():
             return
         run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -97,7 +104,7 @@ class Runner:
             known = await self._known(launch, on_started)
             if known is not None:
                 return known
-            await asyncio.sleep(number * _START_PAUSE_S)
+            await asyncio.sleep(number**2 * _START_PAUSE_S)
             reply = await self._start(launch)
             if on_started is not None and "started" in reply:
                 on_started(reply["started"]["pid"])

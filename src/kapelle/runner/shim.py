@@ -47,7 +47,7 @@ def main(connection: int, signals: Signals) -> None:
 
 
 def warm_up() -> None:
-    """Run what every shim runs, so that its first run is not the one that copies memory."""
+    """Run a little of what every shim runs: cold code copies memory in each of them."""
     for _ in range(3):
         procs.start_time(os.getpid())
         _encode({"started": {"pid": 1, "start": None}, "at": time.time()})

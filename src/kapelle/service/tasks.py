@@ -109,8 +109,10 @@ class Tasks:
                 f"{task.id} is {task.status}; only an ended task can be archived.",
                 hint=f"kapelle cancel {task.id} ends it.",
             )
-        if task.workspace.branch and task.archived_at is None:
-            await self._stage.workspaces.remove(task.id)
+        if task.archived_at is None:
+            if task.workspace.branch:
+                await self._stage.workspaces.remove(task.id)
+            (self._stage.home.secrets / f"{task.id}.json").unlink(missing_ok=True)
         return self._shown(await self._db.write(course.archive, task.id))
 
     async def stop_all(self, reason: str) -> None:
@@ -149,7 +151,10 @@ class Tasks:
         )
 
     def _shown(self, task: Task) -> Task:
-        """A queued task's reason is what holds it now, which no row can know."""
+        """What holds a queued task, or what a running one is at, is known to the daemon alone."""
+        if task.status is TaskStatus.RUNNING and task.reason is None and task.attempts:
+            number, phase = task.attempts[-1].number, self._stage.phase(task.attempts[-1].id)
+            return task.model_copy(update={"reason": f"attempt {number}: {phase}"})
         if task.status is not TaskStatus.QUEUED:
             return task
         now = datetime.now(UTC)

@@ -48,6 +48,10 @@ def running(connection: sa.Connection) -> list[tuple[str, str]]:
     return [(attempt_id, task_id) for attempt_id, task_id in connection.execute(query)]
 
 
+def ids(connection: sa.Connection) -> set[str]:
+    return set(connection.execute(sa.select(attempts.c.id)).scalars())
+
+
 def of_tasks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[Attempt]]:
     query = (
         sa.select(attempts)

@@ -9,6 +9,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event
 
+from kapelle.domain.errors import Unavailable
+
 Connection = sa.Connection
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -75,7 +77,7 @@ class Database:
                     connection.execute(lock)
                 return work(connection, *args, **kwargs)
 
-        result = await asyncio.get_running_loop().run_in_executor(self._writer, transaction)
+        result = await _in_thread(self._writer, transaction)
         for waiter in self._waiters:
             waiter.set()
         return result
@@ -90,7 +92,7 @@ class Database:
             with reading as connection, connection.begin():
                 return work(connection, *args, **kwargs)
 
-        return await asyncio.get_running_loop().run_in_executor(self._readers, transaction)
+        return await _in_thread(self._readers, transaction)
 
     def watch(self) -> "Watch":
         """A watch that is woken by every later write of this process."""
@@ -100,6 +102,16 @@ class Database:
         self._writer.shutdown()
         self._readers.shutdown()
         self.engine.dispose()
+
+
+async def _in_thread(threads: ThreadPoolExecutor, transaction: Callable[[], T]) -> T:
+    try:
+        return await asyncio.get_running_loop().run_in_executor(threads, transaction)
+    except sa.exc.OperationalError as error:
+        raise Unavailable(
+            f"The database cannot be used now: {error.orig}.",
+            hint="Look at the free disk space and the daemon's log; nothing was changed.",
+        ) from error
 
 
 class Watch:

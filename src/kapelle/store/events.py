@@ -15,6 +15,7 @@ def append(
     kind: str,
     task_id: str | None = None,
     attempt_id: str | None = None,
+    /,
     **data: Value,
 ) -> None:
     connection.execute(

@@ -15,6 +15,7 @@ def change(
     task_id: str,
     status: TaskStatus,
     reason: str | None = None,
+    /,
     **values: Any,
 ) -> None:
     """Move a task to a status; a final one also releases or cancels its dependents."""
@@ -35,7 +36,7 @@ def settle_dependencies(connection: sa.Connection, task_id: str) -> None:
             settle_dependencies(connection, dependent)
 
 
-def enqueue_again(connection: sa.Connection, task_id: str, **values: Any) -> None:
+def enqueue_again(connection: sa.Connection, task_id: str, /, **values: Any) -> None:
     """Put an ended or waiting task back: blocked first, then queued if nothing holds it."""
     values = {"ended_at": None, "not_before": None, "result": None, "stop": None, **values}
     status = TaskStatus(tasks.row(connection, task_id)["status"])

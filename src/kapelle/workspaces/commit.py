@@ -1,5 +1,6 @@
 """Keeping what an agent did: on the task's branch, or under an archive reference."""
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,8 +139,10 @@ async def keep(git: Git, reading: Place, marker: Marker, name: str, commit: str)
 
 
 async def read_heads(git: Git, marker: Marker) -> Heads:
-    tip = await read_ref(git, repository_place(Path(marker.common_dir)), marker.ref)
-    head = await head_commit(git, checkout_of(marker))
+    tip, head = await asyncio.gather(
+        read_ref(git, repository_place(Path(marker.common_dir)), marker.ref),
+        head_commit(git, checkout_of(marker)),
+    )
     return Heads(head, tip, head or tip or marker.base_commit)
 
 

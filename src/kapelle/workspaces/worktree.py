@@ -61,8 +61,7 @@ async def create_worktree(
     if marker is not None:
         # The branch was kept when the worktree was removed, and so is the base to compare with.
         plan = replace(plan, base=marker.base, base_commit=marker.base_commit)
-    made = await _make(git, skeletons, markers, plan, order, afresh=marker is None)
-    return made.as_workspace(await _progress(git, made))
+    return await _make(git, skeletons, markers, plan, order, afresh=marker is None)
 
 
 async def base_of(git: Git, checkout: Checkout, base: str | None) -> Resolved:
@@ -144,7 +143,7 @@ async def _plan(git: Git, markers: Markers, order: Order) -> Marker:
 
 async def _make(
     git: Git, skeletons: Skeletons, markers: Markers, plan: Marker, order: Order, *, afresh: bool
-) -> Marker:
+) -> Workspace:
     markers.intend(plan.task_id, Path(plan.common_dir))
     start = await _place_branch(git, skeletons, plan, afresh=afresh)
     await git.run(
@@ -166,7 +165,7 @@ async def _make(
     marker = replace(marker, excluded=tuple(excluded))
     markers.write(marker)
     markers.fulfilled(marker.task_id)
-    return marker
+    return marker.as_workspace(None if start == marker.base_commit else start)
 
 
 async def _place_branch(git: Git, skeletons: Skeletons, plan: Marker, *, afresh: bool) -> str:

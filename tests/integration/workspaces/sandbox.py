@@ -1,4 +1,4 @@
-"""A user's repository and a home of Kapelle side by side, with a plain git for the user and the agent."""
+"""A user's repository and a home of Kapelle, with a plain git for the user and the agent."""
 
 import os
 import subprocess

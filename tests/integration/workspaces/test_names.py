@@ -132,13 +132,12 @@ async def try_everything(workspaces: Workspaces, box: Sandbox, name: str) -> Non
     for call in (
         workspaces.create("task_1", box.repo, name),
         workspaces.is_merged("task_0", name),
-        workspaces.merge("task_0", name, name),
         workspaces.reset("task_0", "one", name),
-        workspaces.commit("task_0", name),
     ):
         with suppress(KapelleError):
             await call
-    await workspaces.discard_orphan("task_1")
+    if (box.home / "worktrees/task_1").exists():
+        await workspaces.discard_orphan("task_1")
 
 
 def test_no_name_becomes_an_option(box: Sandbox) -> None:

@@ -1,0 +1,150 @@
+"""Files that lie about a process never get it signalled, and never pass for a verdict."""
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kapelle.runner import claims, identity
+from kapelle.runner.identity import Identity
+from kapelle.runner.runner import Runner
+
+from .harness import shell
+
+
+def owner_of(run_dir: Path) -> Identity:
+    claim = claims.read(run_dir)
+    assert claim is not None
+    return claim.owner
+
+
+@pytest.fixture
+def victim() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has nothing to do with us."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as process:
+        yield process
+        process.kill()
+
+
+def _forged(variant: int, pid: int) -> bytes:
+    """A claim that names a foreign process, and is wrong in some way."""
+    chance = random.Random(variant)
+    start = identity.current(pid)
+    assert start is not None
+    fields: dict[str, Any] = {
+        "kind": "shim",
+        "boot_id": identity.boot_id(),
+        "pid": pid,
+        "start": start.start + chance.choice([-1, 1, 100, -(10**6), 10**9]),
+        "cgroup": None,
+    }
+    places = ["/", "/sys/fs/cgroup/unified", "/sys/fs/cgroup", "/sys/fs/cgroup/unified/../unified"]
+    lies: list[tuple[str, Any]] = [
+        ("boot_id", "another boot"),
+        ("boot_id", None),
+        ("pid", str(pid)),
+        ("pid", -pid),
+        ("pid", 1),
+        ("pid", 0),
+        ("pid", 2**70),
+        ("pid", True),
+        ("pid", [pid]),
+        ("start", str(start.start)),
+        ("start", None),
+        ("start", float(start.start)),
+        ("kind", "something else"),
+        ("cgroup", chance.choice(places)),
+        ("cgroup", 7),
+    ]
+    name, value = lies[variant % len(lies)]
+    if variant % 3:
+        fields[name] = value
+    data = json.dumps(fields).encode()
+    return data if variant % 7 else data[: chance.randrange(len(data))]
+
+
+async def test_a_hundred_forged_claims(
+    runner: Runner, tmp_path: Path, victim: subprocess.Popen[bytes]
+) -> None:
+    async def one(variant: int) -> None:
+        run_dir = tmp_path / f"run{variant}"
+        run_dir.mkdir()
+        data = _forged(variant, victim.pid)
+        (run_dir / "claim").write_bytes(data)
+        (run_dir / "run.json").write_bytes(data.replace(b'"kind"', b'"agent"'))
+        runner.stop(run_dir, "stop it")
+        ended = await runner.run(shell(run_dir, "echo ran >> ran"))
+        assert ended.exit.kind == "lost", data
+        assert ended.detail, data
+        assert await runner.run(shell(run_dir, "echo ran >> ran")) == ended
+
+    for variant in range(100):
+        await one(variant)
+    assert victim.poll() is None
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_a_forged_run_json_changes_nothing(
+    any_runner: Runner, tmp_path: Path, victim: subprocess.Popen[bytes]
+) -> None:
+    told: list[int] = []
+    forgeries = [b"", b"[]", b"{", b"7", b'{"agent": 7}', b'{"agent": {"pid": "x"}}', b"\xff" * 99]
+    forgeries.append(json.dumps({"agent": {"pid": victim.pid}, "started_at": 1e300}).encode())
+    for number, forged in enumerate(forgeries):
+        run_dir = tmp_path / f"run{number}"
+        run_dir.mkdir()
+        (run_dir / "run.json").write_bytes(forged)
+        ended = await any_runner.run(shell(run_dir, "exit 3"), on_started=told.append)
+        assert ended.exit.code == 3
+    assert victim.pid not in told
+    assert victim.poll() is None
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        b"",
+        b"{}",
+        b"[0]",
+        b"[" * 100_000,
+        b'{"kind": "exited", "code": 0}',
+        b'{"kind": "exited", "out_bytes": 0, "err_bytes": 0, "started_at": null,'
+        b' "ended_at": 1, "duration_s": 0}',
+        b'{"kind": "done", "code": 0, "out_bytes": 0, "err_bytes": 0, "started_at": null,'
+        b' "ended_at": 1, "duration_s": 0}',
+        b'{"kind": "exited", "code": 0, "out_bytes": 0, "err_bytes": 0, "started_at": null,'
+        b' "ended_at": 1e400, "duration_s": 0}',
+    ],
+)
+async def test_an_unreadable_verdict_is_never_success(
+    any_runner: Runner, tmp_path: Path, forged: bytes
+) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "exit.json").write_bytes(forged)
+    job = shell(run_dir, "echo ran >> ran")
+    ended = await any_runner.run(job)
+    assert ended.exit.kind == "lost"
+    assert ended.detail == "exit.json cannot be read"
+    assert (run_dir / "exit.unreadable").read_bytes() == forged
+    assert await any_runner.run(job) == ended
+    assert not (tmp_path / "ran").exists()
+
+
+async def test_a_pid_that_was_used_again(any_runner: Runner, tmp_path: Path) -> None:
+    job = shell(tmp_path / "run", "exit 3")
+    await any_runner.run(job)
+    claim = tmp_path / "run/claim"
+    fields = json.loads(claim.read_bytes())
+    (tmp_path / "run/exit.json").unlink()
+    # The pid is ours now, with another start time than the shim had.
+    claim.write_text(json.dumps({**fields, "pid": os.getpid()}))
+    any_runner.stop(tmp_path / "run", "stop it")
+    ended = await asyncio.wait_for(any_runner.run(job), 5)
+    assert (ended.exit.kind, ended.detail) == ("lost", "the supervisor was killed")
