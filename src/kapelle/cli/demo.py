@@ -1,6 +1,7 @@
 """`kapelle demo`."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -51,7 +52,7 @@ def demo(
         code = _play(place, view, playbook, kapelle, keep=not clean, as_json=as_json)
     except BaseException:
         if not clean:
-            say(f"The files of the demo are kept: rm -rf {place.root} removes them.")
+            say(f"The files are kept; `rm -rf {shlex.quote(str(place.root))}` removes them.")
         raise
     finally:
         if clean:

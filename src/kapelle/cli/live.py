@@ -72,7 +72,9 @@ def _cells(task: Task) -> list[Text]:
         f"attempt {number}" if number > 1 else "",
         between(task["started_at"], task["ended_at"]),
     ]
-    about = one_line(task["reason"] or task["title"], 60)
+    about = one_line(task["title"], 40)
+    if task["reason"] and task["status"] != "running":
+        about += f" · {one_line(task['reason'], 60)}"
     return [
         Text(task["status"], style=STATUS_STYLE.get(task["status"]) or ""),
         Text(" ".join(filter(None, facts))),

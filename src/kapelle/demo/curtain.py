@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
 from kapelle.cli.client import Client
+from kapelle.cli.output import say
 from kapelle.demo.doors import typed
 from kapelle.demo.place import Place
 from kapelle.domain.errors import KapelleError
@@ -39,6 +40,9 @@ def nothing_left_running(place: Place) -> Iterator[list[str]]:
     signal.alarm(LONGEST_S)
     try:
         yield survivors
+    except BaseException:
+        say("Stopping the daemon and its agents …")
+        raise
     finally:
         signal.alarm(0)
         # An impatient second Ctrl-C must not leave a daemon behind.

@@ -132,4 +132,4 @@ class TaskSpec(Spec):
             return self.title
         line = re.sub(r"\s+", " ", self.prompt.strip().splitlines()[0])
         line = "".join(letter for letter in line if letter.isprintable())
-        return line if len(line) <= 80 else line[:79] + "…"
+        return (line if len(line) <= 80 else line[:79] + "…") or "untitled"
