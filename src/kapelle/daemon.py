@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 from datetime import UTC, datetime
+from typing import NoReturn
 
 from kapelle import __version__
 from kapelle.api.app import build
@@ -30,6 +31,7 @@ from kapelle.service.history import History
 from kapelle.service.instance import Instance, Stopping
 from kapelle.service.output import Output
 from kapelle.service.tasks import Tasks
+from kapelle.service.transcript import Transcripts
 from kapelle.settings import Settings, load
 from kapelle.store import backup, events
 from kapelle.store.database import Database, sqlite_url
@@ -55,13 +57,13 @@ def main() -> None:
         settings = load(home, None, os.environ).settings
         listener = _listen(home, settings, options.host, options.port)
     except KapelleError as error:
-        sys.exit(f"kapelle: {error.message} {error.hint or ''}".rstrip())
+        _give_up(f"{error.message} {error.hint or ''}".rstrip())
     except OSError as error:
-        sys.exit(f"kapelle: {error}")
+        _give_up(str(error))
     try:
         code = asyncio.run(_serve(home, settings, listener))
     except KapelleError as error:
-        sys.exit(f"kapelle: {error.message} {error.hint or ''}".rstrip())
+        _give_up(f"{error.message} {error.hint or ''}".rstrip())
     finally:
         with contextlib.suppress(OSError):
             home.socket.unlink()
@@ -70,6 +72,11 @@ def main() -> None:
     # interrupts goes on with the next daemon, exactly as after a crash.
     logging.shutdown()
     os._exit(code)
+
+
+def _give_up(sentence: str) -> NoReturn:
+    print(f"kapelle: {sentence}", file=sys.stderr)
+    sys.exit(2)
 
 
 def take_lock(home: Home) -> int:
@@ -123,7 +130,12 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     stopping = Stopping(asyncio.Event())
     tasks = Tasks(stage, conductor)
     service = Service(
-        tasks, Output(stage), Changes(stage), History(stage), Instance(stage, conductor, stopping)
+        tasks,
+        Output(stage),
+        Transcripts(stage),
+        Changes(stage),
+        History(stage),
+        Instance(stage, conductor, stopping),
     )
     hosts = frozenset({f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]", shown)})
     app = build(service, token, lambda: hosts)

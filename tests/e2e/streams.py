@@ -18,15 +18,21 @@ class Sent:
 class Stream:
     """One connection to a stream, over the unix socket; iterate over what it sends."""
 
-    def __init__(self, instance: Instance, path: str, last_id: str | None = None) -> None:
+    def __init__(
+        self, instance: Instance, path: str, last_id: str | None = None, timeout_s: float = 20
+    ) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._socket.settimeout(20)
-        self._socket.connect(str(instance.home.socket))
+        self._socket.settimeout(timeout_s)
         extra = f"Last-Event-ID: {last_id}\r\n" if last_id else ""
         request = f"GET /api/v1{path} HTTP/1.1\r\nHost: kapelle\r\n{extra}\r\n"
-        self._socket.sendall(request.encode())
-        self.response = http.client.HTTPResponse(self._socket)
-        self.response.begin()
+        try:
+            self._socket.connect(str(instance.home.socket))
+            self._socket.sendall(request.encode("latin-1"))
+            self.response = http.client.HTTPResponse(self._socket)
+            self.response.begin()
+        except BaseException:
+            self._socket.close()
+            raise
 
     def __enter__(self) -> "Stream":
         return self

@@ -181,7 +181,7 @@ def test_of_twenty_daemons_started_at_once_one_stays(tmp_path: Path) -> None:
         assert instance.get("/daemon")["pid"] == winner.pid
         for daemon in daemons:
             if daemon is not winner:
-                assert daemon.returncode == 1
+                assert daemon.returncode == 2
                 assert daemon.stderr is not None
                 assert f"(process {winner.pid})" in daemon.stderr.read().decode()
     finally:

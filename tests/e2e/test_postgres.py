@@ -16,9 +16,7 @@ def on_postgres(tmp_path: Path, new_postgres_url: str) -> Iterator[Instance]:
     instance.destroy()
 
 
-def test_tasks_run_and_survive_a_kill_on_postgres(
-    on_postgres: Instance, repository: Path
-) -> None:
+def test_tasks_run_and_survive_a_kill_on_postgres(on_postgres: Instance, repository: Path) -> None:
     instance = on_postgres
     assert instance.get("/daemon")["database"] == "postgresql"
     part = '[[do]]\nwrite = "new.txt"\ncontent = "x"\n[[do]]\nsleep = 2\n[[do]]\nresult = "done"'

@@ -60,6 +60,10 @@ class Runner:
         """End the spawner and leave everything that runs alone."""
         if self._spawner is not None:
             await asyncio.to_thread(self._spawner.close)
+        if self._root is not None:
+            # It can only be removed when no run is left in it.
+            with contextlib.suppress(OSError):
+                self._root.rmdir()
 
     async def run(self, launch: Launch, on_started: OnStarted | None = None) -> Ended:
         """Start a command or find the one that was started, and wait for its end.

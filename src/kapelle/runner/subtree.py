@@ -74,9 +74,8 @@ class Subtree:
 def make_leaf(leaf: str) -> bool:
     """Make a cgroup for one run; whether there is one now."""
     try:
-        os.mkdir(leaf)
-    except FileExistsError:
-        return True
+        # Another daemon of the same home may have removed the empty directory above.
+        os.makedirs(leaf, exist_ok=True)
     except OSError:
         return False
     return True

@@ -7,6 +7,7 @@ from kapelle.service.history import History
 from kapelle.service.instance import Instance
 from kapelle.service.output import Output
 from kapelle.service.tasks import Tasks
+from kapelle.service.transcript import Transcripts
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class Service:
 
     tasks: Tasks
     output: Output
+    transcripts: Transcripts
     changes: Changes
     history: History
     instance: Instance

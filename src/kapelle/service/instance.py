@@ -40,6 +40,7 @@ class AgentView(BaseModel):
     type: str
     installed: str | None
     default: bool
+    problem: str | None
     capabilities: dict[str, bool]
 
 
@@ -94,6 +95,7 @@ class Instance:
                 type=agent.type,
                 installed=agent.installed,
                 default=agent.is_default,
+                problem=agent.problem,
                 capabilities=_flags(agent.capabilities),
             )
             for agent in found

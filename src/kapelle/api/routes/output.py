@@ -62,6 +62,6 @@ async def transcript(
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
 ) -> EventStream:
     """What the agent said and did; an event's id is the offset behind it."""
-    task = await service.output.task_with(task_id, attempt)
-    lines = service.output.transcript(task, attempt, follow, tail, last_event_id)
+    task = await service.transcripts.task_with(task_id, attempt)
+    lines = service.transcripts.lines(task, attempt, follow, tail, last_event_id)
     return stream(lines, lambda line: (line.position, line.kind, line.body))

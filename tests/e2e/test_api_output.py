@@ -1,0 +1,201 @@
+"""Output by offset: pages are the file's bytes, and a transcript goes on where it was left."""
+
+import random
+import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.door import Door, open_door
+from tests.e2e.instance import Instance
+from tests.e2e.streams import Sent, Stream, everything
+
+SLOW = "for i in $(seq 200); do head -c 700 /dev/urandom; echo $i >&2; sleep 0.005; done"
+TALK = "".join(
+    f'[[do]]\nsay = "line {number}"\n[[do]]\nstderr = "aside {number}"\n'
+    f'[[do]]\ntool = "Read"\ninput = {{ path = "{number}" }}\nresult = "text"\n'
+    for number in range(40)
+)
+
+
+@pytest.fixture(scope="module")
+def kapelle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    with open_door(tmp_path_factory.mktemp("door")) as opened:
+        yield opened.instance
+
+
+@pytest.mark.parametrize("stream", ["out", "err"])
+def test_pages_are_the_bytes_of_the_file_while_the_agent_still_writes(
+    kapelle: Instance, tmp_path: Path, stream: str
+) -> None:
+    task_id = kapelle.play(f"[[do]]\nrun = '{SLOW}'", tmp_path)
+    pages, growing = _read_pages(kapelle, task_id, stream, random.Random(3))
+    task = kapelle.wait(task_id)
+    attempt_id = task["attempts"][0]["id"]
+    file = kapelle.home.attempts / attempt_id / f"{stream}.log"
+    assert b"".join(pages) == file.read_bytes()
+    assert len(b"".join(pages)) > (100_000 if stream == "out" else 600)
+    assert growing > 3, "the agent had ended before the pages were read"
+
+
+def _read_pages(
+    kapelle: Instance, task_id: str, stream: str, chance: random.Random
+) -> tuple[list[bytes], int]:
+    """All pages of odd sizes until one says that it is the last, and how many came before the end."""
+    pages: list[bytes] = []
+    offset = growing = 0
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        limit = chance.randint(1, 5000)
+        path = f"/tasks/{task_id}/output?stream={stream}&offset={offset}&limit={limit}"
+        response, data = kapelle.request("GET", path)
+        assert response.status == 200, data
+        assert len(data) <= limit
+        following = int(response.headers["X-Next-Offset"])
+        assert following == offset + len(data)
+        pages.append(data)
+        offset = following
+        if response.headers["X-Complete"] == "true":
+            return pages, growing
+        growing += 1
+        if not data:
+            time.sleep(0.02)
+    raise AssertionError("the output never was complete")
+
+
+def test_complete_is_only_said_of_the_last_bytes_of_an_ended_attempt(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    task_id = kapelle.play('[[do]]\nprint = "0123456789"\n[[do]]\nexit = 0', tmp_path)
+    kapelle.wait(task_id)
+    size = kapelle.task(task_id)["attempts"][0]["output_bytes"]
+    wanted = {
+        (0, size - 1): (size - 1, "false"),
+        (0, size + 1): (size, "true"),
+        (size, 1): (size, "true"),
+        (size + 5, 1): (size + 5, "true"),
+        (3, 4): (7, "false"),
+    }
+    for (offset, limit), (following, complete) in wanted.items():
+        path = f"/tasks/{task_id}/output?offset={offset}&limit={limit}"
+        headers = kapelle.request("GET", path)[0].headers
+        assert (headers["X-Next-Offset"], headers["X-Complete"]) == (str(following), complete)
+
+
+def test_a_task_that_has_not_started_has_no_output_yet(kapelle: Instance, tmp_path: Path) -> None:
+    hanging = kapelle.play("[[do]]\nhang = true", tmp_path)
+    blocked = kapelle.play('[[do]]\nsay = "hi"', tmp_path, depends_on=[hanging])
+    response, data = kapelle.request("GET", f"/tasks/{blocked}/output")
+    assert (response.status, data, response.headers["X-Complete"]) == (200, b"", "false")
+    assert kapelle.request("GET", f"/tasks/{blocked}/output?attempt=1")[0].status == 404
+    kapelle.post(f"/tasks/{blocked}/cancel")
+    response, _ = kapelle.request("GET", f"/tasks/{blocked}/output")
+    assert response.headers["X-Complete"] == "true"
+    kapelle.post(f"/tasks/{hanging}/cancel")
+
+
+def test_a_transcript_left_at_any_event_goes_on_with_exactly_the_rest(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    task_id = kapelle.play(TALK, tmp_path)
+    kapelle.wait(task_id)
+    path = f"/tasks/{task_id}/transcript"
+    whole = everything(kapelle, path)
+    assert len([event for event in whole if event.kind == "text"]) == 40
+    assert len([event for event in whole if event.kind == "stderr"]) == 40
+    assert len({event.id for event in whole[:-1]}) == len(whole) - 1
+    for left in range(0, len(whole) - 1, 7):
+        with Stream(kapelle, path, whole[left].id) as stream:
+            assert list(stream) == whole[left + 1 :], f"left after event {left}"
+
+
+def test_a_transcript_followed_through_many_connections_is_whole(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    part = TALK.replace("[[do]]\nsay", "[[do]]\nsleep = 0.01\n[[do]]\nsay")
+    task_id = kapelle.play(part, tmp_path)
+    path, chance = f"/tasks/{task_id}/transcript", random.Random(4)
+    seen: list[Sent] = []
+    while not seen or seen[-1].kind != "end":
+        last = seen[-1].id if seen else None
+        with Stream(kapelle, f"{path}?follow=true", last) as stream:
+            seen += islice(stream, chance.randint(1, 9))
+    kapelle.wait(task_id)
+    # The two streams of a process have no common order while it runs.
+    whole = everything(kapelle, path)
+    for aside in (True, False):
+        told = [(e.kind, e.data) for e in seen if (e.kind == "stderr") == aside]
+        assert told == [(e.kind, e.data) for e in whole if (e.kind == "stderr") == aside]
+
+
+def test_a_transcript_of_several_attempts_is_continued_in_the_right_one(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    task_id = kapelle.play('[[do]]\nsay = "hello"', tmp_path)
+    kapelle.wait(task_id)
+    kapelle.post(f"/tasks/{task_id}/retry")
+    kapelle.wait(task_id)
+    path = f"/tasks/{task_id}/transcript"
+    whole = everything(kapelle, path)
+    assert [e.data for e in whole if e.kind == "attempt"] == ['{"number": 1}', '{"number": 2}']
+    for left in range(len(whole) - 1):
+        with Stream(kapelle, path, whole[left].id) as stream:
+            assert list(stream) == whole[left + 1 :]
+    for nonsense in ("x", "1:2", "::", "1:-1:0", "²:0:0"):
+        with Stream(kapelle, path, nonsense) as stream:
+            assert list(stream) == whole
+
+
+def test_what_agents_print_never_breaks_a_stream(kapelle: Instance, tmp_path: Path) -> None:
+    lines = [
+        '{"kind": "text", "text": "half \\\\ud800 a pair"}',
+        '{"kind": "text\\\\nid: 999", "text": "x"}',
+        '{"kind": "usage", "data": {"cost_usd": NaN}}',
+        "data: forged",
+        "id: 1:9:9",
+    ]
+    steps = "".join(
+        f"[[do]]\nprint = '''{line.replace(chr(92) * 2, chr(92))}\n'''\n" for line in lines
+    )
+    task_id = kapelle.play(steps + '[[do]]\nprint = "\\u2028 \\u0085 \\r end\\n"', tmp_path)
+    kapelle.wait(task_id)
+    whole = everything(kapelle, f"/tasks/{task_id}/transcript")
+    assert whole[-1].kind == "end"
+    assert {event.kind for event in whole} <= {"attempt", "text", "usage", "result", "end", "error"}
+    assert any("data: forged" in event.data for event in whole)
+
+
+def test_a_slow_reader_of_much_output_costs_little_memory(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    import psutil
+
+    task_id = kapelle.play("[[do]]\nflood = 100000000\nline = 1000", tmp_path)
+    kapelle.wait(task_id)
+    assert kapelle.process is not None
+    daemon = psutil.Process(kapelle.process.pid)
+    before = daemon.memory_info().rss
+    slow = [Stream(kapelle, f"/tasks/{task_id}/transcript") for _ in range(5)]
+    try:
+        for stream in slow:
+            assert len(list(islice(stream, 50))) == 50
+        time.sleep(1)
+        assert daemon.memory_info().rss - before < 50_000_000
+    finally:
+        for stream in slow:
+            stream.__exit__()
+
+
+def test_no_address_leads_to_another_file(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with open_door(tmp_path_factory.mktemp("paths")) as door:
+        _assert_no_way_out(door)
+
+
+def _assert_no_way_out(door: Door) -> None:
+    for text in ("..%2f..%2ftoken", "%2e%2e", "..", "task_..%2f", "%2fetc%2fpasswd"):
+        for path in ("/output", "/transcript", "/diff", ""):
+            answer = door.ask("GET", f"/api/v1/tasks/{text}{path}", [door.bearer])
+            assert answer.status == 404, (text, path)
+            assert door.token.encode() not in answer.body
