@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check fix bench chaos openapi constraints clean
+.PHONY: setup demo test check fix bench chaos docs constraints clean
 
 setup: $(READY)
 
@@ -37,8 +37,9 @@ chaos: setup
 	$(BIN)/python -m tests.chaos
 
 # The documents that are generated from the code and compared with it by tests.
-openapi: setup
+docs: setup
 	$(BIN)/python -m kapelle.api.document > docs/openapi.json
+	$(BIN)/python -m kapelle.cli.reference > docs/cli.md
 
 # The exact versions that `make setup` installs, from what is in the virtual environment now.
 constraints:

@@ -43,8 +43,10 @@ def passage(event: ServerEvent) -> Passage | None:
             return Passage(f"Question: {text}", "yellow")
         case "stderr":
             return Passage("\n".join(f"! {line}" for line in text.split("\n")), "dim")
+        case "text":
+            return Passage(text)
         case _:
-            return Passage(text) if text else None
+            return None
 
 
 def _attempt(event: ServerEvent) -> Passage | None:

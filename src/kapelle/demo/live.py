@@ -27,10 +27,11 @@ class LiveTable:
         self._live: Live | None = None
 
     def say(self, text: str = "", style: str | None = None) -> None:
-        self._console.print(Text(text, style=style or ""), soft_wrap=True)
+        self._console.print(Text(text, style=style or ""))
 
     def watch(self, tasks: Tasks) -> None:
         self._tasks = tasks
+        self.say()
         self._live = Live(console=self._console, get_renderable=self._table, refresh_per_second=10)
         self._live.start()
 

@@ -28,7 +28,9 @@ class Report:
         if self.before.passes:
             found.append("The sample's tests passed before anybody had worked on it.")
         if self.kill is None:
-            found.append("The daemon was never killed, because two tasks never ran at once.")
+            found.append(
+                "The daemon was never killed, because the tasks in the middle never began."
+            )
         else:
             found += [
                 self._interrupted(key) for key in self.kill.attempts if self._interrupted(key)

@@ -10,7 +10,7 @@ from kapelle.cli.client import Client, task_path
 from kapelle.cli.outcome import FINAL
 from kapelle.demo.views import Tasks, View, listing
 
-# Both are at work when the daemon dies.
+# Both have begun their work when the daemon dies.
 WITNESSES = ("intervals", "scales")
 _FIRST_WORDS_S = 5.0
 _ENDINGS = frozenset(f"task.{status}" for status in FINAL)
@@ -41,7 +41,7 @@ def watch(client: Client, tasks: Tasks, view: View) -> Kill | None:
             view.changed(key, event.kind, event.data["data"])
             if event.kind == "attempt.started":
                 begun.add(key)
-            if kill is None and begun.issuperset(WITNESSES) and _at_work(tasks):
+            if kill is None and begun.issuperset(WITNESSES) and _running(tasks):
                 kill = _strike(client, tasks, view)
             if event.kind in _ENDINGS:
                 going.discard(key)
@@ -52,19 +52,19 @@ def watch(client: Client, tasks: Tasks, view: View) -> Kill | None:
     return kill
 
 
-def _at_work(tasks: Tasks) -> bool:
-    return all(tasks[key]["status"] == "running" for key in WITNESSES)
+def _running(tasks: Tasks) -> Tasks:
+    return {key: task for key, task in tasks.items() if task["status"] == "running"}
 
 
 def _strike(client: Client, tasks: Tasks, view: View) -> Kill:
-    _await_first_words(client, tasks)
+    running = _running(tasks)
+    _await_first_words(client, running)
     pid = int(client.get("/daemon")["pid"])
-    running = {key: task for key, task in tasks.items() if task["status"] == "running"}
     attempts = {key: str(task["attempts"][-1]["id"]) for key, task in running.items()}
     os.kill(pid, signal.SIGKILL)
     began_at = time.monotonic()
-    names = listing(running)
-    view.say(f"   kill -9 {pid}: the daemon is gone, while {names} are at work.", "yellow")
+    names = f"{listing(running)} {'are' if len(running) > 1 else 'is'}"
+    view.say(f"   kill -9 {pid}: the daemon is gone, while {names} at work.", "yellow")
     # Asking anything is enough: the client starts a daemon when there is none.
     successor: dict[str, Any] = client.get("/daemon")
     gap_s = time.monotonic() - began_at
@@ -77,9 +77,9 @@ def _strike(client: Client, tasks: Tasks, view: View) -> Kill:
 
 
 def _await_first_words(client: Client, tasks: Tasks) -> None:
-    """Wait until both agents have said something, so that they are really in the middle."""
+    """Wait until every agent has said something, so that they are really in the middle."""
     deadline = time.monotonic() + _FIRST_WORDS_S
-    waiting = list(WITNESSES)
+    waiting = list(tasks)
     while waiting and time.monotonic() < deadline:
         if client.get_bytes(task_path(tasks[waiting[0]]["id"], "output"))[0]:
             waiting.pop(0)

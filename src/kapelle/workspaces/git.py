@@ -200,12 +200,13 @@ async def _talk(
 async def _read(stream: asyncio.StreamReader, limit: int, pid: int) -> tuple[bytes, bool]:
     chunks, size = [], 0
     while chunk := await stream.read(262_144):
+        if size <= limit:
+            chunks.append(chunk)
+            if size + len(chunk) > limit:
+                _kill_group(pid)
+        # Read on to the end: a pipe that is not drained would keep the process from being reaped.
         size += len(chunk)
-        chunks.append(chunk)
-        if size > limit:
-            _kill_group(pid)
-            return b"".join(chunks)[:limit], True
-    return b"".join(chunks), False
+    return b"".join(chunks)[:limit], size > limit
 
 
 async def _read_tail(stream: asyncio.StreamReader) -> bytes:

@@ -67,23 +67,6 @@ def processes_of(directory: Path) -> list[psutil.Process]:
     return found
 
 
-def shims_of(home: Path) -> list[int]:
-    """The shims of a home: they are forks of its spawner, but not the spawner itself."""
-    spawned = {p.pid: p for p in processes_of(home) if "spawner.py" in " ".join(p.cmdline())}
-    return [pid for pid in spawned if os.getsid(pid) == pid and _is_shim(pid)]
-
-
-def _is_shim(pid: int) -> bool:
-    # Only a shim holds the logs of a run open.
-    names = set()
-    for file in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            names.add(os.path.basename(os.readlink(file)))
-        except OSError:
-            continue
-    return "out.log" in names
-
-
 # Two processes that leave the session, ignore SIGTERM and hold stdout open.
 STUBBORN = """
 import os, signal, sys, time

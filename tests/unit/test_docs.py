@@ -1,0 +1,62 @@
+"""The documents say what is true now."""
+
+import re
+from pathlib import Path
+
+from kapelle.api.app import routes
+from kapelle.cli.reference import reference
+from kapelle.domain.states import TRANSITIONS
+
+ROOT = Path(__file__).parents[2]
+
+
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def _folders(parent: str) -> set[str]:
+    return {
+        f"{parent}/{path.name}"
+        for path in (ROOT / parent).iterdir()
+        if path.is_dir() and not path.name.startswith(("_", "."))
+    }
+
+
+def test_the_architecture_page_names_every_folder_and_no_other() -> None:
+    named = set(re.findall(r"^\| `([\w/]+)` \|", _text("ARCHITECTURE.md"), re.MULTILINE))
+    assert named == _folders("src/kapelle") | _folders("tests") | {"bench", "docs"}
+
+
+def test_every_package_says_its_duty() -> None:
+    for folder in _folders("src/kapelle"):
+        start = _text(f"{folder}/__init__.py")
+        assert start.startswith('"""'), folder
+
+
+def test_the_command_line_page_is_current() -> None:
+    assert _text("docs/cli.md") == reference(), "run `make docs`"
+
+
+def test_the_table_of_statuses_is_the_table_of_transitions() -> None:
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\| ([^|]*) \|$", _text("docs/tasks.md"), re.MULTILINE)
+    documented = {status: set(re.findall(r"`(\w+)`", targets)) for status, targets in rows}
+    for status, targets in TRANSITIONS.items():
+        assert documented[status] == {target.value for target in targets}, status
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_the_pages_for_agents_and_people_stay_short() -> None:
+    assert len(_text("AGENTS.md").splitlines()) <= 100
+    assert len(_text("README.md").splitlines()) <= 200
+
+
+def test_every_rest_operation_has_a_sentence() -> None:
+    for path, operations in routes().openapi()["paths"].items():
+        for method, operation in operations.items():
+            assert operation.get("description"), f"{method} {path}"
