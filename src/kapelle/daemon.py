@@ -17,13 +17,13 @@ from typing import NoReturn
 from kapelle import __version__
 from kapelle.api.app import build
 from kapelle.api.auth import PrivateSocket
-from kapelle.api.server import Door, listen, listen_privately
-from kapelle.domain.errors import KapelleError, Unavailable
+from kapelle.api.server import Door, is_loopback, listen, listen_privately
+from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.durable import Durable
 from kapelle.engine.stage import Stage
 from kapelle.engine.upkeep import upkeep
-from kapelle.home import Home
+from kapelle.home import Home, write_private
 from kapelle.runner.runner import Runner
 from kapelle.service import Service
 from kapelle.service.changes import Changes
@@ -46,6 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="kapelle serve")
     parser.add_argument("--port", type=int)
     parser.add_argument("--host")
+    parser.add_argument("--expose", action="store_true")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for chatty in ("alembic", "uvicorn", "asyncio"):
@@ -55,7 +56,7 @@ def main() -> None:
         home.create()
         lock = take_lock(home)
         settings = load(home, None, os.environ).settings
-        listener = _listen(home, settings, options.host, options.port)
+        listener = _listen(home, settings, options)
     except KapelleError as error:
         _give_up(f"{error.message} {error.hint or ''}".rstrip())
     except OSError as error:
@@ -96,10 +97,16 @@ def take_lock(home: Home) -> int:
     return descriptor
 
 
-def _listen(home: Home, settings: Settings, host: str | None, port: int | None) -> socket.socket:
+def _listen(home: Home, settings: Settings, options: argparse.Namespace) -> socket.socket:
     """The TCP socket; without a wish, the port of last time, so that agents find their way back."""
-    wished = port if port is not None else settings.server.port
-    return listen(host or settings.server.host, [wished] if wished else [_last_port(home), 0])
+    host = options.host or settings.server.host
+    if not is_loopback(host) and not options.expose:
+        raise InvalidInput(
+            f"{host} can be reached from other machines, and whoever has the token rules yours.",
+            hint="kapelle serve --expose allows it.",
+        )
+    port = settings.server.port if options.port is None else options.port
+    return listen(host, [port] if port else [_last_port(home), 0])
 
 
 def _last_port(home: Home) -> int:
@@ -137,7 +144,8 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         History(stage),
         Instance(stage, conductor, stopping),
     )
-    hosts = frozenset({f"{name}:{port}" for name in ("127.0.0.1", "localhost", "[::1]", shown)})
+    names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
+    hosts = frozenset(f"{name.lower()}:{port}" for name in names)
     app = build(service, token, lambda: hosts)
     durable.launch()
     doors = [Door(app, listener), Door(PrivateSocket(app), listen_privately(home.socket))]
@@ -171,6 +179,7 @@ def _open_database(home: Home, settings: Settings) -> Database:
     if settings.database_url is None:
         for path in (home.database, home.engine_database):
             backup.check(path, home.backups)
+            backup.make_private(path)
     db = Database(settings.database_url or sqlite_url(home.database))
     migrate(db.engine)
     return db
@@ -200,9 +209,7 @@ def _write_info(home: Home, url: str, port: int) -> None:
         "version": __version__,
         "started_at": datetime.now(UTC).isoformat(),
     }
-    temporary = home.info.with_suffix(".tmp")
-    temporary.write_text(json.dumps(info), encoding="utf-8")
-    temporary.replace(home.info)
+    write_private(home.info, json.dumps(info).encode())
 
 
 if __name__ == "__main__":

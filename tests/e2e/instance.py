@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from kapelle.home import Home
+from kapelle.runner import cgroup
 
 _FINAL = {"completed", "failed", "cancelled"}
 
@@ -110,6 +111,13 @@ class Instance:
                 except psutil.NoSuchProcess:
                     continue
             time.sleep(0.02)
+        self._remove_cgroups()
+
+    def _remove_cgroups(self) -> None:
+        root = cgroup.find_root(self.home.root)
+        if root is not None:
+            cgroup.sweep(root)
+            root.rmdir()
 
     def processes(self) -> list[psutil.Process]:
         """Every live process that belongs to this home."""

@@ -43,7 +43,7 @@ def test_pages_are_the_bytes_of_the_file_while_the_agent_still_writes(
 def _read_pages(
     kapelle: Instance, task_id: str, stream: str, chance: random.Random
 ) -> tuple[list[bytes], int]:
-    """All pages of odd sizes until one says that it is the last, and how many came before the end."""
+    """Pages of odd sizes up to the one that says it is the last, and how many came before it."""
     pages: list[bytes] = []
     offset = growing = 0
     deadline = time.monotonic() + 60

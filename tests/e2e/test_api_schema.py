@@ -88,4 +88,7 @@ def _make_likely(case: Any, known: list[str], directory: Path) -> None:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
+    try:
+        return float(value) >= 0
+    except (TypeError, ValueError):
+        return False

@@ -17,10 +17,10 @@ from kapelle.settings import (
     load,
     looks_secret,
     masked,
-    reference,
     reset_value,
     set_value,
 )
+from kapelle.settings.reference import reference
 
 DOCS = Path(__file__).parents[2] / "docs"
 

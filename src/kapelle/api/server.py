@@ -1,6 +1,7 @@
 """The daemon's two doors: a TCP port for programs and browsers, a private socket for the CLI."""
 
 import contextlib
+import ipaddress
 import os
 import socket
 from collections.abc import Iterator, Sequence
@@ -47,6 +48,16 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         # Signals end the daemon, which then closes its doors.
         yield
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def listen(host: str, ports: Sequence[int]) -> socket.socket:

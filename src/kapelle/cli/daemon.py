@@ -22,12 +22,16 @@ def serve(
         int | None, typer.Option(min=0, max=65535, help="The port on 127.0.0.1.")
     ] = None,
     host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    expose: Annotated[
+        bool, typer.Option("--expose", help="Allow an address that other machines can reach.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run the daemon in the foreground."""
     arguments = [sys.executable, "-m", "kapelle.daemon"]
     arguments += ["--port", str(port)] if port is not None else []
     arguments += ["--host", host] if host is not None else []
+    arguments += ["--expose"] if expose else []
     if as_json:
         home = Home.default()
         document({"pid": os.getpid(), "home": str(home.root), "socket": str(home.socket)})
@@ -42,6 +46,10 @@ def stop(
     """Stop the daemon; running agents go on."""
     client = Client(autostart=False)
     pid = _running_pid(client)
+    if pid is None and agents and client.address.home.database.exists():
+        # Agents outlive a daemon that died; only a daemon can end them and say so.
+        client = Client()
+        pid = _running_pid(client) or int(client.get("/daemon")["pid"])
     if pid is not None:
         client.post("/daemon/stop", {"agents": agents})
         _wait_until_gone(client, pid)

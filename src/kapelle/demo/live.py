@@ -50,7 +50,6 @@ class LiveTable:
             table.add_column(no_wrap=True)
         table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
         heads = ("", "TASK", "AGENT", "STATUS", "TRY", "TIME", "")
-        table.add_row()
         table.add_row(*(Text(head, style="bold") for head in heads))
         for key, task in self._tasks.items():
             table.add_row(self._sign(task), *_cells(key, task, self._tasks))

@@ -73,6 +73,7 @@ def _strike(client: Client, tasks: Tasks, view: View) -> Kill:
         "The agents did not notice.",
         "yellow",
     )
+    view.say()
     return Kill(pid, int(successor["pid"]), gap_s, attempts)
 
 

@@ -20,7 +20,10 @@ def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[
     tasks.insert(connection, values, depends_on)
     events.append(connection, "task.created", values["id"], title=values["title"])
     lifecycle.settle_dependencies(connection, values["id"])
-    return tasks.get(connection, values["id"])
+    task = tasks.get(connection, values["id"])
+    if task.status is TaskStatus.BLOCKED:
+        events.append(connection, "task.blocked", task.id, title=task.title, reason=task.reason)
+    return task
 
 
 def cancel(connection: Connection, task_id: str, reason: str) -> Stop:

@@ -1,5 +1,6 @@
 """Online backups of the SQLite files, a number of which is kept, and the check on start."""
 
+import os
 import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime
@@ -23,6 +24,12 @@ def make(databases: list[Path], directory: Path, keep: int) -> Path:
     for leftover in directory.glob(".2*"):
         _delete(leftover)
     return finished
+
+
+def make_private(path: Path) -> None:
+    """Let a database file, and those that SQLite puts beside it, be readable by its owner only."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    path.chmod(0o600)
 
 
 def existing(directory: Path) -> list[Path]:

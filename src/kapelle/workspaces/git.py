@@ -18,7 +18,11 @@ CONTENT_TIMEOUT_S = 900.0
 MAX_OUTPUT = 256 * 1024 * 1024
 _STDERR_TAIL = 8192
 _LOCK_PATIENCE_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
-_BUSY = re.compile(r"unable to create '[^\n]*\.lock': File exists", re.IGNORECASE)
+# The second: git reads the entry of a worktree that another git is just making.
+_BUSY = re.compile(
+    r"unable to create '[^\n]*\.lock': File exists|failed to read [^\n]*/commondir",
+    re.IGNORECASE,
+)
 _MOVED = re.compile(r"but expected|reference already exists|unable to resolve reference")
 
 # Command-line configuration is read last, so nothing in a repository can undo these.

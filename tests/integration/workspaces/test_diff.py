@@ -43,7 +43,7 @@ async def test_the_patch_applies_and_gives_the_same_content(box: Sandbox) -> Non
 
 async def test_names_that_are_not_utf8_survive(box: Sandbox) -> None:
     _, path = await box.create()
-    Path(os.fsdecode(os.fsencode(path) + b"/\xff\xfe")).write_text("x")
+    Path(os.fsdecode(os.fsencode(path) + b"/\xff\xfe")).write_bytes(b"x")
     assert (await box.workspaces.diff("task_1")).files == ["\\xff\\xfe"]
     commit = await box.workspaces.commit("task_1", "work")
     assert os.fsdecode(b"\xff\xfe") in box.files_of(commit or "")

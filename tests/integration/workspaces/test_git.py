@@ -22,7 +22,7 @@ def fake(root: Path, body: str) -> Git:
 
 def alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_bytes().rsplit(b")", 1)[1].split()[0] != b"Z"
     except FileNotFoundError:
         return False
 
@@ -38,8 +38,10 @@ async def test_a_time_limit_kills_the_whole_group(tmp_path: Path) -> None:
 async def test_cancelling_kills_it_too(tmp_path: Path) -> None:
     git = fake(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
     running = asyncio.create_task(git.run(Place(tmp_path), "status"))
-    while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+    for _ in range(500):
         await asyncio.sleep(0.01)
+        if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
+            break
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
@@ -98,6 +100,6 @@ async def test_a_lock_that_stays_is_reported(box: Sandbox, monkeypatch: pytest.M
     monkeypatch.setattr("kapelle.workspaces.git._LOCK_PATIENCE_S", (0.01, 0.01))
     git = Git("git", box.root, "K", "k@localhost")
     box.write(".git/refs/heads/x.lock", "")
+    place = repository_place(box.repo / ".git")
     with pytest.raises(LockBusy):
-        place = repository_place(box.repo / ".git")
         await move_ref(git, place, "refs/heads/x", box.commit_of("main"), None, "test")

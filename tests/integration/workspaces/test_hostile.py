@@ -1,4 +1,4 @@
-"""A repository in which everything git could run is planted: none of our operations runs any of it."""
+"""A repository in which everything git could run is planted: our operations run none of it."""
 
 import asyncio
 import subprocess
@@ -12,10 +12,32 @@ from kapelle.domain.errors import KapelleError
 
 from .sandbox import Sandbox
 
-HOOKS = """applypatch-msg commit-msg fsmonitor-watchman post-applypatch post-checkout post-commit
-post-index-change post-merge post-receive post-rewrite post-update pre-applypatch pre-auto-gc
-pre-commit pre-merge-commit pre-push pre-rebase pre-receive prepare-commit-msg proc-receive
-push-to-checkout reference-transaction sendemail-validate update""".split()
+HOOKS = [
+    "applypatch-msg",
+    "commit-msg",
+    "fsmonitor-watchman",
+    "post-applypatch",
+    "post-checkout",
+    "post-commit",
+    "post-index-change",
+    "post-merge",
+    "post-receive",
+    "post-rewrite",
+    "post-update",
+    "pre-applypatch",
+    "pre-auto-gc",
+    "pre-commit",
+    "pre-merge-commit",
+    "pre-push",
+    "pre-rebase",
+    "pre-receive",
+    "prepare-commit-msg",
+    "proc-receive",
+    "push-to-checkout",
+    "reference-transaction",
+    "sendemail-validate",
+    "update",
+]
 
 ATTRIBUTES = "* filter=evil diff=evil merge=evil\n*.p filter=proc\n*.t diff=conv\n"
 
@@ -201,18 +223,10 @@ async def _hostile(box: Sandbox) -> tuple[Canaries, Path]:
     _, path = await box.create("task_0")
     plant_in_worktree(canaries, path)
     # A gitlink that is tracked, as for a real submodule, so that status would look inside.
-    inner = subprocess.run(
-        ["git", "-c", "core.fsmonitor=false", "rev-parse", "HEAD"],
-        cwd=path / "tracked",
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    subprocess.run(
-        ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null",
-         "update-index", "--add", "--cacheinfo", f"160000,{inner},tracked"],
-        cwd=path, env=box.environment(), check=True,
-    )  # fmt: skip
+    quiet = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+    inner = box.git(*quiet, "rev-parse", "HEAD", cwd=path / "tracked")
+    link = f"160000,{inner},tracked"
+    box.git(*quiet, "update-index", "--add", "--cacheinfo", link, cwd=path)
     return canaries, path
 
 

@@ -162,8 +162,10 @@ async def test_nothing_is_removed_while_something_still_writes(box: Sandbox) -> 
     _, path = await box.create()
     script = "while [ ! -e ../stop ]; do echo more >> busy.txt || exit; done"
     writer = await asyncio.create_subprocess_exec("sh", "-c", script, cwd=path)
-    while not (path / "busy.txt").exists():
+    for _ in range(500):
         await asyncio.sleep(0.01)
+        if (path / "busy.txt").exists():
+            break
     try:
         with pytest.raises(WorkspaceError):
             await box.workspaces.remove("task_1")

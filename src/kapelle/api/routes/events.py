@@ -2,24 +2,24 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, Query, Response
 
 from kapelle.api.access import UseCases, owner_only
-from kapelle.api.sse import EventStream, stream
+from kapelle.api.sse import STREAM, stream
 
 router = APIRouter(prefix="/events", tags=["events"], dependencies=[Depends(owner_only)])
 
 _MOST = 2**62
 
 
-@router.get("", response_class=EventStream)
+@router.get("", response_class=Response, responses=STREAM)
 async def events(
     service: UseCases,
     after: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
     task_id: Annotated[str | None, Query(max_length=100)] = None,
     follow: bool = True,
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
-) -> EventStream:
+) -> Response:
     """Every event behind a number; without one, those that come from now on."""
     start = after
     if last_event_id and last_event_id.isascii() and last_event_id.isdigit():

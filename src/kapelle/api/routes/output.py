@@ -1,12 +1,13 @@
 """What an attempt wrote: raw bytes by offset, and the readable transcript as a stream."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import Response
 
 from kapelle.api.access import UseCases, own_task_only
-from kapelle.api.sse import EventStream, stream
+from kapelle.api.sse import STREAM, stream
 
 router = APIRouter(
     prefix="/tasks/{task_id}", tags=["output"], dependencies=[Depends(own_task_only)]
@@ -31,6 +32,10 @@ _BYTES: dict[int | str, Any] = {
     }
 }
 
+# No log is larger, and file systems refuse offsets that no file can have.
+_FARTHEST = 10**13
+_PLACE = re.compile(r"\d{1,9}(:\d{1,13}){2}:\d{1,9}", re.ASCII)
+
 Number = Annotated[int | None, Query(ge=1, le=1_000_000)]
 
 
@@ -40,7 +45,7 @@ async def output(
     service: UseCases,
     attempt: Number = None,
     stream: Literal["out", "err"] = "out",
-    offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
+    offset: Annotated[int, Query(ge=0, le=_FARTHEST)] = 0,
     limit: Annotated[int, Query(ge=1, le=16_000_000)] = 1_000_000,
 ) -> Response:
     """Bytes exactly as they were written; X-Next-Offset is where the next ones begin."""
@@ -52,7 +57,7 @@ async def output(
     return Response(chunk.data, media_type="application/octet-stream", headers=headers)
 
 
-@router.get("/transcript", response_class=EventStream)
+@router.get("/transcript", response_class=Response, responses=STREAM)
 async def transcript(
     task_id: str,
     service: UseCases,
@@ -60,8 +65,9 @@ async def transcript(
     follow: bool = False,
     tail: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
-) -> EventStream:
-    """What the agent said and did; an event's id is the offset behind it."""
+) -> Response:
+    """What the agent said and did; an event's id is the place behind it."""
     task = await service.transcripts.task_with(task_id, attempt)
-    lines = service.transcripts.lines(task, attempt, follow, tail, last_event_id)
+    after = last_event_id if _PLACE.fullmatch(last_event_id or "") else None
+    lines = service.transcripts.lines(task, attempt, follow, tail, after)
     return stream(lines, lambda line: (line.position, line.kind, line.body))

@@ -1,0 +1,40 @@
+"""Typed configuration: environment > the repository's config > the user's config > defaults."""
+
+from kapelle.settings.editing import reset_value, set_value
+from kapelle.settings.loading import Loaded, load
+from kapelle.settings.models import (
+    REPOSITORY_KEYS,
+    AgentSettings,
+    Backup,
+    Environment,
+    Git,
+    Limits,
+    Server,
+    Settings,
+    Tasks,
+    WorkspaceSettings,
+    default_max_attempts,
+)
+from kapelle.settings.secrecy import looks_secret, masked
+from kapelle.settings.validation import validate
+
+__all__ = [
+    "REPOSITORY_KEYS",
+    "AgentSettings",
+    "Backup",
+    "Environment",
+    "Git",
+    "Limits",
+    "Loaded",
+    "Server",
+    "Settings",
+    "Tasks",
+    "WorkspaceSettings",
+    "default_max_attempts",
+    "load",
+    "looks_secret",
+    "masked",
+    "reset_value",
+    "set_value",
+    "validate",
+]

@@ -1,0 +1,52 @@
+"""The documents for programs say what the code does."""
+
+import re
+from pathlib import Path
+
+from kapelle.api.app import routes
+from kapelle.api.document import document
+from kapelle.api.errors import DOOR_CODES
+from kapelle.domain.errors import KapelleError
+
+DOCS = Path(__file__).parents[3] / "docs"
+GUIDE = (DOCS / "rest.md").read_text(encoding="utf-8")
+
+
+def test_the_committed_openapi_document_is_current() -> None:
+    committed = (DOCS / "openapi.json").read_text(encoding="utf-8")
+    assert committed == document(), "make openapi brings it up to date"
+
+
+def test_the_guide_names_every_route() -> None:
+    listed = set(re.findall(r"^\| `([A-Z]+) ([^`]+)` \|", GUIDE, re.MULTILINE))
+    paths = routes().openapi()["paths"]
+    assert listed == {(m.upper(), path) for path, methods in paths.items() for m in methods}
+
+
+def test_the_guide_lists_every_error_with_its_status() -> None:
+    listed = re.findall(r"^\| `([a-z_]+)` \| (\d{3}) \|", GUIDE, re.MULTILINE)
+    known = {(error.code, error.http_status) for error in _family(KapelleError)}
+    assert sorted((code, int(status)) for code, status in listed) == sorted(
+        known | set(DOOR_CODES.items())
+    )
+
+
+def test_every_operation_has_a_name_and_says_what_it_does() -> None:
+    for path, methods in routes().openapi()["paths"].items():
+        for method, operation in methods.items():
+            assert operation["description"], (method, path)
+            assert re.fullmatch(r"[a-z]+_[a-z_]+", operation["operationId"]), (method, path)
+
+
+def test_only_health_and_login_are_documented_as_open() -> None:
+    unguarded = {
+        (method, path)
+        for path, methods in routes().openapi()["paths"].items()
+        for method, operation in methods.items()
+        if "security" not in operation
+    }
+    assert unguarded == {("get", "/api/v1/healthz"), ("post", "/api/v1/login")}
+
+
+def _family(error: type[KapelleError]) -> set[type[KapelleError]]:
+    return {error}.union(*(_family(child) for child in error.__subclasses__()))
