@@ -4,6 +4,7 @@ import http.client
 import json
 import socket
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -56,16 +57,20 @@ class BenchDaemon(Instance):
             "workspace": "in_place",
         }
 
-    def until(self, status: str, count: int, limit_s: float = 120) -> None:
-        """Wait for so many tasks in a status by looking into the database, not by asking."""
-        deadline = time.monotonic() + limit_s
-        query = "SELECT count(*) FROM tasks WHERE status = ?"
+    def count(self, status: str) -> int:
+        """How many tasks have a status, by looking into the database and not by asking."""
         address = f"file:{self.home.database}?mode=ro"
         with closing(sqlite3.connect(address, uri=True, timeout=10)) as connection:
-            while connection.execute(query, [status]).fetchone()[0] < count:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"fewer than {count} tasks are {status}")
-                time.sleep(0.005)
+            query = "SELECT count(*) FROM tasks WHERE status = ?"
+            return int(connection.execute(query, [status]).fetchone()[0])
+
+    def until(self, status: str, count: int, limit_s: float = 120) -> None:
+        """Wait for so many tasks in a status."""
+        deadline = time.monotonic() + limit_s
+        while self.count(status) < count:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"fewer than {count} tasks are {status}")
+            time.sleep(0.005)
 
 
 @contextmanager
@@ -73,7 +78,8 @@ def running(
     run: Run, agents: dict[str, list[str]] | None = None, max_attempts: int = 4
 ) -> Iterator[BenchDaemon]:
     """A daemon that has run one task already, so that nothing is loaded for the first time."""
-    daemon = BenchDaemon(run.directory / "home", {"noop": ["true"], **(agents or {})}, max_attempts)
+    home = Path(tempfile.mkdtemp(dir=run.directory)) / "home"
+    daemon = BenchDaemon(home, {"noop": ["true"], **(agents or {})}, max_attempts)
     try:
         daemon.start()
         with closing(Client(daemon.home.socket)) as client:

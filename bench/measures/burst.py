@@ -36,10 +36,9 @@ def _shape(run: Run, tasks: int, slots: int) -> list[Row]:
     rates, costs = [], []
     bare = [_bare(run.samples(60))]
     with running(run, max_attempts=slots) as daemon:
-        for number in range(1 if run.quick else 3):
+        for _ in range(1 if run.quick else 3):
             before = {"daemon": cpu_s(daemon.main), "spawner": cpu_s(daemon.spawner)}
-            done = 1 + tasks * (number + 1)
-            rates.append(tasks / _burst(daemon, tasks, done))
+            rates.append(tasks / _burst(daemon, tasks))
             time.sleep(0.2)  # the last shims are still being reaped
             after = {"daemon": cpu_s(daemon.main), "spawner": cpu_s(daemon.spawner)}
             costs.append({name: (after[name] - before[name]) / tasks * 1000 for name in after})
@@ -64,9 +63,10 @@ def _rows(
     ]
 
 
-def _burst(daemon: BenchDaemon, tasks: int, done: int) -> float:
+def _burst(daemon: BenchDaemon, tasks: int) -> float:
     """Seconds from the first request to the last completed task."""
     request = raw_post("/tasks", daemon.spec("noop"))
+    done = daemon.count("completed") + tasks
     connections = [raw_connection(daemon.home.socket) for _ in range(tasks)]
     begun = time.monotonic()
     for connection in connections:

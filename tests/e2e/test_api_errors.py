@@ -118,6 +118,7 @@ QUERIES = [
     f"{TASKS}/task_0/wait?timeout_s=56",
     f"{TASKS}/task_0/wait?timeout_s=-1",
     f"{TASKS}/task_0/output?offset=-1",
+    f"{TASKS}/task_0/output?offset={10**13 + 1}",
     f"{TASKS}/task_0/output?offset={2**63}",
     f"{TASKS}/task_0/output?limit=0",
     f"{TASKS}/task_0/output?stream=../../token",

@@ -143,7 +143,7 @@ def test_a_transcript_of_several_attempts_is_continued_in_the_right_one(
     for left in range(len(whole) - 1):
         with Stream(kapelle, path, whole[left].id) as stream:
             assert list(stream) == whole[left + 1 :]
-    for nonsense in ("x", "1:2", "::", "1:-1:0", "²:0:0"):
+    for nonsense in ("x", "1:2", ":::", "1:-1:0:0", "²:0:0:0", f"1:{2**62}:0:0"):
         with Stream(kapelle, path, nonsense) as stream:
             assert list(stream) == whole
 
