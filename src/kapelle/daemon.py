@@ -29,6 +29,7 @@ from kapelle.service import Service
 from kapelle.service.changes import Changes
 from kapelle.service.history import History
 from kapelle.service.instance import Instance, Stopping
+from kapelle.service.logins import Logins
 from kapelle.service.output import Output
 from kapelle.service.tasks import Tasks
 from kapelle.service.transcript import Transcripts
@@ -143,6 +144,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         Changes(stage),
         History(stage),
         Instance(stage, conductor, stopping),
+        Logins(),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)

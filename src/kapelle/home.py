@@ -131,7 +131,7 @@ def _make_private(directory: Path) -> None:
 
 def repository_config(home: Home, directory: Path) -> Path | None:
     """The nearest .kapelle/config.toml from a directory up to its git toplevel."""
-    directory = directory.resolve()
+    directory = Path(os.path.realpath(directory))
     for parent in (directory, *directory.parents):
         path = parent / ".kapelle" / "config.toml"
         # KAPELLE_HOME may itself be called .kapelle and lie above the directory.

@@ -101,7 +101,8 @@ def test_a_secret_never_reaches_disk_database_or_api(tmp_path: Path) -> None:
         script = tmp_path / "leak.sh"
         encoded = base64.b64encode(canary.encode()).decode()
         script.write_text(
-            'echo "plain $DEPLOY_TOKEN"; printf %s "$DEPLOY_TOKEN" | base64; echo "$MY_PASSWORD" >&2\n'
+            'echo "plain $DEPLOY_TOKEN"; printf %s "$DEPLOY_TOKEN" | base64\n'
+            'echo "$MY_PASSWORD" >&2\n'
             'for c in $(printf %s "$DEPLOY_TOKEN" | fold -w1); do printf %s "$c"; done; echo\n'
             f"echo '{quote(canary, safe='')}'; env\n",
             encoding="utf-8",

@@ -73,7 +73,7 @@ def test_files_are_copied_and_linked_in_and_a_setup_command_runs_first(
         '[workspace]\ncopy = [".env"]\nlink = ["node_modules"]\nsetup = "echo ready > setup.txt"\n',
         encoding="utf-8",
     )
-    part = '[[do]]\nrun = "cat .env node_modules/left-pad.js setup.txt"\n[[do]]\nwrite = "w"\ncontent = "1"'
+    part = '[[do]]\nrun = "cat .env node_modules/left-pad.js setup.txt"\n' + _write("w")
     task = kapelle.wait(kapelle.play(part, repository))
     assert task["status"] == "completed", task["reason"]
     assert sorted(kapelle.get(f"/tasks/{task['id']}/diff")["files"]) == ["setup.txt", "w"]
@@ -134,7 +134,8 @@ def test_hooks_and_filters_in_the_repository_run_nothing_of_ours(
     canary.mkdir()
     plant = f"""
 import os, pathlib, subprocess
-common = subprocess.run(["git", "rev-parse", "--git-common-dir"], capture_output=True, text=True).stdout.strip()
+command = ["git", "rev-parse", "--git-common-dir"]
+common = subprocess.run(command, capture_output=True, text=True).stdout.strip()
 config = pathlib.Path(common, "config")
 hooks = pathlib.Path(common, "evil-hooks")
 hooks.mkdir()

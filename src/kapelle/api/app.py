@@ -13,7 +13,7 @@ from kapelle.api.access import owner_only
 from kapelle.api.auth import Guard
 from kapelle.api.body_limit import BodyLimit
 from kapelle.api.errors import ErrorView
-from kapelle.api.routes import changes, events, instance, output, tasks
+from kapelle.api.routes import changes, events, instance, logins, output, tasks
 from kapelle.service import Service
 
 _ERRORS = {
@@ -41,7 +41,7 @@ def routes() -> FastAPI:
         generate_unique_id_function=_operation_id,
         responses={code: {"model": ErrorView, "description": d} for code, d in _ERRORS.items()},
     )
-    for module in (tasks, output, changes, events, instance):
+    for module in (tasks, output, changes, events, instance, logins):
         app.include_router(module.router, prefix="/api/v1")
     app.add_api_route("/healthz", instance.healthz, include_in_schema=False)
     _serve_document(app)
@@ -53,7 +53,7 @@ def build(service: Service, token: str, allowed_hosts: Callable[[], frozenset[st
     """The application as it is served."""
     app = routes()
     app.state.service = service
-    return Guard(BodyLimit(app), token, allowed_hosts, service.instance.knows_session)
+    return Guard(BodyLimit(app), token, allowed_hosts, service.logins.knows)
 
 
 def _serve_document(app: FastAPI) -> None:

@@ -42,7 +42,6 @@ COMMANDS = {
     "serve": ("kapelle.cli.daemon:serve", "Run the daemon in the foreground."),
     "stop": ("kapelle.cli.daemon:stop", "Stop the daemon; running agents go on."),
     "backup": ("kapelle.cli.daemon:backup", "Copy the database to a safe place now."),
-    "login": ("kapelle.cli.daemon:login", "Print a one-time address for a browser."),
     "completion": ("kapelle.cli.completion:completion", "Print the completion script of a shell."),
 }
 

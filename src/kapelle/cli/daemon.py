@@ -1,4 +1,4 @@
-"""`kapelle serve`, `stop`, `backup` and `login`."""
+"""`kapelle serve`, `stop` and `backup`."""
 
 import os
 import sys
@@ -10,8 +10,7 @@ import typer
 from kapelle.cli.client import Client
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
-from kapelle.cli.times import moment
-from kapelle.domain.errors import KapelleError, Unavailable
+from kapelle.domain.errors import Unavailable
 from kapelle.home import Home
 
 STOP_TIMEOUT_S = 90.0
@@ -117,19 +116,3 @@ def backup(as_json: Json = False) -> None:
         document(made)
     else:
         data(made["path"])
-
-
-def login(as_json: Json = False) -> None:
-    """Print a one-time address for a browser."""
-    code = Client().post("/login-codes")
-    if as_json:
-        document(code)
-        return
-    if not code["url"]:
-        raise KapelleError(
-            "The daemon serves no web address.", hint="Set server.port and restart it."
-        )
-    data(code["url"])
-    expires = moment(code["expires_at"])
-    until = f" until {expires.astimezone():%H:%M:%S}" if expires else ""
-    say(f"Open it in a browser on this machine; it works once,{until or ' and soon expires'}.")

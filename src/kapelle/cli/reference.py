@@ -10,11 +10,12 @@ from kapelle.cli.main import app
 _INTRODUCTION = """\
 # The command line
 
-Ids and data go to standard output, talk to standard error. Every command takes `--json`. Exit codes: 0 done, 1 the work
-failed, 2 usage or error, 3 input needed, 130 interrupted. Any unique prefix of an id will do.
+Ids and data go to standard output, talk to standard error. Every command takes `--json`.
+Exit codes: 0 done, 1 the work failed, 2 usage or error, 3 input needed, 130 interrupted.
+Any unique prefix of an id will do.
 
-`KAPELLE_HOME` chooses the home; with `KAPELLE_URL` and `KAPELLE_TOKEN` the command line talks to a daemon over TCP
-instead of the private socket.
+`KAPELLE_HOME` chooses the home; with `KAPELLE_URL` and `KAPELLE_TOKEN` the command line talks to
+a daemon over TCP instead of the private socket.
 
 This page is made by `make docs` from the program's own help.
 """

@@ -14,7 +14,7 @@ def read(path: Path, offset: int, limit: int) -> bytes:
         with path.open("rb") as file:
             file.seek(offset)
             return file.read(limit)
-    except FileNotFoundError:
+    except (FileNotFoundError, OverflowError):
         return b""
 
 

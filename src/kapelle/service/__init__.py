@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from kapelle.service.changes import Changes
 from kapelle.service.history import History
 from kapelle.service.instance import Instance
+from kapelle.service.logins import Logins
 from kapelle.service.output import Output
 from kapelle.service.tasks import Tasks
 from kapelle.service.transcript import Transcripts
@@ -20,3 +21,4 @@ class Service:
     changes: Changes
     history: History
     instance: Instance
+    logins: Logins

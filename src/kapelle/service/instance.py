@@ -1,24 +1,19 @@
-"""Use cases of the daemon itself: what it is, its agents, backups, login codes, its end."""
+"""Use cases of the daemon itself: what it is, its agents, backups, its end."""
 
 import asyncio
-import hmac
 import os
-import secrets
-import time
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import BaseModel
 
 from kapelle import __version__
 from kapelle.agents import registry
-from kapelle.domain.errors import Conflict, Unauthorized
+from kapelle.domain.errors import Conflict
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.stage import Stage
 from kapelle.store import backup, tasks
-
-_CODE_LIFE_S = 60
 
 
 class DaemonView(BaseModel):
@@ -44,12 +39,6 @@ class AgentView(BaseModel):
     capabilities: dict[str, bool]
 
 
-class LoginCodeView(BaseModel):
-    code: str
-    expires_at: datetime
-    url: str
-
-
 class BackupView(BaseModel):
     path: str
 
@@ -68,8 +57,6 @@ class Instance:
         self._conductor = conductor
         self._stopping = stopping
         self._started_at = datetime.now(UTC)
-        self._codes: dict[str, float] = {}
-        self._sessions: set[str] = set()
 
     async def describe(self) -> DaemonView:
         counts = await self._stage.db.read(tasks.counts)
@@ -115,34 +102,6 @@ class Instance:
     def stop(self, agents: bool) -> None:
         self._stopping.agents = agents
         self._stopping.event.set()
-
-    def new_login_code(self) -> LoginCodeView:
-        """A code that opens one browser session, once, within a minute."""
-        now = time.monotonic()
-        self._codes = {code: end for code, end in self._codes.items() if end > now}
-        code = secrets.token_urlsafe(24)
-        self._codes[code] = now + _CODE_LIFE_S
-        expires_at = datetime.now(UTC) + timedelta(seconds=_CODE_LIFE_S)
-        return LoginCodeView(
-            code=code, expires_at=expires_at, url=f"{self._stage.url}/login#code={code}"
-        )
-
-    def log_in(self, code: str) -> str:
-        """Exchange a code for the value of a session cookie."""
-        end = self._codes.pop(code, 0.0)
-        if end <= time.monotonic():
-            raise Unauthorized(
-                "This login code is not valid: it was used before, or is over a minute old.",
-                hint="kapelle login makes a new one.",
-            )
-        session = secrets.token_urlsafe(32)
-        self._sessions.add(session)
-        return session
-
-    def knows_session(self, session: str) -> bool:
-        return any(
-            hmac.compare_digest(session.encode(), known.encode()) for known in self._sessions
-        )
 
 
 def _flags(capabilities: Any) -> dict[str, bool]:

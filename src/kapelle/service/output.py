@@ -28,25 +28,25 @@ class Output:
         self._stage = stage
 
     async def chunk(
-        self, text: str, number: int | None, stream: Stream, offset: int, limit: int
+        self, text: str, which: str | None, stream: Stream, offset: int, limit: int
     ) -> Chunk:
         task = await self._stage.db.read(tasks.get, text)
-        if not task.attempts and number is None:
+        if not task.attempts and which is None:
             return Chunk(b"", 0, task.status in FINAL)
-        attempt = attempt_of(task, number)
+        attempt = attempt_of(task, which)
         path = self._stage.run_directory(attempt.id) / f"{stream}.log"
         data = await asyncio.to_thread(read, path, offset, limit)
         ended = attempt.ended_at is not None
         return Chunk(data, offset + len(data), ended and len(data) < limit)
 
 
-def attempt_of(task: Task, number: int | None) -> Attempt:
-    """A task's attempt of this number, or its last one."""
+def attempt_of(task: Task, which: str | None) -> Attempt:
+    """A task's attempt by number or id, or its last one."""
     if not task.attempts:
         raise NotFound(f"{task.id} has not been started yet.")
-    if number is None:
+    if which is None:
         return task.attempts[-1]
     for attempt in task.attempts:
-        if attempt.number == number:
+        if which in {str(attempt.number), attempt.id}:
             return attempt
-    raise NotFound(f"{task.id} has no attempt {number}.", hint=f"It has {len(task.attempts)}.")
+    raise NotFound(f"{task.id} has no attempt {which}.", hint=f"It has {len(task.attempts)}.")

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents import registry
-from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput, WorkspaceError
+from kapelle.domain.errors import (
+    AgentMisconfigured,
+    Conflict,
+    InvalidInput,
+    KapelleError,
+    WorkspaceError,
+)
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL, TaskStatus
@@ -30,9 +36,9 @@ class Tasks:
 
     async def submit(self, spec: TaskSpec, idempotency_key: str | None = None) -> Task:
         """Store a task; once this returned, nothing but a person ends it without a verdict."""
-        settings = self._stage.settings(spec.directory)
-        if not Path(spec.directory).is_dir():
+        if not os.path.isdir(spec.directory):
             raise InvalidInput(f"There is no directory {spec.directory}.")
+        settings = self._stage.settings(spec.directory)
         agent = spec.agent or registry.resolve_default(settings)
         adapter = registry.get(agent, settings)
         if adapter.installed() is None:
@@ -43,8 +49,16 @@ class Tasks:
         values = _values(spec, settings, agent)
         values["workspace_kind"] = await self._workspace_kind(spec, settings)
         values["idempotency_key"] = idempotency_key
-        _keep_env(self._stage.home.secrets / f"{values['id']}.json", spec.env)
-        return self._shown(await self._db.write(_submit, spec, values))
+        secrets = self._stage.home.secrets / f"{values['id']}.json"
+        _keep_env(secrets, spec.env)
+        stored = None
+        try:
+            task = await self._db.write(_submit, spec, values)
+            stored = task.id
+        finally:
+            if stored != values["id"]:
+                secrets.unlink(missing_ok=True)
+        return self._shown(task)
 
     async def get(self, text: str) -> Task:
         return self._shown(await self._db.read(tasks.get, text))
@@ -57,8 +71,9 @@ class Tasks:
         archived: bool,
         cursor: str | None,
         limit: int,
-    ) -> list[Task]:
-        found = await self._db.read(
+    ) -> tuple[list[Task], bool]:
+        """Some tasks, newest first, and whether there are more."""
+        found, more = await self._db.read(
             tasks.page,
             statuses=statuses,
             tag=tag,
@@ -67,7 +82,7 @@ class Tasks:
             before=cursor,
             limit=limit,
         )
-        return [self._shown(task) for task in found]
+        return [self._shown(task) for task in found], more
 
     async def wait(self, text: str, timeout_s: float) -> Task:
         """The task as soon as it has ended or waits for a person, or as it is when time is up."""
@@ -103,17 +118,15 @@ class Tasks:
 
     async def archive(self, text: str) -> Task:
         """Put an ended task away: its worktree is removed, its work kept under a ref."""
-        task = await self.get(text)
-        if task.status not in FINAL:
-            raise Conflict(
-                f"{task.id} is {task.status}; only an ended task can be archived.",
-                hint=f"kapelle cancel {task.id} ends it.",
-            )
-        if task.archived_at is None:
+        task = await self._db.write(course.archive, text)
+        try:
             if task.workspace.branch:
                 await self._stage.workspaces.remove(task.id)
-            (self._stage.home.secrets / f"{task.id}.json").unlink(missing_ok=True)
-        return self._shown(await self._db.write(course.archive, task.id))
+        except KapelleError:
+            await self._db.write(tasks.update, task.id, archived_at=None)
+            raise
+        (self._stage.home.secrets / f"{task.id}.json").unlink(missing_ok=True)
+        return task
 
     async def stop_all(self, reason: str) -> None:
         """Cancel every running task and wait until each has settled."""
@@ -175,6 +188,8 @@ def _submit(connection: Connection, spec: TaskSpec, values: dict[str, Any]) -> T
     key = values["idempotency_key"]
     known = tasks.by_idempotency_key(connection, key) if key else None
     if known is not None:
+        if (known.prompt, known.agent) != (values["prompt"], values["agent"]):
+            raise Conflict(f"This idempotency key was used for another task, {known.id}.")
         return known
     depends_on = [tasks.resolve(connection, text) for text in spec.depends_on]
     for other in depends_on:

@@ -60,17 +60,18 @@ class Transcripts:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
 
-    async def task_with(self, text: str, number: int | None) -> Task:
-        """The task, which must have the attempt of this number if one is named."""
+    async def task_with(self, text: str, which: str | None) -> Task:
+        """The task, which must have the attempt if one is named."""
         task = await self._stage.db.read(tasks.get, text)
-        if number is not None:
-            attempt_of(task, number)
+        if which is not None:
+            attempt_of(task, which)
         return task
 
     async def lines(
-        self, task: Task, number: int | None, follow: bool, tail: int | None, after: str | None
+        self, task: Task, which: str | None, follow: bool, tail: int | None, after: str | None
     ) -> AsyncIterator[Line]:
         """Over all attempts or one; with follow, to the end of the task."""
+        number = None if which is None else attempt_of(task, which).number
         place = _Place.parse(after)
         while True:
             shown = [a for a in task.attempts if _wanted(a, number, place, tail, task)]
@@ -78,7 +79,7 @@ class Transcripts:
                 if attempt.number != place.number:
                     place = _Place(attempt.number)
                     if tail is not None:
-                        self._skip(attempt, place, tail)
+                        await asyncio.to_thread(self._skip, attempt, place, tail)
                     yield place.line("attempt", {"number": attempt.number})
                 async for line in self._attempt_lines(task, attempt, place, follow):
                     yield line
@@ -117,7 +118,7 @@ class Transcripts:
                 return
             await asyncio.sleep(_LOOK_S)
             latest = await self._stage.db.read(tasks.get, task.id)
-            ended = attempt_of(latest, attempt.number).ended_at is not None
+            ended = attempt_of(latest, attempt.id).ended_at is not None
 
     def _parser(self, task: Task) -> Parse:
         try:
@@ -152,7 +153,7 @@ def _wanted(
 
 
 def _whole_lines(path: Path, offset: int, ended: bool) -> list[tuple[str, int]]:
-    """The lines from an offset on, with the offsets behind them; an unfinished one at the end only."""
+    """Lines from an offset on, with the offsets behind them; an unfinished one only at the end."""
     size = _BLOCK
     while True:
         block = read(path, offset, size)

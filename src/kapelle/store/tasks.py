@@ -16,6 +16,8 @@ from kapelle.store.tables import task_tags, tasks
 
 Row = sa.RowMapping
 
+_PAGE_LETTERS = 4_000_000
+
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
     connection.execute(tasks.insert().values(values))
@@ -73,9 +75,13 @@ def page(
     archived: bool = False,
     before: str | None = None,
     limit: int = 50,
-) -> list[Task]:
-    """Tasks, newest first; before is the id that the last page ended with."""
-    query = sa.select(tasks).order_by(tasks.c.id.desc()).limit(limit)
+) -> tuple[list[Task], bool]:
+    """Tasks, newest first, and whether there are more; before is the last id of the page before.
+
+    Fewer than limit, but at least one, when their prompts are large.
+    """
+    query = sa.select(tasks.c.id, sa.func.length(tasks.c.prompt))
+    query = query.order_by(tasks.c.id.desc()).limit(limit + 1)
     if statuses:
         query = query.where(tasks.c.status.in_(statuses))
     if tag is not None:
@@ -87,7 +93,17 @@ def page(
         query = query.where(tasks.c.archived_at.is_(None))
     if before is not None:
         query = query.where(tasks.c.id < before)
-    return _complete(connection, list(connection.execute(query).mappings()))
+    found = connection.execute(query).all()
+    ids: list[str] = []
+    letters = 0
+    for task_id, length in found[:limit]:
+        letters += length
+        if ids and letters > _PAGE_LETTERS:
+            break
+        ids.append(task_id)
+    rows = sa.select(tasks).where(tasks.c.id.in_(ids)).order_by(tasks.c.id.desc())
+    page_ = _complete(connection, list(connection.execute(rows).mappings()))
+    return page_, len(found) > len(ids)
 
 
 def next_queued(connection: sa.Connection, now: datetime, limit: int) -> list[str]:

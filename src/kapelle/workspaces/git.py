@@ -4,19 +4,20 @@ import asyncio
 import os
 import re
 import shutil
-import signal
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kapelle.domain.errors import GitError, WorkspaceError
 from kapelle.workspaces.locks import inherited_descriptors
+from kapelle.workspaces.process import Command, Finished, Running
 
 DEFAULT_TIMEOUT_S = 60.0
 CONTENT_TIMEOUT_S = 900.0
 MAX_OUTPUT = 256 * 1024 * 1024
-_STDERR_TAIL = 8192
+_MAX_AT_ONCE = 16
 _LOCK_PATIENCE_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
 # The second: git reads the entry of a worktree that another git is just making.
 _BUSY = re.compile(
@@ -99,6 +100,7 @@ class Git:
         self._executable = shutil.which(executable) or executable
         self._empty_home = empty_home
         self._author = (author_name, author_email)
+        self._threads = ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="git")
 
     async def run(
         self,
@@ -110,11 +112,22 @@ class Git:
         max_output: int = MAX_OUTPUT,
     ) -> Output:
         """Run one command; an exit code outside ok raises, a held lock is waited for."""
+        command = Command(
+            argv=self._argv(place, args),
+            environment=self._environment(place),
+            cwd=place.cwd,
+            stdin=stdin,
+            timeout_s=timeout_s,
+            max_output=max_output,
+            descriptors=inherited_descriptors(),
+        )
         for pause_s in (*_LOCK_PATIENCE_S, None):
-            output, stderr = await self._once(place, args, stdin, timeout_s, max_output)
-            if output.code in ok or output.truncated:
-                return output
-            error = _error(args[0], output.code, stderr)
+            finished = await self._once(command)
+            if finished.timed_out:
+                raise GitError(f"git {args[0]} did not finish within {timeout_s:g} s.")
+            if finished.code in ok or finished.truncated:
+                return Output(finished.code, finished.stdout, finished.truncated)
+            error = _error(args[0], finished.code, finished.stderr.decode("utf-8", "replace"))
             if pause_s is None or not isinstance(error, LockBusy):
                 raise error
             await asyncio.sleep(pause_s)
@@ -152,89 +165,21 @@ class Git:
             argv += ["-c", setting]
         return [*argv, *args]
 
-    async def _once(
-        self,
-        place: Place,
-        args: Sequence[str],
-        stdin: bytes | None,
-        timeout_s: float,
-        max_output: int,
-    ) -> tuple[Output, str]:
+    async def _once(self, command: Command) -> Finished:
+        running = Running(command)
+        done = asyncio.get_running_loop().run_in_executor(self._threads, running.run)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *self._argv(place, args),
-                stdin=asyncio.subprocess.DEVNULL if stdin is None else asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                cwd=place.cwd,
-                env=self._environment(place),
-                start_new_session=True,
-                pass_fds=inherited_descriptors(),
-            )
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            # Nothing of git may outlive the call.
+            running.kill()
+            with suppress(OSError, asyncio.CancelledError):
+                await asyncio.shield(done)
+            raise
         except OSError as error:
             raise WorkspaceError(
                 f"git could not be started: {error}.", hint="Install git 2.38 or newer."
             ) from error
-        try:
-            async with asyncio.timeout(timeout_s):
-                return await _talk(process, stdin, max_output)
-        except TimeoutError:
-            raise GitError(f"git {args[0]} did not finish within {timeout_s:g} s.") from None
-        finally:
-            # Also when this task is cancelled: nothing of git may outlive the call.
-            if process.returncode is None:
-                _kill_group(process.pid)
-                await process.wait()
-
-
-async def _talk(
-    process: asyncio.subprocess.Process, stdin: bytes | None, max_output: int
-) -> tuple[Output, str]:
-    assert process.stdout is not None
-    assert process.stderr is not None
-    (stdout, truncated), stderr, _ = await asyncio.gather(
-        _read(process.stdout, max_output, process.pid),
-        _read_tail(process.stderr),
-        _feed(process.stdin, stdin),
-    )
-    code = await process.wait()
-    return Output(code, stdout, truncated), stderr.decode("utf-8", "replace")
-
-
-async def _read(stream: asyncio.StreamReader, limit: int, pid: int) -> tuple[bytes, bool]:
-    chunks, size = [], 0
-    while chunk := await stream.read(262_144):
-        if size <= limit:
-            chunks.append(chunk)
-            if size + len(chunk) > limit:
-                _kill_group(pid)
-        # Read on to the end: a pipe that is not drained would keep the process from being reaped.
-        size += len(chunk)
-    return b"".join(chunks)[:limit], size > limit
-
-
-async def _read_tail(stream: asyncio.StreamReader) -> bytes:
-    tail = b""
-    while chunk := await stream.read(65_536):
-        tail = (tail + chunk)[-_STDERR_TAIL:]
-    return tail
-
-
-async def _feed(stream: asyncio.StreamWriter | None, stdin: bytes | None) -> None:
-    if stream is None or stdin is None:
-        return
-    try:
-        stream.write(stdin)
-        await stream.drain()
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # git gave up early; its exit code tells why
-    finally:
-        stream.close()
-
-
-def _kill_group(pid: int) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
 
 
 def _error(command: str, code: int, stderr: str) -> GitError:

@@ -138,11 +138,13 @@ async def test_pages_lead_from_the_newest_to_the_oldest_without_gap(db: Database
     made = [await add(db, tags=["odd"] if n % 2 else []) for n in range(7)]
     seen: list[str] = []
     cursor = None
-    while page := await db.read(tasks.page, before=cursor, limit=3):
+    more = True
+    while more:
+        page, more = await db.read(tasks.page, before=cursor, limit=3)
         seen += [task.id for task in page]
         cursor = seen[-1]
     assert seen == made[::-1]
-    tagged = await db.read(tasks.page, tag="odd", limit=10)
+    tagged, _ = await db.read(tasks.page, tag="odd", limit=10)
     assert [task.id for task in tagged] == made[5::-2]
 
 
@@ -167,3 +169,11 @@ async def test_a_failing_transaction_leaves_nothing_behind(db: Database) -> None
         await db.write(work)
     with pytest.raises(NotFound):
         await db.read(tasks.get, row["id"])
+
+
+async def test_a_page_of_large_prompts_is_shorter(db: Database) -> None:
+    made = [await add(db, prompt="x" * 1_000_000) for _ in range(6)]
+    page, more = await db.read(tasks.page, limit=50)
+    assert ([task.id for task in page], more) == (made[:1:-1], True)
+    page, more = await db.read(tasks.page, before=page[-1].id, limit=50)
+    assert ([task.id for task in page], more) == (made[1::-1], False)

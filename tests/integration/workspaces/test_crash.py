@@ -189,3 +189,18 @@ async def _work(box: Sandbox) -> None:
 def _state(box: Sandbox) -> tuple[str, str, str, bool]:
     texts = [(box.repo / name).read_text() for name in ("a.txt", "src/b.txt")]
     return (box.status(), texts[0], texts[1], (box.repo / ".git/index.lock").exists())
+
+
+async def test_cancelled_while_creating(box: Sandbox) -> None:
+    chance = random.Random(time.time_ns())
+    for number in range(6):
+        names = [f"task_{number}x{other}" for other in range(4)]
+        tasks = [asyncio.create_task(box.create(name)) for name in names]
+        await asyncio.sleep(chance.uniform(0, 0.1))
+        for task in tasks:
+            task.cancel()
+        async with asyncio.timeout(20):
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for name in names:
+                _, path = await box.create(name)
+                assert box.status(path) == ""

@@ -1,15 +1,14 @@
-"""The daemon itself: health, description, agents, backup, login, stop."""
+"""The daemon itself: health, description, agents, backup, stop."""
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict
 
 from kapelle import __version__
 from kapelle.api.access import UseCases, owner_only
-from kapelle.api.auth import COOKIE
 from kapelle.domain.specs import Text
-from kapelle.service.instance import AgentView, BackupView, DaemonView, LoginCodeView
+from kapelle.service.instance import AgentView, BackupView, DaemonView
 
 router = APIRouter(tags=["daemon"])
 _owner = [Depends(owner_only)]
@@ -23,11 +22,6 @@ class Health(BaseModel):
 class StopBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
     agents: bool = False
-
-
-class LoginBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-    code: Text
 
 
 @router.get("/healthz")
@@ -61,18 +55,3 @@ async def agents(
 async def back_up(service: UseCases) -> BackupView:
     """Copy the databases now."""
     return await service.instance.back_up()
-
-
-@router.post("/login-codes", dependencies=_owner)
-async def login_code(service: UseCases) -> LoginCodeView:
-    """A code that opens one browser session, once, within a minute."""
-    return service.instance.new_login_code()
-
-
-@router.post("/login", status_code=204)
-async def log_in(body: LoginBody, service: UseCases) -> Response:
-    """Exchange a code for a session cookie."""
-    response = Response(status_code=204)
-    session = service.instance.log_in(body.code)
-    response.set_cookie(COOKIE, session, httponly=True, samesite="strict", path="/")
-    return response

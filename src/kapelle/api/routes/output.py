@@ -36,14 +36,17 @@ _BYTES: dict[int | str, Any] = {
 _FARTHEST = 10**13
 _PLACE = re.compile(r"\d{1,9}(:\d{1,13}){2}:\d{1,9}", re.ASCII)
 
-Number = Annotated[int | None, Query(ge=1, le=1_000_000)]
+Which = Annotated[
+    str | None,
+    Query(pattern=r"^([1-9][0-9]{0,5}|attempt_[0-9a-z]{26})$", description="A number or an id"),
+]
 
 
 @router.get("/output", response_class=Response, responses=_BYTES)
 async def output(
     task_id: str,
     service: UseCases,
-    attempt: Number = None,
+    attempt: Which = None,
     stream: Literal["out", "err"] = "out",
     offset: Annotated[int, Query(ge=0, le=_FARTHEST)] = 0,
     limit: Annotated[int, Query(ge=1, le=16_000_000)] = 1_000_000,
@@ -61,7 +64,7 @@ async def output(
 async def transcript(
     task_id: str,
     service: UseCases,
-    attempt: Number = None,
+    attempt: Which = None,
     follow: bool = False,
     tail: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,

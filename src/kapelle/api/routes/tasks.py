@@ -59,8 +59,8 @@ async def page(
     cursor: Annotated[str | None, Query(pattern=_CURSOR)] = None,
 ) -> Page:
     """Tasks, newest first; next_cursor leads to the next page."""
-    found = await service.tasks.page(status or [], tag, project, archived, cursor, limit)
-    return Page(tasks=found, next_cursor=found[-1].id if len(found) == limit else None)
+    found, more = await service.tasks.page(status or [], tag, project, archived, cursor, limit)
+    return Page(tasks=found, next_cursor=found[-1].id if more else None)
 
 
 @router.get("/{task_id}", dependencies=[Depends(own_task_only)])
