@@ -25,9 +25,22 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             directory, cleanup_mode="delete"
         )
     try:
+        _forgo_durability(server.get_uri())
         yield server.get_uri()
     finally:
         server.cleanup()
+
+
+def _forgo_durability(url: str) -> None:
+    """Making and dropping databases takes seconds where every file is forced to the disk."""
+    engine = sa.create_engine(
+        sa.make_url(url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT"
+    )
+    with engine.connect() as connection:
+        for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+            connection.execute(sa.text(f"ALTER SYSTEM SET {setting} = off"))
+        connection.execute(sa.text("SELECT pg_reload_conf()"))
+    engine.dispose()
 
 
 @pytest.fixture

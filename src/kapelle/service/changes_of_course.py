@@ -74,8 +74,7 @@ def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> S
     others = [tasks.resolve(connection, text) for text in depends_on]
     for other in others:
         tasks.row(connection, other)
-    dependencies.clear(connection, task_id)
-    dependencies.add(connection, task_id, others)
+    dependencies.replace(connection, task_id, others)
     if status is TaskStatus.QUEUED:
         lifecycle.change(connection, task_id, TaskStatus.BLOCKED)
     lifecycle.settle_dependencies(connection, task_id)

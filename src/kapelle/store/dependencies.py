@@ -11,17 +11,21 @@ from kapelle.store.tables import dependencies, tasks
 
 
 def add(connection: sa.Connection, task_id: str, depends_on: Sequence[str]) -> None:
-    """Record dependencies; one that would close a circle is refused with the circle named."""
-    for other in dict.fromkeys(depends_on):
+    """Record what a new task depends on; nothing can depend on it yet, so there is no circle."""
+    rows = [{"task_id": task_id, "depends_on": other} for other in dict.fromkeys(depends_on)]
+    if rows:
+        connection.execute(dependencies.insert(), rows)
+
+
+def replace(connection: sa.Connection, task_id: str, depends_on: Sequence[str]) -> None:
+    """Change what a task depends on; a circle is refused and named."""
+    for other in depends_on:
         path = _path(connection, other, task_id)
         if path is not None:
             circle = " → ".join([task_id, *path])
             raise InvalidInput(f"These dependencies would go in a circle: {circle}.")
-        connection.execute(dependencies.insert().values(task_id=task_id, depends_on=other))
-
-
-def clear(connection: sa.Connection, task_id: str) -> None:
     connection.execute(dependencies.delete().where(dependencies.c.task_id == task_id))
+    add(connection, task_id, depends_on)
 
 
 def of_tasks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[str]]:

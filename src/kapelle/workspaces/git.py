@@ -4,15 +4,15 @@ import asyncio
 import os
 import re
 import shutil
+import signal
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kapelle.domain.errors import GitError, WorkspaceError
 from kapelle.workspaces.locks import inherited_descriptors
-from kapelle.workspaces.process import Command, Finished, Running
+from kapelle.workspaces.process import GRACE_S, Command, Finished, Running
 
 DEFAULT_TIMEOUT_S = 60.0
 CONTENT_TIMEOUT_S = 900.0
@@ -171,15 +171,24 @@ class Git:
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
-            # Nothing of git may outlive the call.
-            running.kill()
-            with suppress(OSError, asyncio.CancelledError):
-                await asyncio.shield(done)
+            await _stop(running, done)
             raise
         except OSError as error:
             raise WorkspaceError(
                 f"git could not be started: {error}.", hint="Install git 2.38 or newer."
             ) from error
+
+
+async def _stop(running: Running, done: asyncio.Future[Finished]) -> None:
+    """Nothing of git may outlive the call, but it gets the time to remove its locks."""
+    running.stop(signal.SIGTERM)
+    try:
+        await asyncio.wait([done], timeout=GRACE_S)
+    finally:
+        if not done.done():
+            running.stop(signal.SIGKILL)
+    await asyncio.wait([done])
+    done.exception()
 
 
 def _error(command: str, code: int, stderr: str) -> GitError:

@@ -16,7 +16,7 @@ from typing import IO
 
 _CHUNK = 262_144
 _STDERR_TAIL = 8192
-_LAST_WORDS_S = 5.0
+GRACE_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -42,23 +42,24 @@ class Finished:
 
 
 class Running:
-    """A command under way; kill may be called from another thread, even before it has started."""
+    """A command under way; stop may be called from another thread, even before it has started."""
 
     def __init__(self, command: Command) -> None:
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
-        self._killed = False
+        self._stopped_by: signal.Signals | None = None
+        self._give_up_at = 0.0
         self._stdout: list[bytes] = []
         self._size = 0
         self._stderr = b""
 
-    def kill(self) -> None:
-        """Kill the whole process group."""
-        self._killed = True
+    def stop(self, how: signal.Signals) -> None:
+        """Signal the whole process group."""
+        self._stopped_by = how
         # Not once it is reaped: the number could belong to another group by then.
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+                os.killpg(self._process.pid, how)
 
     def run(self) -> Finished:
         """Start, talk, reap; raises OSError when the program cannot be started."""
@@ -74,40 +75,46 @@ class Running:
             pass_fds=command.descriptors,
         ) as process:
             self._process = process
-            if self._killed:
-                self.kill()
-            try:
-                timed_out = self._talk(process)
-            except BaseException:
-                self.kill()
-                raise
-            code = process.wait()
+            if self._stopped_by is not None:
+                self.stop(self._stopped_by)
+            self._give_up_at = time.monotonic() + command.timeout_s
+            self._talk(process)
+            code = self._reap(process)
         stdout = b"".join(self._stdout)[: command.max_output]
-        return Finished(code, stdout, self._stderr, self._size > command.max_output, timed_out)
+        truncated = self._size > command.max_output
+        timed_out = self._stopped_by is not None and not truncated
+        return Finished(code, stdout, self._stderr, truncated, timed_out)
 
-    def _talk(self, process: subprocess.Popen[bytes]) -> bool:
-        """Feed and read until both outputs end; True when the time was up."""
+    def _talk(self, process: subprocess.Popen[bytes]) -> None:
+        """Feed and read until both outputs end, or something outside the group keeps them open."""
         pending = memoryview(self._command.stdin or b"")
-        give_up_at = time.monotonic() + self._command.timeout_s
-        timed_out = False
         with selectors.DefaultSelector() as selector:
             _watch(selector, process.stdout, selectors.EVENT_READ, "stdout")
             _watch(selector, process.stderr, selectors.EVENT_READ, "stderr")
             _watch(selector, process.stdin, selectors.EVENT_WRITE, "stdin")
             while selector.get_map():
-                left_s = give_up_at - time.monotonic()
-                if left_s <= 0 and not timed_out:
-                    timed_out = True
-                    self.kill()
-                ready = selector.select(_LAST_WORDS_S if self._killed else left_s)
-                if self._killed and not ready:
-                    break  # something outside the group holds the pipes
-                for key, _ in ready:
+                left_s = self._give_up_at - time.monotonic()
+                if left_s <= 0:
+                    if self._stopped_by is signal.SIGKILL:
+                        return
+                    self._escalate()
+                for key, _ in selector.select(max(left_s, 0)):
                     if key.data == "stdin" and process.stdin is not None:
                         pending = _feed(selector, process.stdin, pending)
                     else:
                         self._read(selector, key.fd, key.data)
-        return timed_out
+
+    def _reap(self, process: subprocess.Popen[bytes]) -> int:
+        while True:
+            try:
+                return process.wait(max(self._give_up_at - time.monotonic(), 0.01))
+            except subprocess.TimeoutExpired:
+                self._escalate()
+
+    def _escalate(self) -> None:
+        """Ask first: git removes its locks and half-made things when it is terminated."""
+        self._give_up_at = time.monotonic() + GRACE_S
+        self.stop(signal.SIGTERM if self._stopped_by is None else signal.SIGKILL)
 
     def _read(self, selector: selectors.BaseSelector, descriptor: int, name: str) -> None:
         chunk = os.read(descriptor, _CHUNK)
@@ -119,8 +126,8 @@ class Running:
             if self._size <= self._command.max_output:
                 self._stdout.append(chunk)
             self._size += len(chunk)
-            if self._size > self._command.max_output:
-                self.kill()
+            if self._size > self._command.max_output and self._stopped_by is None:
+                self._escalate()
 
 
 def _watch(

@@ -100,7 +100,7 @@ async def test_a_circle_of_dependencies_is_refused_and_named(db: Database) -> No
     first = await add(db)
     second = await add(db, first)
     with pytest.raises(InvalidInput, match=f"{first} → {second} → {first}"):
-        await db.write(dependencies.add, first, [second])
+        await db.write(dependencies.replace, first, [second])
     assert (await db.read(tasks.get, first)).depends_on == []
 
 
