@@ -10,7 +10,7 @@ from kapelle.domain.errors import Forbidden, InvalidInput, NotFound
 from kapelle.service import Service
 
 
-def _service(request: Request) -> Service:
+async def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
@@ -22,7 +22,7 @@ _bearer = HTTPBearer(auto_error=False, scheme_name="token")
 Token = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
 
 
-def owner_only(request: Request, _token: Token) -> None:
+async def owner_only(request: Request, _token: Token) -> None:
     if request.scope["kapelle.caller"].kind != "owner":
         raise Forbidden("An attempt's token allows only to read its own task.")
 

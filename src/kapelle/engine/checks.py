@@ -8,10 +8,9 @@ from pathlib import Path
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
-from kapelle.engine.environment import passed
+from kapelle.engine.launching import launch_command
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
-from kapelle.runner.launch import Launch
 from kapelle.runner.output import tail_text
 from kapelle.runner.redaction import redact
 
@@ -38,19 +37,8 @@ async def run_check(stage: Stage, work: Work, position: int, check: CheckSpec) -
 
 
 async def _command(stage: Stage, work: Work, position: int, check: CheckSpec) -> tuple[bool, str]:
-    env = passed(stage.environ, work.settings.environment.pass_)
-    env |= work.settings.environment.set | work.task_env | work.marks
-    launch = Launch(
-        run_dir=work.run_dir / "checks" / str(position),
-        argv=["/bin/sh", "-c", check.command or ""],
-        cwd=work.directory,
-        env=env,
-        stdin=None,
-        timeout_s=check.timeout_s,
-        grace_s=work.settings.tasks.grace_s,
-        redact=stage.redactions(work.attempt_id, env),
-        label=f"check {check.label}",
-    )
+    name = f"checks/{position}"
+    launch = launch_command(stage, work, name, check.command or "", check.timeout_s)
     ended = await stage.execute(work.attempt_id, work.task_id, launch)
     output = await asyncio.to_thread(_both_streams, launch.run_dir)
     if ended.exit.kind == "exited" and ended.exit.code == 0 and ended.ended_by is None:

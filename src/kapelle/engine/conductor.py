@@ -12,6 +12,7 @@ from kapelle.domain.task import Exit
 from kapelle.engine.admission import Reading, held, max_attempts, read_machine
 from kapelle.engine.durable import Durable, WorkflowState
 from kapelle.engine.failpoints import failpoint
+from kapelle.engine.findings import Findings, Finish
 from kapelle.engine.perform import Performance
 from kapelle.engine.settle import settle
 from kapelle.engine.stage import Stage
@@ -68,7 +69,7 @@ class Conductor:
 
     async def _until_due(self) -> float:
         try:
-            due = await self._stage.db.read(tasks.next_due)
+            due = await self._stage.db.glance(tasks.next_due)
         except Unavailable:
             return _SWEEP_S
         if due is None:
@@ -83,14 +84,14 @@ class Conductor:
         return self._reading[1]
 
     async def _admit(self) -> None:
-        self._admitted = {attempt for attempt, _ in await self._stage.db.read(attempts.running)}
+        self._admitted = {attempt for attempt, _ in await self._stage.db.glance(attempts.running)}
         limits = self._stage.settings().limits
         reading = self._read()
         free = max_attempts(limits, reading) - len(self._admitted)
         verdict = "the daemon is stopping" if self.paused else held(limits, reading, self.running)
         if verdict is None:
             now = datetime.now(UTC)
-            ready = await self._stage.db.read(tasks.next_queued, now, free)
+            ready = await self._stage.db.glance(tasks.next_queued, now, free)
             if ready:
                 begun = await self._stage.db.write(_begin, ready)
                 failpoint("conductor_after_begin")
@@ -106,7 +107,7 @@ class Conductor:
         db = self._stage.db
         if await db.read(_overdue):
             await db.write(_release_overdue)
-        unattended = [a for a, _ in await db.read(attempts.running) if a not in self._stage.live]
+        unattended = [a for a, _ in await db.glance(attempts.running) if a not in self._stage.live]
         now = time.monotonic()
         self._neglected = {a: self._neglected.get(a, now) for a in unattended}
         for attempt_id, since in self._neglected.items():
@@ -141,14 +142,8 @@ class Conductor:
     async def _give_up(self, attempt_id: str) -> None:
         problem = f"an internal error ended it {_PERFORMANCES} times; see {self._stage.home.log}"
         self._stage.runner.stop(self._stage.run_directory(attempt_id), problem)
-        exit = Exit(kind="lost").model_dump()
-        ended = {"exit": exit, "timed_out": False, "detail": problem, "output_bytes": 0}
-        verdict = {
-            "success": False, "reason": problem, "result": None, "claimed": None,
-            "waiting_for": None, "retry_at": None, "failed_checks": [], "session_id": None,
-            "usage": None,
-        }  # fmt: skip
-        await self._stage.db.write(settle, attempt_id, ended, verdict)
+        finish = Finish(Exit(kind="lost"), detail=problem)
+        await self._stage.db.write(settle, attempt_id, finish, Findings(success=False))
 
 
 def _begin(connection: Connection, ready: list[str]) -> list[str]:

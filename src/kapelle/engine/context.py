@@ -17,6 +17,9 @@ _LAST_OUTPUT = 4_000
 
 async def full_prompt(stage: Stage, work: Work, agent: Agent) -> tuple[str, str | None]:
     """The prompt with its context, and the session to resume where the agent can do that."""
+    row = work.task
+    if row["continue_from"] is None and work.mode != "resume":
+        return compose(row["prompt"], row["context"], [], work.message), None
     task = await stage.db.read(tasks.get, work.task_id)
     earlier: list[Earlier] = []
     session_id = None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any
 
 from dbos import DBOS, DBOSConfig, DBOSPortableJSONSerializer, SetWorkflowID
 
@@ -17,8 +17,6 @@ _THREADS = 16
 # The engine gives up on a workflow that was recovered too often; a daemon may well die often.
 _RECOVERIES = 1_000_000_000
 
-Json = dict[str, Any]
-P = ParamSpec("P")
 Workflow = Callable[[str], Coroutine[Any, Any, None]]
 
 
@@ -72,16 +70,6 @@ class Durable:
         """Start a workflow; starting the same id again is harmless."""
         with SetWorkflowID(workflow_id):
             await DBOS.start_workflow_async(self._workflows[name], argument)
-
-    async def step(
-        self,
-        name: str,
-        function: Callable[P, Coroutine[Any, Any, Json]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Json:
-        """Run a function once: after a crash its recorded result is returned instead."""
-        return await DBOS.run_step_async({"name": name}, function, *args, **kwargs)
 
     async def state(self, workflow_id: str) -> WorkflowState:
         status = await DBOS.get_workflow_status_async(workflow_id)

@@ -13,8 +13,6 @@ ENGINE_FAILPOINTS = (
     "perform_after_run",
     "verify_before_check",
     "perform_after_verify",
-    "settle_begin",
-    "settle_end",
     "perform_end",
 )
 

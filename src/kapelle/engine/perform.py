@@ -1,9 +1,6 @@
-"""An attempt from beginning to end: four steps, each safe to repeat after a crash."""
+"""An attempt from beginning to end. After a crash it is performed again from the top, and every
+part finds what was done: a claimed run directory, finished checks, a settled row."""
 
-from pathlib import Path
-
-from kapelle.agents.base import AgentRequest
-from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import (
     AgentMisconfigured,
     AgentNotFound,
@@ -12,130 +9,66 @@ from kapelle.domain.errors import (
     KapelleError,
     WorkspaceError,
 )
-from kapelle.domain.task import Exit
-from kapelle.domain.tokens import attempt_token
-from kapelle.engine.context import full_prompt
-from kapelle.engine.durable import Durable, Json
-from kapelle.engine.environment import passed
+from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
+from kapelle.engine.findings import Finish, never_ran
+from kapelle.engine.launching import launch_again, launch_agent
 from kapelle.engine.prepare import prepare
 from kapelle.engine.settle import settle
 from kapelle.engine.stage import Stage
 from kapelle.engine.steadily import steadily
 from kapelle.engine.verify import verify
 from kapelle.engine.work import Work, load_work
-from kapelle.runner.launch import Launch
-from kapelle.settings import AgentSettings
 
 
 class Performance:
-    """The durable function behind every attempt, and its steps."""
+    """The durable function behind every attempt."""
 
     def __init__(self, stage: Stage, durable: Durable) -> None:
         self._stage = stage
-        self._durable = durable
         durable.workflow("attempt", self.perform)
 
     async def perform(self, attempt_id: str) -> None:
-        step = self._durable.step
-        with self._stage.performing(attempt_id):
+        """Prepare the workspace, run the agent, verify its work, settle the verdict."""
+        stage = self._stage
+        with stage.performing(attempt_id):
             failpoint("perform_begin")
-            problem = (await step("prepare", steadily(self._prepare), attempt_id)).get("problem")
+            work, problem = await steadily(self._prepare)(attempt_id)
             failpoint("perform_after_prepare")
-            if problem is None:
-                ended = await step("run", steadily(self._run), attempt_id)
-            else:
-                ended = _never_ran(problem)
+            finish = never_ran(problem) if problem else await steadily(self._run)(work)
             failpoint("perform_after_run")
-            verdict = await step("verify", steadily(self._verify), attempt_id, ended)
+            findings = await steadily(verify)(stage, work, finish)
             failpoint("perform_after_verify")
-            await step("settle", steadily(self._settle), attempt_id, ended, verdict)
+            await steadily(stage.db.write)(settle, attempt_id, finish, findings)
             failpoint("perform_end")
 
-    async def _prepare(self, attempt_id: str) -> Json:
+    async def _prepare(self, attempt_id: str) -> tuple[Work, str | None]:
         work = await load_work(self._stage, attempt_id)
+        if work.is_claimed:
+            return work, None  # the agent was started before a crash: its workspace is its own now
         try:
-            await prepare(self._stage, work)
+            return await prepare(self._stage, work), None
         except (WorkspaceError, InvalidInput, Conflict) as error:
-            return {"problem": _sentence(error)}
-        return {}
+            return work, _sentence(error)
 
-    async def _run(self, attempt_id: str) -> Json:
-        work = await load_work(self._stage, attempt_id)
+    async def _run(self, work: Work) -> Finish:
         try:
-            launch = await self._launch(work)
+            launch = (
+                launch_again(work) if work.is_claimed else await launch_agent(self._stage, work)
+            )
         except (AgentNotFound, AgentMisconfigured, InvalidInput) as error:
-            return _never_ran(_sentence(error))
+            return never_ran(_sentence(error))
         failpoint("run_before_execute")
-        ended = await self._stage.execute(attempt_id, work.task_id, launch)
+        ended = await self._stage.execute(work.attempt_id, work.task_id, launch)
         failpoint("run_after_execute")
-        detail = ended.detail
-        if ended.ended_by == "timeout":
-            detail = f"timed out after {launch.timeout_s:g} s"
-        return {
-            "exit": ended.exit.model_dump(),
-            "timed_out": ended.ended_by == "timeout",
-            "detail": detail,
-            "output_bytes": ended.out_bytes + ended.err_bytes,
-        }
-
-    async def _launch(self, work: Work) -> Launch:
-        stage, task = self._stage, work.task
-        agent = get_agent(task["agent"], work.settings)
-        prompt, session_id = await full_prompt(stage, work, agent)
-        own = work.settings.agents.get(task["agent"]) or AgentSettings()
-        request = AgentRequest(
-            prompt=prompt,
-            workspace=work.directory,
-            prompt_file=_write_prompt(work.run_dir, prompt),
-            settings=own,
-            system_prompt=task["system_prompt"],
-            model=task["model"],
-            session_id=session_id,
-            attempt_number=work.number,
+        timed_out = ended.ended_by == "timeout"
+        return Finish(
+            exit=ended.exit,
+            timed_out=timed_out,
+            detail=f"timed out after {launch.timeout_s:g} s" if timed_out else ended.detail,
+            output_bytes=ended.out_bytes + ended.err_bytes,
         )
-        command = agent.command(request)
-        env = passed(stage.environ, [*work.settings.environment.pass_, *agent.passes])
-        env |= work.settings.environment.set | own.env | command.env
-        env |= work.task_env | work.marks
-        env |= {
-            "KAPELLE_URL": stage.url,
-            "KAPELLE_TOKEN": attempt_token(stage.secret, work.attempt_id),
-        }
-        return Launch(
-            run_dir=work.run_dir,
-            argv=command.argv,
-            cwd=work.directory,
-            env=env,
-            stdin=command.stdin,
-            timeout_s=task["timeout_s"] or work.settings.tasks.timeout_s,
-            grace_s=work.settings.tasks.grace_s,
-            redact=stage.redactions(work.attempt_id, env),
-            label=f"{task['agent']} for {work.task_id}",
-        )
-
-    async def _verify(self, attempt_id: str, ended: Json) -> Json:
-        return await verify(self._stage, await load_work(self._stage, attempt_id), ended)
-
-    async def _settle(self, attempt_id: str, ended: Json, verdict: Json) -> Json:
-        failpoint("settle_begin")
-        status = await self._stage.db.write(settle, attempt_id, ended, verdict)
-        failpoint("settle_end")
-        return {"task": status}
 
 
 def _sentence(error: KapelleError) -> str:
     return f"{error.message} {error.hint or ''}".strip()
-
-
-def _never_ran(problem: str) -> Json:
-    exit = Exit(kind="not_started").model_dump()
-    return {"exit": exit, "timed_out": False, "detail": problem, "output_bytes": 0}
-
-
-def _write_prompt(run_dir: Path, prompt: str) -> Path:
-    run_dir.mkdir(mode=0o700, exist_ok=True)
-    path = run_dir / "prompt"
-    path.touch(mode=0o600)
-    path.write_text(prompt, encoding="utf-8", errors="replace")
-    return path

@@ -5,38 +5,34 @@ from typing import Any
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.domain.specs import CheckKind
-from kapelle.engine.environment import passed
 from kapelle.engine.failpoints import failpoint
+from kapelle.engine.launching import launch_command
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work, load_work
-from kapelle.runner.launch import Launch
 from kapelle.runner.output import tail_text
 from kapelle.store import tasks
 
 
-async def prepare(stage: Stage, work: Work) -> None:
-    """Make the workspace as the attempt should find it; raises WorkspaceError when it cannot be."""
-    if (work.run_dir / "claim").exists():
-        return  # the agent was started before a crash: its workspace is its own now
-    work.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+async def prepare(stage: Stage, work: Work) -> Work:
+    """Make the workspace as the attempt should find it, and return the work as it then is."""
     if work.is_worktree:
-        await _worktree(stage, work)
-    else:
-        await _in_place(stage, work)
+        return await _worktree(stage, work)
+    return await _in_place(stage, work)
 
 
-async def _worktree(stage: Stage, work: Work) -> None:
+async def _worktree(stage: Stage, work: Work) -> Work:
     task, wanted = work.task, work.settings.workspace
-    known = task["workspace_branch"] is not None
+    # Once the set-up has begun the workspace is as it should be, also after a crash.
+    ready = (work.run_dir / "setup").exists()
     earlier = await _continued(stage, task)
-    base = task["workspace_base"] or (earlier and earlier["workspace_branch"])
+    base = task["requested_base"] or (earlier and earlier["workspace_branch"])
     workspace = await stage.workspaces.create(
         work.task_id, Path(task["directory"]), base, wanted.copy_, wanted.link
     )
     failpoint("prepare_after_workspace")
-    if known and work.mode == "fresh":
+    if work.number > 1 and work.mode == "fresh" and not ready:
         # A requeued task starts from where its base is now; a retry from where it began.
-        newest = base if task["workspace_base_commit"] is None else None
+        newest = base or workspace.base if task["workspace_base_commit"] is None else None
         workspace = await stage.workspaces.reset(work.task_id, work.attempt_id, newest)
     # What continues another task's branch is merged where that one would be.
     base_branch = earlier["workspace_base"] if earlier else workspace.base
@@ -49,41 +45,34 @@ async def _worktree(stage: Stage, work: Work) -> None:
         workspace_base_commit=workspace.base_commit,
         workspace_commit=None if work.mode == "fresh" else task["workspace_commit"],
     )
-    if wanted.setup and (work.mode == "fresh" or not known):
-        await _set_up(stage, await load_work(stage, work.attempt_id), wanted.setup)
+    work = await load_work(stage, work.attempt_id)
+    if wanted.setup and work.mode == "fresh":
+        await _set_up(stage, work, wanted.setup)
+    return work
 
 
 async def _continued(stage: Stage, task: Any) -> Any:
     """The row of the task that this one continues, if its branch is to be built upon."""
-    if task["continue_from"] is None or task["workspace_base"] is not None:
+    if task["continue_from"] is None or task["requested_base"] is not None:
         return None
     earlier = await stage.db.read(tasks.row, task["continue_from"])
     same = earlier["workspace_branch"] and earlier["directory"] == task["directory"]
     return earlier if same else None
 
 
-async def _in_place(stage: Stage, work: Work) -> None:
+async def _in_place(stage: Stage, work: Work) -> Work:
     if not work.directory.is_dir():
         raise WorkspaceError(f"The directory {work.directory} does not exist any more.")
     if work.base_commit is None and any(c.kind is CheckKind.DIFF_NOT_EMPTY for c in work.checks):
         tree = await stage.workspaces.snapshot(work.directory)
         await stage.db.write(tasks.update, work.task_id, workspace_base_commit=tree)
+        return await load_work(stage, work.attempt_id)
+    return work
 
 
 async def _set_up(stage: Stage, work: Work, command: str) -> None:
-    env = passed(stage.environ, work.settings.environment.pass_)
-    env |= work.settings.environment.set | work.task_env | work.marks
-    launch = Launch(
-        run_dir=work.run_dir / "setup",
-        argv=["/bin/sh", "-c", command],
-        cwd=work.directory,
-        env=env,
-        stdin=None,
-        timeout_s=work.settings.workspace.setup_timeout_s,
-        grace_s=work.settings.tasks.grace_s,
-        redact=stage.redactions(work.attempt_id, env),
-        label="workspace setup",
-    )
+    seconds = work.settings.workspace.setup_timeout_s
+    launch = launch_command(stage, work, "setup", command, seconds)
     ended = await stage.execute(work.attempt_id, work.task_id, launch)
     if ended.exit.kind != "exited" or ended.exit.code != 0:
         words = tail_text(launch.run_dir / "err.log", 500) or tail_text(

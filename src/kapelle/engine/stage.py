@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kapelle.domain.tokens import attempt_token
 from kapelle.engine.environment import secrets_in
-from kapelle.home import Home
+from kapelle.home import Home, repository_config
 from kapelle.runner.launch import Ended, Launch
 from kapelle.runner.redaction import patterns
 from kapelle.runner.runner import Runner
@@ -16,6 +16,8 @@ from kapelle.settings import Settings, load
 from kapelle.store import tasks
 from kapelle.store.database import Database
 from kapelle.workspaces import Workspaces
+
+_MOST_SETTINGS = 100
 
 
 @dataclass
@@ -29,10 +31,18 @@ class Stage:
     url: str = ""
     # Run directories of the processes that each attempt has going in this daemon.
     live: dict[str, set[Path]] = field(default_factory=dict)
+    known_settings: dict[object, Settings] = field(default_factory=dict)
 
     def settings(self, directory: str | None = None) -> Settings:
-        """The settings that hold in a directory, read anew so that changes take effect at once."""
-        return load(self.home, Path(directory) if directory else None, self.environ).settings
+        """The settings that hold in a directory; a changed file takes effect at once."""
+        place = Path(directory) if directory else None
+        repository = repository_config(self.home, place) if place else None
+        version = (_version(self.home.config), repository, repository and _version(repository))
+        if version not in self.known_settings:
+            if len(self.known_settings) > _MOST_SETTINGS:
+                self.known_settings.clear()
+            self.known_settings[version] = load(self.home, place, self.environ).settings
+        return self.known_settings[version]
 
     def run_directory(self, attempt_id: str) -> Path:
         return self.home.attempts / attempt_id
@@ -65,7 +75,7 @@ class Stage:
         running.add(launch.run_dir)
         try:
             # Looked up after the directory is registered: stop() does these in the other order.
-            wish = (await self.db.read(tasks.row, task_id))["stop"]
+            wish = await self.db.glance(tasks.wish, task_id)
             if wish is not None:
                 self.runner.stop(launch.run_dir, wish)
             return await self.runner.run(launch)
@@ -89,3 +99,11 @@ class Stage:
         """End the processes that an attempt has going; the wish itself must be stored before."""
         for run_dir in list(self.live.get(attempt_id, ())):
             self.runner.stop(run_dir, reason)
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

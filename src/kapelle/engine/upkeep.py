@@ -14,6 +14,7 @@ from kapelle.store import attempts, backup, tasks
 
 _log = logging.getLogger("kapelle.upkeep")
 _ROUND_S = 60.0
+_TIDY_S = 86_400.0
 # Long enough that a person who looks into a strange ending still finds the engine's record.
 _ENGINE_HISTORY = timedelta(hours=1)
 # A run directory is younger than its row only while an attempt is being prepared.
@@ -23,13 +24,16 @@ _AT_A_TIME = 100
 
 async def upkeep(stage: Stage, durable: Durable) -> None:
     """Look after the home until cancelled; a failing round is logged and made again."""
-    backed_up = time.monotonic()
+    backed_up, tidied = time.monotonic(), -_TIDY_S
     while True:
         try:
             await _stop_unknown_attempts(stage)
             await _put_away_unknown_worktrees(stage)
             await _forget_old_tasks(stage)
             await durable.forget(datetime.now(UTC) - _ENGINE_HISTORY)
+            if time.monotonic() - tidied >= _TIDY_S:
+                await stage.workspaces.tidy()
+                tidied = time.monotonic()
             settings = stage.settings().backup
             if stage.db.is_sqlite and time.monotonic() - backed_up >= settings.every_s:
                 files = [stage.home.database, stage.home.engine_database]

@@ -7,11 +7,11 @@ from pathlib import Path
 from kapelle.agents.base import Summary, Verdict
 from kapelle.agents.registry import get as get_agent
 from kapelle.agents.summary import summarise
-from kapelle.domain.errors import KapelleError
-from kapelle.domain.task import CheckResult, Exit
+from kapelle.domain.errors import Conflict, KapelleError, WorkspaceError
+from kapelle.domain.task import CheckResult
 from kapelle.engine.checks import run_check
-from kapelle.engine.durable import Json
 from kapelle.engine.failpoints import failpoint
+from kapelle.engine.findings import Findings, Finish
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
 from kapelle.runner.output import LineSplitter, tail_text
@@ -22,40 +22,40 @@ _TAIL = 10_000
 _BLOCK = 1 << 18
 
 
-async def verify(stage: Stage, work: Work, ended: Json) -> Json:
+async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
-    exit = Exit.model_validate(ended["exit"])
     summary, tail = await asyncio.to_thread(_read_output, work)
-    verdict = _judge(work, summary, exit, tail, ended["detail"])
-    success = verdict.success and not ended["timed_out"]
+    verdict = _judge(work, summary, finish, tail)
+    success = verdict.success and not finish.timed_out
+    reason = verdict.reason
     failed: list[str] = []
-    problem = None
     if success and not await _stopped(stage, work):
         try:
             await _commit(stage, work)
             failed = await _check(stage, work)
-        except KapelleError as error:
-            problem = error.message
-    return {
-        "success": success and problem is None,
-        "reason": problem or verdict.reason,
-        "result": verdict.result,
-        "claimed": verdict.claimed,
-        "waiting_for": verdict.waiting_for,
-        "retry_at": verdict.retry_at.isoformat() if verdict.retry_at else None,
-        "failed_checks": failed,
-        "session_id": summary.session_id,
-        "usage": summary.usage.model_dump() if summary.usage else None,
-    }
+        except (WorkspaceError, Conflict) as error:
+            success, reason = False, error.message
+    return Findings(
+        success=success,
+        reason=reason,
+        result=verdict.result,
+        claimed=verdict.claimed,
+        waiting_for=verdict.waiting_for,
+        retry_at=verdict.retry_at,
+        failed_checks=tuple(failed),
+        session_id=summary.session_id,
+        usage=summary.usage,
+    )
 
 
-def _judge(work: Work, summary: Summary, exit: Exit, tail: str, detail: str | None) -> Verdict:
-    if exit.kind == "not_started":
-        return Verdict(False, detail or "the agent could not be started")
+def _judge(work: Work, summary: Summary, finish: Finish, tail: str) -> Verdict:
+    if finish.exit.kind == "not_started":
+        return Verdict(False, finish.detail or "the agent could not be started")
     try:
-        return get_agent(work.task["agent"], work.settings).judge(summary, exit, tail)
+        agent = get_agent(work.task["agent"], work.settings)
     except KapelleError as error:
         return Verdict(False, error.message)
+    return agent.judge(summary, finish.exit, tail)
 
 
 def _read_output(work: Work) -> tuple[Summary, str]:
@@ -69,11 +69,12 @@ def _read_output(work: Work) -> tuple[Summary, str]:
 
 
 async def _stopped(stage: Stage, work: Work) -> bool:
-    return (await stage.db.read(tasks.row, work.task_id))["stop"] is not None
+    return await stage.db.glance(tasks.wish, work.task_id) is not None
 
 
 async def _commit(stage: Stage, work: Work) -> None:
-    if work.is_worktree:
+    # After a crash amid the checks, what they left behind must not join the agent's work.
+    if work.is_worktree and not (work.run_dir / "checks").exists():
         message = f"{work.task['title']}\n\nTask: {work.task_id}\nAgent: {work.task['agent']}"
         commit = await stage.workspaces.commit(work.task_id, message)
         await stage.db.write(tasks.update, work.task_id, workspace_commit=commit)

@@ -8,6 +8,7 @@ from kapelle.domain.specs import CheckSpec, WorkspaceKind
 from kapelle.engine.stage import Stage
 from kapelle.settings import Settings
 from kapelle.store import attempts, tasks
+from kapelle.store.database import Connection
 from kapelle.store.tasks import workspace_of
 from kapelle.workspaces import working_directory
 
@@ -31,6 +32,16 @@ class Work:
         return bool(self.task["workspace_kind"] == WorkspaceKind.WORKTREE)
 
     @property
+    def is_claimed(self) -> bool:
+        """Whether the agent was started, in this daemon's life or before."""
+        return (self.run_dir / "claim").exists()
+
+    @property
+    def timeout_s(self) -> float | None:
+        limit: float | None = self.task["timeout_s"]
+        return limit or self.settings.tasks.timeout_s
+
+    @property
     def base_commit(self) -> str | None:
         value: str | None = self.task["workspace_base_commit"]
         return value
@@ -46,8 +57,7 @@ class Work:
 
 
 async def load_work(stage: Stage, attempt_id: str) -> Work:
-    attempt = await stage.db.read(attempts.row, attempt_id)
-    task = await stage.db.read(tasks.row, attempt["task_id"])
+    attempt, task = await stage.db.glance(_rows, attempt_id)
     directory = Path(task["directory"])
     if task["workspace_kind"] == WorkspaceKind.WORKTREE and task["workspace_branch"]:
         directory = working_directory(workspace_of(task), directory)
@@ -64,3 +74,8 @@ async def load_work(stage: Stage, attempt_id: str) -> Work:
         task_env=stage.task_env(task["id"]),
         checks=[CheckSpec.model_validate(spec) for spec in task["check_specs"]],
     )
+
+
+def _rows(connection: Connection, attempt_id: str) -> tuple[Any, Any]:
+    attempt = attempts.row(connection, attempt_id)
+    return attempt, tasks.row(connection, attempt["task_id"])

@@ -17,6 +17,7 @@ class DiffView(BaseModel):
     patch: str
     stat: str
     files: list[str]
+    truncated: bool = False
 
 
 class MergeView(BaseModel):
@@ -44,7 +45,7 @@ class Changes:
                 hint=f"git -C {task.directory} diff shows what is uncommitted there.",
             )
         patch = diff.patch.decode("utf-8", "replace")
-        return DiffView(patch=patch, stat=diff.stat, files=diff.files)
+        return DiffView(patch=patch, stat=diff.stat, files=diff.files, truncated=diff.truncated)
 
     async def merge(self, text: str, into: str | None, force: bool) -> MergeView:
         """Merge a completed task's branch; nothing is called merged unless git says so."""

@@ -225,6 +225,7 @@ def _values(spec: TaskSpec, settings: Settings, agent: str) -> dict[str, Any]:
         "tags": list(dict.fromkeys(spec.tags)),
         "context": spec.context,
         "workspace_path": os.path.normpath(spec.directory),
+        "requested_base": spec.base,
         "workspace_base": spec.base,
         "created_at": datetime.now(UTC),
     }

@@ -11,41 +11,44 @@ from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
 from kapelle.store.tables import attempts, checks
 
+_INSERT = attempts.insert()
+_ROW = sa.select(attempts).where(attempts.c.id == sa.bindparam("attempt_id"))
+_UPDATE = attempts.update().where(attempts.c.id == sa.bindparam("attempt_id"))
+_LATEST = (
+    sa.select(attempts)
+    .where(attempts.c.task_id == sa.bindparam("task_id"))
+    .order_by(attempts.c.number.desc())
+    .limit(1)
+)
+_RUNNING = (
+    sa.select(attempts.c.id, attempts.c.task_id)
+    .where(attempts.c.status == AttemptStatus.RUNNING)
+    .order_by(attempts.c.id)
+)
 
-def insert(connection: sa.Connection, **values: Any) -> None:
-    connection.execute(attempts.insert().values(values))
+
+def insert(connection: sa.Connection, /, **values: Any) -> None:
+    connection.execute(_INSERT, values)
 
 
 def update(connection: sa.Connection, attempt_id: str, /, **values: Any) -> None:
-    connection.execute(attempts.update().where(attempts.c.id == attempt_id).values(**values))
+    connection.execute(_UPDATE, {"attempt_id": attempt_id, **values})
 
 
 def row(connection: sa.Connection, attempt_id: str) -> sa.RowMapping:
-    found = connection.execute(sa.select(attempts).where(attempts.c.id == attempt_id))
-    mapping = found.mappings().first()
+    mapping = connection.execute(_ROW, {"attempt_id": attempt_id}).mappings().first()
     if mapping is None:
         raise NotFound(f"There is no attempt {attempt_id}.")
     return mapping
 
 
 def latest(connection: sa.Connection, task_id: str) -> sa.RowMapping | None:
-    query = (
-        sa.select(attempts)
-        .where(attempts.c.task_id == task_id)
-        .order_by(attempts.c.number.desc())
-        .limit(1)
-    )
-    return connection.execute(query).mappings().first()
+    return connection.execute(_LATEST, {"task_id": task_id}).mappings().first()
 
 
 def running(connection: sa.Connection) -> list[tuple[str, str]]:
     """The (attempt id, task id) of every attempt that has not ended."""
-    query = (
-        sa.select(attempts.c.id, attempts.c.task_id)
-        .where(attempts.c.status == AttemptStatus.RUNNING)
-        .order_by(attempts.c.id)
-    )
-    return [(attempt_id, task_id) for attempt_id, task_id in connection.execute(query)]
+    return [(attempt_id, task_id) for attempt_id, task_id in connection.execute(_RUNNING)]
 
 
 def ids(connection: sa.Connection) -> set[str]:
@@ -53,6 +56,8 @@ def ids(connection: sa.Connection) -> set[str]:
 
 
 def of_tasks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[Attempt]]:
+    if not ids:
+        return {}
     query = (
         sa.select(attempts)
         .where(attempts.c.task_id.in_(ids))
@@ -78,6 +83,8 @@ def add_check(
 
 
 def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[CheckResult]]:
+    if not ids:
+        return {}
     query = (
         sa.select(checks)
         .where(checks.c.attempt_id.in_(ids))

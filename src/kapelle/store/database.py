@@ -86,13 +86,25 @@ class Database:
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run work in one read-only transaction: everything it sees is of one moment."""
+        return await _in_thread(self._readers, lambda: self._read(work, *args, **kwargs))
 
-        def transaction() -> T:
-            reading = self.engine.connect().execution_options(write=False)
-            with reading as connection, connection.begin():
-                return work(connection, *args, **kwargs)
+    async def glance(
+        self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """The same for a row or two: on SQLite a thread would cost more than the reading."""
+        if not self.is_sqlite:
+            return await self.read(work, *args, **kwargs)
+        try:
+            return self._read(work, *args, **kwargs)
+        except sa.exc.OperationalError as error:
+            raise _unavailable(error) from error
 
-        return await _in_thread(self._readers, transaction)
+    def _read(
+        self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        reading = self.engine.connect().execution_options(write=False)
+        with reading as connection, connection.begin():
+            return work(connection, *args, **kwargs)
 
     def watch(self) -> "Watch":
         """A watch that is woken by every later write of this process."""
@@ -108,10 +120,14 @@ async def _in_thread(threads: ThreadPoolExecutor, transaction: Callable[[], T]) 
     try:
         return await asyncio.get_running_loop().run_in_executor(threads, transaction)
     except sa.exc.OperationalError as error:
-        raise Unavailable(
-            f"The database cannot be used now: {error.orig}.",
-            hint="Look at the free disk space and the daemon's log; nothing was changed.",
-        ) from error
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: sa.exc.OperationalError) -> Unavailable:
+    return Unavailable(
+        f"The database cannot be used now: {error.orig}.",
+        hint="Look at the free disk space and the daemon's log; nothing was changed.",
+    )
 
 
 class Watch:

@@ -9,6 +9,8 @@ from kapelle.store.tables import events
 
 Value = str | int | float | bool | None
 
+_INSERT = events.insert()
+
 
 def append(
     connection: sa.Connection,
@@ -18,11 +20,8 @@ def append(
     /,
     **data: Value,
 ) -> None:
-    connection.execute(
-        events.insert().values(
-            at=datetime.now(UTC), kind=kind, task_id=task_id, attempt_id=attempt_id, data=data
-        )
-    )
+    values = {"kind": kind, "task_id": task_id, "attempt_id": attempt_id, "data": data}
+    connection.execute(_INSERT, {"at": datetime.now(UTC), **values})
 
 
 def after(

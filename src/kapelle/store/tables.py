@@ -51,6 +51,7 @@ tasks = sa.Table(
     sa.Column("env", sa.JSON, nullable=False),
     sa.Column("tags", sa.JSON, nullable=False),
     sa.Column("context", sa.JSON, nullable=False),
+    sa.Column("requested_base", sa.Text),
     sa.Column("workspace_kind", sa.String(20), nullable=False),
     sa.Column("workspace_path", sa.Text, nullable=False),
     sa.Column("workspace_branch", sa.Text),
@@ -74,6 +75,7 @@ tasks = sa.Table(
     sa.Column("idempotency_key", sa.String(200), unique=True),
     sa.Index("ix_tasks_status_priority_id", "status", "priority", "id"),
     sa.Index("ix_tasks_status_id", "status", "id"),
+    sa.Index("ix_tasks_status_not_before", "status", "not_before"),
     sa.Index("ix_tasks_project_id", "project", "id"),
     sa.Index("ix_tasks_archived_at_id", "archived_at", "id"),
 )

@@ -18,9 +18,27 @@ Row = sa.RowMapping
 
 _PAGE_LETTERS = 4_000_000
 
+# Built once: putting a statement together costs more than running it.
+_INSERT = tasks.insert()
+_ROW = sa.select(tasks).where(tasks.c.id == sa.bindparam("task_id"))
+_UPDATE = tasks.update().where(tasks.c.id == sa.bindparam("task_id"))
+_NEXT_QUEUED = (
+    sa.select(tasks.c.id)
+    .where(tasks.c.status == TaskStatus.QUEUED)
+    .where(sa.or_(tasks.c.not_before.is_(None), tasks.c.not_before <= sa.bindparam("now")))
+    .order_by(tasks.c.priority, tasks.c.id)
+    .limit(sa.bindparam("most", type_=sa.Integer))
+)
+_NEXT_DUE = (
+    sa.select(sa.func.min(tasks.c.not_before))
+    .where(tasks.c.status.in_([TaskStatus.QUEUED, TaskStatus.WAITING]))
+    .where(tasks.c.not_before.is_not(None))
+)
+_WISH = sa.select(tasks.c.stop).where(tasks.c.id == sa.bindparam("task_id"))
+
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
-    connection.execute(tasks.insert().values(values))
+    connection.execute(_INSERT, values)
     tags = [{"tag": tag, "task_id": values["id"]} for tag in dict.fromkeys(values["tags"])]
     if tags:
         connection.execute(task_tags.insert(), tags)
@@ -29,14 +47,20 @@ def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequen
 
 def row(connection: sa.Connection, task_id: str) -> Row:
     """The stored row of a task, or NotFound."""
-    found = connection.execute(sa.select(tasks).where(tasks.c.id == task_id)).mappings().first()
+    found = connection.execute(_ROW, {"task_id": task_id}).mappings().first()
     if found is None:
         raise NotFound(f"There is no task {task_id}.", hint="kapelle list shows them.")
     return found
 
 
 def update(connection: sa.Connection, task_id: str, /, **values: Any) -> None:
-    connection.execute(tasks.update().where(tasks.c.id == task_id).values(**values))
+    connection.execute(_UPDATE, {"task_id": task_id, **values})
+
+
+def wish(connection: sa.Connection, task_id: str) -> str | None:
+    """What a person wants of the running attempt: "cancel", "requeue" or nothing."""
+    value: str | None = connection.execute(_WISH, {"task_id": task_id}).scalar()
+    return value
 
 
 def resolve(connection: sa.Connection, text: str) -> str:
@@ -108,21 +132,12 @@ def page(
 
 def next_queued(connection: sa.Connection, now: datetime, limit: int) -> list[str]:
     """The queued tasks that may start now, in the order in which they should."""
-    query = (
-        sa.select(tasks.c.id)
-        .where(tasks.c.status == TaskStatus.QUEUED)
-        .where(sa.or_(tasks.c.not_before.is_(None), tasks.c.not_before <= now))
-        .order_by(tasks.c.priority, tasks.c.id)
-        .limit(limit)
-    )
-    return list(connection.execute(query).scalars())
+    return list(connection.execute(_NEXT_QUEUED, {"now": now, "most": limit}).scalars())
 
 
 def next_due(connection: sa.Connection) -> datetime | None:
     """When the earliest delayed or rate-limited task becomes ready."""
-    delayed = tasks.c.status.in_([TaskStatus.QUEUED, TaskStatus.WAITING])
-    query = sa.select(sa.func.min(tasks.c.not_before)).where(delayed)
-    due: datetime | None = connection.execute(query).scalar()
+    due: datetime | None = connection.execute(_NEXT_DUE).scalar()
     return due
 
 

@@ -52,6 +52,7 @@ def upgrade() -> None:
         sa.Column("env", sa.JSON(), nullable=False),
         sa.Column("tags", sa.JSON(), nullable=False),
         sa.Column("context", sa.JSON(), nullable=False),
+        sa.Column("requested_base", sa.Text(), nullable=True),
         sa.Column("workspace_kind", sa.String(length=20), nullable=False),
         sa.Column("workspace_path", sa.Text(), nullable=False),
         sa.Column("workspace_branch", sa.Text(), nullable=True),
@@ -77,6 +78,7 @@ def upgrade() -> None:
         batch_op.create_index("ix_tasks_archived_at_id", ["archived_at", "id"], unique=False)
         batch_op.create_index("ix_tasks_project_id", ["project", "id"], unique=False)
         batch_op.create_index("ix_tasks_status_id", ["status", "id"], unique=False)
+        batch_op.create_index("ix_tasks_status_not_before", ["status", "not_before"], unique=False)
         batch_op.create_index(
             "ix_tasks_status_priority_id", ["status", "priority", "id"], unique=False
         )
