@@ -167,9 +167,9 @@ def _begin(connection: Connection, ready: list[str]) -> list[str]:
             message=task["next_message"],
             started_at=now,
         )
-        lifecycle.change(
+        lifecycle.move(
             connection,
-            task_id,
+            task,
             TaskStatus.RUNNING,
             started_at=task["started_at"] or now,
             not_before=None,

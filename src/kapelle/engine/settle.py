@@ -58,7 +58,7 @@ def _move_task(connection: Connection, task: Any, outcome: Outcome, findings: Fi
     reason = outcome.reason
     if outcome.task is TaskStatus.QUEUED and outcome.not_before:
         reason = f"tries again after: {reason}"
-    lifecycle.change(connection, task["id"], outcome.task, reason, **values)
+    lifecycle.move(connection, task, outcome.task, reason, **values)
 
 
 def _evidence(task: Any, finish: Finish, findings: Findings) -> Evidence:

@@ -17,13 +17,14 @@ Stop = tuple[str, str] | None
 
 
 def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[str]) -> Task:
-    tasks.insert(connection, values, depends_on)
-    events.append(connection, "task.created", values["id"], title=values["title"])
-    lifecycle.settle_dependencies(connection, values["id"])
-    task = tasks.get(connection, values["id"])
-    if task.status is TaskStatus.BLOCKED:
-        events.append(connection, "task.blocked", task.id, title=task.title, reason=task.reason)
-    return task
+    task_id, title = values["id"], values["title"]
+    status = TaskStatus.BLOCKED if depends_on else TaskStatus.QUEUED
+    tasks.insert(connection, {**values, "status": status}, depends_on)
+    events.append(connection, "task.created", task_id, title=title)
+    events.append(connection, f"task.{status}", task_id, title=title)
+    if depends_on:
+        lifecycle.settle_dependencies(connection, task_id)
+    return tasks.fresh(connection, task_id, depends_on)
 
 
 def cancel(connection: Connection, task_id: str, reason: str) -> Stop:

@@ -214,7 +214,6 @@ def _values(spec: TaskSpec, settings: Settings, agent: str) -> dict[str, Any]:
         "model": spec.model or (own.model if own else None),
         "directory": os.path.normpath(spec.directory),
         "project": spec.project or settings.project,
-        "status": TaskStatus.BLOCKED,
         "priority": int(spec.priority.removeprefix("P")),
         "deps_policy": spec.deps_policy,
         "continue_from": None,

@@ -19,12 +19,24 @@ def change(
     **values: Any,
 ) -> None:
     """Move a task to a status; a final one also releases or cancels its dependents."""
-    ended = _apply(connection, task_id, status, reason, values)
+    move(connection, tasks.row(connection, task_id), status, reason, **values)
+
+
+def move(
+    connection: sa.Connection,
+    task: sa.RowMapping,
+    status: TaskStatus,
+    reason: str | None = None,
+    /,
+    **values: Any,
+) -> None:
+    """The same for a task whose row was read in this transaction."""
+    ended = _apply(connection, task, status, reason, values)
     while ended:
         ended = [
             dependent
-            for task in ended
-            for dependent in dependencies.blocked_dependents(connection, task)
+            for task_id in ended
+            for dependent in dependencies.blocked_dependents(connection, task_id)
             if _settle(connection, dependent)
         ]
 
@@ -49,34 +61,35 @@ def enqueue_again(connection: sa.Connection, task_id: str, /, **values: Any) -> 
 
 def _apply(
     connection: sa.Connection,
-    task_id: str,
+    task: sa.RowMapping,
     status: TaskStatus,
     reason: str | None,
     values: dict[str, Any],
 ) -> list[str]:
     """Write one change; returns the task if it ended by it."""
-    row = tasks.row(connection, task_id)
-    require_transition(task_id, TaskStatus(row["status"]), status)
+    task_id: str = task["id"]
+    require_transition(task_id, TaskStatus(task["status"]), status)
     if status in FINAL:
         values = {"ended_at": datetime.now(UTC), "stop": None, "not_before": None, **values}
     values.setdefault("waiting_for", None)
     tasks.update(connection, task_id, status=status, reason=reason, **values)
-    events.append(connection, f"task.{status}", task_id, title=row["title"], reason=reason)
+    events.append(connection, f"task.{status}", task_id, title=task["title"], reason=reason)
     return [task_id] if status in FINAL else []
 
 
 def _settle(connection: sa.Connection, task_id: str) -> bool:
     """Move a blocked task on if it can be; returns whether it was cancelled by that."""
+    task = tasks.row(connection, task_id)
     statuses = dependencies.statuses(connection, task_id)
-    if tasks.row(connection, task_id)["deps_policy"] == DepsPolicy.CANCEL:
+    if task["deps_policy"] == DepsPolicy.CANCEL:
         for other, status in statuses.items():
             if status in {TaskStatus.FAILED, TaskStatus.CANCELLED}:
                 verb = "failed" if status is TaskStatus.FAILED else "was cancelled"
                 reason = f"its dependency {other} {verb}"
-                return bool(_apply(connection, task_id, TaskStatus.CANCELLED, reason, {}))
+                return bool(_apply(connection, task, TaskStatus.CANCELLED, reason, {}))
     still_open = [other for other, status in statuses.items() if status not in FINAL]
     if still_open:
         tasks.update(connection, task_id, reason=f"waits for {', '.join(still_open)}")
     else:
-        _apply(connection, task_id, TaskStatus.QUEUED, None, {})
+        _apply(connection, task, TaskStatus.QUEUED, None, {})
     return False

@@ -84,6 +84,11 @@ def get(connection: sa.Connection, text: str) -> Task:
     return _complete(connection, [row(connection, resolve(connection, text))])[0]
 
 
+def fresh(connection: sa.Connection, task_id: str, depends_on: Sequence[str]) -> Task:
+    """A task that was just inserted, which can have no attempts yet."""
+    return _task(row(connection, task_id), [], sorted(set(depends_on)), {})
+
+
 def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
     query = sa.select(tasks).where(tasks.c.idempotency_key == key)
     found = connection.execute(query).mappings().first()
