@@ -21,10 +21,12 @@ def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[
     status = TaskStatus.BLOCKED if depends_on else TaskStatus.QUEUED
     tasks.insert(connection, {**values, "status": status}, depends_on)
     events.append(connection, "task.created", task_id, title=title)
-    events.append(connection, f"task.{status}", task_id, title=title)
     if depends_on:
         lifecycle.settle_dependencies(connection, task_id)
-    return tasks.fresh(connection, task_id, depends_on)
+    task = tasks.fresh(connection, task_id, depends_on)
+    if task.status is status:  # else the settling has told of it
+        events.append(connection, f"task.{status}", task_id, title=title, reason=task.reason)
+    return task
 
 
 def cancel(connection: Connection, task_id: str, reason: str) -> Stop:

@@ -49,4 +49,5 @@ def test_only_health_and_login_are_documented_as_open() -> None:
 
 
 def _family(error: type[KapelleError]) -> set[type[KapelleError]]:
-    return {error}.union(*(_family(child) for child in error.__subclasses__()))
+    own = [child for child in error.__subclasses__() if child.__module__ == error.__module__]
+    return {error}.union(*(_family(child) for child in own))
