@@ -40,6 +40,7 @@ from kapelle.store.migrate import migrate
 from kapelle.workspaces import Workspaces
 
 _log = logging.getLogger("kapelle")
+_SHORTEST_TOKEN = 32
 
 
 def main() -> None:
@@ -184,18 +185,20 @@ def _open_database(home: Home, settings: Settings) -> Database:
             backup.make_private(path)
     db = Database(settings.database_url or sqlite_url(home.database))
     migrate(db.engine)
+    db.reserve()
     return db
 
 
 def _token(home: Home) -> str:
+    """The key to the API; one that a crash or a full disk left unfinished is made anew."""
     try:
-        return home.token.read_text(encoding="ascii").strip()
-    except FileNotFoundError:
+        token = home.token.read_text(encoding="ascii").strip()
+    except (FileNotFoundError, UnicodeDecodeError):
+        token = ""
+    if len(token) < _SHORTEST_TOKEN:
         token = secrets.token_urlsafe(32)
-        descriptor = os.open(home.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="ascii") as file:
-            file.write(token)
-        return token
+        write_private(home.token, token.encode())
+    return token
 
 
 def _executor_id(home: Home) -> str:

@@ -57,6 +57,47 @@ def test_a_task_survives_a_death_at(name: str, tmp_path: Path) -> None:
     assert instance.processes() == []
 
 
+@pytest.mark.slow
+def test_a_settled_attempt_is_not_performed_again(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    instance = Instance(tmp_path / "home", KAPELLE_LIMITS__MAX_ATTEMPTS="1")
+    try:
+        instance.start(KAPELLE_FAILPOINT="perform_end@2")
+        first = instance.play("[[do]]\nsleep = 1", tmp_path)
+        second = instance.play('[[do]]\nwrite = "ran"\ncontent = "x"', place)
+        place.rmdir()
+        _await_death(instance)
+        place.mkdir()
+        instance.start()
+        assert instance.wait(first)["status"] == "completed"
+        task = instance.wait(second)
+        assert task["status"] == "failed"
+        assert "does not exist any more" in task["reason"]
+        time.sleep(3)
+        assert not (place / "ran").exists()
+    finally:
+        instance.destroy()
+
+
+@pytest.mark.slow
+def test_checks_that_were_made_before_a_crash_are_not_made_again(tmp_path: Path) -> None:
+    instance = Instance(tmp_path / "home")
+    try:
+        instance.start(KAPELLE_FAILPOINT="verify_before_check@2")
+        checks = [f"echo {number} >> {tmp_path}/ledger" for number in range(3)]
+        task_id = instance.play('[[do]]\nsay = "hi"', tmp_path, checks=checks)
+        _await_death(instance)
+        instance.start()
+        assert instance.wait(task_id)["status"] == "completed"
+        assert (tmp_path / "ledger").read_text(encoding="utf-8") == "0\n1\n2\n"
+        response, body = instance.request("GET", f"/events?after=0&follow=false&task_id={task_id}")
+        assert response.status == 200
+        assert body.count(b"event: check.passed") == 3
+    finally:
+        instance.destroy()
+
+
 def _await_death(instance: Instance) -> None:
     assert instance.process is not None
     deadline = time.monotonic() + 30

@@ -199,3 +199,15 @@ def _no_agents_left(instance: Instance) -> None:
     while [p for p in instance.processes() if mark in p.environ()]:
         assert time.monotonic() < deadline, "a process of an agent is still there"
         time.sleep(0.05)
+
+
+def test_an_unfinished_token_file_opens_nothing(tmp_path: Path) -> None:
+    instance = Instance(tmp_path / "home")
+    instance.home.root.mkdir()
+    instance.home.token.touch(mode=0o600)
+    instance.start()
+    try:
+        assert len(instance.home.token.read_text(encoding="ascii")) > 40
+        assert instance.home.token.stat().st_mode & 0o777 == 0o600
+    finally:
+        instance.destroy()

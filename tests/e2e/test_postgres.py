@@ -33,3 +33,36 @@ def test_tasks_run_and_survive_a_kill_on_postgres(on_postgres: Instance, reposit
     done = instance.cli("backup")
     assert done.returncode == 2
     assert "pg_dump" in done.stderr
+
+
+def test_output_that_postgres_cannot_keep_does_not_fail_a_task(
+    on_postgres: Instance, tmp_path: Path
+) -> None:
+    command = '["/bin/sh", "-c", "{prompt}"]'
+    on_postgres.cli("config", "set", "agents.sh.command", command, check=True)
+    script = r"printf 'a\0b\377\n'"
+    task = on_postgres.wait(
+        on_postgres.submit(script, tmp_path, agent="sh", checks=[r"printf 'c\0d\n'"])
+    )
+    assert task["status"] == "completed", task["reason"]
+    assert task["result"] == "a\ufffdb\ufffd"
+    assert task["checks"][0]["output"] == "c\ufffdd"
+
+
+def test_a_second_home_on_the_same_database_is_refused(
+    on_postgres: Instance, tmp_path: Path
+) -> None:
+    url = on_postgres.env["KAPELLE_DATABASE_URL"]
+    second = Instance(tmp_path / "second", KAPELLE_DATABASE_URL=url)
+    process = second.spawn()
+    assert process.wait(40) == 2
+    assert "Another daemon uses this database." in second.log_tail()
+    second.destroy()
+
+
+@pytest.mark.parametrize("url", ["postgresql://127.0.0.1:1/nothing", "mysql://localhost/x"])
+def test_a_database_that_cannot_be_had_is_said_in_a_sentence(tmp_path: Path, url: str) -> None:
+    instance = Instance(tmp_path / "home", KAPELLE_DATABASE_URL=url)
+    assert instance.spawn().wait(40) == 2
+    assert "Traceback" not in instance.log_tail()
+    assert "database" in instance.log_tail()

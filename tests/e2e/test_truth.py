@@ -1,7 +1,10 @@
 """A status says what happened: nothing ends as completed that was not."""
 
 import signal
+import time
 from pathlib import Path
+
+import pytest
 
 from tests.e2e.instance import Instance
 
@@ -155,3 +158,79 @@ def test_an_agent_whose_program_is_missing_is_refused_with_what_to_do(kapelle: I
     assert done.returncode == 2
     assert "no-such-program" in done.stderr or "not installed" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_what_a_check_leaves_behind_is_not_the_agents_work(
+    kapelle: Instance, repository: Path
+) -> None:
+    checks = ["touch junk", "diff_not_empty"]
+    for workspace in ("worktree", "in_place"):
+        task_id = kapelle.play(
+            '[[do]]\nresult = "done"', repository, checks=checks, workspace=workspace
+        )
+        task = kapelle.wait(task_id)
+        assert task["status"] == "failed"
+        assert [check["passed"] for check in task["checks"]] == [True, False]
+
+
+def test_an_agents_error_event_fails_the_check_for_errors(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    task = kapelle.wait(
+        kapelle.play('[[do]]\nsay = "Error: all broken"', tmp_path, checks=["no_error_in_output"])
+    )
+    assert task["status"] == "failed"
+    assert task["checks"][0]["output"] == "Error: all broken"
+
+
+@pytest.mark.parametrize("stated", ["9999-12-31T23:59:59-12:00", "0001-01-01T00:00:00+12:00"])
+def test_no_reset_time_that_an_agent_states_upsets_the_daemon(
+    kapelle: Instance, tmp_path: Path, stated: str
+) -> None:
+    line = f'{{"kind": "error", "name": "rate_limit", "data": {{"retry_at": "{stated}"}}}}'
+    task_id = kapelle.play(f"[[do]]\nprint = '{line}'\n[[do]]\nexit = 1", tmp_path)
+    kapelle.wait_for_status(task_id, "waiting")
+    time.sleep(2.5)
+    other = kapelle.play('[[do]]\nsay = "hi"', tmp_path)
+    assert kapelle.wait(other)["status"] == "completed"
+    assert len(kapelle.task(task_id)["attempts"]) <= 3
+    kapelle.post(f"/tasks/{task_id}/cancel")
+
+
+def test_a_merge_is_not_claimed_any_more_after_further_work(
+    kapelle: Instance, repository: Path
+) -> None:
+    part = """
+[[do]]
+append = "log.txt"
+content = "line\\n"
+[[do]]
+result = "the answer is 42"
+"""
+    task_id = kapelle.play(part, repository)
+    kapelle.wait(task_id)
+    kapelle.post(f"/tasks/{task_id}/merge")
+    assert kapelle.task(task_id)["merged_at"]
+    kapelle.post(f"/tasks/{task_id}/resume", {"message": "once more"})
+    task = kapelle.wait(task_id)
+    assert task["merged_at"] is None
+    prompt = kapelle.home.attempts / task["attempts"][-1]["id"] / "prompt"
+    assert "the answer is 42" in prompt.read_text(encoding="utf-8")
+
+
+def test_a_broken_configuration_holds_new_work_and_says_why(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    running = kapelle.play('[[do]]\nsleep = 2\n[[do]]\nresult = "done"', tmp_path)
+    blocked = kapelle.play('[[do]]\nsay = "hi"', tmp_path, depends_on=[running])
+    kapelle.wait_for_status(running, "running")
+    kapelle.home.config.write_text("[limits\n", encoding="utf-8")
+    assert kapelle.wait(running)["status"] == "completed"
+    time.sleep(0.5)
+    task = kapelle.task(blocked)
+    assert task["status"] == "queued"
+    assert "config.toml" in task["reason"]
+    kapelle.home.config.unlink()
+    assert kapelle.wait(blocked)["status"] == "completed"
+    kapelle.home.config.write_text("[limits\n", encoding="utf-8")
+    assert kapelle.cli("stop").returncode == 0

@@ -1,4 +1,4 @@
-"""Prints the OpenAPI document: `make openapi` commits it, a test compares it."""
+"""Prints the OpenAPI document: `make docs` commits it, a test compares it."""
 
 import json
 

@@ -11,7 +11,10 @@ from kapelle.domain.task import Exit
 Waiting = Literal["input", "rate_limit"]
 
 # A limit that does not say when it ends is asked again after this long.
-_UNSTATED_RESET_S = 300
+_UNSTATED_RESET = timedelta(seconds=300)
+# What an agent says of its limits is only words: no wait is longer, and repeated ones grow.
+_LONGEST_WAIT = timedelta(days=8)
+_LONGEST_FLOOR_S = 300
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,13 @@ class Outcome:
 
 
 def decide(
-    evidence: Evidence, retry: RetrySpec, tries: int, now: datetime, jitter: float
+    evidence: Evidence, retry: RetrySpec, tries: int, number: int, now: datetime, jitter: float
 ) -> Outcome:
-    """The statuses that follow; tries counts this attempt, jitter is in [0, 1)."""
+    """The statuses that follow.
+
+    tries counts the attempts of this round, this one included; number is the attempt's own;
+    jitter is in [0, 1).
+    """
     if evidence.wish == "requeue":
         return Outcome(AttemptStatus.CANCELLED, TaskStatus.QUEUED, "requeued", spends_a_try=False)
     if evidence.wish is not None:
@@ -54,7 +61,7 @@ def decide(
     if evidence.waiting_for == "input":
         return Outcome(status, TaskStatus.WAITING, evidence.reason, "input")
     if evidence.waiting_for == "rate_limit":
-        at = evidence.retry_at or now + timedelta(seconds=_UNSTATED_RESET_S)
+        at = _reset(evidence.retry_at, number, now)
         return Outcome(
             status, TaskStatus.WAITING, evidence.reason, "rate_limit", at, spends_a_try=False
         )
@@ -66,9 +73,14 @@ def decide(
 
 
 def backoff_s(retry: RetrySpec, tries: int, jitter: float) -> float:
-    """Doubles with every try up to the cap, then 30 % more or less so that not all come at once."""
-    delay = min(retry.delay_s * 2.0 ** min(tries - 1, 60), retry.max_delay_s)
-    return delay * (0.7 + 0.6 * jitter)
+    """Doubles with every try, 30 % more or less so that not all come at once, up to the cap."""
+    delay = retry.delay_s * 2.0 ** min(tries - 1, 60) * (0.7 + 0.6 * jitter)
+    return min(delay, retry.max_delay_s)
+
+
+def _reset(stated: datetime | None, number: int, now: datetime) -> datetime:
+    floor = timedelta(seconds=min(2.0 ** min(number - 1, 20), _LONGEST_FLOOR_S))
+    return min(max(stated or now + _UNSTATED_RESET, now + floor), now + _LONGEST_WAIT)
 
 
 def _why(evidence: Evidence) -> str:

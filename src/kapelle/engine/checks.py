@@ -3,21 +3,23 @@
 import asyncio
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
 from kapelle.engine.launching import launch_command
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
-from kapelle.runner.output import tail_text
+from kapelle.runner.output import lines_of, tail_text
 from kapelle.runner.redaction import redact
 
 _SHOWN_OUTPUT = 20_000
-_BLOCK = 1 << 20
+_SHOWN_LINE = 500
 _ERROR = re.compile(
-    rb"^(?:\S*(?:error|exception)|fatal|panic)\b\s*[:\[(!]|^Traceback \(most recent call last\)",
+    r"^(?:\S*(?:error|exception)|fatal|panic)\b\s*[:\[(!]|^Traceback \(most recent call last\)",
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -31,7 +33,7 @@ async def run_check(stage: Stage, work: Work, position: int, check: CheckSpec) -
         case CheckKind.DIFF_NOT_EMPTY:
             passed_, output = await _diff_not_empty(stage, work)
         case CheckKind.NO_ERROR_IN_OUTPUT:
-            passed_, output = await asyncio.to_thread(_no_error_in_output, work.run_dir)
+            passed_, output = await asyncio.to_thread(_no_error_in_output, work)
     seconds = round(time.monotonic() - began, 3)
     return CheckResult(name=check.label, passed=passed_, output=output, duration_s=seconds)
 
@@ -78,18 +80,29 @@ async def _diff_not_empty(stage: Stage, work: Work) -> tuple[bool, str]:
     return False, "The agent changed nothing."
 
 
-def _no_error_in_output(run_dir: Path) -> tuple[bool, str]:
+def _no_error_in_output(work: Work) -> tuple[bool, str]:
     for name in ("out.log", "err.log"):
-        path = run_dir / name
-        if not path.exists():
-            continue
-        with path.open("rb") as file:
-            rest = b""
-            while block := file.read(_BLOCK):
-                found = _ERROR.search(rest + block)
-                if found:
-                    line = (rest + block)[found.start() :].split(b"\n", 1)[0][:500]
-                    return False, line.decode("utf-8", "replace")
-                # Only a whole line can match, and no line that matters is longer than this.
-                rest = block[block.rfind(b"\n") + 1 :][:1000]
+        found = _first_error(_texts(work, work.run_dir / name))
+        if found is not None:
+            return False, found[:_SHOWN_LINE]
     return True, ""
+
+
+def _texts(work: Work, path: Path) -> Iterator[str]:
+    """What an agent wrote, as text and not in its own line format."""
+    agent = get_agent(work.task["agent"], work.settings)
+    structured = agent.reads_whole_output and path.name == "out.log"
+    for line in lines_of(path):
+        if not structured:
+            yield line
+            continue
+        for event in agent.parse(line):
+            yield f"error: {event.text}" if event.kind == "error" else event.text
+
+
+def _first_error(texts: Iterator[str]) -> str | None:
+    for text in texts:
+        found = _ERROR.search(text)
+        if found:
+            return text[found.start() :].split("\n", 1)[0]
+    return None

@@ -1,11 +1,10 @@
 """Decides what starts when: admits queued tasks in order, and sweeps up what got stuck."""
 
-import asyncio
 import logging
 import time
 from datetime import UTC, datetime
 
-from kapelle.domain.errors import Unavailable
+from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
@@ -16,6 +15,7 @@ from kapelle.engine.findings import Findings, Finish
 from kapelle.engine.perform import Performance
 from kapelle.engine.settle import settle
 from kapelle.engine.stage import Stage
+from kapelle.settings import Limits
 from kapelle.store import attempts, dependencies, events, lifecycle, tasks
 from kapelle.store.database import Connection
 
@@ -39,6 +39,7 @@ class Conductor:
         self._neglected: dict[str, float] = {}
         self._performances: dict[str, int] = {}
         self._admitted: set[str] = set()
+        self._limits = Limits()
         self.held: str | None = None
         self.paused = False
         self.stranded: list[str] = []
@@ -50,7 +51,7 @@ class Conductor:
 
     @property
     def slots(self) -> int:
-        return max_attempts(self._stage.settings().limits, self._read())
+        return max_attempts(self._limits, self._read())
 
     async def run(self) -> None:
         """Conduct until cancelled; a failing pass is logged and made again."""
@@ -62,16 +63,18 @@ class Conductor:
                         await self._sweep()
                         swept = time.monotonic()
                     await self._admit()
+                    pause = min(_SWEEP_S, await self._until_due())
+                except InvalidInput as error:
+                    # A broken configuration: nothing starts, and everybody can read why.
+                    self.held = error.message
+                    pause = _SWEEP_S
                 except Exception:
                     _log.exception("a pass of the conductor failed and will be made again")
-                    await asyncio.sleep(0.5)
-                await changed.wait(min(_SWEEP_S, await self._until_due()))
+                    pause = 0.5
+                await changed.wait(pause)
 
     async def _until_due(self) -> float:
-        try:
-            due = await self._stage.db.glance(tasks.next_due)
-        except Unavailable:
-            return _SWEEP_S
+        due = await self._stage.db.glance(tasks.next_due)
         if due is None:
             return _SWEEP_S
         left = (due - datetime.now(UTC)).total_seconds()
@@ -85,7 +88,7 @@ class Conductor:
 
     async def _admit(self) -> None:
         self._admitted = {attempt for attempt, _ in await self._stage.db.glance(attempts.running)}
-        limits = self._stage.settings().limits
+        limits = self._limits = self._stage.settings().limits
         reading = self._read()
         free = max_attempts(limits, reading) - len(self._admitted)
         verdict = "the daemon is stopping" if self.paused else held(limits, reading, self.running)
@@ -189,6 +192,7 @@ def _overdue(connection: Connection) -> list[str]:
 
 def _release_overdue(connection: Connection) -> None:
     for task_id in tasks.overdue_waiting(connection, datetime.now(UTC)):
-        lifecycle.enqueue_again(connection, task_id)
+        # What a limit interrupted goes on from where it was.
+        lifecycle.enqueue_again(connection, task_id, next_mode="resume")
     for task_id in dependencies.releasable(connection):
         lifecycle.settle_dependencies(connection, task_id)

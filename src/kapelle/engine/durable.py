@@ -20,6 +20,9 @@ _RECOVERIES = 1_000_000_000
 Workflow = Callable[[str], Coroutine[Any, Any, None]]
 
 
+_log = logging.getLogger("kapelle.durable")
+
+
 class WorkflowState(StrEnum):
     ABSENT = "absent"
     ACTIVE = "active"
@@ -57,7 +60,11 @@ class Durable:
 
         # The engine marks what it is given, which a bound method does not allow.
         async def plain(argument: str) -> None:
-            await function(argument)
+            try:
+                await function(argument)
+            except Exception:
+                _log.exception("%s of %s failed", name, argument)
+                raise
 
         decorate = DBOS.workflow(name=name, max_recovery_attempts=_RECOVERIES)
         self._workflows[name] = decorate(plain)
@@ -75,7 +82,8 @@ class Durable:
         status = await DBOS.get_workflow_status_async(workflow_id)
         if status is None:
             return WorkflowState.ABSENT
-        if status.status in {"PENDING", "ENQUEUED", "DELAYED"}:
+        # One of another application version is executed by nobody, whatever its status says.
+        if status.status in {"PENDING", "ENQUEUED", "DELAYED"} and _is_ours(status.app_version):
             return WorkflowState.ACTIVE
         return WorkflowState.ENDED
 
@@ -86,11 +94,7 @@ class Durable:
     async def stranded(self) -> list[str]:
         """Unfinished workflows of another application version, which nothing will execute."""
         found = await DBOS.list_workflows_async(status=["PENDING", "ENQUEUED"], load_input=False)
-        return [
-            workflow.workflow_id
-            for workflow in found
-            if workflow.app_version not in {APPLICATION_VERSION, None}
-        ]
+        return [workflow.workflow_id for workflow in found if not _is_ours(workflow.app_version)]
 
     async def forget(self, before: datetime) -> int:
         """Delete finished workflows that ended before a time; returns how many."""
@@ -104,3 +108,7 @@ class Durable:
 
     def close(self) -> None:
         DBOS.destroy(destroy_registry=True)
+
+
+def _is_ours(version: str | None) -> bool:
+    return version in {APPLICATION_VERSION, None}

@@ -1,6 +1,9 @@
 """The environment that a process is given, and the secrets that must not come back out of it."""
 
+import os
+import re
 from collections.abc import Iterable, Mapping
+from urllib.parse import unquote
 
 from kapelle.settings import looks_secret
 
@@ -11,6 +14,7 @@ _ALWAYS = (
     "https_proxy", "no_proxy", "all_proxy",
 )  # fmt: skip
 _SHORTEST_SECRET = 8
+_URL_PASSWORD = re.compile(r"://[^/@:\s]*:([^/@\s]+)@")
 
 
 def passed(environ: Mapping[str, str], wanted: Iterable[str]) -> dict[str, str]:
@@ -26,12 +30,11 @@ def passed(environ: Mapping[str, str], wanted: Iterable[str]) -> dict[str, str]:
 
 
 def secrets_in(*environments: Mapping[str, str]) -> list[str]:
-    """The values that look like secrets by their names; paths are none."""
-    return [
-        value
-        for environment in environments
-        for name, value in environment.items()
-        if looks_secret(name)
-        and len(value) >= _SHORTEST_SECRET
-        and not value.startswith(("/", "~"))
-    ]
+    """Values that are secret by their names, and passwords inside addresses; files are none."""
+    found = []
+    for environment in environments:
+        for name, value in environment.items():
+            found += [unquote(password) for password in _URL_PASSWORD.findall(value)]
+            if looks_secret(name) and not os.path.exists(os.path.expanduser(value)):
+                found.append(value)
+    return [secret for secret in found if len(secret) >= _SHORTEST_SECRET]

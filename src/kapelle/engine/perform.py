@@ -1,24 +1,17 @@
 """An attempt from beginning to end. After a crash it is performed again from the top, and every
 part finds what was done: a claimed run directory, finished checks, a settled row."""
 
-from kapelle.domain.errors import (
-    AgentMisconfigured,
-    AgentNotFound,
-    Conflict,
-    InvalidInput,
-    KapelleError,
-    WorkspaceError,
-)
+from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.findings import Finish, never_ran
+from kapelle.engine.findings import Findings, Finish, never_ran
 from kapelle.engine.launching import launch_again, launch_agent
 from kapelle.engine.prepare import prepare
 from kapelle.engine.settle import settle
 from kapelle.engine.stage import Stage
 from kapelle.engine.steadily import steadily
 from kapelle.engine.verify import verify
-from kapelle.engine.work import Work, load_work
+from kapelle.engine.work import Work, is_running, load_work
 
 
 class Performance:
@@ -30,34 +23,36 @@ class Performance:
 
     async def perform(self, attempt_id: str) -> None:
         """Prepare the workspace, run the agent, verify its work, settle the verdict."""
-        stage = self._stage
-        with stage.performing(attempt_id):
+        with self._stage.performing(attempt_id):
             failpoint("perform_begin")
-            work, problem = await steadily(self._prepare)(attempt_id)
-            failpoint("perform_after_prepare")
-            finish = never_ran(problem) if problem else await steadily(self._run)(work)
-            failpoint("perform_after_run")
-            findings = await steadily(verify)(stage, work, finish)
+            if not await steadily(is_running)(self._stage, attempt_id):
+                return  # it was settled just before a crash
+            finish, findings = await self._play(attempt_id)
             failpoint("perform_after_verify")
-            await steadily(stage.db.write)(settle, attempt_id, finish, findings)
+            await steadily(self._stage.db.write)(settle, attempt_id, finish, findings)
             failpoint("perform_end")
 
-    async def _prepare(self, attempt_id: str) -> tuple[Work, str | None]:
-        work = await load_work(self._stage, attempt_id)
-        if work.is_claimed:
-            return work, None  # the agent was started before a crash: its workspace is its own now
+    async def _play(self, attempt_id: str) -> tuple[Finish, Findings]:
         try:
-            return await prepare(self._stage, work), None
-        except (WorkspaceError, InvalidInput, Conflict) as error:
-            return work, _sentence(error)
+            work = await steadily(self._prepare)(attempt_id)
+            failpoint("perform_after_prepare")
+            finish = await steadily(self._run)(work)
+        except Unavailable:
+            raise
+        except KapelleError as error:
+            problem = f"{error.message} {error.hint or ''}".strip()
+            return never_ran(problem), Findings(success=False, reason=problem)
+        failpoint("perform_after_run")
+        return finish, await steadily(verify)(self._stage, work, finish)
+
+    async def _prepare(self, attempt_id: str) -> Work:
+        work = await load_work(self._stage, attempt_id)
+        # An agent that was started before a crash has its workspace to itself.
+        return work if work.is_claimed else await prepare(self._stage, work)
 
     async def _run(self, work: Work) -> Finish:
-        try:
-            launch = (
-                launch_again(work) if work.is_claimed else await launch_agent(self._stage, work)
-            )
-        except (AgentNotFound, AgentMisconfigured, InvalidInput) as error:
-            return never_ran(_sentence(error))
+        again = work.is_claimed
+        launch = launch_again(work) if again else await launch_agent(self._stage, work)
         failpoint("run_before_execute")
         ended = await self._stage.execute(work.attempt_id, work.task_id, launch)
         failpoint("run_after_execute")
@@ -68,7 +63,3 @@ class Performance:
             detail=f"timed out after {launch.timeout_s:g} s" if timed_out else ended.detail,
             output_bytes=ended.out_bytes + ended.err_bytes,
         )
-
-
-def _sentence(error: KapelleError) -> str:
-    return f"{error.message} {error.hint or ''}".strip()

@@ -10,7 +10,8 @@ from kapelle.engine.launching import launch_command
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work, load_work
 from kapelle.runner.output import tail_text
-from kapelle.store import tasks
+from kapelle.runner.verdict import read as read_verdict
+from kapelle.store import attempts, tasks
 
 
 async def prepare(stage: Stage, work: Work) -> Work:
@@ -46,7 +47,7 @@ async def _worktree(stage: Stage, work: Work) -> Work:
         workspace_commit=None if work.mode == "fresh" else task["workspace_commit"],
     )
     work = await load_work(stage, work.attempt_id)
-    if wanted.setup and work.mode == "fresh":
+    if wanted.setup and (work.mode == "fresh" or not await _was_set_up(stage, work)):
         await _set_up(stage, work, wanted.setup)
     return work
 
@@ -70,6 +71,12 @@ async def _in_place(stage: Stage, work: Work) -> Work:
     return work
 
 
+async def _was_set_up(stage: Stage, work: Work) -> bool:
+    """Whether the set-up of an earlier attempt in this workspace succeeded."""
+    earlier = (await stage.db.read(attempts.of_tasks, [work.task_id]))[work.task_id]
+    return any(_succeeded(stage.run_directory(attempt.id) / "setup") for attempt in earlier)
+
+
 async def _set_up(stage: Stage, work: Work, command: str) -> None:
     seconds = work.settings.workspace.setup_timeout_s
     launch = launch_command(stage, work, "setup", command, seconds)
@@ -82,3 +89,8 @@ async def _set_up(stage: Stage, work: Work, command: str) -> None:
             "timed out" if ended.ended_by == "timeout" else f"failed (exit code {ended.exit.code})"
         )
         raise WorkspaceError(f"The workspace's setup command {how}: {words.strip()}")
+
+
+def _succeeded(run_dir: Path) -> bool:
+    ended = read_verdict(run_dir)
+    return ended is not None and ended.exit.code == 0

@@ -21,7 +21,9 @@ def settle(connection: Connection, attempt_id: str, finish: Finish, findings: Fi
     now = datetime.now(UTC)
     retry = RetrySpec.model_validate(task["retry"])
     evidence = _evidence(task, finish, findings)
-    outcome = decide(evidence, retry, task["tries"], now, random.random())
+    number = attempt["number"]
+    outcome = decide(evidence, retry, task["tries"], number, now, random.random())
+    reason = _with_detail(outcome.reason, finish.detail)
     exit = finish.exit
     attempts.update(
         connection,
@@ -30,7 +32,7 @@ def settle(connection: Connection, attempt_id: str, finish: Finish, findings: Fi
         exit_kind=exit.kind,
         exit_code=exit.code,
         exit_signal=exit.signal,
-        reason=outcome.reason,
+        reason=reason,
         claimed=findings.claimed,
         session_id=findings.session_id,
         usage=findings.usage.model_dump() if findings.usage else None,
@@ -39,7 +41,7 @@ def settle(connection: Connection, attempt_id: str, finish: Finish, findings: Fi
     )
     events.append(
         connection, f"attempt.{outcome.attempt}", task["id"], attempt_id,
-        number=attempt["number"], reason=outcome.reason, code=exit.code, signal=exit.signal,
+        number=number, reason=reason, code=exit.code, signal=exit.signal,
     )  # fmt: skip
     _move_task(connection, task, outcome, findings)
 
@@ -59,6 +61,13 @@ def _move_task(connection: Connection, task: Any, outcome: Outcome, findings: Fi
     if outcome.task is TaskStatus.QUEUED and outcome.not_before:
         reason = f"tries again after: {reason}"
     lifecycle.move(connection, task, outcome.task, reason, **values)
+
+
+def _with_detail(reason: str | None, detail: str | None) -> str | None:
+    """What the supervisor had to say beside the verdict, such as who survived the kill."""
+    if detail is None or (reason and detail in reason):
+        return reason
+    return f"{reason}; {detail}" if reason else detail
 
 
 def _evidence(task: Any, finish: Finish, findings: Findings) -> Evidence:

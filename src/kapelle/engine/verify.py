@@ -1,25 +1,24 @@
 """What an ended agent's work is worth: its own report first, then the checks."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 from kapelle.agents.base import Summary, Verdict
 from kapelle.agents.registry import get as get_agent
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import Conflict, KapelleError, WorkspaceError
+from kapelle.domain.specs import CheckKind
 from kapelle.domain.task import CheckResult
 from kapelle.engine.checks import run_check
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
-from kapelle.runner.output import LineSplitter, tail_text
+from kapelle.runner.output import lines_of, tail_text
 from kapelle.store import attempts, events, tasks
 from kapelle.store.database import Connection
 
 _TAIL = 10_000
-_BLOCK = 1 << 18
+_LAST_BYTES = 1 << 18
 
 
 async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
@@ -65,7 +64,9 @@ def _read_output(work: Work) -> tuple[Summary, str]:
         agent = get_agent(work.task["agent"], work.settings)
     except KapelleError:
         return Summary(), tail
-    return summarise(agent, _lines(work.run_dir / "out.log", agent.reads_whole_output)), tail
+    return summarise(
+        agent, lines_of(work.run_dir / "out.log", None if agent.reads_whole_output else _LAST_BYTES)
+    ), tail
 
 
 async def _stopped(stage: Stage, work: Work) -> bool:
@@ -81,34 +82,22 @@ async def _commit(stage: Stage, work: Work) -> None:
 
 
 async def _check(stage: Stage, work: Work) -> list[str]:
-    failed = []
-    for position, check in enumerate(work.checks):
+    """Make the checks that are not recorded yet; the names of all that failed."""
+    known = await stage.db.read(attempts.recorded_checks, work.attempt_id)
+    # Built-in checks look at the agent's work, which commands may add to: they come first.
+    order = sorted(enumerate(work.checks), key=lambda item: item[1].kind is CheckKind.COMMAND)
+    for position, check in order:
+        if position in known:
+            continue
         if await _stopped(stage, work):
             break
         failpoint("verify_before_check")
-        result = await run_check(stage, work, position, check)
-        await stage.db.write(_record_check, work, position, result)
-        if not result.passed:
-            failed.append(result.name)
-    return failed
+        known[position] = await run_check(stage, work, position, check)
+        await stage.db.write(_record_check, work, position, known[position])
+    return [result.name for _, result in sorted(known.items()) if not result.passed]
 
 
 def _record_check(connection: Connection, work: Work, position: int, result: CheckResult) -> None:
     attempts.add_check(connection, work.attempt_id, position, result)
     kind = "check.passed" if result.passed else "check.failed"
     events.append(connection, kind, work.task_id, work.attempt_id, name=result.name)
-
-
-def _lines(path: Path, whole: bool) -> Iterator[str]:
-    if not path.exists():
-        return
-    splitter = LineSplitter()
-    with path.open("rb") as file:
-        if not whole:
-            file.seek(max(0, path.stat().st_size - _BLOCK))
-        while block := file.read(_BLOCK):
-            for line in splitter.feed(block):
-                yield line.data.decode("utf-8", "replace")
-    last = splitter.flush()
-    if last is not None:
-        yield last.data.decode("utf-8", "replace")

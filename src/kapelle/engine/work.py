@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckSpec, WorkspaceKind
+from kapelle.domain.states import AttemptStatus
 from kapelle.engine.stage import Stage
 from kapelle.settings import Settings
 from kapelle.store import attempts, tasks
@@ -56,11 +58,24 @@ class Work:
         }
 
 
+async def is_running(stage: Stage, attempt_id: str) -> bool:
+    attempt = await stage.db.glance(attempts.row, attempt_id)
+    return bool(attempt["status"] == AttemptStatus.RUNNING)
+
+
 async def load_work(stage: Stage, attempt_id: str) -> Work:
     attempt, task = await stage.db.glance(_rows, attempt_id)
     directory = Path(task["directory"])
     if task["workspace_kind"] == WorkspaceKind.WORKTREE and task["workspace_branch"]:
         directory = working_directory(workspace_of(task), directory)
+    run_dir = stage.run_directory(attempt_id)
+    try:
+        settings = stage.settings(task["directory"])
+    except InvalidInput:
+        # A configuration that was broken meanwhile must not cost a running agent its supervision.
+        if not (run_dir / "claim").exists():
+            raise
+        settings = Settings()
     return Work(
         attempt_id=attempt_id,
         task_id=task["id"],
@@ -68,9 +83,9 @@ async def load_work(stage: Stage, attempt_id: str) -> Work:
         mode=attempt["mode"],
         message=attempt["message"],
         task=task,
-        run_dir=stage.run_directory(attempt_id),
+        run_dir=run_dir,
         directory=directory,
-        settings=stage.settings(task["directory"]),
+        settings=settings,
         task_env=stage.task_env(task["id"]),
         checks=[CheckSpec.model_validate(spec) for spec in task["check_specs"]],
     )

@@ -1,6 +1,7 @@
 """Reading logs by byte offset, never as a whole."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -109,3 +110,21 @@ class LineSplitter:
         self._begun = bytearray()
         self._truncated = False
         return line
+
+
+def lines_of(path: Path, last_bytes: int | None = None) -> Iterator[str]:
+    """A log's lines as text, or those in its last bytes; nothing if it is missing."""
+    splitter = LineSplitter()
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        if last_bytes is not None:
+            file.seek(max(0, path.stat().st_size - last_bytes))
+        while block := file.read(_BLOCK):
+            for line in splitter.feed(block):
+                yield line.data.decode("utf-8", "replace")
+    last = splitter.flush()
+    if last is not None:
+        yield last.data.decode("utf-8", "replace")

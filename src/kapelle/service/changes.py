@@ -1,5 +1,6 @@
 """Use cases of the work itself: what a task changed, and merging it."""
 
+import asyncio
 from datetime import UTC, datetime
 
 from pydantic import BaseModel
@@ -44,7 +45,7 @@ class Changes:
                 f"{task.id} works in place, so its changes cannot be told from others'.",
                 hint=f"git -C {task.directory} diff shows what is uncommitted there.",
             )
-        patch = diff.patch.decode("utf-8", "replace")
+        patch = await asyncio.to_thread(diff.patch.decode, "utf-8", "replace")
         return DiffView(patch=patch, stat=diff.stat, files=diff.files, truncated=diff.truncated)
 
     async def merge(self, text: str, into: str | None, force: bool) -> MergeView:
@@ -54,7 +55,7 @@ class Changes:
         target = into or task.workspace.base
         message = f"Merge {task.title}\n\nTask: {task.id}"
         merged = await self._stage.workspaces.merge(task.id, target, message)
-        if not merged.already:
+        if not merged.already or task.merged_at is None:
             await self._stage.db.write(_record_merge, task.id, merged.base, merged.commit)
         updated = merged.checkout_updated
         return MergeView(

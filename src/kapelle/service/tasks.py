@@ -1,4 +1,4 @@
-"""Use cases of tasks: submit, look, wait, and change their course."""
+"""Use cases of tasks: submit, look, wait, and change their actions."""
 
 import json
 import os
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents import registry
+from kapelle.agents.base import AgentRequest
 from kapelle.domain.errors import (
     AgentMisconfigured,
     Conflict,
@@ -22,10 +23,12 @@ from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Task
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.stage import Stage
-from kapelle.service import changes_of_course as course
-from kapelle.settings import Settings
+from kapelle.service import actions
+from kapelle.settings import AgentSettings, Settings
 from kapelle.store import tasks
 from kapelle.store.database import Connection
+
+_LARGE_PROMPT = 50_000
 
 
 class Tasks:
@@ -46,18 +49,21 @@ class Tasks:
                 f"The agent {agent} cannot be run: its program is not installed.",
                 hint="kapelle agents shows which ones can; choose one with --agent.",
             )
+        if len(spec.prompt) > _LARGE_PROMPT:
+            # Better to hear now than from a failed attempt that it does not fit into argv.
+            adapter.command(_trial(spec, settings, agent))
         values = _values(spec, settings, agent)
         values["workspace_kind"] = await self._workspace_kind(spec, settings)
         values["idempotency_key"] = idempotency_key
         secrets = self._stage.home.secrets / f"{values['id']}.json"
         _keep_env(secrets, spec.env)
-        stored = None
         try:
             task = await self._db.write(_submit, spec, values)
-            stored = task.id
-        finally:
-            if stored != values["id"]:
-                secrets.unlink(missing_ok=True)
+        except KapelleError:
+            secrets.unlink(missing_ok=True)
+            raise
+        if task.id != values["id"]:
+            secrets.unlink(missing_ok=True)
         return self._shown(task)
 
     async def get(self, text: str) -> Task:
@@ -98,27 +104,27 @@ class Tasks:
 
     async def cancel(self, text: str, reason: str | None = None) -> Task:
         """End a task; a running agent is stopped with all its children, and settles by itself."""
-        return await self._turn(text, course.cancel, reason or "cancelled by a person")
+        return await self._turn(text, actions.cancel, reason or "cancelled by a person")
 
     async def retry(self, text: str) -> Task:
         """A new attempt from a fresh workspace."""
-        return await self._turn(text, course.retry)
+        return await self._turn(text, actions.retry)
 
     async def resume(self, text: str, message: str | None = None) -> Task:
         """A new attempt that carries what the last one left."""
-        return await self._turn(text, course.resume, message)
+        return await self._turn(text, actions.resume, message)
 
     async def requeue(self, text: str) -> Task:
         """From the start, as if newly submitted; a running attempt is stopped first."""
-        return await self._turn(text, course.requeue)
+        return await self._turn(text, actions.requeue)
 
     async def depend(self, text: str, depends_on: Sequence[str]) -> Task:
         """Replace what a task that has not started waits for."""
-        return await self._turn(text, course.depend, depends_on)
+        return await self._turn(text, actions.depend, depends_on)
 
     async def archive(self, text: str) -> Task:
         """Put an ended task away: its worktree is removed, its work kept under a ref."""
-        task = await self._db.write(course.archive, text)
+        task = await self._db.write(actions.archive, text)
         try:
             if task.workspace.branch:
                 await self._stage.workspaces.remove(task.id)
@@ -188,7 +194,8 @@ def _submit(connection: Connection, spec: TaskSpec, values: dict[str, Any]) -> T
     key = values["idempotency_key"]
     known = tasks.by_idempotency_key(connection, key) if key else None
     if known is not None:
-        if (known.prompt, known.agent) != (values["prompt"], values["agent"]):
+        asked = (values["prompt"], values["agent"], values["directory"])
+        if (known.prompt, known.agent, known.directory) != asked:
             raise Conflict(f"This idempotency key was used for another task, {known.id}.")
         return known
     depends_on = [tasks.resolve(connection, text) for text in spec.depends_on]
@@ -199,7 +206,7 @@ def _submit(connection: Connection, spec: TaskSpec, values: dict[str, Any]) -> T
         values["continue_from"] = earlier.id
         if earlier.status not in FINAL:
             depends_on.append(earlier.id)
-    return course.submit(connection, values, depends_on)
+    return actions.submit(connection, values, depends_on)
 
 
 def _values(spec: TaskSpec, settings: Settings, agent: str) -> dict[str, Any]:
@@ -228,6 +235,17 @@ def _values(spec: TaskSpec, settings: Settings, agent: str) -> dict[str, Any]:
         "workspace_base": spec.base,
         "created_at": datetime.now(UTC),
     }
+
+
+def _trial(spec: TaskSpec, settings: Settings, agent: str) -> AgentRequest:
+    return AgentRequest(
+        prompt=spec.prompt,
+        workspace=Path(spec.directory),
+        prompt_file=Path(os.devnull),
+        settings=settings.agents.get(agent) or AgentSettings(),
+        system_prompt=spec.system_prompt,
+        model=spec.model,
+    )
 
 
 def _keep_env(path: Path, env: dict[str, str]) -> None:

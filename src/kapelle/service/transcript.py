@@ -14,7 +14,7 @@ from kapelle.domain.task import Attempt, Task
 from kapelle.engine.stage import Stage
 from kapelle.runner.output import read, tail_offset
 from kapelle.service.output import attempt_of
-from kapelle.store import tasks
+from kapelle.store import attempts, tasks
 
 Parse = Callable[[str], list[AgentEvent]]
 
@@ -117,8 +117,8 @@ class Transcripts:
             if ended or not follow:
                 return
             await asyncio.sleep(_LOOK_S)
-            latest = await self._stage.db.read(tasks.get, task.id)
-            ended = attempt_of(latest, attempt.id).ended_at is not None
+            row = await self._stage.db.glance(attempts.row, attempt.id)
+            ended = row["ended_at"] is not None
 
     def _parser(self, task: Task) -> Parse:
         try:

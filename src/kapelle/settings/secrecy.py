@@ -3,7 +3,10 @@
 import re
 from typing import Any
 
-_SECRET = re.compile("KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
+_SECRET = re.compile(
+    "KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(^|_)(PAT|PASS|PWD|AUTH)(_|$)",
+    re.IGNORECASE,
+)
 _URL_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
 

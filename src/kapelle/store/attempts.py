@@ -82,6 +82,15 @@ def add_check(
     )
 
 
+def recorded_checks(connection: sa.Connection, attempt_id: str) -> dict[int, CheckResult]:
+    """The checks already made on an attempt, by their position."""
+    query = sa.select(checks).where(checks.c.attempt_id == attempt_id)
+    return {
+        mapping["position"]: CheckResult.model_validate(dict(mapping))
+        for mapping in connection.execute(query).mappings()
+    }
+
+
 def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[CheckResult]]:
     if not ids:
         return {}

@@ -1,29 +1,63 @@
 """Online backups of the SQLite files, a number of which is kept, and the check on start."""
 
 import os
+import shutil
 import sqlite3
-from contextlib import closing
+import threading
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 from kapelle.domain.errors import Unavailable
 
+_NAME = "%Y%m%dT%H%M%S.%fZ"
+# One daemon has one home, so what is unfinished while this is free belongs to a dead process.
+_making = threading.Lock()
+
 
 def make(databases: list[Path], directory: Path, keep: int) -> Path:
-    """Copy the databases while they are in use into a new directory; drop the oldest ones."""
-    directory.mkdir(mode=0o700, exist_ok=True)
-    name = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    """Copy the databases while they are in use into a new directory; drop the oldest ones.
+
+    The new backup is always kept, so a keep of 0 means the same as 1. Of several callers at
+    once, one waits for the other.
+    """
+    with _making:
+        directory.mkdir(mode=0o700, exist_ok=True)
+        for leftover in directory.glob(".2*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        finished = _make(databases, directory)
+        others = [path for path in existing(directory) if path != finished]
+        for old in others[: max(len(others) - max(keep, 1) + 1, 0)]:
+            shutil.rmtree(old)
+        return finished
+
+
+def _make(databases: list[Path], directory: Path) -> Path:
+    name = datetime.now(UTC).strftime(_NAME)
     unfinished = directory / f".{name}"
     unfinished.mkdir(mode=0o700)
-    for path in databases:
-        if path.exists():
-            _copy(path, unfinished / path.name)
-    finished = unfinished.rename(directory / name)
-    for old in sorted(existing(directory))[: -max(keep, 1)]:
-        _delete(old)
-    for leftover in directory.glob(".2*"):
-        _delete(leftover)
-    return finished
+    try:
+        for path in databases:
+            if path.exists():
+                _copy(path, unfinished / path.name)
+        return unfinished.rename(directory / name)
+    except BaseException:
+        # A full disk must not become fuller with every try.
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+
+
+def made_within(directory: Path, seconds: float) -> bool:
+    """Whether there is a backup of the last so many seconds; one of the future does not count."""
+    now = datetime.now(UTC)
+    return any(0 <= (now - moment).total_seconds() < seconds for moment in _moments(directory))
+
+
+def _moments(directory: Path) -> Iterator[datetime]:
+    for path in existing(directory):
+        with suppress(ValueError):  # a person's directory
+            yield datetime.strptime(path.name, _NAME).replace(tzinfo=UTC)
 
 
 def make_private(path: Path) -> None:
@@ -64,9 +98,3 @@ def _copy(source: Path, target: Path) -> None:
         old.backup(new, pages=1000, sleep=0.01)
     target.chmod(0o600)
     check(target, target.parent)
-
-
-def _delete(directory: Path) -> None:
-    for path in directory.iterdir():
-        path.unlink()
-    directory.rmdir()

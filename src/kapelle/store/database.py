@@ -1,6 +1,7 @@
 """One database, SQLite or PostgreSQL: short transactions in threads, one writer at a time."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from kapelle.domain.errors import Unavailable
+from kapelle.domain.errors import InvalidInput, Unavailable
 
 Connection = sa.Connection
 P = ParamSpec("P")
@@ -17,6 +18,8 @@ T = TypeVar("T")
 
 # Any constant will do: it names "the writer" of this database among all daemons on it.
 _POSTGRES_WRITER_LOCK = 0x6B6170656C6C65
+_POSTGRES_DAEMON_LOCK = _POSTGRES_WRITER_LOCK + 1
+_RESERVATION_S = 5.0
 _READERS = 4
 
 
@@ -27,6 +30,11 @@ def sqlite_url(path: Path) -> str:
 def connect(url: str, *, synchronous: str = "FULL") -> sa.Engine:
     """An engine with the pragmas that make SQLite durable and free of lock errors."""
     if not url.startswith("sqlite"):
+        if not url.startswith("postgresql://"):
+            raise InvalidInput(
+                f"The database address begins with {url.partition(':')[0]!r}.",
+                hint="It must begin with postgresql://",
+            )
         return sa.create_engine(
             url.replace("postgresql://", "postgresql+psycopg://", 1),
             pool_size=_READERS + 2,
@@ -63,6 +71,7 @@ class Database:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
         self._waiters: set[asyncio.Event] = set()
+        self._reservation: sa.Connection | None = None
 
     async def write(
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -102,15 +111,35 @@ class Database:
     def _read(
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        reading = self.engine.connect().execution_options(write=False)
+        # Several statements must see one moment, which PostgreSQL does not promise by itself.
+        level = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
+        reading = self.engine.connect().execution_options(write=False, **level)
         with reading as connection, connection.begin():
             return work(connection, *args, **kwargs)
+
+    def reserve(self) -> None:
+        """Be the only daemon on this database for as long as this process lives."""
+        if self.is_sqlite:
+            return  # whose file lies in a home that is locked already
+        self._reservation = self.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+        wanted = sa.select(sa.func.pg_try_advisory_lock(_POSTGRES_DAEMON_LOCK))
+        deadline = time.monotonic() + _RESERVATION_S
+        # The server may take a moment to notice that the daemon before this one is dead.
+        while not self._reservation.execute(wanted).scalar():
+            if time.monotonic() > deadline:
+                raise Unavailable(
+                    "Another daemon uses this database.",
+                    hint="Stop it, or give this one a database of its own.",
+                )
+            time.sleep(0.1)
 
     def watch(self) -> "Watch":
         """A watch that is woken by every later write of this process."""
         return Watch(self._waiters)
 
     def close(self) -> None:
+        if self._reservation is not None:
+            self._reservation.close()
         self._writer.shutdown()
         self._readers.shutdown()
         self.engine.dispose()

@@ -31,7 +31,28 @@ def move(
     **values: Any,
 ) -> None:
     """The same for a task whose row was read in this transaction."""
-    ended = _apply(connection, task, status, reason, values)
+    _cascade(connection, _apply(connection, task, status, reason, values))
+
+
+def settle_dependencies(connection: sa.Connection, task_id: str) -> None:
+    """Queue or cancel a blocked task if what it depends on has ended."""
+    if _settle(connection, task_id):
+        _cascade(connection, [task_id])
+
+
+def enqueue_again(connection: sa.Connection, task_id: str, /, **values: Any) -> None:
+    """Put an ended or waiting task back: blocked first, then queued if nothing holds it."""
+    values = {"ended_at": None, "not_before": None, "merged_at": None, "stop": None, **values}
+    status = TaskStatus(tasks.row(connection, task_id)["status"])
+    if status is TaskStatus.WAITING or not dependencies.statuses(connection, task_id):
+        change(connection, task_id, TaskStatus.QUEUED, None, **values)
+        return
+    change(connection, task_id, TaskStatus.BLOCKED, None, **values)
+    settle_dependencies(connection, task_id)
+
+
+def _cascade(connection: sa.Connection, ended: list[str]) -> None:
+    """Settle the dependents of ended tasks, and theirs, as long as any is cancelled by it."""
     while ended:
         ended = [
             dependent
@@ -39,24 +60,6 @@ def move(
             for dependent in dependencies.blocked_dependents(connection, task_id)
             if _settle(connection, dependent)
         ]
-
-
-def settle_dependencies(connection: sa.Connection, task_id: str) -> None:
-    """Queue or cancel a blocked task if what it depends on has ended."""
-    if _settle(connection, task_id):
-        for dependent in dependencies.blocked_dependents(connection, task_id):
-            settle_dependencies(connection, dependent)
-
-
-def enqueue_again(connection: sa.Connection, task_id: str, /, **values: Any) -> None:
-    """Put an ended or waiting task back: blocked first, then queued if nothing holds it."""
-    values = {"ended_at": None, "not_before": None, "result": None, "stop": None, **values}
-    status = TaskStatus(tasks.row(connection, task_id)["status"])
-    if status is TaskStatus.WAITING or not dependencies.statuses(connection, task_id):
-        change(connection, task_id, TaskStatus.QUEUED, None, **values)
-        return
-    change(connection, task_id, TaskStatus.BLOCKED, None, **values)
-    settle_dependencies(connection, task_id)
 
 
 def _apply(
@@ -80,6 +83,8 @@ def _apply(
 def _settle(connection: sa.Connection, task_id: str) -> bool:
     """Move a blocked task on if it can be; returns whether it was cancelled by that."""
     task = tasks.row(connection, task_id)
+    if task["status"] != TaskStatus.BLOCKED:
+        return False  # another of its dependencies has settled it
     statuses = dependencies.statuses(connection, task_id)
     if task["deps_policy"] == DepsPolicy.CANCEL:
         for other, status in statuses.items():

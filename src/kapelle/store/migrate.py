@@ -22,7 +22,13 @@ def current(engine: sa.Engine) -> str | None:
 
 def migrate(engine: sa.Engine) -> None:
     """Apply what is missing, each migration in one transaction."""
-    found = current(engine)
+    try:
+        found = current(engine)
+    except sa.exc.OperationalError as error:
+        raise Unavailable(
+            f"The database cannot be reached: {str(error.orig).strip()}",
+            hint="Look at KAPELLE_DATABASE_URL or the setting database_url.",
+        ) from error
     if found == HEAD:
         return  # spares the daemon the import of alembic at every start
     if found is not None and found > HEAD:

@@ -19,6 +19,18 @@ class Instant(sa.TypeDecorator[datetime]):
         return None if value is None else datetime.fromtimestamp(value / 1_000_000, UTC)
 
 
+class Words(sa.TypeDecorator[str]):
+    """Text of any origin; what no database can keep (NUL, half a surrogate pair) is replaced."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
+        if value is None or (value.isascii() and "\0" not in value):
+            return value
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
 metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -32,15 +44,15 @@ tasks = sa.Table(
     "tasks",
     metadata,
     sa.Column("id", sa.String(40), primary_key=True),
-    sa.Column("title", sa.Text, nullable=False),
-    sa.Column("prompt", sa.Text, nullable=False),
-    sa.Column("system_prompt", sa.Text),
-    sa.Column("agent", sa.Text, nullable=False),
-    sa.Column("model", sa.Text),
-    sa.Column("directory", sa.Text, nullable=False),
-    sa.Column("project", sa.Text),
+    sa.Column("title", Words, nullable=False),
+    sa.Column("prompt", Words, nullable=False),
+    sa.Column("system_prompt", Words),
+    sa.Column("agent", Words, nullable=False),
+    sa.Column("model", Words),
+    sa.Column("directory", Words, nullable=False),
+    sa.Column("project", Words),
     sa.Column("status", sa.String(20), nullable=False),
-    sa.Column("reason", sa.Text),
+    sa.Column("reason", Words),
     sa.Column("waiting_for", sa.String(20)),
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("deps_policy", sa.String(20), nullable=False),
@@ -51,24 +63,24 @@ tasks = sa.Table(
     sa.Column("env", sa.JSON, nullable=False),
     sa.Column("tags", sa.JSON, nullable=False),
     sa.Column("context", sa.JSON, nullable=False),
-    sa.Column("requested_base", sa.Text),
+    sa.Column("requested_base", Words),
     sa.Column("workspace_kind", sa.String(20), nullable=False),
-    sa.Column("workspace_path", sa.Text, nullable=False),
-    sa.Column("workspace_branch", sa.Text),
-    sa.Column("workspace_base", sa.Text),
-    sa.Column("workspace_base_commit", sa.Text),
-    sa.Column("workspace_commit", sa.Text),
+    sa.Column("workspace_path", Words, nullable=False),
+    sa.Column("workspace_branch", Words),
+    sa.Column("workspace_base", Words),
+    sa.Column("workspace_base_commit", Words),
+    sa.Column("workspace_commit", Words),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("started_at", Instant),
     sa.Column("ended_at", Instant),
     sa.Column("not_before", Instant),
     sa.Column("archived_at", Instant),
     sa.Column("merged_at", Instant),
-    sa.Column("result", sa.Text),
+    sa.Column("result", Words),
     # What the next attempt is: fresh or resume, the message it is given, and how many attempts
     # the retry policy has already spent on this round.
     sa.Column("next_mode", sa.String(10), nullable=False, server_default="fresh"),
-    sa.Column("next_message", sa.Text),
+    sa.Column("next_message", Words),
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
     # A person's wish that the running attempt ends: "cancel" or "requeue".
     sa.Column("stop", sa.String(20)),
@@ -83,7 +95,7 @@ tasks = sa.Table(
 task_tags = sa.Table(
     "task_tags",
     metadata,
-    sa.Column("tag", sa.Text, primary_key=True),
+    sa.Column("tag", Words, primary_key=True),
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
 )
 
@@ -103,13 +115,13 @@ attempts = sa.Table(
     sa.Column("number", sa.Integer, nullable=False),
     sa.Column("status", sa.String(20), nullable=False),
     sa.Column("mode", sa.String(10), nullable=False),
-    sa.Column("message", sa.Text),
+    sa.Column("message", Words),
     sa.Column("exit_kind", sa.String(20)),
     sa.Column("exit_code", sa.Integer),
     sa.Column("exit_signal", sa.Integer),
-    sa.Column("reason", sa.Text),
+    sa.Column("reason", Words),
     sa.Column("claimed", sa.String(20)),
-    sa.Column("session_id", sa.Text),
+    sa.Column("session_id", Words),
     sa.Column("usage", sa.JSON),
     sa.Column("output_bytes", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("started_at", Instant, nullable=False),
@@ -123,9 +135,9 @@ checks = sa.Table(
     metadata,
     sa.Column("attempt_id", sa.ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("position", sa.Integer, primary_key=True),
-    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("name", Words, nullable=False),
     sa.Column("passed", sa.Boolean, nullable=False),
-    sa.Column("output", sa.Text, nullable=False),
+    sa.Column("output", Words, nullable=False),
     sa.Column("duration_s", sa.Float, nullable=False),
 )
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.ids import as_prefix, is_id
 from kapelle.domain.specs import Priority
-from kapelle.domain.states import TaskStatus
+from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Attempt, CheckResult, Task, Workspace
 from kapelle.store import attempts, dependencies
 from kapelle.store.tables import task_tags, tasks
@@ -210,3 +210,20 @@ def _task(
         "checks": results.get(tries[-1].id, []) if tries else [],
     }
     return Task.model_validate(values)
+
+
+def archived_at_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, datetime | None]:
+    """Those of the tasks that are stored, with when they were archived."""
+    found: dict[str, datetime | None] = {}
+    # In portions, because a database takes so many parameters and no more.
+    for start in range(0, len(ids), 500):
+        query = sa.select(tasks.c.id, tasks.c.archived_at)
+        query = query.where(tasks.c.id.in_(ids[start : start + 500]))
+        found |= {task_id: moment for task_id, moment in connection.execute(query)}
+    return found
+
+
+def delete_archived(connection: sa.Connection, task_id: str) -> bool:
+    """The same as delete, but only for a task that has ended and is archived."""
+    query = tasks.delete().where(tasks.c.id == task_id, tasks.c.archived_at.is_not(None))
+    return connection.execute(query.where(tasks.c.status.in_(FINAL))).rowcount == 1

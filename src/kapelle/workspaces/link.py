@@ -13,6 +13,11 @@ OPERATIONS = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "
 
 def ensure_gitdir(marker: Marker) -> None:
     """Put back what an agent removed from the worktree's own git directory."""
+    if not marker.has_repository:
+        raise WorkspaceError(
+            f"The repository {marker.common_dir} is gone, so {marker.path} stays as it is.",
+            hint=f"Put the repository back, or save what you need of {marker.path} and delete it.",
+        )
     gitdir = Path(marker.gitdir)
     gitdir.mkdir(parents=True, exist_ok=True)
     if not os.path.lexists(gitdir / "HEAD"):

@@ -42,6 +42,10 @@ class Marker:
         return not self.removed and Path(self.path).is_dir()
 
     @property
+    def has_repository(self) -> bool:
+        return self.lender.objects.is_dir()
+
+    @property
     def work_tree(self) -> WorkTree:
         return WorkTree(
             directory=Path(self.path),
@@ -119,19 +123,23 @@ class Markers:
     def fulfilled(self, task_id: str) -> None:
         self._intent(task_id).unlink(missing_ok=True)
 
-    def task_ids(self) -> set[str]:
-        """Every task with a worktree, ready or half-made; removed ones are not counted."""
-        if not self.directory.exists():
-            return set()
-        found = set()
-        for entry in self.directory.iterdir():
-            if entry.suffix in {"", ".json", ".making"} and not entry.name.startswith("."):
-                found.add(entry.stem)
-        return {task_id for task_id in found if not self._is_removed(task_id)}
+    def traces(self) -> set[str]:
+        """Every task of which anything is here, were it only the marker of what was removed."""
+        return self._stems("", ".json", ".making")
 
-    def _is_removed(self, task_id: str) -> bool:
-        marker = self.read(task_id)
-        return marker is not None and marker.removed and not self.worktree(task_id).exists()
+    def standing(self) -> set[str]:
+        """Every task whose worktree is on the disk, ready or half-made."""
+        return self._stems("", ".making")
+
+    def _stems(self, *suffixes: str) -> set[str]:
+        # By names alone: there may be thousands of markers, and some of them damaged.
+        try:
+            names = [Path(name) for name in os.listdir(self.directory)]
+        except FileNotFoundError:
+            return set()
+        return {
+            name.stem for name in names if name.suffix in suffixes and not name.name.startswith(".")
+        }
 
 
 def write_durably(path: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """Putting a worktree back to its base, and taking it away, never before its content is kept."""
 
 import asyncio
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,10 @@ async def _restore_files(git: Git, skeletons: Skeletons, marker: Marker) -> None
 async def remove_worktree(git: Git, skeletons: Skeletons, markers: Markers, marker: Marker) -> None:
     """Archive, verify the archive, and only then remove; the branch stays."""
     if marker.removed:
+        return
+    if not marker.has_repository and not os.path.lexists(marker.path):
+        # A person deleted both: there is neither anything to keep nor a place to keep it.
+        markers.write(replace(marker, removed=True))
         return
     ensure_gitdir(marker)
     if marker.present:

@@ -1,5 +1,7 @@
 """Everything Kapelle does with git, behind one door."""
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -97,8 +99,10 @@ class Workspaces:
 
     async def remove(self, task_id: str) -> None:
         """Archive, verify, remove; the branch and what is needed to show a diff stay."""
-        async with self._exclusive(task_id) as marker:
-            await remove_worktree(self._git, self._skeletons, self._markers, marker)
+        async with self._locks.hold("task", plain_name(task_id)):
+            half_made = self._markers.intended(task_id) is not None
+            read = self._markers.read if half_made else self._markers.require
+            await self._put_away(task_id, read(task_id))
 
     async def merge(self, task_id: str, into: str | None, message: str) -> Merge:
         """Merge the task's branch into a branch, by default the one it was made from."""
@@ -109,23 +113,29 @@ class Workspaces:
     async def is_merged(self, task_id: str, into: str | None) -> bool:
         return await self._merger(self._markers.require(task_id)).is_merged(into)
 
-    async def orphans(self, known: set[str]) -> list[str]:
-        """Tasks with a worktree, ready or half-made, that nobody knows."""
-        return sorted(self._markers.task_ids() - known)
+    async def traces(self) -> set[str]:
+        """Tasks of which anything is known here, be their worktrees ready, half-made or removed."""
+        return await asyncio.to_thread(self._markers.traces)
 
-    async def discard_orphan(self, task_id: str) -> None:
-        """Archive and remove a worktree that is ready; clear away one that never was."""
+    async def standing(self) -> set[str]:
+        """Tasks whose worktree is on the disk, ready or half-made."""
+        return await asyncio.to_thread(self._markers.standing)
+
+    async def discard(self, task_id: str) -> None:
+        """Archive and remove a worktree, or clear away a half-made one, and forget the task."""
         async with self._locks.hold("task", plain_name(task_id)):
-            marker = self._markers.read(task_id)
-            begun_in = self._markers.intended(task_id)
-            if marker is not None:
-                await remove_worktree(self._git, self._skeletons, self._markers, marker)
-            elif begun_in is not None:
-                await clear_half_made(self._markers, task_id, begun_in)
-            elif self._markers.worktree(task_id).exists():
-                path = self._markers.worktree(task_id)
-                raise Conflict(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
+            await self._put_away(task_id, self._markers.read(task_id))
             self._markers.forget(task_id)
+
+    async def _put_away(self, task_id: str, marker: Marker | None) -> None:
+        begun_in = self._markers.intended(task_id)
+        if marker is not None and not marker.removed:
+            await remove_worktree(self._git, self._skeletons, self._markers, marker)
+        elif begun_in is not None:
+            await clear_half_made(self._markers, task_id, begun_in)
+            self._markers.fulfilled(task_id)
+        elif os.path.lexists(path := self._markers.worktree(task_id)):
+            raise Conflict(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
 
     async def tidy(self) -> None:
         """Drop old snapshots and what killed processes left behind."""

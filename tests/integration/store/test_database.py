@@ -1,18 +1,16 @@
-"""The database itself: migrations, concurrency, watching, backup, damage."""
+"""The database itself: migrations, concurrency, watching."""
 
 import asyncio
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from kapelle.domain.errors import Unavailable
-from kapelle.store import backup, events
-from kapelle.store.database import Connection, Database, connect, sqlite_url
+from kapelle.store import events
+from kapelle.store.database import Database, connect, sqlite_url
 from kapelle.store.migrate import HEAD, current, migrate
 from kapelle.store.tables import metadata
 
@@ -96,45 +94,3 @@ def test_eight_processes_write_at_once_without_a_lock_error(tmp_path: Path) -> N
     with engine.connect() as connection:
         assert events.last_seq(connection) == 800
     engine.dispose()
-
-
-async def test_a_backup_made_under_load_is_sound_and_old_ones_go(tmp_path: Path) -> None:
-    path = tmp_path / "kapelle.db"
-    db = Database(sqlite_url(path))
-    migrate(db.engine)
-
-    async def load() -> None:
-        for _ in range(200):
-            await db.write(events.append, "tick")
-
-    loading = asyncio.create_task(load())
-    made = [await asyncio.to_thread(backup.make, [path], tmp_path / "b", 2) for _ in range(4)]
-    await loading
-    assert backup.existing(tmp_path / "b") == made[-2:]
-    with closing(sqlite3.connect(made[-1] / "kapelle.db")) as copy:
-        assert copy.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
-        assert copy.execute("SELECT count(*) FROM alembic_version").fetchone()[0] == 1
-    db.close()
-
-
-def test_a_damaged_database_is_found_on_start_and_the_backup_named(tmp_path: Path) -> None:
-    path = tmp_path / "kapelle.db"
-    engine = connect(sqlite_url(path))
-    migrate(engine)
-    with engine.begin() as connection:
-        _fill(connection)
-    engine.dispose()
-    copy = backup.make([path], tmp_path / "backups", 5)
-    for leftover in tmp_path.glob("kapelle.db-*"):
-        leftover.unlink()
-    content = bytearray(path.read_bytes())
-    content[8192:20480] = b"\xa5" * 12288
-    path.write_bytes(content)
-    with pytest.raises(Unavailable, match="damaged") as caught:
-        backup.check(path, tmp_path / "backups")
-    assert str(copy / "kapelle.db") in (caught.value.hint or "")
-
-
-def _fill(connection: Connection) -> None:
-    for number in range(2000):
-        events.append(connection, "tick", number=number)

@@ -177,3 +177,26 @@ async def test_a_page_of_large_prompts_is_shorter(db: Database) -> None:
     assert ([task.id for task in page], more) == (made[:1:-1], True)
     page, more = await db.read(tasks.page, before=page[-1].id, limit=50)
     assert ([task.id for task in page], more) == (made[1::-1], False)
+
+
+async def test_a_cancelled_dependency_reaches_a_task_once_by_whatever_way(db: Database) -> None:
+    first = await add(db)
+    second = await add(db, first)
+    third = await add(db, first, second)
+    gone = await add(db)
+    await db.write(lifecycle.change, gone, TaskStatus.CANCELLED)
+
+    def work(connection: Connection) -> None:
+        lifecycle.change(connection, first, TaskStatus.BLOCKED)
+        dependencies.replace(connection, first, [gone])
+        lifecycle.settle_dependencies(connection, first)
+
+    await db.write(work)
+    for task_id in (first, second, third):
+        assert await status(db, task_id) is TaskStatus.CANCELLED
+
+
+async def test_text_that_no_database_can_keep_is_kept_as_far_as_possible(db: Database) -> None:
+    task_id = await add(db)
+    await db.write(tasks.update, task_id, result="a\0b\udc80ü")
+    assert (await db.read(tasks.get, task_id)).result == "a\ufffdb?ü"

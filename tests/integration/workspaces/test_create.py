@@ -76,7 +76,7 @@ async def test_what_cannot_be_a_base_is_refused_with_advice(box: Sandbox) -> Non
     box.git("init", "-q", str(outside))
     with pytest.raises(WorkspaceError, match="no commit yet"):
         await box.workspaces.create("task_2", outside, None)
-    assert await box.workspaces.orphans(set()) == []
+    assert await box.workspaces.traces() == set()
 
 
 @pytest.mark.parametrize("task_id", ["../x", "-x", "a/b", "", "x.lock", "a b", "a\n", "x" * 200])

@@ -84,7 +84,7 @@ async def test_paths_that_lead_outside_are_refused(box: Sandbox, path: str) -> N
     for copy, link in (([path], []), ([], [path])):
         with pytest.raises(InvalidInput):
             await box.workspaces.create("task_1", box.repo, None, copy, link)
-    assert await box.workspaces.orphans(set()) == []
+    assert await box.workspaces.traces() == set()
 
 
 def _texts(top: Path) -> list[str]:

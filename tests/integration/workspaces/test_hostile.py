@@ -266,7 +266,7 @@ async def test_nothing_planted_is_run(box: Sandbox) -> None:
         ("remove", lambda: work.remove("task_0")),
         ("diff of the branch", lambda: work.diff("task_0")),
         ("create again", lambda: work.create("task_0", box.repo, None)),
-        ("orphan", lambda: work.discard_orphan("task_2")),
+        ("orphan", lambda: work.discard("task_2")),
         ("tidy", work.tidy),
     ]
     for name, operation in operations:

@@ -135,7 +135,7 @@ async def try_everything(workspaces: Workspaces, box: Sandbox, name: str) -> Non
         with suppress(KapelleError):
             await call
     if (box.home / "worktrees/task_1").exists():
-        await workspaces.discard_orphan("task_1")
+        await workspaces.discard("task_1")
 
 
 def test_no_name_becomes_an_option(box: Sandbox) -> None:

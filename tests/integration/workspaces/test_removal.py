@@ -178,24 +178,74 @@ async def test_nothing_is_removed_while_something_still_writes(box: Sandbox) -> 
     assert not path.exists()
 
 
-async def test_orphans(box: Sandbox) -> None:
+async def test_discarding_leaves_nothing_but_refs(box: Sandbox) -> None:
     _, ready = await box.create("task_ready")
     await box.create("task_known")
     await box.create("task_removed")
     await box.workspaces.remove("task_removed")
     _, half = await box.create("task_half")
     _half_make(box, "task_half")
-    found = await box.workspaces.orphans({"task_known"})
-    assert found == ["task_half", "task_ready"]
+    assert await box.workspaces.standing() == {"task_half", "task_known", "task_ready"}
+    assert await box.workspaces.traces() == await box.workspaces.standing() | {"task_removed"}
     box.write("new.txt", "n", ready)
-    for task_id in found:
-        await box.workspaces.discard_orphan(task_id)
-        await box.workspaces.discard_orphan(task_id)
+    for task_id in ("task_half", "task_ready", "task_removed"):
+        await box.workspaces.discard(task_id)
+        await box.workspaces.discard(task_id)
     assert not ready.exists()
     assert not half.exists()
     assert box.refs("refs/kapelle/") == ["refs/kapelle/archive/task_ready/final"]
-    assert await box.workspaces.orphans({"task_known"}) == []
+    assert await box.workspaces.traces() == {"task_known"}
     assert len(box.git("worktree", "list").splitlines()) == 2
+
+
+async def test_a_damaged_marker_hides_no_other_worktree(box: Sandbox) -> None:
+    await box.create("task_1")
+    await box.create("task_2")
+    box.write("worktrees/task_1.json", "{", box.home)
+    assert await box.workspaces.traces() == {"task_1", "task_2"}
+    with pytest.raises(WorkspaceError, match="damaged"):
+        await box.workspaces.discard("task_1")
+    await box.workspaces.discard("task_2")
+    assert await box.workspaces.standing() == {"task_1"}
+
+
+async def test_removing_what_was_only_half_made_clears_it(box: Sandbox) -> None:
+    _, half = await box.create("task_half")
+    _half_make(box, "task_half")
+    await box.workspaces.remove("task_half")
+    assert not half.exists()
+    assert await box.workspaces.traces() == set()
+    assert len(box.git("worktree", "list").splitlines()) == 1
+
+
+async def test_a_worktree_whose_repository_is_gone_is_left_as_it_is(box: Sandbox) -> None:
+    _, path = await box.create()
+    box.write("new.txt", "n", path)
+    shutil.rmtree(box.repo)
+    for act in (
+        lambda: box.workspaces.remove("task_1"),
+        lambda: box.workspaces.discard("task_1"),
+        lambda: box.workspaces.reset("task_1", "one"),
+        lambda: box.workspaces.commit("task_1", "work"),
+    ):
+        with pytest.raises(WorkspaceError, match=r"repository .* is gone") as refused:
+            await act()
+        assert str(path) in (refused.value.hint or "")
+    assert not box.repo.exists()
+    assert (path / "new.txt").read_text() == "n"
+    assert await box.workspaces.traces() == {"task_1"}
+
+
+async def test_when_a_person_deleted_repository_and_worktree_it_counts_as_removed(
+    box: Sandbox,
+) -> None:
+    _, path = await box.create()
+    shutil.rmtree(box.repo)
+    shutil.rmtree(path)
+    await box.workspaces.remove("task_1")
+    await box.workspaces.discard("task_1")
+    assert not box.repo.exists()
+    assert await box.workspaces.traces() == set()
 
 
 def _half_make(box: Sandbox, task_id: str) -> None:

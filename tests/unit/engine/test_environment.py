@@ -20,11 +20,14 @@ def test_only_listed_variables_are_passed_on() -> None:
 def test_values_are_secret_by_the_names_of_their_variables() -> None:
     environ = {
         "API_KEY": "0123456789",
-        "SSH_KEY_FILE": "/home/me/key",
+        "AWS_SECRET": "/abcdefghij+",
+        "GITHUB_PAT": "ghp_0123456789",
+        "SSH_KEY_FILE": "/etc/passwd",
         "TOKEN": "short",
-        "A": "b" * 9,
+        "PATTERN": "not-a-secret",
+        "HTTPS_PROXY": "http://me:pass%40word@proxy:3128",
     }
-    assert secrets_in(environ) == ["0123456789"]
+    assert secrets_in(environ) == ["0123456789", "/abcdefghij+", "ghp_0123456789", "pass@word"]
 
 
 def test_a_prompt_without_context_stays_as_it_is() -> None:

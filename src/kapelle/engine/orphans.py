@@ -1,0 +1,100 @@
+"""Putting away what a crash or a restored backup left without an owner; no work is lost by it."""
+
+import asyncio
+import logging
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from kapelle.domain.errors import KapelleError
+from kapelle.engine.setbacks import Setbacks
+from kapelle.engine.stage import Stage
+from kapelle.store import attempts, tasks
+
+_log = logging.getLogger("kapelle.upkeep")
+# A run directory is younger than its row only while an attempt is being prepared.
+_ATTEMPT_AGE_S = 60.0
+# Longer than any request that submits or archives a task is at work on it.
+_REQUEST_AGE_S = 600.0
+
+
+async def stop_unknown_attempts(stage: Stage) -> None:
+    """End agents that no row knows of, as after a backup was put back; what they wrote is kept."""
+    present = await asyncio.to_thread(_unfinished, stage.home.attempts)
+    if not present:
+        return
+    known = await stage.db.read(attempts.ids)
+    for run_dir in present:
+        if run_dir.name not in known:
+            _log.warning("%s is in no database: its processes are ended", run_dir.name)
+            stage.runner.stop(run_dir, "this attempt is in no database")
+
+
+def _unfinished(directory: Path) -> list[Path]:
+    return [
+        claim.parent
+        for claim in _older(directory, "*/claim", _ATTEMPT_AGE_S)
+        if not (claim.parent / "exit.json").exists()
+    ]
+
+
+async def put_away_unknown_worktrees(stage: Stage, setbacks: Setbacks) -> None:
+    """Remove worktrees whose task is in no database; their content is kept under a ref."""
+    # In this order: a task is stored before its worktree is begun, so what was found has a row.
+    found = await stage.workspaces.traces()
+    for task_id in sorted(found - await stage.db.read(tasks.ids_of_worktrees)):
+        if not setbacks.may_try(task_id):
+            continue
+        try:
+            await stage.workspaces.discard(task_id)
+        except (KapelleError, OSError) as error:
+            setbacks.note(task_id, error)
+        else:
+            setbacks.overcome(task_id)
+            _log.warning("the worktree of the unknown task %s was put away", task_id)
+
+
+async def finish_archiving(stage: Stage, setbacks: Setbacks) -> None:
+    """Remove the worktrees of archived tasks, where a crash came between the row and that."""
+    standing = await stage.workspaces.standing()
+    archived = await stage.db.read(tasks.archived_at_of, sorted(standing))
+    for task_id, moment in archived.items():
+        if not _long_archived(moment) or not setbacks.may_try(task_id):
+            continue
+        # Asked again, for the removals before this one may have taken a while.
+        now = await stage.db.glance(tasks.archived_at_of, [task_id])
+        if not _long_archived(now.get(task_id)):
+            continue
+        try:
+            await stage.workspaces.remove(task_id)
+        except (KapelleError, OSError) as error:
+            setbacks.note(task_id, error)
+        else:
+            setbacks.overcome(task_id)
+            _log.warning("the worktree of %s, which is archived, was put away", task_id)
+
+
+async def drop_unused_secrets(stage: Stage) -> None:
+    """Delete the variables of tasks that were never stored, or that are archived."""
+    paths = await asyncio.to_thread(_older, stage.home.secrets, "task_*.json", _REQUEST_AGE_S)
+    stored = await stage.db.read(tasks.archived_at_of, [path.stem for path in paths])
+    for path in paths:
+        if path.stem not in stored or _long_archived(stored[path.stem]):
+            path.unlink(missing_ok=True)
+
+
+def _long_archived(moment: datetime | None) -> bool:
+    limit = datetime.now(UTC) - timedelta(seconds=_REQUEST_AGE_S)
+    return moment is not None and moment < limit
+
+
+def _older(directory: Path, pattern: str, age_s: float) -> list[Path]:
+    limit = time.time() - age_s
+    found = []
+    for path in directory.glob(pattern):
+        try:
+            if path.stat().st_mtime < limit:
+                found.append(path)
+        except FileNotFoundError:
+            continue  # its owner was faster
+    return found

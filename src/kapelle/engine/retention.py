@@ -1,0 +1,57 @@
+"""Forgetting tasks that ended longer ago than they are to be kept; branches and refs stay."""
+
+import asyncio
+import shutil
+from datetime import UTC, datetime, timedelta
+
+from kapelle.domain.errors import KapelleError
+from kapelle.domain.specs import WorkspaceKind
+from kapelle.domain.states import FINAL
+from kapelle.domain.task import Task
+from kapelle.engine.setbacks import Setbacks
+from kapelle.engine.stage import Stage
+from kapelle.store import events, tasks
+from kapelle.store.database import Connection
+
+_AT_A_TIME = 100
+
+
+async def forget_old_tasks(stage: Stage, setbacks: Setbacks) -> None:
+    """Delete some of the tasks that are too old; those that cannot be are passed over."""
+    days = stage.settings().tasks.retention_days
+    if not days:
+        return
+    limit = datetime.now(UTC) - timedelta(days=days)
+    for task_id in await stage.db.read(tasks.ended_before, limit, _AT_A_TIME + len(setbacks)):
+        if not setbacks.may_try(task_id):
+            continue
+        try:
+            await forget(stage, task_id, limit)
+        except (KapelleError, OSError) as error:
+            setbacks.note(task_id, error)
+        else:
+            setbacks.overcome(task_id)
+
+
+async def forget(stage: Stage, task_id: str, limit: datetime) -> None:
+    """Delete a task with all that belongs to it, unless it was taken up again meanwhile."""
+    task = await stage.db.write(_put_away, task_id, limit)
+    if task is None:
+        return
+    if task.workspace.kind is WorkspaceKind.WORKTREE:
+        await stage.workspaces.discard(task_id)
+    for attempt in task.attempts:
+        await asyncio.to_thread(shutil.rmtree, stage.run_directory(attempt.id), True)
+    (stage.home.secrets / f"{task_id}.json").unlink(missing_ok=True)
+    await stage.db.write(tasks.delete_archived, task_id)
+
+
+def _put_away(connection: Connection, task_id: str, limit: datetime) -> Task | None:
+    """Archive a task that is still over, so that nobody can take it up again."""
+    task = tasks.get(connection, task_id)
+    if task.status not in FINAL or task.ended_at is None or task.ended_at >= limit:
+        return None
+    if task.archived_at is None:
+        tasks.update(connection, task_id, archived_at=datetime.now(UTC))
+        events.append(connection, "task.archived", task_id, title=task.title)
+    return task

@@ -1,0 +1,90 @@
+"""What a daemon does by itself when it starts: backups, its log, what is old, what a crash left."""
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from kapelle.store import backup
+from tests.e2e.instance import ApiError, Instance
+from tests.e2e.repositories import make_repository
+
+_WORK = '[[do]]\nwrite = "new.txt"\ntext = "kept"\n[[do]]\nresult = "done"'
+
+
+def _await(condition: Callable[[], bool], instance: Instance) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, instance.log_tail()
+        time.sleep(0.05)
+
+
+def _change(instance: Instance, statement: str, *values: object) -> None:
+    with closing(sqlite3.connect(instance.home.database)) as connection:
+        connection.execute(statement, values)
+        connection.commit()
+
+
+def _is_gone(instance: Instance, task_id: str) -> bool:
+    try:
+        instance.task(task_id)
+    except ApiError as error:
+        return error.status == 404
+    return False
+
+
+def test_backups_go_on_and_old_tasks_go_though_a_repository_was_deleted(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    kapelle.env["KAPELLE_TASKS__RETENTION_DAYS"] = "1"
+    lost = make_repository(tmp_path / "lost")
+    stuck, old = kapelle.play(_WORK, lost), kapelle.play(_WORK, repository)
+    for task_id in (stuck, old):
+        assert kapelle.wait(task_id)["status"] == "completed"
+    _await(lambda: bool(backup.existing(kapelle.home.backups)), kapelle)
+    kapelle.kill()
+    shutil.rmtree(lost)
+    shutil.rmtree(kapelle.home.backups)
+    _change(kapelle, "UPDATE tasks SET ended_at = 1")
+    kapelle.start()
+    _await(lambda: _is_gone(kapelle, old), kapelle)
+    _await(lambda: bool(backup.existing(kapelle.home.backups)), kapelle)
+    assert not lost.exists()
+    assert (kapelle.home.worktrees / stuck / "new.txt").exists()
+    assert kapelle.task(stuck)["archived_at"]
+    assert kapelle.log_tail().count(f"{stuck} stays") == 1
+
+
+def test_a_worktree_that_a_crash_left_with_an_archived_task_is_put_away(
+    kapelle: Instance, repository: Path
+) -> None:
+    task_id = kapelle.play(_WORK, repository)
+    assert kapelle.wait(task_id)["status"] == "completed"
+    kapelle.kill()
+    _change(kapelle, "UPDATE tasks SET archived_at = 1 WHERE id = ?", task_id)
+    kapelle.start()
+    _await(lambda: not (kapelle.home.worktrees / task_id).exists(), kapelle)
+    assert "new.txt" in kapelle.get(f"/tasks/{task_id}/diff")["files"]
+
+
+@pytest.mark.parametrize("size", [1_000, 30_000_000])
+def test_a_large_log_is_shortened_and_written_on(tmp_path: Path, size: int) -> None:
+    instance = Instance(tmp_path / "home")
+    instance.home.root.mkdir(mode=0o700)
+    instance.home.log.write_bytes((b"x" * 99 + b"\n") * (size // 100))
+    kept = instance.home.log.with_name("daemon.log.1")
+    try:
+        instance.start()
+        if size > 20_000_000:
+            _await(kept.exists, instance)
+            _await(lambda: instance.home.log.stat().st_size < 100_000, instance)
+        else:
+            _await(lambda: bool(backup.existing(instance.home.backups)), instance)
+            assert not kept.exists()
+            assert instance.home.log.stat().st_size >= size
+    finally:
+        instance.destroy()

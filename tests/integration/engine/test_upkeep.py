@@ -1,0 +1,284 @@
+"""The duties of upkeep on a real home: databases, repositories, worktrees, files."""
+
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kapelle.domain.ids import new_id
+from kapelle.domain.specs import RetrySpec
+from kapelle.domain.states import TaskStatus
+from kapelle.engine import orphans, retention
+from kapelle.engine.durable import Durable
+from kapelle.engine.setbacks import Setbacks
+from kapelle.engine.stage import Stage
+from kapelle.engine.upkeep import Upkeep
+from kapelle.home import Home
+from kapelle.runner.runner import Runner
+from kapelle.store import backup, events, lifecycle, tasks
+from kapelle.store.database import Database, sqlite_url
+from kapelle.store.migrate import migrate
+from kapelle.workspaces import Workspaces
+from tests.e2e.repositories import git, make_repository
+
+_LONG_AGO = datetime.now(UTC) - timedelta(days=30)
+_LIMIT = datetime.now(UTC) - timedelta(days=7)
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    home = Home(tmp_path / "home")
+    home.create()
+    db = Database(sqlite_url(home.database))
+    migrate(db.engine)
+    yield Stage(
+        home=home,
+        db=db,
+        runner=Runner(home.root),
+        workspaces=Workspaces(home.root, "Kapelle", "kapelle@localhost"),
+        environ={"KAPELLE_TASKS__RETENTION_DAYS": "7"},
+        secret="secret",
+    )
+    db.close()
+
+
+@pytest.fixture
+async def durable(stage: Stage) -> AsyncIterator[Durable]:
+    engine = Durable(stage.home.engine_database, "test")
+    engine.launch()
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    return make_repository(tmp_path / "repository")
+
+
+async def add(stage: Stage, repository: Path | None = None, **changes: Any) -> str:
+    """A task that ended long ago, with a worktree if it has a repository."""
+    row = {
+        "id": new_id("task"),
+        "title": "a title",
+        "prompt": "do it",
+        "agent": "rehearsal",
+        "directory": str(repository or "/"),
+        "status": TaskStatus.COMPLETED,
+        "priority": 1,
+        "deps_policy": "cancel",
+        "retry": RetrySpec().model_dump(),
+        "check_specs": [],
+        "env": [],
+        "tags": [],
+        "context": {},
+        "workspace_kind": "worktree" if repository else "in_place",
+        "workspace_path": "/",
+        "created_at": _LONG_AGO,
+        "ended_at": _LONG_AGO,
+    } | changes
+    await stage.db.write(tasks.insert, row, [])
+    if repository is not None:
+        made = await stage.workspaces.create(row["id"], repository, None)
+        await stage.db.write(tasks.update, row["id"], workspace_branch=made.branch)
+        Path(made.path, "new.txt").write_text("kept", encoding="utf-8")
+    return str(row["id"])
+
+
+async def stored(stage: Stage, task_id: str) -> bool:
+    return task_id in await stage.db.read(tasks.archived_at_of, [task_id])
+
+
+def secret_of(stage: Stage, task_id: str, age_s: float = 0) -> Path:
+    path = stage.home.secrets / f"{task_id}.json"
+    path.write_text(json.dumps({"KEY": "value"}), encoding="utf-8")
+    os.utime(path, (time.time() - age_s, time.time() - age_s))
+    return path
+
+
+async def test_a_failing_duty_keeps_none_of_the_others_from_being_done(
+    stage: Stage, durable: Durable, repository: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lost = make_repository(repository.parent / "lost")
+    stuck = await add(stage, lost)
+    shutil.rmtree(lost)
+    damaged, old = await add(stage, repository), await add(stage, repository)
+    (stage.home.worktrees / f"{damaged}.json").write_text("{", encoding="utf-8")
+    shutil.rmtree(stage.home.attempts)
+    stage.home.attempts.write_text("not a directory", encoding="utf-8")
+    unused = secret_of(stage, new_id("task"), age_s=3600)
+    duties = Upkeep(stage, durable)
+    with caplog.at_level(logging.WARNING, "kapelle.upkeep"):
+        await duties.round()
+        await duties.round()
+    assert len(backup.existing(stage.home.backups)) == 1
+    assert not unused.exists()
+    assert not await stored(stage, old)
+    assert await stored(stage, stuck)
+    assert await stored(stage, damaged)
+    assert not lost.exists()
+    assert (stage.home.worktrees / stuck / "new.txt").read_text(encoding="utf-8") == "kept"
+    told = [record.getMessage() for record in caplog.records]
+    for task_id in (stuck, damaged):
+        assert len([line for line in told if task_id in line]) == 1, told
+
+
+async def test_a_backup_is_due_by_the_age_of_the_last_one_not_of_the_daemon(
+    stage: Stage, durable: Durable
+) -> None:
+    await Upkeep(stage, durable).round()
+    [first] = backup.existing(stage.home.backups)
+    await Upkeep(stage, durable).round()
+    assert backup.existing(stage.home.backups) == [first]
+    two_hours_ago = datetime.now(UTC) - timedelta(hours=2)
+    first.rename(first.with_name(two_hours_ago.strftime("%Y%m%dT%H%M%S.%fZ")))
+    await Upkeep(stage, durable).round()
+    assert len(backup.existing(stage.home.backups)) == 2
+
+
+async def test_an_old_task_is_forgotten_with_its_worktree_and_marker_but_not_its_work(
+    stage: Stage, repository: Path
+) -> None:
+    task_id = await add(stage, repository)
+    secret = secret_of(stage, task_id)
+    await retention.forget_old_tasks(stage, Setbacks())
+    assert not await stored(stage, task_id)
+    assert await stage.workspaces.traces() == set()
+    assert not secret.exists()
+    assert git(repository, "show", f"refs/kapelle/archive/{task_id}/final:new.txt") == "kept"
+    assert git(repository, "branch", "--list", f"kapelle/{task_id}")
+    told = await stage.db.read(events.after, 0, task_id=task_id)
+    assert [event.kind for event in told] == ["task.archived"]
+
+
+async def test_a_task_that_was_retried_meanwhile_is_not_forgotten(
+    stage: Stage, repository: Path
+) -> None:
+    again, ended_again = await add(stage, repository), await add(stage, repository)
+    assert await stage.db.read(tasks.ended_before, _LIMIT, 10) == [again, ended_again]
+    await stage.db.write(lifecycle.enqueue_again, again)
+    await stage.db.write(tasks.update, ended_again, ended_at=datetime.now(UTC))
+    for task_id in (again, ended_again):
+        await retention.forget(stage, task_id, _LIMIT)
+        assert (await stage.db.read(tasks.get, task_id)).archived_at is None
+        assert (stage.home.worktrees / task_id / "new.txt").exists()
+
+
+async def test_only_an_ended_and_archived_task_is_deleted(stage: Stage) -> None:
+    ended = await add(stage)
+    queued = await add(stage, status=TaskStatus.QUEUED, archived_at=_LONG_AGO)
+    for task_id in (ended, queued):
+        assert not await stage.db.write(tasks.delete_archived, task_id)
+        assert await stored(stage, task_id)
+    await stage.db.write(tasks.update, ended, archived_at=datetime.now(UTC))
+    assert await stage.db.write(tasks.delete_archived, ended)
+
+
+async def test_a_forgetting_that_was_cut_short_is_finished_later(
+    stage: Stage, repository: Path
+) -> None:
+    task_id = await add(stage, repository, archived_at=_LONG_AGO)
+    await stage.workspaces.discard(task_id)
+    await retention.forget_old_tasks(stage, Setbacks())
+    assert not await stored(stage, task_id)
+
+
+async def test_tasks_that_cannot_be_forgotten_do_not_keep_others_from_it(
+    stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_AT_A_TIME", 1)
+    lost = make_repository(repository.parent / "lost")
+    stuck = await add(stage, lost)
+    shutil.rmtree(lost)
+    old = await add(stage, repository)
+    setbacks = Setbacks()
+    for _ in range(2):
+        await retention.forget_old_tasks(stage, setbacks)
+    assert await stored(stage, stuck)
+    assert not await stored(stage, old)
+
+
+class Busy(Workspaces):
+    """Whoever lists the worktrees finds that one was made a moment ago."""
+
+    stage: Stage
+    repository: Path
+    made: str
+
+    async def traces(self) -> set[str]:
+        self.made = await add(self.stage, self.repository, status=TaskStatus.RUNNING)
+        return await super().traces()
+
+
+async def test_a_task_that_is_submitted_during_the_search_keeps_its_worktree(
+    stage: Stage, repository: Path
+) -> None:
+    unknown = new_id("task")
+    await stage.workspaces.create(unknown, repository, None)
+    busy = Busy(stage.home.root, "Kapelle", "kapelle@localhost")
+    busy.stage, busy.repository = stage, repository
+    stage.workspaces = busy
+    await orphans.put_away_unknown_worktrees(stage, Setbacks())
+    assert await stage.workspaces.standing() == {busy.made}
+
+
+async def test_secrets_of_no_task_are_dropped_when_no_request_can_still_store_it(
+    stage: Stage,
+) -> None:
+    living, archived = await add(stage), await add(stage, archived_at=_LONG_AGO)
+    kept = [secret_of(stage, living, age_s=3600), secret_of(stage, new_id("task"), age_s=60)]
+    for task_id in (archived, new_id("task")):
+        secret_of(stage, task_id, age_s=3600)
+    await orphans.drop_unused_secrets(stage)
+    assert sorted(stage.home.secrets.iterdir()) == sorted(kept)
+
+
+async def test_an_archiving_that_a_crash_cut_short_is_finished(
+    stage: Stage, repository: Path
+) -> None:
+    cut = await add(stage, repository, archived_at=_LONG_AGO)
+    just_now = await add(stage, repository, archived_at=datetime.now(UTC))
+    ended = await add(stage, repository)
+    await orphans.finish_archiving(stage, Setbacks())
+    assert await stage.workspaces.standing() == {just_now, ended}
+    assert git(repository, "show", f"refs/kapelle/archive/{cut}/final:new.txt") == "kept"
+    assert (await stage.workspaces.diff(cut)).patch == b""
+
+
+_LOGGING = """
+import os, sys
+from pathlib import Path
+from kapelle.engine.daemon_log import shorten
+print("the last line", file=sys.stderr)
+print(shorten(Path(sys.argv[1])))
+print("a later line", file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("how", ["own", "small", "another's", "not appended"])
+def test_a_log_that_grew_too_large_is_shortened_if_it_is_our_own(tmp_path: Path, how: str) -> None:
+    log = tmp_path / "daemon.log"
+    line = b"x" * 99 + b"\n"
+    log.write_bytes(line * (1_000 if how == "small" else 210_000))
+    target = tmp_path / "other.log" if how == "another's" else log
+    with target.open("r+b" if how == "not appended" else "ab") as stream:
+        stream.seek(0, os.SEEK_END)
+        command = [sys.executable, "-c", _LOGGING, str(log)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stream, check=True)
+    kept = tmp_path / "daemon.log.1"
+    assert done.stdout == (b"True\n" if how == "own" else b"False\n")
+    assert kept.exists() == (how == "own")
+    if how == "own":
+        assert log.read_bytes() == b"a later line\n"
+        assert 1_999_000 < kept.stat().st_size <= 2_000_000
+        assert kept.read_bytes().startswith(line)
+        assert kept.read_bytes().endswith(line + b"the last line\n")
+        assert kept.stat().st_mode & 0o077 == 0

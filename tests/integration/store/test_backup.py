@@ -1,0 +1,113 @@
+"""Backups of databases in use: sound, one at a time, no more than are wanted; and damage."""
+
+import asyncio
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from kapelle.domain.errors import Unavailable
+from kapelle.store import backup, events
+from kapelle.store.database import Connection, Database, connect, sqlite_url
+from kapelle.store.migrate import migrate
+
+
+async def test_a_backup_made_under_load_is_sound_and_old_ones_go(tmp_path: Path) -> None:
+    path = tmp_path / "kapelle.db"
+    db = Database(sqlite_url(path))
+    migrate(db.engine)
+
+    async def load() -> None:
+        for _ in range(200):
+            await db.write(events.append, "tick")
+
+    loading = asyncio.create_task(load())
+    made = [await asyncio.to_thread(backup.make, [path], tmp_path / "b", 2) for _ in range(4)]
+    await loading
+    assert backup.existing(tmp_path / "b") == made[-2:]
+    with closing(sqlite3.connect(made[-1] / "kapelle.db")) as copy:
+        assert copy.execute("PRAGMA integrity_check").fetchone()[0] == "ok"
+        assert copy.execute("SELECT count(*) FROM alembic_version").fetchone()[0] == 1
+    db.close()
+
+
+def test_a_damaged_database_is_found_on_start_and_the_backup_named(tmp_path: Path) -> None:
+    path = tmp_path / "kapelle.db"
+    engine = connect(sqlite_url(path))
+    migrate(engine)
+    with engine.begin() as connection:
+        _fill(connection)
+    engine.dispose()
+    copy = backup.make([path], tmp_path / "backups", 5)
+    for leftover in tmp_path.glob("kapelle.db-*"):
+        leftover.unlink()
+    content = bytearray(path.read_bytes())
+    content[8192:20480] = b"\xa5" * 12288
+    path.write_bytes(content)
+    with pytest.raises(Unavailable, match="damaged") as caught:
+        backup.check(path, tmp_path / "backups")
+    assert str(copy / "kapelle.db") in (caught.value.hint or "")
+
+
+def _fill(connection: Connection) -> None:
+    for number in range(2000):
+        events.append(connection, "tick", number=number)
+
+
+def _database(path: Path) -> Path:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE numbers (number INTEGER)")
+        connection.executemany("INSERT INTO numbers VALUES (?)", [(n,) for n in range(50_000)])
+        connection.commit()
+    return path
+
+
+def test_backups_made_at_once_are_all_whole(tmp_path: Path) -> None:
+    path, directory = _database(tmp_path / "kapelle.db"), tmp_path / "backups"
+    with ThreadPoolExecutor(6) as threads:
+        made = list(threads.map(lambda _: backup.make([path], directory, 10), range(6)))
+    assert backup.existing(directory) == sorted(made)
+    for copy in made:
+        with closing(sqlite3.connect(copy / "kapelle.db")) as connection:
+            assert connection.execute("SELECT count(*) FROM numbers").fetchone() == (50_000,)
+
+
+def test_what_a_dead_process_left_unfinished_is_cleaned_up(tmp_path: Path) -> None:
+    path, directory = _database(tmp_path / "kapelle.db"), tmp_path / "backups"
+    leftover = directory / ".20200101T000000.000000Z"
+    leftover.mkdir(parents=True)
+    (leftover / "kapelle.db").write_bytes(b"half")
+    made = backup.make([path], directory, 3)
+    assert list(directory.iterdir()) == [made]
+
+
+def test_a_backup_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
+    path, directory = tmp_path / "kapelle.db", tmp_path / "backups"
+    path.write_bytes(b"this is no database" * 1000)
+    with pytest.raises(sqlite3.DatabaseError):
+        backup.make([path], directory, 3)
+    assert list(directory.iterdir()) == []
+
+
+def test_the_new_backup_is_kept_even_if_none_is_wanted_or_the_clock_went_back(
+    tmp_path: Path,
+) -> None:
+    path, directory = _database(tmp_path / "kapelle.db"), tmp_path / "backups"
+    for year in (2020, 2999):
+        (directory / f"{year}0101T000000.000000Z").mkdir(parents=True)
+    made = backup.make([path], directory, 0)
+    assert backup.existing(directory) == [made]
+
+
+def test_the_age_of_a_backup_is_read_from_its_name(tmp_path: Path) -> None:
+    assert not backup.made_within(tmp_path / "missing", 3600)
+    (tmp_path / "2 of mine").mkdir()
+    (tmp_path / "29990101T000000.000000Z").mkdir()
+    assert not backup.made_within(tmp_path, 3600)
+    old = datetime.now(UTC) - timedelta(minutes=10)
+    (tmp_path / old.strftime("%Y%m%dT%H%M%S.%fZ")).mkdir()
+    assert backup.made_within(tmp_path, 3600)
+    assert not backup.made_within(tmp_path, 60)
