@@ -13,7 +13,7 @@ from kapelle.store import backup
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import make_repository
 
-_WORK = '[[do]]\nwrite = "new.txt"\ntext = "kept"\n[[do]]\nresult = "done"'
+_WORK = '[[do]]\nwrite = "new.txt"\ncontent = "kept"\n[[do]]\nresult = "done"'
 
 
 def _await(condition: Callable[[], bool], instance: Instance) -> None:

@@ -191,6 +191,9 @@ def daemon(home: Home) -> Iterator[Finding]:
     yield Finding("daemon", "ok", f"version {__version__}, process {status['pid']}, {work}")
     if status["held"]:
         yield Finding("queue", "warning", f"nothing is started: {status['held']}")
+    if status["stranded"]:
+        text = f"{len(status['stranded'])} executions of an older version are performed anew"
+        yield Finding("engine", "warning", text)
 
 
 EXAMINATIONS: tuple[Callable[[Home], Iterator[Finding]], ...] = (

@@ -8,6 +8,7 @@ import typer
 from kapelle.cli.client import Client
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
+from kapelle.cli.text import one_line
 from kapelle.cli.values import listed
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.states import TaskStatus
@@ -22,7 +23,11 @@ def _complete_status(incomplete: str) -> list[str]:
 def list_tasks(
     status: Annotated[
         list[str] | None,
-        typer.Option(help="Only tasks in this state; repeatable.", autocompletion=_complete_status),
+        typer.Option(
+            metavar="STATUS",
+            help="Only tasks in this state; repeatable.",
+            autocompletion=_complete_status,
+        ),
     ] = None,
     tag: Annotated[str | None, typer.Option(help="Only tasks with this tag.")] = None,
     project: Annotated[str | None, typer.Option(help="Only tasks of this project.")] = None,
@@ -75,7 +80,6 @@ def _fetch(client: Client, query: dict[str, Any], limit: int) -> tuple[list[dict
 
 def _lines(tasks: list[dict[str, Any]]) -> list[str]:
     from kapelle.cli.style import STATUS_STYLE, table
-    from kapelle.cli.text import one_line
     from kapelle.cli.times import between
 
     rows = [
@@ -84,9 +88,16 @@ def _lines(tasks: list[dict[str, Any]]) -> list[str]:
             task["status"],
             one_line(task["agent"], 16),
             between(task["created_at"], None),
-            one_line(task["title"]),
+            _title(task),
         ]
         for task in tasks
     ]
     styles = [STATUS_STYLE.get(task["status"]) for task in tasks]
     return table(["ID", "STATUS", "AGENT", "AGE", "TITLE"], rows, styles)
+
+
+def _title(task: dict[str, Any]) -> str:
+    """The title, and what a task that is not going on by itself waits for."""
+    title = one_line(task["title"])
+    waits = task["status"] in {TaskStatus.QUEUED, TaskStatus.BLOCKED, TaskStatus.WAITING}
+    return f"{title} ({one_line(task['reason'])})" if waits and task["reason"] else title

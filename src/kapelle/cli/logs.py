@@ -23,7 +23,7 @@ def logs(
         int | None, typer.Option(min=0, help="Only the last so many lines or events.")
     ] = None,
     attempt: Annotated[
-        int | None, typer.Option(min=1, help="Which attempt; by default the last.")
+        int | None, typer.Option(min=1, help="Which attempt; by default all, with --raw the last.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="The bytes as the agent wrote them.")] = False,
     stream: Annotated[

@@ -45,7 +45,7 @@ class WorkspaceSettings(Section):
     default: Literal["auto", "worktree", "in_place"] = "auto"
     """worktree, in_place, or auto: a worktree inside a git repository, else in place."""
     copy_: list[Text] = Field([], alias="copy")
-    """Untracked files or globs copied into a new worktree."""
+    """Untracked files or directories copied into a new worktree."""
     link: list[Text] = []
     """Untracked files or directories linked into a new worktree."""
     setup: Text | None = None
@@ -91,7 +91,7 @@ class Backup(Section):
     every_s: Seconds = 3600
     """Seconds between backups of the database."""
     keep: Count = 5
-    """Backups kept."""
+    """Backups kept, at least one."""
 
 
 class Git(Section):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.repositories import git, make_repository
 
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import RetrySpec
@@ -28,7 +29,6 @@ from kapelle.store import backup, events, lifecycle, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 from kapelle.workspaces import Workspaces
-from tests.e2e.repositories import git, make_repository
 
 _LONG_AGO = datetime.now(UTC) - timedelta(days=30)
 _LIMIT = datetime.now(UTC) - timedelta(days=7)
@@ -66,7 +66,7 @@ def repository(tmp_path: Path) -> Path:
 
 async def add(stage: Stage, repository: Path | None = None, **changes: Any) -> str:
     """A task that ended long ago, with a worktree if it has a repository."""
-    row = {
+    row: dict[str, Any] = {
         "id": new_id("task"),
         "title": "a title",
         "prompt": "do it",
@@ -112,21 +112,21 @@ async def test_a_failing_duty_keeps_none_of_the_others_from_being_done(
     shutil.rmtree(lost)
     damaged, old = await add(stage, repository), await add(stage, repository)
     (stage.home.worktrees / f"{damaged}.json").write_text("{", encoding="utf-8")
-    shutil.rmtree(stage.home.attempts)
-    stage.home.attempts.write_text("not a directory", encoding="utf-8")
-    unused = secret_of(stage, new_id("task"), age_s=3600)
+    undeletable = stage.home.secrets / "task_x.json"
+    undeletable.mkdir()
+    os.utime(undeletable, (0, 0))
     duties = Upkeep(stage, durable)
     with caplog.at_level(logging.WARNING, "kapelle.upkeep"):
         await duties.round()
         await duties.round()
     assert len(backup.existing(stage.home.backups)) == 1
-    assert not unused.exists()
     assert not await stored(stage, old)
     assert await stored(stage, stuck)
     assert await stored(stage, damaged)
     assert not lost.exists()
     assert (stage.home.worktrees / stuck / "new.txt").read_text(encoding="utf-8") == "kept"
     told = [record.getMessage() for record in caplog.records]
+    assert len([line for line in told if "dropping secrets failed" in line]) == 2
     for task_id in (stuck, damaged):
         assert len([line for line in told if task_id in line]) == 1, told
 
