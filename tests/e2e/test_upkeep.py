@@ -56,7 +56,7 @@ def test_backups_go_on_and_old_tasks_go_though_a_repository_was_deleted(
     assert not lost.exists()
     assert (kapelle.home.worktrees / stuck / "new.txt").exists()
     assert kapelle.task(stuck)["archived_at"]
-    assert kapelle.log_tail().count(f"{stuck} stays") == 1
+    assert kapelle.log_tail().count(f"{stuck} stays: ") == 1
 
 
 def test_a_worktree_that_a_crash_left_with_an_archived_task_is_put_away(

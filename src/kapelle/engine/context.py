@@ -1,11 +1,12 @@
 """Collects what an agent is told beyond its task: earlier attempts, earlier tasks, a message."""
 
+import contextlib
 from typing import Any
 
 from kapelle.agents.base import Agent
 from kapelle.agents.registry import get as get_agent
 from kapelle.agents.summary import summarise
-from kapelle.domain.errors import KapelleError
+from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.engine.prompt import Earlier, compose
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
@@ -24,8 +25,9 @@ async def full_prompt(stage: Stage, work: Work, agent: Agent) -> tuple[str, str 
     earlier: list[Earlier] = []
     session_id = None
     if task.continue_from:
-        other = await stage.db.read(tasks.get, task.continue_from)
-        earlier.append(await _earlier(stage, other, f"An earlier task: {other.title}"))
+        with contextlib.suppress(NotFound):  # it may have been forgotten meanwhile
+            other = await stage.db.read(tasks.get, task.continue_from)
+            earlier.append(await _earlier(stage, other, f"An earlier task: {other.title}"))
     ended = [attempt for attempt in task.attempts if attempt.id != work.attempt_id]
     if work.mode == "resume" and ended:
         earlier.append(await _earlier(stage, task, "The attempt before this one"))

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from kapelle.domain.errors import WorkspaceError
+from kapelle.domain.errors import NotFound, WorkspaceError
 from kapelle.domain.specs import CheckKind
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.launching import launch_command
@@ -56,7 +56,10 @@ async def _continued(stage: Stage, task: Any) -> Any:
     """The row of the task that this one continues, if its branch is to be built upon."""
     if task["continue_from"] is None or task["requested_base"] is not None:
         return None
-    earlier = await stage.db.read(tasks.row, task["continue_from"])
+    try:
+        earlier = await stage.db.read(tasks.row, task["continue_from"])
+    except NotFound:
+        return None  # it was forgotten meanwhile
     same = earlier["workspace_branch"] and earlier["directory"] == task["directory"]
     return earlier if same else None
 

@@ -1,4 +1,4 @@
-"""Use cases of tasks: submit, look, wait, and change their actions."""
+"""Use cases of tasks: submit, look, wait, and change their course."""
 
 import json
 import os
@@ -124,12 +124,14 @@ class Tasks:
 
     async def archive(self, text: str) -> Task:
         """Put an ended task away: its worktree is removed, its work kept under a ref."""
+        before = await self.get(text)
         task = await self._db.write(actions.archive, text)
         try:
             if task.workspace.branch:
                 await self._stage.workspaces.remove(task.id)
         except KapelleError:
-            await self._db.write(tasks.update, task.id, archived_at=None)
+            if before.archived_at is None:
+                await self._db.write(tasks.update, task.id, archived_at=None)
             raise
         (self._stage.home.secrets / f"{task.id}.json").unlink(missing_ok=True)
         return task

@@ -168,11 +168,6 @@ def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> lis
     return list(connection.execute(query).scalars())
 
 
-def delete(connection: sa.Connection, task_id: str) -> None:
-    """Remove a task with its attempts, checks and dependencies; the history keeps its events."""
-    connection.execute(tasks.delete().where(tasks.c.id == task_id))
-
-
 def counts(connection: sa.Connection) -> dict[str, int]:
     query = sa.select(tasks.c.status, sa.func.count()).group_by(tasks.c.status)
     return {status: count for status, count in connection.execute(query)}

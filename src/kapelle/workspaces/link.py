@@ -15,7 +15,7 @@ def ensure_gitdir(marker: Marker) -> None:
     """Put back what an agent removed from the worktree's own git directory."""
     if not marker.has_repository:
         raise WorkspaceError(
-            f"The repository {marker.common_dir} is gone, so {marker.path} stays as it is.",
+            f"The repository {marker.common_dir} is gone; {marker.path} is left as it is.",
             hint=f"Put the repository back, or save what you need of {marker.path} and delete it.",
         )
     gitdir = Path(marker.gitdir)
