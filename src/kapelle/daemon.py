@@ -67,6 +67,8 @@ def main() -> None:
         code = asyncio.run(_serve(home, settings, listener))
     except KapelleError as error:
         _give_up(f"{error.message} {error.hint or ''}".rstrip())
+    except OSError as error:
+        _give_up(f"{error.strerror or error}: {error.filename or home.root}")
     finally:
         with contextlib.suppress(OSError):
             home.socket.unlink()
@@ -135,6 +137,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         url=f"http://{shown}:{port}",
     )
     await stage.runner.start()
+    await _finish_merges(stage)
     conductor = Conductor(stage, durable)
     stopping = Stopping(asyncio.Event())
     tasks = Tasks(stage, conductor)
@@ -168,6 +171,15 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     await asyncio.wait(background[2:], timeout=3)
     await stage.runner.close()
     return 0
+
+
+async def _finish_merges(stage: Stage) -> None:
+    """Complete what a daemon that died in the middle of a merge left in somebody's checkout."""
+    try:
+        for task_id in await stage.workspaces.finish_merges():
+            _log.warning("the merge of %s, which was interrupted, is finished", task_id)
+    except KapelleError as error:
+        _log.warning("an interrupted merge could not be finished: %s", error.message)
 
 
 async def _until_stopped(stopping: Stopping, background: list[asyncio.Task[None]]) -> None:

@@ -48,7 +48,7 @@ def follower(kapelle: Instance, prompt: str) -> subprocess.Popen[str]:
 
 def test_the_first_command_starts_a_daemon_and_stop_ends_it(idle: Instance) -> None:
     nobody = idle.cli("stop")
-    assert (nobody.returncode, nobody.stderr) == (0, "no daemon is running\n")
+    assert (nobody.returncode, nobody.stderr) == (0, "No daemon is running.\n")
     assert "not running" in idle.cli("doctor").stdout
     assert json.loads(idle.cli("list", "--json").stdout) == []
     pid = daemon_pid(idle)
@@ -136,6 +136,7 @@ def test_a_url_and_its_token(idle: Instance) -> None:
     refused = idle.cli("list", "--json")
     assert refused.returncode == 2
     assert json.loads(refused.stderr)["error"]["code"] == "unauthorized"
+    assert "did not accept the token from KAPELLE_TOKEN" in refused.stderr
     idle.env["KAPELLE_URL"] = "http://127.0.0.1:1"
     assert "Nothing answers" in idle.cli("list").stderr
     del idle.env["KAPELLE_URL"], idle.env["KAPELLE_TOKEN"]
@@ -173,3 +174,24 @@ def test_a_closed_pipe_is_no_error(idle: Instance) -> None:
         ["sh", "-c", shell], env=idle.env, capture_output=True, text=True, check=True
     )
     assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_a_damaged_database_is_no_secret_of_the_log(idle: Instance) -> None:
+    idle.cli("list", check=True)
+    idle.cli("stop", check=True)
+    for path in idle.home.root.glob("kapelle.db*"):
+        path.unlink()
+    idle.home.database.write_bytes(b"SQLite format 3\0" + b"x" * 8000)
+    assert idle.cli("list").returncode == 2
+    done = idle.cli("doctor")
+    assert done.returncode == 1
+    assert "✗ daemon: could not start the last time" in done.stdout
+
+
+def test_a_broken_config_does_not_make_a_running_daemon_silent(idle: Instance) -> None:
+    idle.cli("list", check=True)
+    idle.home.config.write_text("a = = 1\n", encoding="utf-8")
+    said = idle.cli("doctor").stdout
+    idle.home.config.unlink()
+    assert f"Edit {idle.home.config}." in said
+    assert "does not answer" not in said

@@ -252,3 +252,26 @@ def test_errors_say_what_to_do(shared: Instance, arguments: list[str], words: st
     assert words in done.stderr
     assert "Traceback" not in done.stderr
     assert json.loads(shared.cli(*arguments, "--json").stderr)["error"]["message"]
+
+
+def test_what_is_archived_is_marked(shared: Instance) -> None:
+    task_id = run(shared, "true", "--tag", "put-away")
+    shared.cli("wait", task_id, check=True)
+    shared.cli("archive", task_id, check=True)
+    assert "completed, archived" in shared.cli("status", task_id).stdout
+    assert "(archived)" in shared.cli("list", "--all", "--tag", "put-away").stdout
+    assert shared.cli("list", "--tag", "put-away").stderr == "No tasks match.\n"
+
+
+def test_no_lines_are_not_no_output(shared: Instance) -> None:
+    task_id = run(shared, "echo hi")
+    shared.cli("wait", task_id, check=True)
+    assert shared.cli("logs", task_id, "--tail", "0").stderr == ""
+    refused = shared.cli("logs", task_id, "--stream", "err")
+    assert refused.returncode == 2
+    assert "only with --raw" in refused.stderr
+
+
+def test_a_setting_without_a_value_is_said_not_to_be_set(shared: Instance) -> None:
+    done = shared.cli("config", "get", "limits.max_attempts", check=True)
+    assert (done.stdout, done.stderr) == ("", "limits.max_attempts is not set.\n")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.instance import Instance
+from tests.e2e.instance import ApiError, Instance
 
 
 def test_an_agent_that_reports_success_and_passes_its_checks_is_completed(
@@ -234,3 +234,47 @@ def test_a_broken_configuration_holds_new_work_and_says_why(
     assert kapelle.wait(blocked)["status"] == "completed"
     kapelle.home.config.write_text("[limits\n", encoding="utf-8")
     assert kapelle.cli("stop").returncode == 0
+
+
+def _shell_agent(kapelle: Instance) -> None:
+    command = '["/bin/sh", "-c", "{prompt}"]'
+    kapelle.cli("config", "set", "agents.sh.command", command, check=True)
+
+
+def test_an_agent_cannot_write_its_own_end(kapelle: Instance, tmp_path: Path) -> None:
+    _shell_agent(kapelle)
+    honest = kapelle.wait(kapelle.submit("exit 0", tmp_path, agent="sh"))
+    record = kapelle.home.attempts / honest["attempts"][0]["id"] / "exit.json"
+    forger = f'cp {record} "$KAPELLE_RUN_DIR/exit.json"; exit 9'
+    task = kapelle.wait(kapelle.submit(forger, tmp_path, agent="sh"))
+    assert task["status"] == "failed"
+    assert task["attempts"][0]["exit"]["code"] == 9
+
+
+def test_a_pipe_or_a_link_in_place_of_the_output_stops_nobody(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    _shell_agent(kapelle)
+    trick = 'cd "$KAPELLE_RUN_DIR"; rm out.log err.log; mkfifo out.log; ln -s /etc/passwd err.log'
+    task_id = kapelle.submit(trick, tmp_path, agent="sh")
+    assert kapelle.wait(task_id, 20)["status"] in {"completed", "failed"}
+    assert kapelle.output(task_id) == b""
+    assert kapelle.output(task_id, "err") == b""
+    assert kapelle.cli("logs", task_id).returncode == 0
+    other = kapelle.submit("echo fine", tmp_path, agent="sh")
+    assert kapelle.wait(other, 20)["status"] == "completed"
+
+
+def test_an_agent_that_deletes_its_run_directory_is_lost_with_the_reason(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    _shell_agent(kapelle)
+    task = kapelle.wait(kapelle.submit('rm -rf "$KAPELLE_RUN_DIR"', tmp_path, agent="sh"), 40)
+    assert task["status"] == "failed"
+    assert "internal error" not in task["reason"]
+
+
+def test_a_model_is_refused_for_an_agent_that_takes_none(kapelle: Instance, tmp_path: Path) -> None:
+    _shell_agent(kapelle)
+    with pytest.raises(ApiError, match="cannot be given a model"):
+        kapelle.submit("true", tmp_path, agent="sh", model="large")

@@ -118,8 +118,8 @@ def test_names_that_look_like_options_or_shell_code_are_harmless(
     )
     assert kapelle.cli("list", "--tag", "--tag").returncode in {0, 2}
     for wrong in ("--exec=touch canary", "no-such-branch", "main..main", "-"):
-        failed = kapelle.wait(kapelle.play(_write("a"), repository, base=wrong))
-        assert failed["status"] == "failed"
+        with pytest.raises(ApiError, match="422"):
+            kapelle.play(_write("a"), repository, base=wrong)
     assert not canary.exists()
     assert [path for path in tmp_path.rglob("canary") if ".git" not in path.parts] == []
 
@@ -186,3 +186,60 @@ pathlib.Path("work.txt").write_text("work")
     assert list(canary.iterdir()) == []
     git(repository, "-c", "commit.gpgSign=false", "status")
     assert list(canary.iterdir()) != [], "the traps would have worked on a careless caller"
+
+
+def test_what_the_setup_made_is_not_the_agents_work(kapelle: Instance, repository: Path) -> None:
+    (repository / ".kapelle").mkdir()
+    (repository / ".kapelle" / "config.toml").write_text(
+        '[workspace]\nsetup = "echo ready > setup.txt"\n', encoding="utf-8"
+    )
+    lazy = kapelle.play('[[do]]\nresult = "done"', repository, checks=["diff_not_empty"])
+    busy = kapelle.play(_write("a.txt"), repository, checks=["diff_not_empty"])
+    assert kapelle.wait(lazy)["status"] == "failed"
+    assert kapelle.wait(busy)["status"] == "completed"
+
+
+def test_commits_that_nobody_verified_are_not_merged(kapelle: Instance, repository: Path) -> None:
+    task_id = kapelle.play(_write("a.txt", "good"), repository, checks=["grep good a.txt"])
+    worktree = Path(kapelle.wait(task_id)["workspace"]["path"])
+    (worktree / "a.txt").write_text("bad", encoding="utf-8")
+    git(worktree, "commit", "--quiet", "--all", "--message=Later")
+    with pytest.raises(ApiError, match="not verified"):
+        kapelle.post(f"/tasks/{task_id}/merge")
+    kapelle.post(f"/tasks/{task_id}/merge", {"force": True})
+    assert git(repository, "show", "main:a.txt") == "bad"
+
+
+def test_force_merges_what_a_failed_task_left(kapelle: Instance, repository: Path) -> None:
+    task_id = kapelle.play(_write("a.txt") + '\n[[do]]\nfail = "no"', repository)
+    assert kapelle.wait(task_id)["status"] == "failed"
+    kapelle.post(f"/tasks/{task_id}/merge", {"force": True})
+    assert git(repository, "show", "main:a.txt") == "x"
+
+
+def test_isolation_is_never_dropped_in_silence(kapelle: Instance, tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    git(empty, "init", "--quiet")
+    bare = tmp_path / "bare.git"
+    bare.mkdir()
+    git(bare, "init", "--quiet", "--bare")
+    for directory in (empty, bare, empty / ".git"):
+        done = kapelle.cli("run", "hi", "--agent", "rehearsal", "--directory", str(directory))
+        assert done.returncode == 2, directory
+        assert "--in-place" in done.stderr
+    with_base = ("run", "hi", "--agent", "rehearsal", "--base", "no-such-branch")
+    repository = make_repository(tmp_path / "repository")
+    done = kapelle.cli(*with_base, "--directory", str(repository))
+    assert done.returncode == 2
+    assert "no-such-branch" in done.stderr
+    assert kapelle.get("/tasks?status=&tag=&project=&limit=&cursor=")["tasks"] == []
+
+
+def test_a_patch_survives_any_encoding(kapelle: Instance, repository: Path) -> None:
+    part = "[[do]]\nrun = \"printf 'caf\\\\351\\\\n' > latin.txt\""
+    task_id = kapelle.play(part, repository)
+    assert kapelle.wait(task_id)["status"] == "completed"
+    response, patch = kapelle.request("GET", f"/tasks/{task_id}/patch")
+    assert response.status == 200
+    assert b"+caf\xe9\n" in patch

@@ -13,6 +13,7 @@ from kapelle.api.access import owner_only
 from kapelle.api.auth import Guard
 from kapelle.api.body_limit import BodyLimit
 from kapelle.api.errors import ErrorView
+from kapelle.api.query import WithoutEmptyParameters
 from kapelle.api.routes import changes, events, instance, logins, output, tasks
 from kapelle.service import Service
 
@@ -53,7 +54,7 @@ def build(service: Service, token: str, allowed_hosts: Callable[[], frozenset[st
     """The application as it is served."""
     app = routes()
     app.state.service = service
-    return Guard(BodyLimit(app), token, allowed_hosts, service.logins.knows)
+    return Guard(WithoutEmptyParameters(BodyLimit(app)), token, allowed_hosts, service.logins.knows)
 
 
 def _serve_document(app: FastAPI) -> None:

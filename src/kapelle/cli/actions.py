@@ -56,7 +56,7 @@ def resume(
 
 
 def requeue(task_id: TaskId, as_json: Json = False) -> None:
-    """Put a waiting or ended task back into the queue."""
+    """Put a task back into the queue; a running one is stopped first."""
     _show_one(Client().post(task_path(task_id, "requeue")), as_json)
 
 
@@ -66,7 +66,7 @@ def _each(
     """Do it to every task; one that refuses does not keep the others from it."""
     tasks: list[Task] = []
     failure: KapelleError | None = None
-    for task_id in listed(task_ids):
+    for task_id in listed(task_ids, "A task id"):
         try:
             tasks.append(client.post(task_path(task_id, action), body))
         except KapelleError as error:

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -9,17 +10,18 @@ import time
 from pathlib import Path
 from typing import IO
 
-from kapelle.domain.errors import Unavailable
+from kapelle.domain.errors import InvalidInput, Unavailable
 from kapelle.home import Home
 
 START_TIMEOUT_S = 20.0
 PAUSE_S = 0.05
 LOG_LINES = 8
+_LOG_ENTRY = re.compile(r"\d{4}-\d\d-\d\d ")
 
 
 def ensure_daemon(home: Home) -> None:
     """Start a daemon and return when the socket answers; of many callers at once, one starts it."""
-    home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _make_root(home)
     deadline = time.monotonic() + START_TIMEOUT_S
     # Starting is dear, so the others wait for the first one instead of starting in vain.
     with open(home.root / "start.lock", "ab") as lock:
@@ -31,6 +33,16 @@ def ensure_daemon(home: Home) -> None:
             time.sleep(PAUSE_S)
         if not answers(home.socket):
             _start(home, deadline)
+
+
+def _make_root(home: Home) -> None:
+    advice = "Set KAPELLE_HOME to a directory of your own."
+    try:
+        home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except FileExistsError:
+        raise InvalidInput(f"{home.root}: Not a directory.", hint=advice) from None
+    except OSError as error:
+        raise InvalidInput(f"{home.root}: {error.strerror}.", hint=advice) from None
 
 
 def _taken(lock: IO[bytes]) -> bool:
@@ -99,12 +111,22 @@ def _launch(home: Home) -> subprocess.Popen[bytes]:
 
 def _failed(home: Home, what: str, lines: list[str]) -> Unavailable:
     hint = f"The whole log is {home.log}; `kapelle doctor` looks for the cause."
-    if lines and lines[-1].startswith("kapelle: "):
-        told = lines[-1].removeprefix("kapelle: ")
-        return Unavailable(f"The daemon could not start: {told}", hint=hint)
+    reason = why_it_gave_up(lines)
+    if reason is not None:
+        return Unavailable(f"The daemon could not start: {reason}", hint=hint)
     told = "".join(f"\n  {line}" for line in lines)
     log = f", and its log says:{told}" if lines else "."
     return Unavailable(f"The daemon was started but {what}{log}", hint=hint)
+
+
+def why_it_gave_up(lines: list[str]) -> str | None:
+    """The daemon's last words on one line, if the log ends with them; they may take several."""
+    for start in range(len(lines) - 1, -1, -1):
+        if _LOG_ENTRY.match(lines[start]):
+            return None
+        if lines[start].startswith("kapelle: "):
+            return " ".join(line.strip() for line in lines[start:]).removeprefix("kapelle: ")
+    return None
 
 
 def _new_log_lines(log: Path, began_at: int) -> list[str]:

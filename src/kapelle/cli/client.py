@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from kapelle.cli.sse import ServerEvent, parse
 from kapelle.cli.transport import Address
-from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
+from kapelle.domain.errors import InvalidInput, KapelleError, Unauthorized, Unavailable
 
 TIMEOUT_S = 60.0
 # The daemon sends a comment every few seconds when there is nothing to tell.
@@ -127,8 +127,17 @@ class Client:
         except (OSError, http.client.HTTPException) as error:
             raise ConnectionLost("The daemon went away before it answered.") from error
         if response.status >= 400:
-            raise _error(response)
+            raise self._refusal(_error(response))
         return response
+
+    def _refusal(self, error: KapelleError) -> KapelleError:
+        if self.address.url is None or not isinstance(error, Unauthorized):
+            return error
+        return Unauthorized(
+            f"{self.address} did not accept the token from {self.address.token_origin}.",
+            hint="Set KAPELLE_TOKEN to that daemon's own, which is in the file `token` of its home,"
+            " or unset KAPELLE_URL to use the local daemon.",
+        )
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
         connection = self.address.connection(timeout)

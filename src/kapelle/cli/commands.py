@@ -20,7 +20,10 @@ COMMANDS = {
     "cancel": ("kapelle.cli.actions:cancel", "Stop tasks, with every process they started."),
     "retry": ("kapelle.cli.actions:retry", "Run an ended task once more from the beginning."),
     "resume": ("kapelle.cli.actions:resume", "Go on where a task's last attempt left off."),
-    "requeue": ("kapelle.cli.actions:requeue", "Put a waiting or ended task back into the queue."),
+    "requeue": (
+        "kapelle.cli.actions:requeue",
+        "Put a task back into the queue; a running one is stopped first.",
+    ),
     "archive": (
         "kapelle.cli.actions:archive",
         "Take ended tasks out of the list and keep their work.",

@@ -65,7 +65,7 @@ def get(key: Key, as_json: Json = False) -> None:
     if as_json:
         document({name: {"value": value, "origin": origin} for name, value, origin in entries})
     elif len(entries) == 1 and entries[0][0] == key:
-        data(_plain(entries[0][1]))
+        _show_value(*entries[0][:2])
     else:
         for name, value, _ in entries:
             data(f"{name} = {one_line(_written(value))}")
@@ -131,8 +131,11 @@ def _written(value: Any) -> str:
     return "not set" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+def _show_value(key: str, value: Any) -> None:
+    if value is None:
+        say(f"{key} is not set.")
+    else:
+        data(value if isinstance(value, str) else json.dumps(value))
 
 
 def _done(action: str, key: str, path: Path, as_json: bool) -> None:

@@ -55,7 +55,7 @@ def stop(
     if as_json:
         document({"stopped": pid is not None, "pid": pid})
     else:
-        say("no daemon is running" if pid is None else "The daemon has stopped.")
+        say("No daemon is running." if pid is None else "The daemon has stopped.")
 
 
 def _running_pid(client: Client) -> int | None:

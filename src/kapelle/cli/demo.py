@@ -11,6 +11,7 @@ import typer
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import DONE, WORK_FAILED
 from kapelle.cli.output import document, say
+from kapelle.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
     from kapelle.demo.place import Place
@@ -30,7 +31,7 @@ def demo(
     clean: Annotated[bool, typer.Option("--clean", help="Remove its files at the end.")] = False,
     playbook: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Other parts for the agents to play."),
+        typer.Option(help="Other parts for the agents to play."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -42,7 +43,7 @@ def demo(
     from kapelle.demo.doors import own_name
 
     kapelle = own_name(os.environ.get("PATH"))
-    playbook = playbook and playbook.absolute()
+    playbook = playbook and _existing(playbook)
     place = places.make(directory)
     clean_environment = places.environment(place, os.environ)
     os.environ.clear()
@@ -58,6 +59,12 @@ def demo(
         if clean:
             place.remove()
     raise typer.Exit(code)
+
+
+def _existing(playbook: Path) -> Path:
+    if not playbook.is_file():
+        raise InvalidInput(f"The playbook {playbook} is not a file.")
+    return playbook.absolute()
 
 
 def _view(as_json: bool) -> "View":

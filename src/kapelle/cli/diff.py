@@ -20,11 +20,14 @@ def diff(
         bool, typer.Option("--stat", help="Only how much changed in which file.")
     ] = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="Keep control characters, so that `git apply` takes it.")
+        bool, typer.Option("--raw", help="The patch byte for byte, so that `git apply` takes it.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what a task changed."""
+    if raw and not stat and not as_json:
+        sys.stdout.buffer.write(Client().get_bytes(task_path(task_id, "patch"), {})[0])
+        return
     changes = Client().get(task_path(task_id, "diff"))
     if as_json:
         document(changes)
@@ -33,8 +36,8 @@ def diff(
     if not shown.strip():
         say("It changed nothing.")
         return
-    text = shown if raw else clean(shown)
-    if colourful() and not stat and not raw:
+    text = clean(shown)
+    if colourful() and not stat:
         text = "\n".join(paint(line, _style(line)) for line in text.split("\n"))
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 

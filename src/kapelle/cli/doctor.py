@@ -6,7 +6,8 @@ from dataclasses import asdict
 
 import typer
 
-from kapelle.cli.examinations import EXAMINATIONS, Finding
+from kapelle.cli.examinations import EXAMINATIONS
+from kapelle.cli.finding import Finding
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say

@@ -6,27 +6,20 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from kapelle.cli.client import Client
-from kapelle.cli.repository import current
+from kapelle.cli.daemon_health import daemon, database
+from kapelle.cli.finding import Finding
+from kapelle.cli.repository import config_file, current
 from kapelle.domain.errors import KapelleError
 from kapelle.home import Home
+from kapelle.runner.cgroup import _own_cgroup
 
 OLDEST_GIT = (2, 38)
+KERNEL_WITH_CGROUP_KILL = (5, 14)
 MB = 1_000_000
-
-State = Literal["ok", "warning", "broken"]
-
-
-@dataclass(frozen=True)
-class Finding:
-    name: str
-    state: State
-    text: str
-    hint: str | None = None
+# Below this even a log line may not fit, whatever the settings allow.
+SCANT_MB = 100
 
 
 def python(home: Home) -> Iterator[Finding]:
@@ -79,6 +72,8 @@ def _disk(home: Home, place: Path) -> Finding:
     if free < floor:
         hint = f"Free some, or lower limits.min_free_disk_mb ({floor})."
         return Finding("disk", "broken", f"{free} MB free, so no task starts", hint)
+    if free < SCANT_MB:
+        return Finding("disk", "warning", f"only {free} MB free", "Free some.")
     return Finding("disk", "ok", f"{free:,} MB free")
 
 
@@ -109,15 +104,19 @@ def cgroup(home: Home) -> Iterator[Finding]:
         text = "not on this system: agents are ended by process group, which is a weaker promise"
         yield Finding("cgroup", "warning", text)
         return
-    try:
-        line = Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines()[-1]
-        own = Path("/sys/fs/cgroup") / line.rpartition(":")[2].lstrip("/")
-    except (OSError, IndexError):
-        own = Path("/sys/fs/cgroup")
-    if (own / "cgroup.kill").exists() and os.access(own, os.W_OK):
+    own = _own_cgroup()
+    if own is not None and _holds_runs(own):
         yield Finding("cgroup", "ok", f"{own} is writable")
     else:
         yield Finding("cgroup", "ok", "not writable; agents' process trees are ended one by one")
+
+
+def _holds_runs(own: Path) -> bool:
+    """Whether the runner could make its cgroup here, found out without making one."""
+    writable = os.access(own, os.W_OK) and os.access(own / "cgroup.procs", os.W_OK)
+    # The topmost cgroup has no cgroup.kill itself, so the kernel's age must tell.
+    kernel = tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
+    return writable and kernel >= KERNEL_WITH_CGROUP_KILL
 
 
 def configuration(home: Home) -> Iterator[Finding]:
@@ -126,11 +125,18 @@ def configuration(home: Home) -> Iterator[Finding]:
     try:
         load(home, current(), os.environ)
     except KapelleError as error:
-        hint = error.hint or "Correct it, or take it out with `kapelle config reset`."
-        yield Finding("config", "broken", error.message, hint)
+        yield Finding("config", "broken", error.message, error.hint or _where_to_mend(home, error))
         return
     there = "" if home.config.exists() else " (not there, so defaults hold)"
     yield Finding("config", "ok", f"{home.config}{there}")
+
+
+def _where_to_mend(home: Home, error: KapelleError) -> str:
+    """Which file to edit; the message itself names the line or the setting."""
+    for path in (home.config, config_file(current())):
+        if str(path) in error.message:
+            return f"Edit {path}."
+    return "Correct it where it is set."
 
 
 def agents(home: Home) -> Iterator[Finding]:
@@ -165,37 +171,6 @@ def _default_agent(name: str | None, ready: list[str]) -> Finding:
     return Finding("default agent", "ok", name)
 
 
-def daemon(home: Home) -> Iterator[Finding]:
-    from kapelle import __version__
-
-    client = Client(autostart=False)
-    if client.address.url is None and not client.address.home.socket.exists():
-        yield Finding("daemon", "ok", "not running; the next command starts it")
-        return
-    try:
-        status = client.get("/daemon", timeout=10)
-    except KapelleError as error:
-        hint = f"Any command starts it anew; its log is {home.log}."
-        yield Finding("daemon", "warning", f"does not answer: {error.message}", hint)
-        return
-    if status["version"] != __version__:
-        text = f"version {status['version']}, but this is {__version__}"
-        yield Finding(
-            "daemon",
-            "warning",
-            text,
-            "`kapelle stop`; agents go on, and the next command starts the new one.",
-        )
-        return
-    work = f"{status['running']} running, {status['queued']} queued"
-    yield Finding("daemon", "ok", f"version {__version__}, process {status['pid']}, {work}")
-    if status["held"]:
-        yield Finding("queue", "warning", f"nothing is started: {status['held']}")
-    if status["stranded"]:
-        text = f"{len(status['stranded'])} executions of an older version are performed anew"
-        yield Finding("engine", "warning", text)
-
-
 EXAMINATIONS: tuple[Callable[[Home], Iterator[Finding]], ...] = (
     python,
     git,
@@ -204,5 +179,6 @@ EXAMINATIONS: tuple[Callable[[Home], Iterator[Finding]], ...] = (
     cgroup,
     configuration,
     agents,
+    database,
     daemon,
 )

@@ -9,7 +9,7 @@ from kapelle.cli.client import Client
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
 from kapelle.cli.text import one_line
-from kapelle.cli.values import listed
+from kapelle.cli.values import listed, not_empty
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.states import TaskStatus
 
@@ -38,8 +38,8 @@ def list_tasks(
     """List tasks, the newest first."""
     query = {
         "status": known_statuses(status or []) or None,
-        "tag": tag,
-        "project": project,
+        "tag": tag if tag is None else not_empty(tag, "--tag"),
+        "project": project if project is None else not_empty(project, "--project"),
         "archived": "true" if everything else None,
     }
     tasks, more = _fetch(Client(), query, limit)
@@ -47,7 +47,8 @@ def list_tasks(
         document(tasks)
         return
     if not tasks:
-        say('No tasks. `kapelle run "…"` gives an agent one.')
+        filtered = any((status, tag, project))
+        say("No tasks match." if filtered else 'No tasks. `kapelle run "…"` gives an agent one.')
         return
     sys.stdout.writelines(f"{line}\n" for line in _lines(tasks))
     if more:
@@ -56,7 +57,7 @@ def list_tasks(
 
 def known_statuses(typed: list[str]) -> list[str]:
     """The states asked for, each of which must exist."""
-    wanted = [status.lower() for status in listed(typed)]
+    wanted = [status.lower() for status in listed(typed, "--status")]
     for status in wanted:
         if status not in list(TaskStatus):
             raise InvalidInput(
@@ -99,5 +100,7 @@ def _lines(tasks: list[dict[str, Any]]) -> list[str]:
 def _title(task: dict[str, Any]) -> str:
     """The title, and what a task that is not going on by itself waits for."""
     title = one_line(task["title"])
+    if task.get("archived_at"):
+        return f"(archived) {title}"
     waits = task["status"] in {TaskStatus.QUEUED, TaskStatus.BLOCKED, TaskStatus.WAITING}
     return f"{title} ({one_line(task['reason'])})" if waits and task["reason"] else title

@@ -27,22 +27,29 @@ def logs(
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="The bytes as the agent wrote them.")] = False,
     stream: Annotated[
-        str, typer.Option(metavar="out|err", help="Which stream, with --raw.")
-    ] = "out",
+        str | None,
+        typer.Option(metavar="out|err", help="Which stream, with --raw; by default out."),
+    ] = None,
     as_json: JsonLines = False,
 ) -> None:
     """Show what a task's agent said and did."""
-    if stream not in {"out", "err"}:
-        raise InvalidInput(f"--stream {stream!r} does not exist.", hint="Use out or err.")
-    if raw and as_json:
-        raise InvalidInput("--raw and --json exclude each other.", hint="Leave one of them out.")
+    _refuse_contradictions(stream, raw, as_json)
     client = Client()
     if raw:
-        _write_raw(_chunks(client, task_id, attempt, stream, follow), tail)
+        _write_raw(_chunks(client, task_id, attempt, stream or "out", follow), tail)
     elif follow and attempt is None:
         _follow(client, task_id, tail, as_json)
     else:
         _transcript(client, task_id, attempt, tail, follow, as_json)
+
+
+def _refuse_contradictions(stream: str | None, raw: bool, as_json: bool) -> None:
+    if stream not in {None, "out", "err"}:
+        raise InvalidInput(f"--stream {stream!r} does not exist.", hint="Use out or err.")
+    if stream and not raw:
+        raise InvalidInput("--stream goes only with --raw.", hint=f"Write --raw --stream {stream}.")
+    if raw and as_json:
+        raise InvalidInput("--raw and --json exclude each other.", hint="Leave one of them out.")
 
 
 def _follow(client: Client, task_id: str, tail: int | None, as_json: bool) -> None:
@@ -67,7 +74,7 @@ def _transcript(
     for event in client.stream(task_path(task_id, "transcript"), query, endless=follow):
         show(event)
         kinds.add(event.kind)
-    if not kinds - {"attempt", "end"} and not as_json:
+    if tail != 0 and not kinds - {"attempt", "end"} and not as_json:
         say("There is no output." if kinds > {"end"} else "It has not started yet.")
 
 

@@ -8,8 +8,8 @@ import typer
 from typer.main import get_command
 
 from kapelle.cli.commands import LazyGroup, PipeClosed
-from kapelle.cli.errors import internal_error, show_error, usage_error, wants_json
-from kapelle.cli.output import lenient_streams, say
+from kapelle.cli.errors import internal_error, show_error, system_error, usage_error, wants_json
+from kapelle.cli.output import give_up, lenient_streams, open_streams, say
 from kapelle.domain.errors import KapelleError
 
 INTERRUPTED = 130
@@ -18,6 +18,8 @@ PIPE_CLOSED = 141
 
 app = typer.Typer(
     cls=LazyGroup,
+    # Its options write into the shell's own files; `kapelle completion` only prints.
+    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -46,15 +48,17 @@ def kapelle(
 
 def main() -> None:
     """Run the command line and exit; never with a traceback."""
+    open_streams()
     lenient_streams()
     code = _guarded(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         code = PIPE_CLOSED
+    except OSError as error:
+        code = _show(system_error(error), as_json=wants_json(sys.argv[1:]))
     if code == PIPE_CLOSED:
-        # Otherwise the interpreter complains when it flushes the closed pipe at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        give_up(sys.stdout)
     sys.exit(code)
 
 
@@ -63,21 +67,30 @@ def _guarded(arguments: list[str]) -> int:
     try:
         return _run(arguments)
     except KapelleError as error:
-        show_error(error, as_json=as_json)
-        return error.exit_code
+        return _show(error, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):
         say("Interrupted.")
         return INTERRUPTED
     except (PipeClosed, BrokenPipeError):
         return PIPE_CLOSED
+    except OSError as error:
+        return _show(system_error(error), as_json=as_json)
     except Exception as error:
-        failure = internal_error(error)
-        show_error(failure, as_json=as_json)
-        return failure.exit_code
+        return _show(internal_error(error), as_json=as_json)
+
+
+def _show(error: KapelleError, *, as_json: bool) -> int:
+    show_error(error, as_json=as_json)
+    return error.exit_code
 
 
 def _run(arguments: list[str]) -> int:
     command = get_command(app)
+    if "_KAPELLE_COMPLETE" in os.environ:
+        from typer._completion_classes import completion_init
+
+        # The scripts that `kapelle completion` prints speak Typer's dialect, not click's.
+        completion_init()
     try:
         code = command(arguments or ["--help"], prog_name="kapelle", standalone_mode=False)
     except typer.TyperException as error:

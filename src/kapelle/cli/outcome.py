@@ -31,6 +31,8 @@ def exit_code_of_all(tasks: list[Task]) -> int:
 def next_commands(task: Task) -> list[tuple[str, str]]:
     """What one may type now, and what it does."""
     task_id, status = task["id"], task["status"]
+    if task.get("archived_at"):
+        return _when_archived(task)
     if status in {"queued", "blocked"}:
         return [
             (f"kapelle wait {task_id}", "wait until it has ended"),
@@ -59,6 +61,13 @@ def _while_waiting(task: Task) -> list[tuple[str, str]]:
         (f'kapelle resume {task["id"]} "your answer"', "answer and go on"),
         (f"kapelle cancel {task['id']}", "call it off"),
     ]
+
+
+def _when_archived(task: Task) -> list[tuple[str, str]]:
+    logs = (f"kapelle logs {task['id']}", "read what was done")
+    if not task["workspace"]["branch"] or not task["workspace"].get("commit"):
+        return [logs]
+    return [logs, (f"kapelle diff {task['id']}", "see the changes")]
 
 
 def _when_completed(task: Task) -> list[tuple[str, str]]:

@@ -1,8 +1,10 @@
 """Where words go: data on stdout, talk on stderr, JSON in one shape."""
 
 import json
+import os
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 from kapelle.cli.text import clean
 
@@ -14,8 +16,16 @@ def data(text: str) -> None:
 
 def say(text: str) -> None:
     """A remark for the person watching, on stderr."""
-    sys.stderr.write(clean(text) + "\n")
-    sys.stderr.flush()
+    complain(clean(text))
+
+
+def complain(line: str) -> None:
+    """A line on stderr; one that nobody can read does not change what became of the work."""
+    try:
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except OSError:
+        give_up(sys.stderr)
 
 
 def document(value: Any) -> None:
@@ -27,6 +37,24 @@ def json_line(value: Any) -> None:
     """One JSON object of a stream, seen by the reader at once."""
     sys.stdout.write(json.dumps(value) + "\n")
     sys.stdout.flush()
+
+
+def give_up(stream: TextIO) -> None:
+    """Drop what a stream could not take, or the interpreter complains of it at its end."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def open_streams() -> None:
+    """Put /dev/null where a standard stream was closed before we began.
+
+    The lowest free descriptor is the closed one, so no socket of ours takes its place.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def lenient_streams() -> None:

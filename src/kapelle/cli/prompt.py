@@ -21,7 +21,7 @@ def read_prompt(argument: str | None, file: Path | None) -> str:
     elif argument is not None and argument != "-":
         raw = os.fsencode(argument)
     elif argument == "-" or _something_on_stdin():
-        raw = _limited(sys.stdin.buffer)
+        raw = _from_stdin()
     else:
         raise InvalidInput("There is no prompt.", hint=_WAYS)
     return _decoded(raw)
@@ -33,6 +33,16 @@ def _from_file(file: Path) -> bytes:
             return _limited(stream)
     except OSError as error:
         raise InvalidInput(f"The prompt file {file} cannot be read: {error.strerror}.") from None
+
+
+def _from_stdin() -> bytes:
+    try:
+        raw = _limited(sys.stdin.buffer)
+    except OSError as error:
+        raise InvalidInput(f"Standard input cannot be read: {error.strerror}.") from None
+    if not raw.strip():
+        raise InvalidInput("There is no prompt on stdin.", hint=_WAYS)
+    return raw
 
 
 def _something_on_stdin() -> bool:

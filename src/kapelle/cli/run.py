@@ -31,7 +31,8 @@ def run(
     max_attempts: given.MaxAttempts = None,
     retry_delay: given.RetryDelay = None,
     env: given.Env = None,
-    worktree: given.Worktree = None,
+    worktree: given.Worktree = False,
+    in_place: given.InPlace = False,
     base: given.Base = None,
     system_prompt: given.SystemPrompt = None,
     project: given.Project = None,
@@ -48,9 +49,13 @@ def run(
     elif as_json:
         document(task)
     else:
-        data(task["id"])
-        if sys.stdout.isatty():
-            say(f"Follow it with `kapelle logs -f {task['id']}`.")
+        _tell(task["id"])
+
+
+def _tell(task_id: str) -> None:
+    data(task_id)
+    if sys.stdout.isatty():
+        say(f"Follow it with `kapelle logs -f {task_id}`.")
 
 
 def _follow(client: Client, task: dict[str, Any], as_json: bool) -> None:

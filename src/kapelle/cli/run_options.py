@@ -78,10 +78,8 @@ Env = Annotated[
         metavar="NAME[=VALUE]", help="A variable for the agent; NAME alone passes yours on."
     ),
 ]
-Worktree = Annotated[
-    bool | None,
-    typer.Option("--worktree/--in-place", help="In a git worktree of its own, or right there."),
-]
+Worktree = Annotated[bool, typer.Option("--worktree", help="In a git worktree of its own.")]
+InPlace = Annotated[bool, typer.Option("--in-place", help="Right in the directory.")]
 Base = Annotated[str | None, typer.Option(metavar="BRANCH", help="What a worktree starts from.")]
 SystemPrompt = Annotated[str | None, typer.Option(metavar="TEXT", help="Standing instructions.")]
 Project = Annotated[str | None, typer.Option(metavar="NAME", help="The project it belongs to.")]

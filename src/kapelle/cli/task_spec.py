@@ -6,7 +6,7 @@ from typing import Any
 
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.repository import current
-from kapelle.cli.values import environment, key_values, listed, optional_duration_s
+from kapelle.cli.values import environment, key_values, listed, not_empty, optional_duration_s
 from kapelle.domain.errors import InvalidInput
 
 BUILT_IN_CHECKS = frozenset({"diff_not_empty", "no_error_in_output"})
@@ -16,13 +16,14 @@ _AS_GIVEN = ("agent", "model", "title", "continue_from", "base", "system_prompt"
 def task_spec(options: dict[str, Any]) -> dict[str, Any]:
     """The task asked for; what was not given is left to the daemon's settings."""
     priority = options["priority"] and options["priority"].upper()
-    worktree = options["worktree"]
+    if options["continue_from"] is not None:
+        not_empty(options["continue_from"], "--continue-from")
     spec = {
         "prompt": read_prompt(options["prompt"], options["prompt_file"]),
         "directory": absolute_directory(options["directory"]),
         **{name: options[name] for name in _AS_GIVEN},
         "priority": _choice("--priority", priority, ("P0", "P1", "P2")),
-        "depends_on": listed(options["after"] or []),
+        "depends_on": listed(options["after"] or [], "A task id of --after"),
         "deps_policy": _choice("--deps-policy", options["deps_policy"], ("cancel", "run")),
         "timeout_s": optional_duration_s(options["timeout"], "--timeout"),
         "checks": check_specs(
@@ -35,8 +36,8 @@ def task_spec(options: dict[str, Any]) -> dict[str, Any]:
             optional_duration_s(options["retry_delay"], "--retry-delay"),
         ),
         "env": environment(options["env"] or []),
-        "workspace": None if worktree is None else "worktree" if worktree else "in_place",
-        "tags": listed(options["tag"] or []),
+        "workspace": _workspace(options["worktree"], options["in_place"]),
+        "tags": listed(options["tag"] or [], "--tag"),
         "context": key_values(options["context"] or [], "--context"),
     }
     return {key: value for key, value in spec.items() if value not in (None, [], {})}
@@ -77,6 +78,14 @@ def retry_spec(
     if policy is None and not wanted:
         return None
     return {"policy": policy or "same", **wanted}
+
+
+def _workspace(worktree: bool, in_place: bool) -> str | None:
+    if worktree and in_place:
+        raise InvalidInput(
+            "--worktree and --in-place exclude each other.", hint="Leave one of them out."
+        )
+    return "worktree" if worktree else "in_place" if in_place else None
 
 
 def _choice(option: str, value: str | None, allowed: tuple[str, ...]) -> str | None:

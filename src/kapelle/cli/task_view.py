@@ -1,5 +1,6 @@
 """One task for people: what was claimed and what was verified, shown apart."""
 
+import os
 import signal
 from collections.abc import Iterator
 
@@ -37,6 +38,7 @@ def _field(name: str, value: str) -> str:
 
 def _status(task: Task) -> str:
     status = paint(task["status"], STATUS_STYLE.get(task["status"]))
+    status += ", archived" if task.get("archived_at") else ""
     waiting = {"input": "waiting for your answer", "rate_limit": "waiting for a rate limit to pass"}
     reason = task["reason"] or waiting.get(task["waiting_for"] or "")
     return f"{status}: {one_line(reason)}" if reason else status
@@ -77,10 +79,8 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
 
 def _attempts(task: Task) -> Iterator[str]:
     for attempt in task["attempts"]:
-        status = paint(attempt["status"], STATUS_STYLE.get(attempt["status"]))
         facts = [
-            status,
-            ending(attempt["exit"]),
+            *_how_it_went(attempt),
             between(attempt["started_at"], attempt["ended_at"]),
             size(attempt["output_bytes"]),
             "resumed" if attempt["mode"] == "resume" else "",
@@ -88,6 +88,14 @@ def _attempts(task: Task) -> Iterator[str]:
         yield _field(f"attempt {attempt['number']}", ", ".join(filter(None, facts)))
         if attempt["reason"] and attempt["reason"] != task["reason"]:
             yield f"    {one_line(attempt['reason'])}"
+
+
+def _how_it_went(attempt: Task) -> list[str]:
+    # An attempt that ended with a question counts as failed, but nothing about it failed.
+    if (attempt["reason"] or "").startswith("It asks:"):
+        return [paint("asked", STATUS_STYLE["waiting"])]
+    status = paint(attempt["status"], STATUS_STYLE.get(attempt["status"]))
+    return [status, ending(attempt["exit"])]
 
 
 def ending(exit: Task | None) -> str:
@@ -106,7 +114,8 @@ def ending(exit: Task | None) -> str:
 
 def _workspace(task: Task) -> Iterator[str]:
     workspace = task["workspace"]
-    yield _field("workspace", clean(workspace["path"]))
+    removed = task.get("archived_at") and not os.path.isdir(workspace["path"])
+    yield _field("workspace", "removed" if removed else clean(workspace["path"]))
     if workspace["branch"]:
         onto = f" (from {one_line(workspace['base'])})" if workspace["base"] else ""
         merged = ", merged" if task["merged_at"] else ""

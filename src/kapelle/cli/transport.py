@@ -68,8 +68,19 @@ class Address:
         """The socket's file mode is its key; a URL needs a token."""
         if self.url is None:
             return {}
-        token = os.environ.get("KAPELLE_TOKEN") or self._stored_token()
+        token = os.environ.get("KAPELLE_TOKEN", "").strip() or self._stored_token()
+        if not (token.isascii() and token.isprintable()):
+            raise InvalidInput(
+                f"The token from {self.token_origin} holds characters that no token has.",
+                hint="Copy it anew; it is one line of letters and digits.",
+            )
         return {"Authorization": f"Bearer {token}"}
+
+    @property
+    def token_origin(self) -> str:
+        """Where the token comes from, in words that do not show it."""
+        named = os.environ.get("KAPELLE_TOKEN", "").strip()
+        return "KAPELLE_TOKEN" if named else str(self.home.token)
 
     def _stored_token(self) -> str:
         try:

@@ -75,7 +75,19 @@ def key_values(entries: Iterable[str], option: str) -> dict[str, str]:
     return pairs
 
 
-def listed(entries: Iterable[str]) -> list[str]:
-    """Values that were repeated, separated by commas, or both; order kept, doubles dropped."""
-    parts = (part.strip() for entry in entries for part in entry.split(","))
-    return list(dict.fromkeys(part for part in parts if part))
+def listed(entries: Iterable[str], what: str) -> list[str]:
+    """Values that were repeated, separated by commas, or both; order kept, doubles dropped.
+
+    An empty one is refused: in a script it is what an earlier command failed to print.
+    """
+    parts = [not_empty(part.strip(), what) for entry in entries for part in entry.split(",")]
+    return list(dict.fromkeys(parts))
+
+
+def not_empty(text: str, what: str) -> str:
+    """The text itself, which must hold something."""
+    if not text.strip():
+        raise InvalidInput(
+            f"{what} is empty.", hint="Perhaps an earlier command failed to print its value."
+        )
+    return text

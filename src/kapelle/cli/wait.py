@@ -35,7 +35,7 @@ def wait(
     limit_s = optional_duration_s(timeout, "--timeout")
     deadline = None if limit_s is None else time.monotonic() + limit_s
     client = Client()
-    tasks = [client.get(task_path(task_id)) for task_id in listed(task_ids)]
+    tasks = [client.get(task_path(task_id)) for task_id in listed(task_ids, "A task id")]
     live = sys.stdout.isatty() and not as_json
     tasks = _live_wait(client, tasks, deadline) if live else _wait(client, tasks, deadline, as_json)
     if as_json:

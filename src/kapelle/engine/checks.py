@@ -66,10 +66,10 @@ def _both_streams(run_dir: Path) -> str:
 
 async def _diff_not_empty(stage: Stage, work: Work) -> tuple[bool, str]:
     try:
-        if work.is_worktree:
+        if work.starting_tree:
+            diff = await stage.workspaces.diff_since(work.directory, work.starting_tree)
+        elif work.is_worktree:
             diff = await stage.workspaces.diff(work.task_id)
-        elif work.base_commit:
-            diff = await stage.workspaces.diff_since(work.directory, work.base_commit)
         else:
             return False, "This check needs a git repository, and the directory is in none."
     except KapelleError as error:

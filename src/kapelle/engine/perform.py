@@ -2,6 +2,7 @@
 part finds what was done: a claimed run directory, finished checks, a settled row."""
 
 from kapelle.domain.errors import KapelleError, Unavailable
+from kapelle.domain.task import Exit
 from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish, never_ran
@@ -54,7 +55,10 @@ class Performance:
         again = work.is_claimed
         launch = launch_again(work) if again else await launch_agent(self._stage, work)
         failpoint("run_before_execute")
-        ended = await self._stage.execute(work.attempt_id, work.task_id, launch)
+        try:
+            ended = await self._stage.execute(work.attempt_id, work.task_id, launch)
+        except FileNotFoundError:
+            return Finish(Exit(kind="lost"), detail="its run directory was deleted while it ran")
         failpoint("run_after_execute")
         timed_out = ended.ended_by == "timeout"
         return Finish(

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import NotFound, WorkspaceError
-from kapelle.domain.specs import CheckKind
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.launching import launch_command
 from kapelle.engine.stage import Stage
@@ -45,10 +44,13 @@ async def _worktree(stage: Stage, work: Work) -> Work:
         workspace_base=base_branch,
         workspace_base_commit=workspace.base_commit,
         workspace_commit=None if work.mode == "fresh" else task["workspace_commit"],
+        starting_tree=None if work.mode == "fresh" else task["starting_tree"],
     )
     work = await load_work(stage, work.attempt_id)
     if wanted.setup and (work.mode == "fresh" or not await _was_set_up(stage, work)):
         await _set_up(stage, work, wanted.setup)
+        if work.asks_for_changes:
+            return await _remember_content(stage, work)
     return work
 
 
@@ -67,11 +69,16 @@ async def _continued(stage: Stage, task: Any) -> Any:
 async def _in_place(stage: Stage, work: Work) -> Work:
     if not work.directory.is_dir():
         raise WorkspaceError(f"The directory {work.directory} does not exist any more.")
-    if work.base_commit is None and any(c.kind is CheckKind.DIFF_NOT_EMPTY for c in work.checks):
-        tree = await stage.workspaces.snapshot(work.directory)
-        await stage.db.write(tasks.update, work.task_id, workspace_base_commit=tree)
-        return await load_work(stage, work.attempt_id)
+    if work.starting_tree is None and work.asks_for_changes:
+        return await _remember_content(stage, work)
     return work
+
+
+async def _remember_content(stage: Stage, work: Work) -> Work:
+    """Keep what is there before the agent begins, to tell its work from the rest."""
+    tree = await stage.workspaces.snapshot(work.directory)
+    await stage.db.write(tasks.update, work.task_id, starting_tree=tree)
+    return await load_work(stage, work.attempt_id)
 
 
 async def _was_set_up(stage: Stage, work: Work) -> bool:

@@ -56,7 +56,7 @@ def _move_task(connection: Connection, task: Any, outcome: Outcome, findings: Fi
     if outcome.task in {TaskStatus.COMPLETED, TaskStatus.FAILED}:
         values["result"] = findings.result
     if task["stop"] == "requeue":
-        values |= {"tries": 0, "workspace_base_commit": None}
+        values |= {"tries": 0, "workspace_base_commit": None, "starting_tree": None}
     reason = outcome.reason
     if outcome.task is TaskStatus.QUEUED and outcome.not_before:
         reason = f"tries again after: {reason}"

@@ -93,7 +93,15 @@ class Stage:
             case ("checks", position):
                 return f"check {int(position) + 1} is running"
             case _:
-                return "between two steps"
+                return self._trace(self.run_directory(attempt_id))
+
+    def _trace(self, run_dir: Path) -> str:
+        """What an attempt without a process in this daemon is at, by what it left on the disk."""
+        if (run_dir / "exit.json").exists():
+            return "its work is being verified"
+        if (run_dir / "claim").exists():
+            return "the agent is working"
+        return "its workspace is being prepared"
 
     def stop(self, attempt_id: str, reason: str) -> None:
         """End the processes that an attempt has going; the wish itself must be stored before."""

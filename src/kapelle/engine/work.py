@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.specs import CheckSpec, WorkspaceKind
+from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.engine.stage import Stage
 from kapelle.settings import Settings
@@ -44,9 +44,13 @@ class Work:
         return limit or self.settings.tasks.timeout_s
 
     @property
-    def base_commit(self) -> str | None:
-        value: str | None = self.task["workspace_base_commit"]
+    def starting_tree(self) -> str | None:
+        value: str | None = self.task["starting_tree"]
         return value
+
+    @property
+    def asks_for_changes(self) -> bool:
+        return any(check.kind is CheckKind.DIFF_NOT_EMPTY for check in self.checks)
 
     @property
     def marks(self) -> dict[str, str]:

@@ -3,27 +3,36 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
+
+from kapelle.runner.rundir import open_regular
 
 _BLOCK = 65536
 MAX_LINE = 8 << 20
 
 
+def _open(path: Path) -> BinaryIO | None:
+    file = open_regular(str(path))
+    return None if file is None else os.fdopen(file, "rb")
+
+
 def read(path: Path, offset: int, limit: int) -> bytes:
     """At most limit bytes from an offset on; nothing if the log is missing or shorter."""
-    try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(limit)
-    except (FileNotFoundError, OverflowError):
+    file = _open(path)
+    if file is None:
         return b""
+    with file:
+        try:
+            file.seek(offset)
+        except (OverflowError, OSError):
+            return b""  # no file is that long
+        return file.read(limit)
 
 
 def tail_offset(path: Path, lines: int) -> int:
     """Where the last lines of a log begin; an unterminated last line counts as one."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
+    file = _open(path)
+    if file is None:
         return 0
     with file:
         end = file.seek(0, os.SEEK_END)
@@ -53,9 +62,8 @@ def _nth_newline_from_end(block: bytes, number: int) -> int:
 
 def tail_text(path: Path, max_bytes: int) -> str:
     """The end of a log as text, from the beginning of a line if there is one in reach."""
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
+    file = _open(path)
+    if file is None:
         return ""
     with file:
         end = file.seek(0, os.SEEK_END)
@@ -115,9 +123,8 @@ class LineSplitter:
 def lines_of(path: Path, last_bytes: int | None = None) -> Iterator[str]:
     """A log's lines as text, or those in its last bytes; nothing if it is missing."""
     splitter = LineSplitter()
-    try:
-        file = path.open("rb")
-    except FileNotFoundError:
+    file = _open(path)
+    if file is None:
         return
     with file:
         if last_bytes is not None:

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import stat
 import time
 from collections.abc import Callable
 
@@ -26,10 +27,12 @@ RETRY_S = 0.5
 _MAX_READ = 16 << 20
 
 
-def replace(path: str, data: bytes) -> None:
+def replace(path: str, data: bytes, *, durable: bool = False) -> None:
     """Put a file in place as a whole."""
-    temporary = _temporary(path, data, durable=False)
+    temporary = _temporary(path, data, durable=durable)
     os.rename(temporary, path)
+    if durable:
+        sync_directory(os.path.dirname(path))
 
 
 def publish(path: str, data: bytes, *, durable: bool) -> bool:
@@ -47,17 +50,31 @@ def publish(path: str, data: bytes, *, durable: bool) -> bool:
 
 
 def read(path: str) -> bytes | None:
-    """The bytes of a small file; None if it is missing."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(_MAX_READ)
-    except FileNotFoundError:
+    """The bytes of a small file; None if it is missing, or something else than a file."""
+    file = open_regular(path)
+    if file is None:
         return None
+    with os.fdopen(file, "rb") as content:
+        return content.read(_MAX_READ)
+
+
+def open_regular(path: str) -> int | None:
+    """Open a file to read; an agent may have put a pipe or a link in its place, which is none."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR}:
+            return None
+        raise
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    return None
 
 
 def size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        return os.lstat(path).st_size
     except OSError:
         return 0
 

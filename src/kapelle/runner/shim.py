@@ -203,7 +203,7 @@ class Shim:
         failpoint("shim_before_exit_json")
         data = _encode(record)
         path = self._path(rundir.EXIT)
-        rundir.patiently(lambda: rundir.publish(path, data, durable=True), lambda: False)
+        rundir.patiently(lambda: _leave(path, data), lambda: False)
         failpoint("shim_after_exit_json")
 
     def _stop_reason(self) -> str | None:
@@ -219,6 +219,21 @@ def _exit_kind(status: int | None, not_started: str | None) -> dict[str, object]
     if os.WIFSIGNALED(status):
         return {"kind": "signaled", "signal": os.WTERMSIG(status)}
     return {"kind": "exited", "code": os.WEXITSTATUS(status)}
+
+
+def _leave(path: str, data: bytes) -> None:
+    """Leave the record; only the daemon's verdict that a run is lost may stand before it."""
+    if not rundir.publish(path, data, durable=True) and not _says_lost(path):
+        # The claim makes ours the true one, whatever the agent may have put there.
+        rundir.replace(path, data, durable=True)
+
+
+def _says_lost(path: str) -> bool:
+    try:
+        found = json.loads(rundir.read(path) or b"null")
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.get("kind") == "lost"
 
 
 def _encode(fields: dict[str, object]) -> bytes:

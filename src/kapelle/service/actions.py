@@ -66,6 +66,7 @@ def requeue(connection: Connection, task_id: str) -> Stop:
         next_message=None,
         tries=0,
         workspace_base_commit=None,
+        starting_tree=None,
     )
     return None
 

@@ -12,6 +12,7 @@ from kapelle.domain.task import Task
 from kapelle.engine.stage import Stage
 from kapelle.store import events, tasks
 from kapelle.store.database import Connection
+from kapelle.workspaces import Diff
 
 
 class DiffView(BaseModel):
@@ -35,26 +36,39 @@ class Changes:
 
     async def diff(self, text: str) -> DiffView:
         """What a task changed since it began, uncommitted work included."""
-        task = await self._stage.db.read(tasks.get, text)
-        if task.workspace.kind is WorkspaceKind.WORKTREE:
-            if task.workspace.branch is None:
-                return DiffView(patch="", stat="", files=[])
-            diff = await self._stage.workspaces.diff(task.id)
-        else:
-            raise Conflict(
-                f"{task.id} works in place, so its changes cannot be told from others'.",
-                hint=f"git -C {task.directory} diff shows what is uncommitted there.",
-            )
+        diff = await self._diff(text)
         patch = await asyncio.to_thread(diff.patch.decode, "utf-8", "replace")
         return DiffView(patch=patch, stat=diff.stat, files=diff.files, truncated=diff.truncated)
+
+    async def patch(self, text: str) -> bytes:
+        """The same as bytes, which `git apply` takes whatever the encoding of the files."""
+        return (await self._diff(text)).patch
+
+    async def _diff(self, text: str) -> Diff:
+        task = await self._stage.db.read(tasks.get, text)
+        if task.workspace.kind is not WorkspaceKind.WORKTREE:
+            raise Conflict(
+                f"{task.id} works in place, so its changes cannot be told from others'.",
+                hint=f"`git -C {task.directory} diff` shows what is uncommitted there.",
+            )
+        if task.workspace.branch is None:
+            return Diff(b"", "", [])
+        return await self._stage.workspaces.diff(task.id)
 
     async def merge(self, text: str, into: str | None, force: bool) -> MergeView:
         """Merge a completed task's branch; nothing is called merged unless git says so."""
         task = await self._stage.db.read(tasks.get, text)
         _require_mergeable(task, force)
+        expected = None if force else task.workspace.commit
+        if force:
+            # What failed was never committed, and is what is wanted here.
+            work = f"{task.title}\n\nTask: {task.id}, {task.status}"
+            expected = await self._stage.workspaces.commit(task.id, work)
+        if expected is None:
+            raise Conflict(f"{task.id} changed nothing, so there is nothing to merge.")
         target = into or task.workspace.base
         message = f"Merge {task.title}\n\nTask: {task.id}"
-        merged = await self._stage.workspaces.merge(task.id, target, message)
+        merged = await self._stage.workspaces.merge(task.id, target, message, expected=expected)
         if not merged.already or task.merged_at is None:
             await self._stage.db.write(_record_merge, task.id, merged.base, merged.commit)
         updated = merged.checkout_updated
@@ -77,8 +91,6 @@ def _require_mergeable(task: Task, force: bool) -> None:
             f"{task.id} is {task.status}: only verified work is merged.",
             hint="--force merges it all the same.",
         )
-    if task.workspace.commit is None:
-        raise Conflict(f"{task.id} changed nothing, so there is nothing to merge.")
 
 
 def _record_merge(connection: Connection, task_id: str, base: str, commit: str) -> None:

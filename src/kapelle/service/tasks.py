@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents import registry
-from kapelle.agents.base import AgentRequest
+from kapelle.agents.base import AgentRequest, Capabilities
 from kapelle.domain.errors import (
     AgentMisconfigured,
     Conflict,
     InvalidInput,
     KapelleError,
-    WorkspaceError,
 )
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import TaskSpec, WorkspaceKind
@@ -27,6 +26,7 @@ from kapelle.service import actions
 from kapelle.settings import AgentSettings, Settings
 from kapelle.store import tasks
 from kapelle.store.database import Connection
+from kapelle.workspaces import is_git_directory
 
 _LARGE_PROMPT = 50_000
 
@@ -47,8 +47,12 @@ class Tasks:
         if adapter.installed() is None:
             raise AgentMisconfigured(
                 f"The agent {agent} cannot be run: its program is not installed.",
-                hint="kapelle agents shows which ones can; choose one with --agent.",
+                hint=(
+                    "`kapelle agents` shows which ones can. A daemon sees the PATH of its start: "
+                    "after an installation, `kapelle stop` and try again."
+                ),
             )
+        _require_abilities(spec, agent, adapter.capabilities)
         if len(spec.prompt) > _LARGE_PROMPT:
             # Better to hear now than from a failed attempt that it does not fit into argv.
             adapter.command(_trial(spec, settings, agent))
@@ -160,15 +164,23 @@ class Tasks:
             if spec.base is not None:
                 raise InvalidInput("A base branch needs a worktree.", hint="Leave out --in-place.")
             return WorkspaceKind.IN_PLACE
-        repository = await self._stage.workspaces.locate(Path(spec.directory))
+        directory = Path(spec.directory)
+        repository = await self._stage.workspaces.locate(directory)
         if repository is not None and repository.head_commit is not None:
+            if spec.base is not None:
+                await self._stage.workspaces.check_base(directory, spec.base)
             return WorkspaceKind.WORKTREE
-        if wanted == "auto" and spec.base is None:
+        if repository is not None:
+            problem, advice = "a repository without commits", "Commit something first, or work"
+        elif is_git_directory(directory):
+            problem, advice = "the inside of a git repository", "Go to a checkout of it, or work"
+        elif wanted == "auto" and spec.base is None:
             return WorkspaceKind.IN_PLACE
-        what = "a repository without commits" if repository else "no git repository"
-        raise WorkspaceError(
-            f"{spec.directory} is in {what}, so there can be no worktree.",
-            hint="Commit something first, or work in place with --in-place.",
+        else:
+            problem, advice = "no git repository", "Go to one, or work"
+        raise InvalidInput(
+            f"{spec.directory} is in {problem}, so there can be no worktree.",
+            hint=f"{advice} right there with --in-place.",
         )
 
     def _shown(self, task: Task) -> Task:
@@ -237,6 +249,18 @@ def _values(spec: TaskSpec, settings: Settings, agent: str) -> dict[str, Any]:
         "workspace_base": spec.base,
         "created_at": datetime.now(UTC),
     }
+
+
+def _require_abilities(spec: TaskSpec, agent: str, abilities: Capabilities) -> None:
+    for name, wished, able in (
+        ("model", spec.model, abilities.model),
+        ("system prompt", spec.system_prompt, abilities.system_prompt),
+    ):
+        if wished and not able:
+            raise InvalidInput(
+                f"The agent {agent} cannot be given a {name}.",
+                hint="A command template needs the placeholder for it: see docs/configuration.md.",
+            )
 
 
 def _trial(spec: TaskSpec, settings: Settings, agent: str) -> AgentRequest:

@@ -69,6 +69,8 @@ tasks = sa.Table(
     sa.Column("workspace_branch", Words),
     sa.Column("workspace_base", Words),
     sa.Column("workspace_base_commit", Words),
+    # The content before the agent began, where that is not simply the base commit's.
+    sa.Column("starting_tree", Words),
     sa.Column("workspace_commit", Words),
     sa.Column("created_at", Instant, nullable=False),
     sa.Column("started_at", Instant),

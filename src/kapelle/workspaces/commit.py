@@ -42,6 +42,7 @@ async def commit_worktree(
     git: Git, skeletons: Skeletons, marker: Marker, message: str
 ) -> str | None:
     """Commit all that is dirty or untracked onto the task's branch."""
+    marker.require_present()
     ensure_gitdir(marker)
     clear_stale_locks(marker)
     for _ in range(_TRIES):
@@ -68,6 +69,7 @@ async def _commit(git: Git, skeletons: Skeletons, marker: Marker, message: str) 
     with skeletons.scratch() as scratch:
         staging = Staging(git, reading, marker.work_tree, scratch)
         staged = await staging.stage(heads.parent)
+        marker.require_present()  # still; something of the agent may be running
         new = await commit_tree(git, reading, staged.tree, [heads.parent], message)
         if heads.tip is not None and await is_ancestor(git, reading, new, heads.tip):
             new = heads.tip  # the agent only stepped back to look
@@ -120,7 +122,9 @@ async def stage_all(git: Git, skeletons: Skeletons, marker: Marker, heads: Heads
     reading = await skeletons.reading(marker.lender)
     with skeletons.scratch() as scratch:
         staging = Staging(git, reading, marker.work_tree, scratch)
-        return (await staging.stage(heads.parent, flatten=True)).tree
+        tree = (await staging.stage(heads.parent, flatten=True)).tree
+    marker.require_present()
+    return tree
 
 
 async def keep(git: Git, reading: Place, marker: Marker, name: str, commit: str) -> str:

@@ -31,25 +31,15 @@ class Diff:
 
 async def diff_worktree(git: Git, skeletons: Skeletons, marker: Marker) -> Diff:
     """From the base commit to the worktree's files, or to the branch when the worktree is gone."""
-    if not marker.present:
-        place, new = await _branch_content(git, skeletons, marker)
-        return await _diff(git, place, marker.base_commit, new)
-    heads = await read_heads(git, marker)
     with skeletons.scratch() as scratch:
-        place = await skeletons.writing_to(scratch / "objects", marker.lender)
-        staged = await Staging(git, place, marker.work_tree, scratch).stage(heads.parent)
-        return await _diff(git, place, marker.base_commit, staged.tree)
+        place, new = await _content(git, skeletons, marker, scratch)
+        return await _diff(git, place, marker.base_commit, new)
 
 
 async def worktree_changed(git: Git, skeletons: Skeletons, marker: Marker) -> bool:
-    if not marker.present:
-        place, new = await _branch_content(git, skeletons, marker)
-        return await _differ(git, place, marker.base_commit, new)
-    heads = await read_heads(git, marker)
     with skeletons.scratch() as scratch:
-        place = await skeletons.writing_to(scratch / "objects", marker.lender)
-        staged = await Staging(git, place, marker.work_tree, scratch).stage(heads.parent)
-        return await _differ(git, place, marker.base_commit, staged.tree)
+        place, new = await _content(git, skeletons, marker, scratch)
+        return await _differ(git, place, marker.base_commit, new)
 
 
 async def take_snapshot(git: Git, skeletons: Skeletons, directory: Path) -> str:
@@ -74,10 +64,23 @@ async def diff_since_snapshot(git: Git, skeletons: Skeletons, directory: Path, t
         return await _diff(git, place, tree, staged.tree)
 
 
-async def _branch_content(git: Git, skeletons: Skeletons, marker: Marker) -> tuple[Place, str]:
-    return await skeletons.reading(marker.lender), await commit_now(
-        git, marker
-    ) or marker.base_commit
+async def _content(
+    git: Git, skeletons: Skeletons, marker: Marker, scratch: Path
+) -> tuple[Place, str]:
+    if marker.present:
+        place = await skeletons.writing_to(scratch / "objects", marker.lender)
+        try:
+            heads = await read_heads(git, marker)
+            staged = await Staging(git, place, marker.work_tree, scratch).stage(heads.parent)
+        except WorkspaceError:
+            if marker.present:
+                raise
+        else:
+            # Replaced meanwhile, it may have been foreign files that were staged.
+            if marker.present:
+                return place, staged.tree
+    branch = await commit_now(git, marker)
+    return await skeletons.reading(marker.lender), branch or marker.base_commit
 
 
 async def _in_place(git: Git, directory: Path) -> tuple[Checkout, WorkTree]:

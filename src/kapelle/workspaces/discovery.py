@@ -32,6 +32,25 @@ def find_checkout(directory: Path) -> Checkout | None:
     return None
 
 
+def is_git_directory(directory: Path) -> bool:
+    """Whether a directory belongs to git itself: inside a bare repository or a .git directory."""
+    try:
+        start = directory.resolve(strict=True)
+    except OSError:
+        return False
+    for candidate in (start, *start.parents):
+        if candidate.name == ".git" or _is_bare(candidate):
+            return True
+        if checkout_at(candidate) is not None:
+            return False
+    return False
+
+
+def _is_bare(directory: Path) -> bool:
+    has_parts = (directory / "objects").is_dir() and (directory / "refs").is_dir()
+    return has_parts and (directory / "HEAD").is_file()
+
+
 def checkout_at(toplevel: Path) -> Checkout | None:
     """The work tree whose top is exactly this directory, or None."""
     gitdir = linked_gitdir(toplevel / ".git")

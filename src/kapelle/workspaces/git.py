@@ -174,6 +174,8 @@ class Git:
             await _stop(running, done)
             raise
         except OSError as error:
+            if not command.cwd.is_dir():
+                raise WorkspaceError(f"The directory {command.cwd} is not there.") from error
             raise WorkspaceError(
                 f"git could not be started: {error}.", hint="Install git 2.38 or newer."
             ) from error

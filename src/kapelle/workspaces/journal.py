@@ -18,6 +18,7 @@ class Move:
     old: str
     new: str
     toplevels: tuple[str, ...]
+    task_id: str
 
 
 class Journal:
@@ -42,7 +43,19 @@ class Journal:
         if record["common_dir"] != self._common_dir:
             return None
         move = record["move"]
-        return Move(move["ref"], move["old"], move["new"], tuple(move["toplevels"]))
+        toplevels = tuple(move["toplevels"])
+        task_id = move.get("task_id", "")
+        return Move(move["ref"], move["old"], move["new"], toplevels, task_id)
+
+    @staticmethod
+    def repository_of(path: Path) -> Path | None:
+        """The repository that a journal is about, or None when it is just being cleared."""
+        try:
+            return Path(json.loads(path.read_text("utf-8"))["common_dir"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise WorkspaceError(f"{path} is damaged: {error}.") from error
 
     def clear(self) -> None:
         self._path.unlink(missing_ok=True)

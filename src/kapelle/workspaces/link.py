@@ -19,6 +19,11 @@ def ensure_gitdir(marker: Marker) -> None:
             hint=f"Put the repository back, or save what you need of {marker.path} and delete it.",
         )
     gitdir = Path(marker.gitdir)
+    if gitdir.resolve() != Path(marker.common_dir).resolve() / "worktrees" / gitdir.name:
+        raise WorkspaceError(
+            f"{gitdir} was replaced by a link that leads elsewhere.",
+            hint=f"Remove {gitdir}, then try again.",
+        )
     gitdir.mkdir(parents=True, exist_ok=True)
     if not os.path.lexists(gitdir / "HEAD"):
         (gitdir / "HEAD").write_text(f"ref: {marker.ref}\n", "utf-8")
@@ -27,7 +32,10 @@ def ensure_gitdir(marker: Marker) -> None:
 
 
 def dot_git_is_intact(marker: Marker) -> bool:
-    return linked_gitdir(Path(marker.path) / ".git") == Path(marker.gitdir).resolve()
+    dot_git = Path(marker.path) / ".git"
+    # A link or a directory may lead to the right place today and elsewhere tomorrow.
+    is_file = dot_git.is_file() and not dot_git.is_symlink()
+    return is_file and linked_gitdir(dot_git) == Path(marker.gitdir).resolve()
 
 
 def restore_dot_git(marker: Marker) -> None:
@@ -57,8 +65,10 @@ def clear_operations(marker: Marker) -> None:
 
 
 def _put(path: Path, text: str) -> None:
-    if read_pointer(path) == text.rstrip("\n"):
+    if not path.is_symlink() and read_pointer(path) == text.rstrip("\n"):
         return
     fresh = path.with_name(f"{path.name}.kapelle")
-    fresh.write_bytes(os.fsencode(text))
+    fresh.unlink(missing_ok=True)
+    with fresh.open("xb") as stream:  # never through a link that is planted under this name
+        stream.write(os.fsencode(text))
     fresh.replace(path)

@@ -9,6 +9,8 @@ from kapelle.domain.errors import WorkspaceError
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
 from kapelle.workspaces.content import WorkTree
+from kapelle.workspaces.discovery import linked_gitdir
+from kapelle.workspaces.identity import is_real_directory, is_same_directory
 from kapelle.workspaces.names import BRANCHES, plain_name
 from kapelle.workspaces.skeleton import Lender
 
@@ -28,6 +30,7 @@ class Marker:
     settings: tuple[str, ...]
     ignore: str
     removed: bool = False
+    inode: int | None = None
 
     @property
     def ref(self) -> str:
@@ -39,7 +42,26 @@ class Marker:
 
     @property
     def present(self) -> bool:
-        return not self.removed and Path(self.path).is_dir()
+        """Whether the worktree is on the disk and still the directory that Kapelle made."""
+        if self.removed:
+            return False
+        if self.inode is None:
+            # Written by an older Kapelle: the link into the repository has to do.
+            pointer = linked_gitdir(Path(self.path) / ".git")
+            return is_real_directory(Path(self.path)) and pointer == Path(self.gitdir).resolve()
+        return is_same_directory(Path(self.path), self.inode)
+
+    def require_present(self) -> None:
+        """Raise unless the files at the path are those of the worktree."""
+        if self.present:
+            return
+        first = f"Move {self.path} away. " if os.path.lexists(self.path) else ""
+        raise WorkspaceError(
+            f"The workspace {self.path} is not the directory that Kapelle made: "
+            "it was removed or replaced.",
+            hint=f"{first}What was committed is on {self.branch}; "
+            "the task's next run makes the workspace anew.",
+        )
 
     @property
     def has_repository(self) -> bool:
@@ -93,6 +115,8 @@ class Markers:
             values = {key: value for key, value in values.items() if key in known}
             for name in ("excluded", "settings"):
                 values[name] = tuple(values[name])
+            # Derived, because the files at this path are cleaned and deleted.
+            values["path"] = str(self.worktree(task_id))
             return Marker(**values)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WorkspaceError(f"{self._marker(task_id)} is damaged: {error}.") from error

@@ -1,21 +1,18 @@
 """Merging a task's branch into its base without a checkout: compute, compare and swap, verify."""
 
 import asyncio
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, MergeConflict, WorkspaceError
 from kapelle.workspaces.checkout import BaseCheckout, checkouts_of, shown
 from kapelle.workspaces.commit import commit_now, is_ancestor, new_commit
-from kapelle.workspaces.content import WorkTree
-from kapelle.workspaces.discovery import Checkout, checkout_at
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place, RefMoved
 from kapelle.workspaces.journal import Journal, Move
 from kapelle.workspaces.marker import Marker
 from kapelle.workspaces.names import BRANCHES, branch_ref
+from kapelle.workspaces.recovery import Recovery
 from kapelle.workspaces.refs import is_symbolic, move_ref, read_ref, repository_place
-from kapelle.workspaces.repository import habits_of
 from kapelle.workspaces.skeleton import Skeletons
 
 _TRIES = 20
@@ -41,14 +38,15 @@ class Merger:
         self._common_dir = Path(marker.common_dir)
         self._refs = repository_place(self._common_dir)
         self._journal = Journal(journals, self._common_dir)
+        self._recovery = Recovery(git, skeletons, marker.lender, self._journal)
 
-    async def merge(self, into: str | None, message: str) -> Merge:
+    async def merge(self, into: str | None, message: str, expected: str | None) -> Merge:
         """Merge, again from the start when the base moved meanwhile."""
         ref = await self._base_ref(into)
-        recovered = await self._recover()
+        recovered = await self._recovery.recover()
         for number in range(_TRIES):
             try:
-                return await self._try(ref, message, recovered)
+                return await self._try(ref, message, expected, recovered)
             except RefMoved:
                 await asyncio.sleep(0.01 * number)
         raise Conflict(f"{ref.removeprefix(BRANCHES)} kept moving.", hint="Merge again later.")
@@ -74,7 +72,9 @@ class Merger:
             raise InvalidInput(f"{name!r} is only another name for a branch.")
         return ref
 
-    async def _try(self, ref: str, message: str, recovered: Path | None) -> Merge:
+    async def _try(
+        self, ref: str, message: str, expected: str | None, recovered: Path | None
+    ) -> Merge:
         name = ref.removeprefix(BRANCHES)
         reading = await self._reading()
         old = await read_ref(self._git, self._refs, ref)
@@ -82,6 +82,7 @@ class Merger:
         if old is None or branch is None:
             missing = name if old is None else self._marker.branch
             raise WorkspaceError(f"The branch {missing} does not exist any more.")
+        self._require_verified(branch, expected)
         if await is_ancestor(self._git, reading, branch, old):
             return Merge(name, old, already=True, checkout_updated=recovered)
         tree = await self._merged_tree(reading, name, old, branch)
@@ -91,6 +92,14 @@ class Merger:
         if now is None or not await is_ancestor(self._git, reading, branch, now):
             raise GitError(f"After the merge, {name} does not hold {self._marker.branch}.")
         return Merge(name, new, already=False, checkout_updated=updated)
+
+    def _require_verified(self, branch: str, expected: str | None) -> None:
+        if expected is not None and branch != expected:
+            raise Conflict(
+                f"The branch {self._marker.branch} holds commits that were not verified.",
+                hint=f"`kapelle resume {self._marker.task_id}` has them checked; "
+                f"`kapelle merge --force {self._marker.task_id}` merges them as they are.",
+            )
 
     async def _merged_tree(self, reading: Place, name: str, old: str, branch: str) -> str:
         options = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
@@ -109,13 +118,16 @@ class Merger:
     async def _move(self, reading: Place, ref: str, old: str, new: str) -> Path | None:
         toplevel, name = Path(self._marker.toplevel), ref.removeprefix(BRANCHES)
         found = await checkouts_of(self._git, self._common_dir, toplevel, name)
-        self._journal.write(Move(ref, old, new, tuple(str(item.toplevel) for item in found)))
+        toplevels = tuple(str(item.toplevel) for item in found)
+        self._journal.write(Move(ref, old, new, toplevels, self._marker.task_id))
         with self._skeletons.scratch() as scratch:
-            checkouts = [await self._base_checkout(reading, item, scratch) for item in found]
+            checkouts = [
+                await self._recovery.base_checkout(reading, item, scratch) for item in found
+            ]
             try:
                 await self._move_with(checkouts, ref, old, new)
             except asyncio.CancelledError:
-                await self._recover()
+                await self._recovery.recover()
                 raise
             except Exception:
                 for checkout in checkouts:
@@ -146,40 +158,6 @@ class Merger:
                     f"{top} changed during the merge: {error.message}",
                     hint=f"Look at git -C {top} status, then merge again.",
                 ) from error
-
-    async def _recover(self) -> Path | None:
-        """Finish or forget a merge that a crash cut short; returns the checkout it concerned."""
-        move = self._journal.read()
-        if move is None:
-            return None
-        reading = await self._reading()
-        now = await read_ref(self._git, self._refs, move.ref)
-        done = now is not None and await is_ancestor(self._git, reading, move.new, now)
-        updated = None
-        for toplevel in map(Path, move.toplevels):
-            found = checkout_at(toplevel)
-            if found is None or found.common_dir != self._common_dir:
-                continue
-            with self._skeletons.scratch() as scratch:
-                checkout = await self._base_checkout(reading, found, scratch)
-                if done:
-                    await checkout.finish(move.old, move.new)
-                    updated = updated or toplevel
-                checkout.unlock()
-        self._journal.clear()
-        return updated
-
-    async def _base_checkout(self, reading: Place, found: Checkout, scratch: Path) -> BaseCheckout:
-        habits = await habits_of(self._git, found)
-        work_tree = WorkTree(
-            found.toplevel,
-            found.gitdir / "index",
-            self._marker.lender,
-            habits.settings,
-            habits.ignore,
-        )
-        own = Path(tempfile.mkdtemp(dir=scratch)) / "index"
-        return BaseCheckout(self._git, reading, work_tree, found.gitdir, own)
 
     async def _reading(self) -> Place:
         return await self._skeletons.reading(self._marker.lender)

@@ -1,7 +1,6 @@
 """Putting a worktree back to its base, and taking it away, never before its content is kept."""
 
 import asyncio
-import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from kapelle.workspaces.commit import (
 )
 from kapelle.workspaces.content import Staging, files_place, install_index
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git
+from kapelle.workspaces.identity import delete_directory, inode_of
 from kapelle.workspaces.link import (
     clear_operations,
     clear_stale_locks,
@@ -33,8 +33,7 @@ async def reset_worktree(
     git: Git, skeletons: Skeletons, markers: Markers, marker: Marker, name: str, base: str | None
 ) -> Marker:
     """Archive, then put branch, index and files back to the base, or to another base."""
-    if not marker.present:
-        raise WorkspaceError(f"The worktree of {marker.task_id} is gone.", hint="Create it again.")
+    marker.require_present()
     ensure_gitdir(marker)
     restore_dot_git(marker)
     clear_stale_locks(marker)
@@ -64,6 +63,7 @@ async def _restore_files(git: Git, skeletons: Skeletons, marker: Marker) -> None
         staging = Staging(git, reading, marker.work_tree, scratch)
         staged = await staging.stage(heads.parent)
         files = files_place(reading, marker.work_tree, staged.index)
+        marker.require_present()
         arguments = ("read-tree", "--reset", "-u", marker.base_commit)
         await git.run(files, *arguments, timeout_s=CONTENT_TIMEOUT_S)
         for nested in await staging.nested_repositories():
@@ -73,10 +73,13 @@ async def _restore_files(git: Git, skeletons: Skeletons, marker: Marker) -> None
 
 
 async def remove_worktree(git: Git, skeletons: Skeletons, markers: Markers, marker: Marker) -> None:
-    """Archive, verify the archive, and only then remove; the branch stays."""
+    """Archive, verify the archive, and only then remove; the branch stays.
+
+    What somebody put in the place of the worktree is not ours and stays as well.
+    """
     if marker.removed:
         return
-    if not marker.has_repository and not os.path.lexists(marker.path):
+    if not marker.has_repository and not marker.present:
         # A person deleted both: there is neither anything to keep nor a place to keep it.
         markers.write(replace(marker, removed=True))
         return
@@ -86,11 +89,11 @@ async def remove_worktree(git: Git, skeletons: Skeletons, markers: Markers, mark
     clear_stale_locks(marker)
     archived = await archive_worktree(git, skeletons, marker, "final")
     await _verify(git, skeletons, marker, archived)
-    await git.run(
-        repository_place(Path(marker.common_dir)),
-        *("worktree", "remove", "--force", "--force", "--", marker.path),
-        timeout_s=CONTENT_TIMEOUT_S,
-    )
+    # Not `git worktree remove`, which follows a link that is put there at the last moment.
+    if marker.present:
+        inode = marker.inode or inode_of(Path(marker.path))
+        await asyncio.to_thread(delete_directory, Path(marker.path), inode)
+    await asyncio.to_thread(shutil.rmtree, marker.gitdir)
     markers.write(replace(marker, removed=True))
 
 

@@ -23,10 +23,11 @@ from kapelle.workspaces.locks import Locks
 from kapelle.workspaces.marker import Marker, Markers
 from kapelle.workspaces.merge import Merge, Merger
 from kapelle.workspaces.names import plain_name
+from kapelle.workspaces.recovery import finish_merges
 from kapelle.workspaces.removal import remove_worktree, reset_worktree
 from kapelle.workspaces.repository import Repository
 from kapelle.workspaces.skeleton import Skeletons
-from kapelle.workspaces.worktree import Order, clear_half_made, create_worktree
+from kapelle.workspaces.worktree import Order, base_of, clear_half_made, create_worktree
 
 _SNAPSHOT_AGE_DAYS = 30
 
@@ -87,6 +88,8 @@ class Workspaces:
         """Keep the content under refs/kapelle/archive/<task_id>/<name>; None if it is the base."""
         plain_name(name)
         async with self._exclusive(task_id) as marker:
+            if not marker.removed:
+                marker.require_present()
             archived = await archive_worktree(self._git, self._skeletons, marker, name)
             return None if archived is None else archived[1]
 
@@ -104,11 +107,27 @@ class Workspaces:
             read = self._markers.read if half_made else self._markers.require
             await self._put_away(task_id, read(task_id))
 
-    async def merge(self, task_id: str, into: str | None, message: str) -> Merge:
-        """Merge the task's branch into a branch, by default the one it was made from."""
+    async def check_base(self, directory: Path, base: str) -> None:
+        """Raise InvalidInput when the base is unknown in the repository around the directory."""
+        checkout = find_checkout(directory)
+        if checkout is not None:
+            await base_of(self._git, checkout, base)
+
+    async def merge(
+        self, task_id: str, into: str | None, message: str, *, expected: str | None = None
+    ) -> Merge:
+        """Merge the task's branch into a branch, by default the one it was made from.
+
+        When the branch does not hold the expected commit, nothing is merged.
+        """
         marker = self._markers.require(task_id)
         async with self._locks.hold("merge", marker.common_dir):
-            return await self._merger(marker).merge(into, message)
+            return await self._merger(marker).merge(into, message, expected)
+
+    async def finish_merges(self) -> list[str]:
+        """Complete or undo merges that a crash cut short; returns the tasks they were of."""
+        journals = self._home / "merges"
+        return await finish_merges(self._git, self._skeletons, self._locks, journals)
 
     async def is_merged(self, task_id: str, into: str | None) -> bool:
         return await self._merger(self._markers.require(task_id)).is_merged(into)

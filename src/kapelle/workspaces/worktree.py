@@ -14,6 +14,7 @@ from kapelle.workspaces.content import files_place
 from kapelle.workspaces.discovery import Checkout, find_checkout, linked_gitdir, read_pointer
 from kapelle.workspaces.files import copy_into, link_into, relative_parts
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git
+from kapelle.workspaces.identity import inode_of, is_real_directory
 from kapelle.workspaces.marker import Marker, Markers
 from kapelle.workspaces.names import branch_of
 from kapelle.workspaces.refs import (
@@ -49,9 +50,7 @@ async def create_worktree(
     if marker is not None and marker.present:
         markers.fulfilled(order.task_id)
         return marker.as_workspace(await _progress(git, marker))
-    common_dir = markers.intended(order.task_id)
-    if common_dir is not None or marker is not None:
-        await clear_half_made(markers, order.task_id, common_dir or _common_dir(marker))
+    await _make_room(markers, order.task_id, marker)
     if os.path.lexists(markers.worktree(order.task_id)):
         raise WorkspaceError(
             f"{markers.worktree(order.task_id)} exists and was not made by Kapelle.",
@@ -62,6 +61,21 @@ async def create_worktree(
         # The branch was kept when the worktree was removed, and so is the base to compare with.
         plan = replace(plan, base=marker.base, base_commit=marker.base_commit)
     return await _make(git, skeletons, markers, plan, order, afresh=marker is None)
+
+
+async def _make_room(markers: Markers, task_id: str, marker: Marker | None) -> None:
+    """Clear away what was half-made, and the entry in git of a worktree that somebody deleted."""
+    path = markers.worktree(task_id)
+    common_dir = markers.intended(task_id)
+    if marker is not None and not marker.removed:
+        if os.path.lexists(path):
+            marker.require_present()
+        # From here on, whatever comes to be at the path is half-made.
+        markers.write(replace(marker, removed=True))
+    if common_dir is not None:
+        await clear_half_made(markers, task_id, common_dir)
+    elif marker is not None and not os.path.lexists(path):
+        await clear_half_made(markers, task_id, Path(marker.common_dir))
 
 
 async def base_of(git: Git, checkout: Checkout, base: str | None) -> Resolved:
@@ -92,8 +106,10 @@ async def clear_half_made(markers: Markers, task_id: str, common_dir: Path) -> N
 
 
 def _clear(path: Path, common_dir: Path) -> None:
-    if os.path.lexists(path):
+    if is_real_directory(path):
         shutil.rmtree(path)
+    elif os.path.lexists(path):
+        raise WorkspaceError(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
     # git appends a number to the name when it is taken.
     for admin in (common_dir / "worktrees").glob(f"{path.name}*"):
         suffix = admin.name.removeprefix(path.name)
@@ -104,11 +120,6 @@ def _clear(path: Path, common_dir: Path) -> None:
 def _belongs_to(admin: Path, path: Path) -> bool:
     target = read_pointer(admin / "gitdir")
     return not target or Path(target) == path / ".git"
-
-
-def _common_dir(marker: Marker | None) -> Path:
-    assert marker is not None
-    return Path(marker.common_dir)
 
 
 async def _progress(git: Git, marker: Marker) -> str | None:
@@ -154,7 +165,7 @@ async def _make(
     gitdir = linked_gitdir(Path(plan.path) / ".git")
     if gitdir is None or gitdir.parent.parent != Path(plan.common_dir):
         raise WorkspaceError(f"git did not link {plan.path} to {plan.common_dir}.")
-    marker = replace(plan, gitdir=str(gitdir))
+    marker = replace(plan, gitdir=str(gitdir), inode=inode_of(Path(plan.path)))
     reading = await skeletons.reading(marker.lender)
     files = files_place(reading, marker.work_tree, marker.work_tree.index)
     await git.run(files, "read-tree", "--reset", "-u", start, timeout_s=CONTENT_TIMEOUT_S)

@@ -29,7 +29,7 @@ async def main():
 asyncio.run(main())
 """
 
-_MERGE = """
+MERGE = """
 import asyncio, sys
 from pathlib import Path
 from kapelle.workspaces import Workspaces
@@ -111,7 +111,7 @@ async def test_killed_while_merging(box: Sandbox) -> None:
             box.write(f"many/f{other}", f"{number}\n" * 50, path)
         box.write(f"new{number}", "n", path)
         await box.workspaces.commit(task_id, "work")
-        await kill_during(_MERGE, box, task_id, chance.uniform(0, 0.12))
+        await kill_during(MERGE, box, task_id, chance.uniform(0, 0.12))
         survivor = Workspaces(box.home, "K", "k@localhost")
         await survivor.merge(task_id, None, "m")
         assert await survivor.is_merged(task_id, "main")
@@ -152,7 +152,7 @@ async def test_killed_at_each_step_of_create(box: Sandbox, step: str, when: str)
 )
 async def test_killed_at_each_step_of_merge(box: Sandbox, step: str, when: str) -> None:
     await _work(box)
-    await kill_at(_MERGE, box, "task_1", step, when)
+    await kill_at(MERGE, box, "task_1", step, when)
     await box.workspaces.merge("task_1", None, "m")
     assert await box.workspaces.is_merged("task_1", "main")
     assert _state(box) == ("", "new a", "new b", False)
@@ -160,7 +160,7 @@ async def test_killed_at_each_step_of_merge(box: Sandbox, step: str, when: str) 
 
 async def test_a_half_written_checkout_is_completed(box: Sandbox) -> None:
     await _work(box)
-    await kill_at(_MERGE, box, "task_1", "read-tree -m -u", "after")
+    await kill_at(MERGE, box, "task_1", "read-tree -m -u", "after")
     box.write("a.txt", "one\n")
     (box.repo / "new.txt").unlink()
     box.write("src/deep/c.txt", "an edit of the user elsewhere\n")
@@ -171,7 +171,7 @@ async def test_a_half_written_checkout_is_completed(box: Sandbox) -> None:
 
 async def test_a_half_written_checkout_with_foreign_edits_is_left_alone(box: Sandbox) -> None:
     await _work(box)
-    await kill_at(_MERGE, box, "task_1", "read-tree -m -u", "after")
+    await kill_at(MERGE, box, "task_1", "read-tree -m -u", "after")
     box.write("a.txt", "an edit of the user\n")
     with pytest.raises(Conflict, match=r"a\.txt changed since") as refused:
         await box.workspaces.merge("task_1", None, "m")

@@ -7,7 +7,7 @@ import pytest
 
 from kapelle.domain.errors import InvalidInput, WorkspaceError
 from kapelle.domain.specs import WorkspaceKind
-from kapelle.workspaces import Workspaces, working_directory
+from kapelle.workspaces import Workspaces, is_git_directory, working_directory
 
 from .sandbox import Sandbox
 
@@ -217,3 +217,24 @@ async def test_line_ending_settings_are_respected(box: Sandbox) -> None:
     assert (path / "a.txt").read_bytes() == b"one\r\n"
     assert await box.workspaces.changed("task_1") is False
     assert await box.workspaces.commit("task_1", "nothing") is None
+
+
+async def test_a_base_can_be_checked_beforehand(box: Sandbox) -> None:
+    box.git("tag", "v1")
+    for base in ("main", "v1", "HEAD", box.commit_of("main")):
+        await box.workspaces.check_base(box.repo / "src", base)
+    for base in ("no-such-branch", "", "-x", "a\0b"):
+        with pytest.raises(InvalidInput):
+            await box.workspaces.check_base(box.repo, base)
+    await box.workspaces.check_base(box.root, "no-such-branch")
+    assert box.refs("refs/heads/kapelle/") == []
+
+
+def test_directories_of_git_itself_are_known(box: Sandbox) -> None:
+    bare = box.root / "bare.git"
+    box.git("clone", "-q", "--bare", str(box.repo), str(bare))
+    box.git("worktree", "add", "-q", str(bare / "work"), "main", cwd=bare)
+    for inside in (bare, bare / "refs", box.repo / ".git", box.repo / ".git/objects/info"):
+        assert is_git_directory(inside)
+    for outside in (box.root, box.repo, box.repo / "src", bare / "work", box.root / "missing"):
+        assert not is_git_directory(outside)

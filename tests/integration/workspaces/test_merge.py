@@ -223,3 +223,19 @@ async def test_merged_from_a_subdirectory_and_after_removal(box: Sandbox) -> Non
     await box.workspaces.remove("task_1")
     await box.workspaces.merge("task_1", None, "m")
     assert (box.repo / "src/new.txt").exists()
+
+
+async def test_commits_that_nobody_verified_are_not_merged(box: Sandbox) -> None:
+    verified = await work(box)
+    path = box.home / "worktrees/task_1"
+    box.write("late.txt", "l", path)
+    late = box.save("after the checks", path)
+    main = box.commit_of("main")
+    with pytest.raises(Conflict, match="kapelle/task_1 holds commits that were not") as refused:
+        await box.workspaces.merge("task_1", None, "m", expected=verified)
+    for advice in ("kapelle merge --force", "kapelle resume"):
+        assert advice in (refused.value.hint or "")
+    assert box.commit_of("main") == main
+    merge = await box.workspaces.merge("task_1", None, "m", expected=late)
+    assert box.commit_of("main") == merge.commit
+    assert (await box.workspaces.merge("task_1", None, "m", expected=late)).already

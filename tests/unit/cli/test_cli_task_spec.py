@@ -85,3 +85,17 @@ def test_several_attempts_mean_to_retry() -> None:
     assert retry_spec(None, None, None) is None
     assert retry_spec(None, 2, None) == {"policy": "same", "max_attempts": 2}
     assert retry_spec("none", None, None) == {"policy": "none"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--after", ""], ["--after", "a,,b"], ["--tag", ""], ["--continue-from", ""]],
+)
+def test_an_empty_id_or_tag_is_refused(options: list[str]) -> None:
+    with pytest.raises(InvalidInput, match="is empty"):
+        spec_of("do it", *options)
+
+
+def test_two_kinds_of_workspace_exclude_each_other() -> None:
+    with pytest.raises(InvalidInput, match="exclude each other"):
+        spec_of("do it", "--in-place", "--worktree")

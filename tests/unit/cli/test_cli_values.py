@@ -80,4 +80,10 @@ def test_what_is_no_pair(entry: str) -> None:
 
 
 def test_lists_by_comma_and_by_repetition() -> None:
-    assert listed(["a,b", "c", " b ", ""]) == ["a", "b", "c"]
+    assert listed(["a,b", "c", " b "], "--tag") == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("entry", ["", " ", "a,,b", "a,"])
+def test_an_empty_value_in_a_list_is_refused(entry: str) -> None:
+    with pytest.raises(InvalidInput, match="--after is empty"):
+        listed(["x", entry], "--after")

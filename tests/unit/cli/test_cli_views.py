@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,3 +131,22 @@ def test_durations_for_people(seconds: float, text: str) -> None:
 )
 def test_sizes_for_people(count: int, text: str) -> None:
     assert size(count) == text
+
+
+def test_an_archived_task_says_so_and_names_no_removed_worktree(tmp_path: Path) -> None:
+    gone = {**TASK["workspace"], "path": str(tmp_path / "gone")}
+    task = {**TASK, "archived_at": "2026-01-02T00:00:00Z", "workspace": gone}
+    text = "\n".join(describe(task))
+    assert "failed, archived" in text
+    assert "workspace  removed" in text
+    assert "kapelle archive" not in text
+    assert "kapelle retry" not in text
+
+
+def test_an_attempt_that_asked_did_not_fail() -> None:
+    ended = {"kind": "exited", "code": 0, "signal": None}
+    asked = {**TASK["attempts"][0], "reason": "It asks: which one?", "exit": ended}
+    lines = [line for line in describe({**TASK, "attempts": [asked]}) if "attempt 1" in line]
+    assert "asked" in lines[0]
+    assert "failed" not in lines[0]
+    assert "exit code" not in lines[0]

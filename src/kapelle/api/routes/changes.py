@@ -1,6 +1,6 @@
 """What a task changed, and merging it."""
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Response
 from pydantic import BaseModel, ConfigDict
 
 from kapelle.api.access import UseCases, own_task_only, owner_only
@@ -20,6 +20,17 @@ class MergeBody(BaseModel):
 async def diff(task_id: str, service: UseCases) -> DiffView:
     """Everything that changed in the task's worktree since it began."""
     return await service.changes.diff(task_id)
+
+
+@router.get(
+    "/patch",
+    dependencies=[Depends(own_task_only)],
+    response_class=Response,
+    responses={200: {"content": {"text/x-diff": {}}, "description": "A patch for git apply"}},
+)
+async def patch(task_id: str, service: UseCases) -> Response:
+    """The diff alone, byte for byte."""
+    return Response(await service.changes.patch(task_id), media_type="text/x-diff")
 
 
 @router.post("/merge", dependencies=[Depends(owner_only)])

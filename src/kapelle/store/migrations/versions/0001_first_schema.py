@@ -58,6 +58,7 @@ def upgrade() -> None:
         sa.Column("workspace_branch", sa.Text(), nullable=True),
         sa.Column("workspace_base", sa.Text(), nullable=True),
         sa.Column("workspace_base_commit", sa.Text(), nullable=True),
+        sa.Column("starting_tree", sa.Text(), nullable=True),
         sa.Column("workspace_commit", sa.Text(), nullable=True),
         sa.Column("created_at", sa.BigInteger(), nullable=False),
         sa.Column("started_at", sa.BigInteger(), nullable=True),

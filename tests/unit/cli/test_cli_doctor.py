@@ -1,0 +1,59 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from kapelle.cli.daemon_health import daemon, database
+from kapelle.cli.examinations import _disk, configuration
+from kapelle.home import Home
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KAPELLE_HOME", str(tmp_path))
+    monkeypatch.delenv("KAPELLE_URL", raising=False)
+    return Home(tmp_path)
+
+
+def test_a_file_that_is_no_database_is_broken(home: Home) -> None:
+    assert list(database(home)) == []
+    home.database.write_bytes(b"garbage")
+    [finding] = database(home)
+    assert finding.state == "broken"
+    assert "damaged" in finding.text
+
+
+def test_why_the_last_daemon_gave_up_is_told(home: Home) -> None:
+    home.database.write_bytes(b"")
+    said = "2026-01-01 00:00:00,000 INFO x\nkapelle: The database x is damaged: y\nPage 7: z.\n"
+    home.log.write_text(said, encoding="utf-8")
+    [finding] = daemon(home)
+    assert finding.state == "broken"
+    assert "The database x is damaged: y Page 7: z." in finding.text
+
+
+def test_a_failure_that_may_be_mended_is_only_a_warning(home: Home) -> None:
+    home.log.write_text("kapelle: config.toml is wrong.\n", encoding="utf-8")
+    os.utime(home.log, (1, 1))
+    home.config.write_text("", encoding="utf-8")
+    assert [finding.state for finding in daemon(home)] == ["warning"]
+
+
+def test_a_daemon_that_stopped_in_order_is_no_news(home: Home) -> None:
+    home.log.write_text("2026-01-01 00:00:00,000 INFO kapelle stopped\n", encoding="utf-8")
+    assert [finding.state for finding in daemon(home)] == ["ok"]
+
+
+def test_a_broken_config_is_to_be_edited(home: Home) -> None:
+    home.config.write_text("a = = 1\n", encoding="utf-8")
+    [finding] = configuration(home)
+    assert "line 1" in finding.text
+    assert finding.hint == f"Edit {home.config}."
+
+
+def test_a_full_disk_is_never_fine(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kapelle.cli.examinations._limit", lambda *_: 0)
+    usage = type("Usage", (), {"free": 5_000_000})
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
+    assert _disk(home, home.root).state == "warning"
