@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.door import OPEN, Door, every_route, open_door
 
-READABLE = {"", "/output", "/transcript", "/diff"}
+READABLE = {"", "/output", "/transcript", "/diff", "/patch"}
 HANG = '[[do]]\nsay = "here"\n[[do]]\nhang = true'
 
 
@@ -39,7 +39,7 @@ def test_a_running_attempt_reads_its_own_task_and_nothing_else(
         answer = door.ask(method, path, [token])
         if (method, path) in readable:
             # Work in place has no diff, which is a matter of the task and not of the token.
-            assert answer.status == (409 if path.endswith("/diff") else 200), path
+            assert answer.status == (409 if path.endswith(("/diff", "/patch")) else 200), path
         elif (method, path) not in OPEN:
             assert (answer.status, answer.code) == (403, "forbidden"), (method, path)
     door.instance.post(f"/tasks/{task_id}/cancel")

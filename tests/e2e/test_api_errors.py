@@ -111,7 +111,6 @@ QUERIES = [
     f"{TASKS}?cursor=%00",
     f"{TASKS}?cursor=x",
     f"{TASKS}?tag=%00",
-    f"{TASKS}?project=",
     f"{TASKS}?archived=perhaps",
     f"{TASKS}/task_0/wait?timeout_s=nan",
     f"{TASKS}/task_0/wait?timeout_s=inf",
