@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check fix bench chaos docs constraints clean
+.PHONY: setup demo test test-agents check fix bench chaos docs constraints clean
 
 setup: $(READY)
 
@@ -19,6 +19,11 @@ demo: setup
 
 test: setup
 	$(BIN)/pytest
+
+# The real agents, at pinned versions, against a scripted model; one that cannot be had is skipped.
+test-agents: setup
+	-$(BIN)/python -m tests.agents.install
+	$(BIN)/pytest tests/agents/real --timeout=600 -v $(ARGS)
 
 check: setup
 	$(BIN)/ruff check .

@@ -26,6 +26,7 @@ from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, write_private
 from kapelle.runner.runner import Runner
 from kapelle.service import Service
+from kapelle.service.agents import Agents
 from kapelle.service.changes import Changes
 from kapelle.service.history import History
 from kapelle.service.instance import Instance, Stopping
@@ -33,10 +34,12 @@ from kapelle.service.logins import Logins
 from kapelle.service.output import Output
 from kapelle.service.tasks import Tasks
 from kapelle.service.transcript import Transcripts
+from kapelle.service.usage import Usages
 from kapelle.settings import Settings, load
 from kapelle.store import backup, events
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
+from kapelle.vault import Vault
 from kapelle.workspaces import Workspaces
 
 _log = logging.getLogger("kapelle")
@@ -134,6 +137,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         workspaces=Workspaces(home.root, settings.git.author_name, settings.git.author_email),
         environ=dict(os.environ),
         secret=token,
+        vault=Vault(home),
         url=f"http://{shown}:{port}",
     )
     await stage.runner.start()
@@ -149,6 +153,8 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         History(stage),
         Instance(stage, conductor, stopping),
         Logins(),
+        Agents(stage),
+        usage=Usages(stage),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)

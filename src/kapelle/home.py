@@ -65,6 +65,11 @@ class Home:
         return self.root / "attempts"
 
     @property
+    def checks(self) -> Path:
+        """Run directories of agents that are tried out, which no attempt owns."""
+        return self.root / "checks"
+
+    @property
     def worktrees(self) -> Path:
         return self.root / "worktrees"
 
@@ -79,6 +84,11 @@ class Home:
     @property
     def secrets(self) -> Path:
         return self.root / "secrets"
+
+    @property
+    def credentials(self) -> Path:
+        """API keys that no keyring keeps."""
+        return self.root / "credentials.json"
 
     @property
     def config(self) -> Path:
@@ -103,6 +113,7 @@ class Home:
             self.root,
             self.backups,
             self.attempts,
+            self.checks,
             self.worktrees,
             self.runner,
             self.git,

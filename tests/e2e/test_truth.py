@@ -191,7 +191,10 @@ def test_no_reset_time_that_an_agent_states_upsets_the_daemon(
     task_id = kapelle.play(f"[[do]]\nprint = '{line}'\n[[do]]\nexit = 1", tmp_path)
     kapelle.wait_for_status(task_id, "waiting")
     time.sleep(2.5)
-    other = kapelle.play('[[do]]\nsay = "hi"', tmp_path)
+    config = tmp_path / ".kapelle" / "config.toml"
+    config.parent.mkdir()
+    config.write_text('[agents.other]\ntype = "rehearsal"\n', encoding="utf-8")
+    other = kapelle.play('[[do]]\nsay = "hi"', tmp_path, agent="other")
     assert kapelle.wait(other)["status"] == "completed"
     assert len(kapelle.task(task_id)["attempts"]) <= 3
     kapelle.post(f"/tasks/{task_id}/cancel")

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from kapelle.agents.base import AgentRequest, Summary, Verdict
+from kapelle.agents.failures import classify
 from kapelle.agents.player import STEPS
 from kapelle.agents.rehearsal import RehearsalAgent
 from kapelle.agents.summary import summarise
+from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit, Usage
 from kapelle.settings import AgentSettings
 
@@ -72,15 +74,18 @@ def test_every_example_does_what_the_page_says(
     if outcome == "hangs":
         assert_hangs(part)
         return
-    verdict, _, _ = part.play()
+    verdict, summary, _ = part.play()
     match outcome.split():
         case ["success"]:
             assert verdict.success
         case ["failure"]:
             assert not verdict.success
-            assert verdict.waiting_for is None
-        case ["waiting", "for", what]:
-            assert verdict.waiting_for == what
+            assert verdict.question is None
+        case ["waiting", "for", "input"]:
+            assert verdict.question
+        case ["waiting", "for", "rate_limit"]:
+            failure = classify(summary, Exit(kind="exited", code=part.code or 0), "")
+            assert failure.kind is FailureClass.RATE_LIMIT
         case ["killed", "by", name]:
             assert part.code == -signal.Signals[name]
         case _:
@@ -233,9 +238,10 @@ def test_a_resumed_part_keeps_its_session(tmp_path: Path) -> None:
 
 
 def test_a_rate_limit_says_when_it_ends(tmp_path: Path) -> None:
-    verdict, _, _ = Part(tmp_path, fenced("[[do]]\nrate_limit = {reset_in_s = 30}")).play()
-    assert verdict.retry_at
-    assert 25 < verdict.retry_at.timestamp() - time.time() < 31
+    _, summary, _ = Part(tmp_path, fenced("[[do]]\nrate_limit = {reset_in_s = 30}")).play()
+    failure = classify(summary, Exit(kind="exited", code=1), "")
+    assert failure.retry_at
+    assert 25 < failure.retry_at.timestamp() - time.time() < 31
 
 
 def test_a_detached_child_outlives_the_part(tmp_path: Path) -> None:

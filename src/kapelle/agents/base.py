@@ -6,24 +6,47 @@ command to run, what a line of output means, and what the end of the process mea
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypedDict
 
+from kapelle.domain.failures import Failure
+from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit, Usage
 from kapelle.settings import AgentSettings
 
 EventKind = Literal[
-    "text",  # text: what the agent said
+    "text",  # text: what the agent said, data: {"delta": true} for a piece of a longer text
     "tool_call",  # name: the tool, data: its input
     "tool_result",  # name: the tool, text: its output
-    "usage",  # data: fields of Usage; "total": true when it replaces what was counted before
+    "usage",  # data: see UsageData
     "session",  # text: the id to resume by
+    "model",  # text: the model that really answers
+    "plan",  # text: what it intends to do, as lines
     "result",  # text: the final answer, data: {"is_error": bool}
-    "error",  # text: the message, name: its class ("rate_limit", …), data: {"retry_at": ISO time}
+    "error",  # text: the message, name: a FailureClass if the agent says so much, data: ErrorData
+    "notice",  # text: what goes wrong without ending the run, such as a retry; name, data: as error
     "question",  # text: what a person is asked
     "stderr",  # text
 ]
+
+
+class UsageData(TypedDict, total=False):
+    """What was used; input_tokens includes cached_tokens, and a turn is one answer of a model."""
+
+    input_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    turns: int
+    cost_usd: float
+    total: bool  # it replaces the fields counted so far in this run instead of adding to them
+    of_session: list[str]  # fields that count the whole session, earlier attempts included
+    id: str  # one with the id of the last replaces it: streams repeat themselves
+
+
+class ErrorData(TypedDict, total=False):
+    status: int  # of HTTP
+    type: str  # the provider's own name of the error
+    retry_at: str  # ISO time
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +70,23 @@ class Capabilities:
     resume: bool = False
     fork: bool = False
     model: bool = False
-    max_turns: bool = False
-    budget: bool = False
+    max_turns: bool = False  # by its own option; where it has none Kapelle counts and stops it
+    budget: bool = False  # likewise
     system_prompt: bool = False
     mcp: bool = False
+    hooks: bool = False
+    acp: bool = False  # whether its program also speaks the Agent Client Protocol
+    usage: bool = False
+    cost: bool = False  # whether it reports money itself; else the price table tells
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where a credential may come from: variables first, then what is stored, then a login."""
+
+    variables: tuple[str, ...] = ()  # that may hold it; a stored one is given as the first
+    login_files: tuple[str, ...] = ()  # what the program's own login leaves behind, ~ for home
+    needed: bool = True  # whether nothing works without one
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +100,29 @@ class AgentRequest:
     system_prompt: str | None = None
     model: str | None = None
     session_id: str | None = None
+    fork: bool = False  # of the session: go on from a copy of it
     attempt_number: int = 1
+    max_turns: int | None = None
+    budget_usd: float | None = None  # what is left of it
+    mcp_servers: Mapping[str, McpServer] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)  # what its process will find
+    credential: str | None = None  # a stored API key, when the environment has none
+    answer: str | None = None  # what a person replied to its question
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """The process to start; stdin None means /dev/null."""
+    """The process to start; stdin None means /dev/null.
+
+    files are written, private, beside prompt_file before the start. side_log is a glob pattern of a
+    file in which the agent notes its usage while it works; {session} in it is the session's id.
+    """
 
     argv: list[str]
     env: dict[str, str]
     stdin: bytes | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    side_log: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +132,9 @@ class Summary:
     result: str | None = None
     is_error: bool = False
     session_id: str | None = None
+    model: str | None = None
     usage: Usage | None = None
+    of_session: frozenset[str] = frozenset()  # fields of usage that count the whole session
     error: AgentEvent | None = None
     question: str | None = None
     tail: str = ""
@@ -97,8 +148,8 @@ class Verdict:
     reason: str | None = None
     result: str | None = None
     claimed: Literal["success", "failure"] | None = None
-    waiting_for: Literal["input", "rate_limit"] | None = None
-    retry_at: datetime | None = None
+    question: str | None = None
+    failure: Failure | None = None
 
 
 class Agent(Protocol):
@@ -114,8 +165,20 @@ class Agent(Protocol):
     def capabilities(self) -> Capabilities: ...
 
     @property
+    def access(self) -> Access:
+        """How it proves to its provider who it is."""
+
+    @property
+    def tested(self) -> str | None:
+        """The version of its program that the adapter was tried with."""
+
+    @property
     def passes(self) -> tuple[str, ...]:
         """Environment names, or prefixes ending in *, that it needs from the user's environment."""
+
+    @property
+    def drops(self) -> tuple[str, ...]:
+        """Names or prefixes it must never see, such as the marks of a session around the daemon."""
 
     @property
     def reads_whole_output(self) -> bool:

@@ -3,26 +3,37 @@
 import os
 import re
 import shutil
+import sys
 from pathlib import Path
 
-from kapelle.agents.base import AgentEvent, AgentRequest, Capabilities, Command, Summary, Verdict
-from kapelle.agents.endings import failure, how_it_ended
-from kapelle.agents.events import judge_events, parse_event
+from kapelle.agents.base import (
+    Access,
+    AgentEvent,
+    AgentRequest,
+    Capabilities,
+    Command,
+    Summary,
+    Verdict,
+)
+from kapelle.agents.command_json import json_events, judge_json
+from kapelle.agents.endings import failure, how_it_ended, judge_report
+from kapelle.agents.events import parse_event
+from kapelle.agents.program import LONGEST_ARGUMENT
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
 
-# Linux takes 128 KiB in one argument.
-LONGEST_ARGUMENT = 100_000
-
-_PLACEHOLDER = re.compile(r"\{(prompt|system|combined|model|workspace|prompt_file)\}")
+_PLACEHOLDER = re.compile(r"\{(prompt|system|combined|model|workspace|prompt_file|session)\}")
 _CARRIES_PROMPT = frozenset({"prompt", "combined", "prompt_file"})
 
 
 class CommandAgent:
     """Runs settings.command, placeholders filled in; the prompt goes to stdin if none takes it."""
 
+    access = Access(needed=False)
+    tested: str | None = None
     passes: tuple[str, ...] = ()
+    drops: tuple[str, ...] = ()
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
         self.name = name
@@ -32,14 +43,19 @@ class CommandAgent:
     def capabilities(self) -> Capabilities:
         used = _placeholders(self.settings.command)
         by_stdin = not used & _CARRIES_PROMPT
+        output, read = self.settings.output, self.settings.read
+        by_events, by_json = output == "events", output == "json"
         return Capabilities(
+            resume="session" in used and (by_events or (by_json and bool(read.session))),
             model="model" in used,
             system_prompt=by_stdin or bool(used & {"system", "combined"}),
+            usage=by_events or (by_json and bool(read.input_tokens or read.output_tokens)),
+            cost=by_events or (by_json and bool(read.cost_usd)),
         )
 
     @property
     def reads_whole_output(self) -> bool:
-        return self.settings.output == "events"
+        return self.settings.output != "text"
 
     def installed(self) -> str | None:
         template = self.settings.command
@@ -56,6 +72,8 @@ class CommandAgent:
         values = _values(request)
         argv = _filled(template, values) + request.settings.extra_args
         self._check(argv, request)
+        if request.settings.output == "json":
+            argv = self._in_json_lines(argv, request.settings)
         used = _placeholders(template)
         stdin = None
         if not used & _CARRIES_PROMPT:
@@ -63,19 +81,34 @@ class CommandAgent:
         return Command(argv, dict(request.settings.env), stdin)
 
     def parse(self, line: str) -> list[AgentEvent]:
-        if self.reads_whole_output:
-            return parse_event(line)
-        return [AgentEvent("text", text=line.rstrip("\r\n"))]
+        match self.settings.output:
+            case "events":
+                return parse_event(line)
+            case "json":
+                return json_events(line, self.settings.read)
+            case "text":
+                return [AgentEvent("text", text=line.rstrip("\r\n"))]
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
-        if self.reads_whole_output:
-            return judge_events(summary, exit, tail)
+        if self.settings.output == "events":
+            return judge_report(summary, exit, tail)
+        if self.settings.output == "json":
+            return judge_json(summary, exit, tail, self.settings.read)
         if exit.kind != "exited":
             return failure(how_it_ended(exit, tail), None, None)
         result = summary.tail.strip() or None
         if exit.code != 0:
             return failure(how_it_ended(exit, tail), result, "failure")
         return Verdict(True, result=result, claimed="success")
+
+    def _in_json_lines(self, argv: list[str], settings: AgentSettings) -> list[str]:
+        """The command behind the bridge that puts each document of its output on one line."""
+        if not settings.read.text and not settings.read.result:
+            raise AgentMisconfigured(
+                f"The agent {self.name} prints JSON, and nothing says where its answer is in it.",
+                hint=f"kapelle config set agents.{self.name}.read.result path.of.the.answer",
+            )
+        return [sys.executable, "-I", "-m", "kapelle.agents.bridges.json_lines", *argv]
 
     def _check(self, argv: list[str], request: AgentRequest) -> None:
         key = f"agents.{self.name}.command"
@@ -105,6 +138,7 @@ def _values(request: AgentRequest) -> dict[str, str]:
         "model": request.model or request.settings.model or "",
         "workspace": str(request.workspace),
         "prompt_file": str(request.prompt_file),
+        "session": request.session_id or "",
     }
 
 

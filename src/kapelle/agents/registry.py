@@ -1,64 +1,60 @@
 """Finds agents by name: adapters come from the entry-point group kapelle.agents, built-ins too."""
 
-import shutil
+import difflib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from typing import cast
 
-from kapelle.agents.base import Agent, Capabilities
-from kapelle.domain.errors import AgentMisconfigured, AgentNotFound
+from kapelle.agents.base import Agent, AgentRequest, Capabilities
+from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, KapelleError
 from kapelle.settings import AgentSettings, Settings
 
 GROUP = "kapelle.agents"
+REHEARSAL = "rehearsal"
 
-_TEMPLATE = "command"
-
-# Headless calls that need no adapter, for the advice given when nothing is configured.
-WELL_KNOWN = {
-    "claude": '["claude", "-p", "{prompt}", "--permission-mode", "acceptEdits"]',
-    "codex": '["codex", "exec", "--skip-git-repo-check", "-s", "workspace-write", "{prompt}"]',
-    "gemini": '["gemini", "-p", "{prompt}", "--approval-mode", "yolo"]',
-    "opencode": '["opencode", "run", "{prompt}"]',
-    "aider": '["aider", "--yes-always", "--message-file", "{prompt_file}"]',
-    "qwen": '["qwen", "{prompt}", "--yolo"]',
-    "copilot": '["copilot", "-p", "{prompt}", "--allow-all-tools", "--allow-all-paths"]',
-}
+_TEMPLATE, _ACP = "command", "acp"
+# Adapters that are an agent only once somebody has said of which command or model.
+_NEED_SETTINGS = frozenset({_TEMPLATE, _ACP, "anthropic", "openai"})
 
 Adapter = Callable[[str, AgentSettings], Agent]
 
 
 @dataclass(frozen=True, slots=True)
 class AgentInfo:
-    """An agent that may be named in a task; problem says why it cannot be used at all."""
+    """An agent that may be named in a task; problem says why it cannot be used as it is.
+
+    agent is None where there is not even an adapter for it.
+    """
 
     name: str
     type: str
-    installed: str | None
-    capabilities: Capabilities
     is_default: bool
+    agent: Agent | None = None
+    installed: str | None = None
     problem: str | None = None
+    hint: str | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.agent.capabilities if self.agent else Capabilities()
 
 
 def get(name: str, settings: Settings) -> Agent:
     """The agent of this name, set up; raises AgentNotFound or AgentMisconfigured."""
-    kind = _type_of(name, settings)
+    kind = type_of(name, settings)
     return _adapter(name, kind)(name, settings.agents.get(name, AgentSettings()))
 
 
 def resolve_default(settings: Settings) -> str:
     """The agent of a task that names none; raises AgentNotFound when none is chosen."""
     if settings.default_agent:
-        _type_of(settings.default_agent, settings)
+        type_of(settings.default_agent, settings)
         return settings.default_agent
-    if settings.agents:
-        names = ", ".join(sorted(settings.agents))
-        raise AgentNotFound(
-            f"No agent was named and no default is set; configured are: {names}.",
-            hint=f"kapelle config set default_agent {min(settings.agents)}",
-        )
-    raise AgentNotFound("No agent was named and no default is set.", hint=_how_to_start())
+    raise AgentNotFound("No agent was named and no default is set.", hint=_how_to_start(settings))
 
 
 def available(settings: Settings) -> list[AgentInfo]:
@@ -66,30 +62,63 @@ def available(settings: Settings) -> list[AgentInfo]:
     return [_info(name, settings) for name in _names(settings)]
 
 
-def _info(name: str, settings: Settings) -> AgentInfo:
-    kind, is_default = name, name == settings.default_agent
-    try:
-        kind = _type_of(name, settings)
-        agent = get(name, settings)
-    except (AgentNotFound, AgentMisconfigured) as error:
-        return AgentInfo(name, kind, None, Capabilities(), is_default, error.message)
-    return AgentInfo(name, kind, agent.installed(), agent.capabilities, is_default)
+def describe(name: str, settings: Settings) -> AgentInfo:
+    """What is known about one agent; raises AgentNotFound when there is none of this name."""
+    type_of(name, settings)
+    return _info(name, settings)
 
 
-def _type_of(name: str, settings: Settings) -> str:
+def type_of(name: str, settings: Settings) -> str:
+    """The adapter that an agent has; raises AgentNotFound when there is no such agent."""
     entry = settings.agents.get(name)
     if entry and entry.type:
         return entry.type
     # A command makes a template even under an adapter's name, so that adapters added later
-    # do not change what an existing configuration means.
-    if entry and entry.command:
+    # do not change what an existing configuration means; acp itself runs the command it is given.
+    if entry and entry.command and name != _ACP:
         return _TEMPLATE
     if name in _adapters():
         return name
-    known = ", ".join(_names(settings))
-    raise AgentNotFound(
-        f"There is no agent {name!r}; known are: {known}.", hint=_how_to_set_up(name, settings)
+    raise _not_found(name, settings)
+
+
+def _not_found(name: str, settings: Settings) -> AgentNotFound:
+    names = _names(settings)
+    near = difflib.get_close_matches(name.lower(), names, 1, 0.6)
+    if near:
+        return AgentNotFound(
+            f"There is no agent {name!r}; did you mean {near[0]}?",
+            hint="`kapelle agents` lists them.",
+        )
+    own = f"""kapelle config set agents.{name}.command '["{name}", "{{prompt}}"]'"""
+    return AgentNotFound(
+        f"There is no agent {name!r}; known are: {', '.join(names)}.",
+        hint=f"Any other program becomes one by its command: {own}",
     )
+
+
+def _info(name: str, settings: Settings) -> AgentInfo:
+    kind, is_default = name, name == settings.default_agent
+    agent = installed = problem = hint = None
+    try:
+        kind = type_of(name, settings)
+        agent = get(name, settings)
+        installed = agent.installed()
+        _try_out(agent, installed)
+    except KapelleError as error:
+        problem, hint = error.message, error.hint
+    except Exception as error:
+        # Adapters may be anybody's, and one that is broken must not hide the others.
+        problem, hint = f"The adapter {kind!r} fails: {error!r}.", None
+    return AgentInfo(name, kind, is_default, agent, installed, problem, hint)
+
+
+def _try_out(agent: Agent, installed: str | None) -> None:
+    """Have a command made, which starts nothing; raises AgentMisconfigured when there is none."""
+    if installed and not os.path.isabs(installed):
+        return  # such a program is looked for in the workspace, which is not known yet
+    place = Path("/")
+    agent.command(AgentRequest("Hello", place, place / "prompt", agent.settings))
 
 
 def _adapter(name: str, kind: str) -> Adapter:
@@ -114,24 +143,18 @@ def _adapters() -> dict[str, EntryPoint]:
 
 
 def _names(settings: Settings) -> list[str]:
-    # The template adapter alone is no agent: it needs a command.
-    return sorted({*settings.agents, *_adapters()} - ({_TEMPLATE} - set(settings.agents)))
+    return sorted({*settings.agents, *(set(_adapters()) - _NEED_SETTINGS)})
 
 
-def _how_to_set_up(name: str, settings: Settings) -> str:
-    if name in WELL_KNOWN or settings.agents:
-        template = WELL_KNOWN.get(name, f'["{name}", "{{prompt}}"]')
-        return f"kapelle config set agents.{name}.command '{template}'"
-    return _how_to_start()
-
-
-def _how_to_start() -> str:
-    found = [name for name in WELL_KNOWN if shutil.which(name)]
-    if not found:
+def _how_to_start(settings: Settings) -> str:
+    found = [info.name for info in available(settings) if info.installed]
+    found = [name for name in found if name != REHEARSAL]
+    if found:
         return (
-            f"Install a coding agent (such as {', '.join(WELL_KNOWN)}), or set up any command: "
-            """kapelle config set agents.NAME.command '["mytool", "{prompt}"]'"""
+            f"Installed: {', '.join(found)}. To choose one: kapelle init,"
+            f" or: kapelle config set default_agent {found[0]}"
         )
-    lines = [f"kapelle config set agents.{name}.command '{WELL_KNOWN[name]}'" for name in found]
-    lines.append(f"kapelle config set default_agent {found[0]}")
-    return "On your PATH: " + ", ".join(found) + ". To use one:\n" + "\n".join(lines)
+    return (
+        "No coding agent is installed here. Install one, such as claude, codex or gemini, then:"
+        " kapelle init, or: kapelle config set default_agent claude"
+    )

@@ -4,8 +4,17 @@ import os
 import sys
 from pathlib import Path
 
-from kapelle.agents.base import AgentEvent, AgentRequest, Capabilities, Command, Summary, Verdict
-from kapelle.agents.events import judge_events, parse_event
+from kapelle.agents.base import (
+    Access,
+    AgentEvent,
+    AgentRequest,
+    Capabilities,
+    Command,
+    Summary,
+    Verdict,
+)
+from kapelle.agents.endings import judge_report
+from kapelle.agents.events import parse_event
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
 
@@ -15,8 +24,11 @@ PLAYER = Path(__file__).with_name("player.py")
 class RehearsalAgent:
     """Runs player.py, which follows a playbook instead of a model."""
 
-    capabilities = Capabilities(resume=True)
+    capabilities = Capabilities(resume=True, usage=True, cost=True)
+    access = Access(needed=False)
+    tested: str | None = None
     passes: tuple[str, ...] = ()
+    drops: tuple[str, ...] = ()
     reads_whole_output = True
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
@@ -44,4 +56,4 @@ class RehearsalAgent:
         return parse_event(line)
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
-        return judge_events(summary, exit, tail)
+        return judge_report(summary, exit, tail)

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kapelle.agents.base import Agent, AgentEvent, Summary
@@ -10,61 +11,137 @@ from kapelle.domain.task import Usage
 _LONGEST_RESULT = 100_000
 _LONGEST_MESSAGE = 10_000
 _TAIL = 10_000
-_TOKENS = ("input_tokens", "output_tokens", "cached_tokens", "turns")
+_LONGEST_NAME = 200
+_FIELDS: dict[str, type[int] | type[float]] = {
+    "input_tokens": int,
+    "output_tokens": int,
+    "cached_tokens": int,
+    "turns": int,
+    "cost_usd": float,
+}
 
 
 def summarise(agent: Agent, lines: Iterable[str]) -> Summary:
     """What an agent's whole output said; the last word counts."""
-    fold = _Fold()
+    fold = Fold()
     for line in lines:
         for event in agent.parse(line):
             fold.add(event)
     return fold.summary()
 
 
-class _Fold:
+def completed_by(told: Summary, side: Summary) -> Summary:
+    """What an output says, and where it is silent what the agent's side log does."""
+    if told.usage is None:
+        told = replace(told, usage=side.usage, of_session=side.of_session)
+    elif told.usage.turns == 0 and side.usage is not None:
+        told = replace(told, usage=told.usage.model_copy(update={"turns": side.usage.turns}))
+    session = told.session_id or side.session_id
+    return replace(told, model=told.model or side.model, session_id=session)
+
+
+class Fold:
+    """Takes an output event by event, and can tell at any moment what it comes to."""
+
     def __init__(self) -> None:
         self._result: str | None = None
         self._is_error = False
         self._session_id: str | None = None
-        self._usage: Usage | None = None
+        self._model: str | None = None
         self._error: AgentEvent | None = None
         self._question: str | None = None
+        self._said = ""
+        self._in_pieces = False
         self._tail = _Tail()
+        self.count = Count()
 
     def add(self, event: AgentEvent) -> None:
         match event.kind:
-            case "text" | "stderr":
+            case "text":
+                self._say(event.text, event.data.get("delta") is True)
+            case "stderr":
                 self._tail.add(event.text)
             case "usage":
-                self._usage = _counted(self._usage, event.data)
+                self.count.add(event.data)
             case "session":
                 self._session_id = event.text[:_LONGEST_MESSAGE] or self._session_id
+            case "model":
+                self._model = event.text[:_LONGEST_NAME] or self._model
             case "result":
-                self._result = event.text[:_LONGEST_RESULT]
+                # An agent may only say that it is done: its answer is what it said last.
+                self._result = event.text[:_LONGEST_RESULT] or self._said
                 self._is_error = event.data.get("is_error") is True
                 self._question = None
             case "error":
                 self._error = AgentEvent(
-                    "error", event.text[:_LONGEST_MESSAGE], event.name[:200], event.data
+                    "error", event.text[:_LONGEST_MESSAGE], event.name[:_LONGEST_NAME], event.data
                 )
             case "question":
                 self._question = event.text[:_LONGEST_MESSAGE]
                 self._result = None
                 self._is_error = False
-            case "tool_call" | "tool_result":
-                pass
+            case "tool_call" | "tool_result" | "plan" | "notice":
+                self._in_pieces = False
+
+    def _say(self, text: str, is_piece: bool) -> None:
+        """Take what was said, or one more piece of it."""
+        goes_on = is_piece and self._in_pieces
+        said = self._said + text if goes_on else text
+        self._said = said[:_LONGEST_RESULT] or self._said
+        self._tail.add(text, goes_on)
+        self._in_pieces = is_piece
+
+    @property
+    def session_id(self) -> str | None:
+        return self._session_id
 
     def summary(self) -> Summary:
         return Summary(
             result=self._result,
             is_error=self._is_error,
             session_id=self._session_id,
-            usage=self._usage,
+            model=self._model,
+            usage=self.count.usage(),
+            of_session=self.count.of_session,
             error=self._error,
             question=self._question,
             tail=self._tail.text(),
         )
+
+
+class Count:
+    """Adds up usage events."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, Any] = {}
+        self._last: dict[str, Any] = {}
+        self._last_id: object = None
+        self.of_session: frozenset[str] = frozenset()
+
+    def add(self, data: Mapping[str, Any]) -> None:
+        given = {key: _number(data[key], kind) for key, kind in _FIELDS.items() if key in data}
+        if data.get("total") is True:
+            self._settle()
+            self._sums |= given
+            of_session = data.get("of_session")
+            if isinstance(of_session, list):
+                self.of_session |= frozenset(of_session) & frozenset(given)
+            return
+        if data.get("id") is None or data.get("id") != self._last_id:
+            self._settle()
+        self._last, self._last_id = given, data.get("id")
+
+    def _settle(self) -> None:
+        """Take what was told last for certain: nothing with its id comes any more."""
+        for key, number in self._last.items():
+            self._sums[key] = self._sums.get(key, 0) + number
+        self._last, self._last_id = {}, None
+
+    def usage(self) -> Usage | None:
+        sums = dict(self._sums)
+        for key, number in self._last.items():
+            sums[key] = sums.get(key, 0) + number
+        return Usage(**sums) if sums else None
 
 
 class _Tail:
@@ -74,7 +151,11 @@ class _Tail:
         self._texts: deque[str] = deque()
         self._size = 0
 
-    def add(self, text: str) -> None:
+    def add(self, text: str, goes_on: bool = False) -> None:
+        if goes_on and self._texts:
+            last = self._texts.pop()
+            self._size -= len(last) + 1
+            text = last + text
         kept = text[-_TAIL:]
         self._texts.append(kept)
         self._size += len(kept) + 1
@@ -83,16 +164,6 @@ class _Tail:
 
     def text(self) -> str:
         return "\n".join(self._texts)[-_TAIL:]
-
-
-def _counted(before: Usage | None, data: Mapping[str, Any]) -> Usage:
-    tokens = {key: _number(data.get(key), int) for key in _TOKENS}
-    cost = _number(data.get("cost_usd"), float) if "cost_usd" in data else None
-    if before and data.get("total") is not True:
-        tokens = {key: count + getattr(before, key) for key, count in tokens.items()}
-        if before.cost_usd is not None:
-            cost = before.cost_usd + (cost or 0.0)
-    return Usage(**tokens, cost_usd=cost)
 
 
 def _number(value: object, kind: type[int] | type[float]) -> Any:

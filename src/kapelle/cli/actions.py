@@ -9,7 +9,8 @@ from kapelle.cli.client import Client, task_path
 from kapelle.cli.options import Json, TaskId, TaskIds
 from kapelle.cli.outcome import FINAL, Task
 from kapelle.cli.output import data, document, say
-from kapelle.cli.values import listed
+from kapelle.cli.run_options import Budget, MaxTurns
+from kapelle.cli.values import listed, optional_usd
 from kapelle.domain.errors import KapelleError
 
 
@@ -39,9 +40,11 @@ def archive(task_ids: TaskIds, as_json: Json = False) -> None:
         raise failure
 
 
-def retry(task_id: TaskId, as_json: Json = False) -> None:
+def retry(
+    task_id: TaskId, budget: Budget = None, max_turns: MaxTurns = None, as_json: Json = False
+) -> None:
     """Run an ended task once more from the beginning."""
-    _show_one(Client().post(task_path(task_id, "retry")), as_json)
+    _show_one(Client().post(task_path(task_id, "retry"), new_limits(budget, max_turns)), as_json)
 
 
 def resume(
@@ -49,10 +52,18 @@ def resume(
     message: Annotated[
         str | None, typer.Argument(help="An answer or advice for the agent.", show_default=False)
     ] = None,
+    budget: Budget = None,
+    max_turns: MaxTurns = None,
     as_json: Json = False,
 ) -> None:
     """Go on where a task's last attempt left off."""
-    _show_one(Client().post(task_path(task_id, "resume"), {"message": message}), as_json)
+    body = {"message": message, **new_limits(budget, max_turns)}
+    _show_one(Client().post(task_path(task_id, "resume"), body), as_json)
+
+
+def new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | None]:
+    """The limits of a task from now on, as the API takes them."""
+    return {"budget_usd": optional_usd(budget, "--budget"), "max_turns": max_turns}
 
 
 def requeue(task_id: TaskId, as_json: Json = False) -> None:

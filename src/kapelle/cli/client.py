@@ -53,6 +53,16 @@ class Client:
             raise
         return json.loads(answer) if answer.strip() else None
 
+    def put(self, path: str, body: Any, query: Query | None = None) -> Any:
+        """A write that may be sent again, because it leads to the same state."""
+        return json.loads(
+            self._persist("PUT", _target(path, query), _encoded(body), {}, TIMEOUT_S)[0]
+        )
+
+    def delete(self, path: str, query: Query | None = None) -> Any:
+        """A removal, which likewise may be sent again."""
+        return json.loads(self._persist("DELETE", _target(path, query), None, {}, TIMEOUT_S)[0])
+
     def create(self, path: str, body: Any) -> Any:
         """A write that may be sent again, because its key lets the daemon know it."""
         headers = {"Idempotency-Key": os.urandom(16).hex()}

@@ -20,6 +20,10 @@ COMMANDS = {
     "cancel": ("kapelle.cli.actions:cancel", "Stop tasks, with every process they started."),
     "retry": ("kapelle.cli.actions:retry", "Run an ended task once more from the beginning."),
     "resume": ("kapelle.cli.actions:resume", "Go on where a task's last attempt left off."),
+    "continue": (
+        "kapelle.cli.continue_:continue_",
+        "Follow up on a task that has ended or waits.",
+    ),
     "requeue": (
         "kapelle.cli.actions:requeue",
         "Put a task back into the queue; a running one is stopped first.",
@@ -30,10 +34,11 @@ COMMANDS = {
     ),
     "diff": ("kapelle.cli.diff:diff", "Show what a task changed."),
     "merge": ("kapelle.cli.merge:merge", "Merge a task's branch into its base."),
+    "usage": ("kapelle.cli.usage:usage", "Show what was used: tokens, turns and money."),
     "events": ("kapelle.cli.events:events", "Show the history of everything that happened."),
     "agents": (
         "kapelle.cli.agents:agents",
-        "List the agents that are known and which are installed.",
+        "List agents, try them out and set them up.",
     ),
     "init": ("kapelle.cli.init:init", "Choose an agent and set up this repository."),
     "config": ("kapelle.cli.config:config", "Show and change settings."),

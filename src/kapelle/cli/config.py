@@ -83,9 +83,9 @@ def set_(
     """Change one setting."""
     from kapelle.settings import set_value
 
-    path = _path(repo)
+    path = config_path(repo)
     set_value(path, key, value, "repository" if repo else "user")
-    _done("set", key, path, as_json)
+    told("set", key, path, as_json)
 
 
 @config.command(cls=LightCommand)
@@ -93,22 +93,23 @@ def reset(key: Key, repo: Repo = False, as_json: Json = False) -> None:
     """Take one setting out of the file, so that its default holds again."""
     from kapelle.settings import reset_value
 
-    path = _path(repo)
+    path = config_path(repo)
     reset_value(path, key, "repository" if repo else "user")
-    _done("reset", key, path, as_json)
+    told("reset", key, path, as_json)
 
 
 @config.command(cls=LightCommand)
 def path(repo: Repo = False, as_json: Json = False) -> None:
     """Print where the config file is."""
-    file = _path(repo)
+    file = config_path(repo)
     if as_json:
         document({"path": str(file), "exists": file.exists()})
     else:
         data(str(file))
 
 
-def _path(repo: bool) -> Path:
+def config_path(repo: bool) -> Path:
+    """The file that is changed."""
     return config_file(current()) if repo else Home.default().config
 
 
@@ -138,7 +139,8 @@ def _show_value(key: str, value: Any) -> None:
         data(value if isinstance(value, str) else json.dumps(value))
 
 
-def _done(action: str, key: str, path: Path, as_json: bool) -> None:
+def told(action: str, key: str, path: Path, as_json: bool) -> None:
+    """Say what was done to which file."""
     if as_json:
         document({"action": action, "key": key, "path": str(path)})
     else:

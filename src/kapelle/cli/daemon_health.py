@@ -6,6 +6,7 @@ from typing import Any
 from kapelle.cli.autostart import why_it_gave_up
 from kapelle.cli.client import Client
 from kapelle.cli.finding import Finding, State
+from kapelle.cli.times import size
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home
 
@@ -15,6 +16,7 @@ _LOG_END = 20_000
 
 def database(home: Home) -> Iterator[Finding]:
     """Only whether it can be a database at all; the daemon examines it when it starts."""
+    found = []
     for path in (home.database, home.engine_database):
         try:
             with open(path, "rb") as file:
@@ -27,6 +29,10 @@ def database(home: Home) -> Iterator[Finding]:
         if begins and begins != _DATABASE_BEGINS:
             hint = f"Put a copy from {home.backups} into its place."
             yield Finding("database", "broken", f"{path} is damaged: it is no database", hint)
+        else:
+            found.append(f"{path} ({size(path.stat().st_size)})")
+    if found:
+        yield Finding("database", "ok", ", ".join(found))
 
 
 def daemon(home: Home) -> Iterator[Finding]:

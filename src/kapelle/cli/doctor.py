@@ -21,7 +21,7 @@ _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "broken": ("✗", 
 def doctor(as_json: Json = False) -> None:
     """Look for anything that keeps Kapelle from working.
 
-    It changes nothing and starts nothing. Exits with 1 when something is broken.
+    It changes nothing and starts no daemon. Exits with 1 when something is broken.
     """
     findings = list(_examine(Home.default()))
     broken = sum(finding.state == "broken" for finding in findings)

@@ -40,7 +40,25 @@ def events(
 
 def event_line(event: dict[str, Any]) -> str:
     """One event for people: number, local time, what happened, to which task."""
-    at = moment(event["at"])
-    when = at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
-    facts = " ".join(f"{key}={value}" for key, value in event["data"].items() if value is not None)
-    return one_line(f"{event['seq']} {when} {event['kind']} {event['task_id'] or ''} {facts}", 400)
+    facts = _facts(event["kind"], event["data"])
+    words = f"{event['seq']} {_clock(event['at'])} {event['kind']} {event['task_id'] or ''} {facts}"
+    return one_line(words, 400)
+
+
+def _clock(text: str) -> str:
+    at = moment(text)
+    return at.astimezone().strftime("%Y-%m-%d %H:%M:%S") if at else ""
+
+
+def _facts(kind: str, data: dict[str, Any]) -> str:
+    match kind, data:
+        case "account.paused", {"reason": reason, "until": until}:
+            at = moment(until)
+            return (
+                f"{reason}; it pauses until {at.astimezone():%Y-%m-%d %H:%M:%S}" if at else reason
+            )
+        case "attempt.warning", {"text": text}:
+            return str(text)
+        case "attempt.diagnosed", {"agent": agent, "text": text}:
+            return f"by {agent}: {text}"
+    return " ".join(f"{key}={value}" for key, value in data.items() if value is not None)

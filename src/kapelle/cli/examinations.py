@@ -9,6 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kapelle.cli.daemon_health import daemon, database
+from kapelle.cli.examine_agents import agents
+from kapelle.cli.examine_hosts import mcp_hosts
+from kapelle.cli.examine_ports import port
+from kapelle.cli.examine_sandbox import sandbox
 from kapelle.cli.finding import Finding
 from kapelle.cli.repository import config_file, current
 from kapelle.domain.errors import KapelleError
@@ -139,38 +143,6 @@ def _where_to_mend(home: Home, error: KapelleError) -> str:
     return "Correct it where it is set."
 
 
-def agents(home: Home) -> Iterator[Finding]:
-    from kapelle.agents.registry import available
-    from kapelle.cli.init import REHEARSAL
-    from kapelle.settings import load
-
-    try:
-        settings = load(home, current(), os.environ).settings
-    except KapelleError:
-        return
-    known = [info for info in available(settings) if info.name != REHEARSAL]
-    ready = [info.name for info in known if info.installed]
-    for info in known:
-        if info.problem:
-            yield Finding("agents", "broken", f"{info.name}: {info.problem}")
-    if ready:
-        yield Finding("agents", "ok", ", ".join(ready))
-    else:
-        missing = ", ".join(info.name for info in known if not info.problem)
-        text = f"not installed: {missing}" if missing else "none is set up"
-        yield Finding("agents", "warning", text, "`kapelle init` sets one up.")
-    yield _default_agent(settings.default_agent, [*ready, REHEARSAL])
-
-
-def _default_agent(name: str | None, ready: list[str]) -> Finding:
-    if name is None:
-        return Finding("default agent", "warning", "not set", "`kapelle init` chooses one.")
-    if name not in ready:
-        hint = "Install it, or choose another with `kapelle config set default_agent NAME`."
-        return Finding("default agent", "broken", f"{name} is not installed", hint)
-    return Finding("default agent", "ok", name)
-
-
 EXAMINATIONS: tuple[Callable[[Home], Iterator[Finding]], ...] = (
     python,
     git,
@@ -179,6 +151,9 @@ EXAMINATIONS: tuple[Callable[[Home], Iterator[Finding]], ...] = (
     cgroup,
     configuration,
     agents,
+    sandbox,
     database,
     daemon,
+    port,
+    mcp_hosts,
 )

@@ -18,18 +18,23 @@ from kapelle.domain.errors import Unavailable
 
 INTERRUPTED = 130
 RATE_LIMIT_PAUSE_S = 5.0
+# Behind whatever an attempt has written, as a position in a transcript.
+_END = 10**12
 
 Show = Callable[[ServerEvent], None]
 
 
-def follow(client: Client, task: Task, *, as_json: bool, tail: int | None = None) -> Task:
+def follow(
+    client: Client, task: Task, *, as_json: bool, tail: int | None = None, after: int | None = None
+) -> Task:
     """Show the output until the task is settled and return it as it then is.
 
+    after is the number of an attempt that has been seen, with those before it.
     An interrupt ends only the watching, says so, and exits with 130.
     """
     try:
         with _display(client, task, as_json) as show:
-            return _until_settled(client, task["id"], show, tail)
+            return _until_settled(client, task["id"], show, tail, after)
     except Unavailable as error:
         error.hint = f"`kapelle logs -f {task['id']}` starts it again and goes on."
         raise
@@ -42,10 +47,12 @@ def follow(client: Client, task: Task, *, as_json: bool, tail: int | None = None
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _until_settled(client: Client, task_id: str, show: Show, tail: int | None) -> Task:
+def _until_settled(
+    client: Client, task_id: str, show: Show, tail: int | None, after: int | None
+) -> Task:
     path = task_path(task_id, "transcript")
     query = {"follow": "true", "tail": tail}
-    last_id: str | None = None
+    last_id = f"{after}:{_END}:{_END}:0" if after else None
     while True:
         for event in client.stream(path, query, endless=True, last_id=last_id):
             last_id = event.id or last_id

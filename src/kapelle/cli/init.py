@@ -6,14 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
+from kapelle.cli.agent_words import advice
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import INPUT_NEEDED
 from kapelle.cli.output import document, say
 from kapelle.cli.repository import config_file, current, root
-from kapelle.domain.errors import InvalidInput
+from kapelle.domain.errors import KapelleError
 from kapelle.home import Home
 
-REHEARSAL = "rehearsal"
 TEMPLATE = """\
 # Kapelle's settings for this repository; `kapelle config show` tells which values hold and why.
 # Take away the # in front of what you want to change.
@@ -47,11 +47,12 @@ def init(
     """
     home = Home.default()
     done: dict[str, Any] = {"default_agent": _current(home), "found": found_agents(home)}
-    if agent is not None:
-        done["default_agent"] = _choose(home, agent)
-    elif done["default_agent"] is None:
+    choice = agent
+    if agent is None and done["default_agent"] is None:
         choice = _pick(done["found"], ask=sys.stdin.isatty() and not as_json)
-        done["default_agent"] = _choose(home, choice) if choice else None
+    if choice is not None:
+        done["default_agent"] = _choose(home, choice)
+    done["chosen"] = choice is not None
     done["repository_config"], done["written"] = _repository_config()
     if as_json:
         document(done)
@@ -62,15 +63,11 @@ def init(
 
 
 def found_agents(home: Home) -> list[str]:
-    """Agents that could work here now; the rehearsal is never one of them by itself."""
-    import shutil
+    """Agents that are installed here; the rehearsal is never one of them by itself."""
+    from kapelle.agents.registry import REHEARSAL, available
 
-    from kapelle.agents.registry import WELL_KNOWN, available
-
-    settings = _loaded(home)
-    ready = {info.name for info in available(settings) if info.installed}
-    on_path = {name for name in WELL_KNOWN if shutil.which(name)}
-    return sorted((ready | on_path) - {REHEARSAL})
+    known = available(_loaded(home))
+    return [info.name for info in known if info.installed and info.name != REHEARSAL]
 
 
 def _loaded(home: Home) -> Any:
@@ -95,19 +92,11 @@ def _pick(found: list[str], *, ask: bool) -> str | None:
 
 
 def _choose(home: Home, name: str) -> str:
-    """Make an agent the default; a well-known one gets its usual command."""
-    from kapelle.agents.registry import WELL_KNOWN, available
+    """Make an agent the default, even one that is still to be installed."""
+    from kapelle.agents.registry import type_of
     from kapelle.settings import set_value
 
-    known = {info.name for info in available(_loaded(home))}
-    if name not in known and name not in WELL_KNOWN:
-        raise InvalidInput(
-            f"There is no agent {name!r}.",
-            hint=f"Known are {', '.join(sorted(known | set(WELL_KNOWN)))}; any other program works "
-            f"""after `kapelle config set agents.{name}.command '["{name}", "{{prompt}}"]'`.""",
-        )
-    if name not in known:
-        set_value(home.config, f"agents.{name}.command", WELL_KNOWN[name])
+    type_of(name, _loaded(home))
     set_value(home.config, "default_agent", name)
     return name
 
@@ -128,9 +117,7 @@ def _repository_config() -> tuple[str | None, bool]:
 
 def _tell(done: dict[str, Any], home: Home) -> None:
     if done["default_agent"]:
-        there = done["default_agent"] in [*done["found"], REHEARSAL]
-        absent = "" if there else ", which is not installed here yet"
-        say(f"The default agent is {done['default_agent']} ({home.config}){absent}.")
+        _tell_default(done, home)
     elif done["found"]:
         names = " or ".join(f"`kapelle init --agent {name}`" for name in done["found"])
         say(f"Several agents are installed; choose one with {names}.")
@@ -144,3 +131,22 @@ def _tell(done: dict[str, Any], home: Home) -> None:
         say(f"{done['repository_config']} {verb}.")
     if done["default_agent"]:
         say('Next: kapelle run -f "what to do"')
+
+
+def _tell_default(done: dict[str, Any], home: Home) -> None:
+    from kapelle.agents.registry import describe
+
+    name = done["default_agent"]
+    if not done["chosen"]:
+        say(f"The default agent is {name}, as it was set before.")
+    elif done["found"] == [name]:
+        say(f"{name} is the one agent installed here, and now the default ({home.config}).")
+    else:
+        say(f"The default agent is {name} ({home.config}).")
+    try:
+        info = describe(name, _loaded(home))
+    except KapelleError as error:
+        say(error.message)
+        return
+    if info.problem:
+        say(advice(info.problem, info.hint))

@@ -10,6 +10,7 @@ from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
 from kapelle.cli.text import one_line
 from kapelle.cli.values import listed, not_empty
+from kapelle.cli.waiting import what_it_waits_for
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.states import TaskStatus
 
@@ -87,7 +88,7 @@ def _lines(tasks: list[dict[str, Any]]) -> list[str]:
         [
             task["id"],
             task["status"],
-            one_line(task["agent"], 16),
+            one_line(_agent(task), 16),
             between(task["created_at"], None),
             _title(task),
         ]
@@ -97,10 +98,18 @@ def _lines(tasks: list[dict[str, Any]]) -> list[str]:
     return table(["ID", "STATUS", "AGENT", "AGE", "TITLE"], rows, styles)
 
 
+def _agent(task: dict[str, Any]) -> str:
+    """Who works on it or did last, which may be a fallback agent."""
+    who: str = (task["attempts"][-1] if task["attempts"] else task)["agent"]
+    return who
+
+
 def _title(task: dict[str, Any]) -> str:
     """The title, and what a task that is not going on by itself waits for."""
     title = one_line(task["title"])
     if task.get("archived_at"):
         return f"(archived) {title}"
-    waits = task["status"] in {TaskStatus.QUEUED, TaskStatus.BLOCKED, TaskStatus.WAITING}
+    if task["status"] == TaskStatus.WAITING:
+        return f"{title} ({one_line(what_it_waits_for(task))})"
+    waits = task["status"] in {TaskStatus.QUEUED, TaskStatus.BLOCKED}
     return f"{title} ({one_line(task['reason'])})" if waits and task["reason"] else title

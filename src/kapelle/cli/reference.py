@@ -1,5 +1,6 @@
 """Prints docs/cli.md from the commands themselves: `make docs` commits it, a test compares it."""
 
+from collections.abc import Iterator
 from typing import Any
 
 from typer.main import get_command
@@ -24,12 +25,15 @@ This page is made by `make docs` from the program's own help.
 def reference() -> str:
     parts = [_INTRODUCTION]
     for name in COMMANDS:
-        command = load(name)
-        parts.append(f"## {name}\n\n```text\n{_help(command, f'kapelle {name}')}\n```\n")
-        for inner in getattr(command, "commands", {}).values():
-            title = f"{name} {inner.name}"
-            parts.append(f"### {title}\n\n```text\n{_help(inner, f'kapelle {title}')}\n```\n")
+        parts += _sections(load(name), name, "##")
     return "\n".join(parts)
+
+
+def _sections(command: Any, title: str, level: str) -> Iterator[str]:
+    """A command's help, then that of the commands inside it."""
+    yield f"{level} {title}\n\n```text\n{_help(command, f'kapelle {title}')}\n```\n"
+    for inner in getattr(command, "commands", {}).values():
+        yield from _sections(inner, f"{title} {inner.name}", f"{level}#")
 
 
 def _help(command: Any, path: str) -> str:

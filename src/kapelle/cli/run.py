@@ -24,6 +24,10 @@ def run(
     after: given.After = None,
     deps_policy: given.DepsPolicy = None,
     continue_from: given.ContinueFrom = None,
+    fork: given.Fork = False,
+    fallback: given.Fallback = None,
+    max_turns: given.MaxTurns = None,
+    budget: given.Budget = None,
     timeout: given.Timeout = None,
     check: given.Check = None,
     check_timeout: given.CheckTimeout = None,
@@ -31,6 +35,7 @@ def run(
     max_attempts: given.MaxAttempts = None,
     retry_delay: given.RetryDelay = None,
     env: given.Env = None,
+    mcp: given.Mcp = None,
     worktree: given.Worktree = False,
     in_place: given.InPlace = False,
     base: given.Base = None,
@@ -43,9 +48,15 @@ def run(
 ) -> None:
     """Give an agent a task and print the task's id."""
     client = Client()
-    task = client.create("/tasks", task_spec(ctx.params))
-    if follow:
-        _follow(client, task, as_json)
+    show_new(client, client.create("/tasks", task_spec(ctx.params)), follow, as_json)
+
+
+def show_new(
+    client: Client, task: dict[str, Any], to_end: bool, as_json: bool, after: int | None = None
+) -> None:
+    """The id of a task that was just begun; to its end if asked for, behind an attempt if given."""
+    if to_end:
+        _follow(client, task, as_json, after)
     elif as_json:
         document(task)
     else:
@@ -58,7 +69,7 @@ def _tell(task_id: str) -> None:
         say(f"Follow it with `kapelle logs -f {task_id}`.")
 
 
-def _follow(client: Client, task: dict[str, Any], as_json: bool) -> None:
+def _follow(client: Client, task: dict[str, Any], as_json: bool, after: int | None) -> None:
     from kapelle.cli.follow import conclude, follow
     from kapelle.cli.outcome import exit_code
 
@@ -67,7 +78,7 @@ def _follow(client: Client, task: dict[str, Any], as_json: bool) -> None:
     else:
         data(task["id"])
         sys.stdout.flush()
-    ended = follow(client, task, as_json=as_json)
+    ended = follow(client, task, as_json=as_json, after=after)
     if as_json:
         json_line({"event": "end", "status": ended["status"], "task": ended})
     else:

@@ -49,6 +49,32 @@ ContinueFrom = Annotated[
         metavar="ID", help="Tell the agent what that task did.", autocompletion=complete_task
     ),
 ]
+Fork = Annotated[
+    bool,
+    typer.Option(
+        "--fork", help="With --continue-from: go on in a copy of that task's conversation."
+    ),
+]
+Fallback = Annotated[
+    Words,
+    typer.Option(
+        metavar="AGENT", help="Who takes over when the agent is limited or fails; repeatable."
+    ),
+]
+MaxTurns = Annotated[
+    int | None,
+    typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="Stop an attempt after so many."),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(metavar="USD", help="Stop when all attempts together have cost so much."),
+]
+Mcp = Annotated[
+    Words,
+    typer.Option(
+        metavar="NAME=COMMAND", help="An MCP server, as a command or an https URL; repeatable."
+    ),
+]
 Timeout = Annotated[
     str | None,
     typer.Option(metavar="DURATION", help="Stop an attempt after 90, 90s, 10m or 2h."),
@@ -64,7 +90,11 @@ CheckTimeout = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Stop a check after this long.")
 ]
 Retry = Annotated[
-    str | None, typer.Option(metavar="none|same", help="Whether failed work is tried again.")
+    str | None,
+    typer.Option(
+        metavar="none|same|analyze",
+        help="Whether failed work is tried again, and whether its failure is analyzed first.",
+    ),
 ]
 MaxAttempts = Annotated[
     int | None, typer.Option(min=1, metavar="NUMBER", help="At most so many attempts.")

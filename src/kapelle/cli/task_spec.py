@@ -6,41 +6,64 @@ from typing import Any
 
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.repository import current
-from kapelle.cli.values import environment, key_values, listed, not_empty, optional_duration_s
+from kapelle.cli.values import (
+    choice,
+    environment,
+    key_values,
+    listed,
+    mcp_servers,
+    not_empty,
+    optional_duration_s,
+    optional_usd,
+)
 from kapelle.domain.errors import InvalidInput
 
 BUILT_IN_CHECKS = frozenset({"diff_not_empty", "no_error_in_output"})
-_AS_GIVEN = ("agent", "model", "title", "continue_from", "base", "system_prompt", "project")
+_AS_GIVEN = (
+    "agent", "model", "title", "continue_from", "max_turns", "base", "system_prompt", "project",
+)  # fmt: skip
 
 
 def task_spec(options: dict[str, Any]) -> dict[str, Any]:
     """The task asked for; what was not given is left to the daemon's settings."""
     priority = options["priority"] and options["priority"].upper()
-    if options["continue_from"] is not None:
-        not_empty(options["continue_from"], "--continue-from")
+    _session(options["continue_from"], options["fork"])
     spec = {
         "prompt": read_prompt(options["prompt"], options["prompt_file"]),
         "directory": absolute_directory(options["directory"]),
         **{name: options[name] for name in _AS_GIVEN},
-        "priority": _choice("--priority", priority, ("P0", "P1", "P2")),
+        "priority": choice("--priority", priority, ("P0", "P1", "P2")),
         "depends_on": listed(options["after"] or [], "A task id of --after"),
-        "deps_policy": _choice("--deps-policy", options["deps_policy"], ("cancel", "run")),
+        "deps_policy": choice("--deps-policy", options["deps_policy"], ("cancel", "run")),
+        "fork_session": options["fork"] or None,
+        "fallback_agents": listed(options["fallback"] or [], "--fallback"),
+        "budget_usd": optional_usd(options["budget"], "--budget"),
         "timeout_s": optional_duration_s(options["timeout"], "--timeout"),
         "checks": check_specs(
             options["check"] or [],
             optional_duration_s(options["check_timeout"], "--check-timeout"),
         ),
         "retry": retry_spec(
-            _choice("--retry", options["retry"], ("none", "same")),
+            choice("--retry", options["retry"], ("none", "same", "analyze")),
             options["max_attempts"],
             optional_duration_s(options["retry_delay"], "--retry-delay"),
         ),
         "env": environment(options["env"] or []),
+        "mcp": mcp_servers(options["mcp"] or []),
         "workspace": _workspace(options["worktree"], options["in_place"]),
         "tags": listed(options["tag"] or [], "--tag"),
         "context": key_values(options["context"] or [], "--context"),
     }
     return {key: value for key, value in spec.items() if value not in (None, [], {})}
+
+
+def _session(continue_from: str | None, fork: bool) -> None:
+    if continue_from is not None:
+        not_empty(continue_from, "--continue-from")
+    elif fork:
+        raise InvalidInput(
+            "--fork needs a task whose session is forked.", hint="Add --continue-from ID."
+        )
 
 
 def absolute_directory(directory: Path | None) -> str:
@@ -86,9 +109,3 @@ def _workspace(worktree: bool, in_place: bool) -> str | None:
             "--worktree and --in-place exclude each other.", hint="Leave one of them out."
         )
     return "worktree" if worktree else "in_place" if in_place else None
-
-
-def _choice(option: str, value: str | None, allowed: tuple[str, ...]) -> str | None:
-    if value is not None and value not in allowed:
-        raise InvalidInput(f"{option} cannot be {value!r}.", hint=f"Use {' or '.join(allowed)}.")
-    return value

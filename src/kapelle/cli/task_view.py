@@ -1,13 +1,15 @@
 """One task for people: what was claimed and what was verified, shown apart."""
 
 import os
-import signal
 from collections.abc import Iterator
 
+from kapelle.cli.amounts import cost, counted, limit
+from kapelle.cli.attempt_view import details, headline
 from kapelle.cli.outcome import Task, next_commands
 from kapelle.cli.style import STATUS_STYLE, paint
 from kapelle.cli.text import clean, one_line, tail
-from kapelle.cli.times import between, size
+from kapelle.cli.times import between, short
+from kapelle.cli.waiting import what_it_waits_for
 
 CHECK_TAIL = 12
 RESULT_TAIL = 20
@@ -39,14 +41,19 @@ def _field(name: str, value: str) -> str:
 def _status(task: Task) -> str:
     status = paint(task["status"], STATUS_STYLE.get(task["status"]))
     status += ", archived" if task.get("archived_at") else ""
-    waiting = {"input": "waiting for your answer", "rate_limit": "waiting for a rate limit to pass"}
-    reason = task["reason"] or waiting.get(task["waiting_for"] or "")
+    reason = what_it_waits_for(task) if task["status"] == "waiting" else task["reason"]
     return f"{status}: {one_line(reason)}" if reason else status
 
 
 def _circumstances(task: Task) -> Iterator[str]:
     agent = task["agent"] + (f" with {task['model']}" if task["model"] else "")
+    if task["fallback_agents"]:
+        agent += f", then {', '.join(task['fallback_agents'])}"
     yield _field("agent", one_line(agent))
+    if limits := _limits(task):
+        yield _field("limits", ", ".join(limits))
+    if task["mcp"]:
+        yield _field("mcp", one_line(", ".join(task["mcp"])))
     taken = between(task["started_at"], task["ended_at"])
     yield _field(
         "time",
@@ -57,6 +64,13 @@ def _circumstances(task: Task) -> Iterator[str]:
         yield _field("labels", one_line(", ".join(filter(None, [task["project"], *task["tags"]]))))
     if task["depends_on"]:
         yield _field("after", " ".join(task["depends_on"]))
+
+
+def _limits(task: Task) -> list[str]:
+    turns, budget, seconds = task["max_turns"], task["budget_usd"], task["timeout_s"]
+    found = [f"{limit(budget)} in all"] if budget else []
+    found += [f"{counted(turns, 'turn')} an attempt"] if turns else []
+    return found + ([f"{short(seconds)} an attempt"] if seconds else [])
 
 
 def _claim_and_verdict(task: Task) -> Iterator[str]:
@@ -79,37 +93,13 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
 
 def _attempts(task: Task) -> Iterator[str]:
     for attempt in task["attempts"]:
-        facts = [
-            *_how_it_went(attempt),
-            between(attempt["started_at"], attempt["ended_at"]),
-            size(attempt["output_bytes"]),
-            "resumed" if attempt["mode"] == "resume" else "",
-        ]
-        yield _field(f"attempt {attempt['number']}", ", ".join(filter(None, facts)))
-        if attempt["reason"] and attempt["reason"] != task["reason"]:
-            yield f"    {one_line(attempt['reason'])}"
-
-
-def _how_it_went(attempt: Task) -> list[str]:
-    # An attempt that ended with a question counts as failed, but nothing about it failed.
-    if (attempt["reason"] or "").startswith("It asks:"):
-        return [paint("asked", STATUS_STYLE["waiting"])]
-    status = paint(attempt["status"], STATUS_STYLE.get(attempt["status"]))
-    return [status, ending(attempt["exit"])]
-
-
-def ending(exit: Task | None) -> str:
-    """How a process ended, in words."""
-    if exit is None:
-        return ""
-    if exit["kind"] == "exited":
-        return f"exit code {exit['code']}"
-    if exit["kind"] == "signaled":
-        try:
-            return f"killed by {signal.Signals(exit['signal']).name}"
-        except (ValueError, TypeError):
-            return f"killed by signal {exit['signal']}"
-    return "never started" if exit["kind"] == "not_started" else "end not seen"
+        yield _field(f"attempt {attempt['number']}", headline(attempt))
+        yield from (f"    {line}" for line in details(attempt, task["reason"]))
+    used = [attempt["usage"] for attempt in task["attempts"] if attempt["usage"]]
+    if len(used) > 1:
+        known = [usage["cost_usd"] for usage in used if usage["cost_usd"] is not None]
+        total = cost(sum(known) if known else None, len(used) - len(known))
+        yield _field("cost", f"{total} in all" if known else total)
 
 
 def _workspace(task: Task) -> Iterator[str]:

@@ -10,6 +10,13 @@ from kapelle.cli.style import paint
 from kapelle.cli.text import clean, one_line
 
 LINE_WIDTH = 160
+_NAMED = {
+    "result": ("Result: ", "bold"),
+    "plan": ("Plan:\n", "cyan"),
+    "question": ("Question: ", "yellow"),
+    "error": ("Error: ", "red"),
+    "notice": ("Notice: ", "yellow"),
+}
 
 
 @dataclass(frozen=True)
@@ -24,29 +31,29 @@ def passage(event: ServerEvent) -> Passage | None:
     """How an event is shown to a person; None for those that say nothing to one."""
     text = clean(str(event.data.get("text") or "")).rstrip("\n")
     match event.kind:
-        case "usage" | "session" | "end":
-            return None
+        case "text":
+            return Passage(text)
         case "attempt":
             return _attempt(event)
         case "tool_call":
-            return Passage(
-                one_line(f"→ {event.data.get('name') or 'tool'} {_input(event)}", LINE_WIDTH),
-                "cyan",
-            )
+            called = f"→ {event.data.get('name') or 'tool'} {_input(event)}"
+            return Passage(one_line(called, LINE_WIDTH), "cyan")
         case "tool_result":
             return Passage(one_line(f"← {text or 'done'}", LINE_WIDTH), "dim")
-        case "result":
-            return Passage(f"Result: {text}", "bold") if text else None
-        case "error":
-            return Passage(f"Error: {text or event.data.get('name') or 'unknown'}", "red")
-        case "question":
-            return Passage(f"Question: {text}", "yellow")
         case "stderr":
             return Passage("\n".join(f"! {line}" for line in text.split("\n")), "dim")
-        case "text":
-            return Passage(text)
+        case "result" | "plan" | "question" | "error" | "notice":
+            return _named(event, text)
         case _:
             return None
+
+
+def _named(event: ServerEvent, text: str) -> Passage | None:
+    """What stands apart from the rest of the talk, with a word before it."""
+    if event.kind in {"error", "notice"}:
+        text = text or one_line(str(event.data.get("name") or "unknown"))
+    label, style = _NAMED[event.kind]
+    return Passage(f"{label}{text}", style) if text else None
 
 
 def _attempt(event: ServerEvent) -> Passage | None:

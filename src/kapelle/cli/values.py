@@ -3,13 +3,18 @@
 import math
 import os
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from kapelle.domain.errors import InvalidInput
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(ms|s|m|h|d)")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+_MOST_USD = 1_000_000.0
 LONGEST_S = 31_536_000.0
 
 
@@ -38,6 +43,79 @@ def _plain_seconds(typed: str) -> float | None:
 
 def optional_duration_s(text: str | None, option: str) -> float | None:
     return None if text is None else duration_s(text, option)
+
+
+def since(text: str | None, option: str) -> str | None:
+    """A moment for the API: so long ago (7d, 12h), a date, or a time."""
+    if text is None:
+        return None
+    typed = text.strip()
+    if re.fullmatch(f"(?:{_PART.pattern})+", typed.lower()):
+        ago = timedelta(seconds=duration_s(typed, option))
+        return (datetime.now(UTC) - ago).isoformat()
+    try:
+        datetime.fromisoformat(typed)
+    except ValueError:
+        raise InvalidInput(
+            f"{option} {text!r} is neither a duration nor a date.",
+            hint=f"Write {option} 7d, {option} 2026-11-01 or {option} 2026-11-01T12:00:00Z.",
+        ) from None
+    return typed
+
+
+def optional_usd(text: str | None, option: str) -> float | None:
+    """US dollars from 5, 0.25 or $5."""
+    if text is None:
+        return None
+    try:
+        amount = float(text.strip().removeprefix("$"))
+    except ValueError:
+        amount = math.nan
+    if not 0 < amount <= _MOST_USD:
+        raise InvalidInput(
+            f"{option} is not an amount of US dollars above zero: {text!r}.",
+            hint=f"Write {option} 5 or {option} 0.25.",
+        )
+    return amount
+
+
+def choice(option: str, value: str | None, allowed: Sequence[str]) -> str | None:
+    """The value itself, which must be one of a few."""
+    if value is not None and value not in allowed:
+        *most, last = allowed
+        raise InvalidInput(
+            f"{option} cannot be {value!r}.", hint=f"Use {', '.join(most)} or {last}."
+        )
+    return value
+
+
+def mcp_servers(entries: Iterable[str]) -> dict[str, Any]:
+    """NAME=COMMAND, split as a shell would, or NAME=URL, as the API takes them."""
+    servers: dict[str, Any] = {}
+    for entry in entries:
+        name, given, value = entry.partition("=")
+        # What comes after the sign may hold a secret, so only the name is shown.
+        if not given or not value.strip() or not _SERVER_NAME.fullmatch(name):
+            raise InvalidInput(
+                f"--mcp {name!r} needs a name of letters, digits, - and _, and a server.",
+                hint='Write --mcp docs="npx -y some-server" or --mcp docs=https://…',
+            )
+        if name in servers:
+            raise InvalidInput(f"--mcp {name} was given twice.", hint="Name each server once.")
+        servers[name] = _server(name, value.strip())
+    return servers
+
+
+def _server(name: str, value: str) -> dict[str, Any]:
+    if re.match(r"https?://", value):
+        return {"url": value}
+    try:
+        return {"command": shlex.split(value)}
+    except ValueError as error:
+        raise InvalidInput(
+            f"--mcp {name}: the command cannot be read: {str(error).lower()}.",
+            hint="Close every quotation mark.",
+        ) from None
 
 
 def environment(entries: Iterable[str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ KapelleError
 ├── MergeConflict
 ├── AgentNotFound
 ├── AgentMisconfigured
+├── LimitReached
 ├── WorkspaceError
 ├── GitError
 └── Unavailable
@@ -86,6 +87,14 @@ class AgentMisconfigured(KapelleError):
 
     code = "agent_misconfigured"
     http_status = 422
+
+
+class LimitReached(KapelleError):
+    """Nothing is left of what this was allowed to use."""
+
+    code = "limit_reached"
+    http_status = 409
+    exit_code = 1
 
 
 class WorkspaceError(KapelleError):

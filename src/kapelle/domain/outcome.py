@@ -4,17 +4,23 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
+from kapelle.domain.failures import Failure, FailureClass, Response
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
 
 Waiting = Literal["input", "rate_limit"]
+Mode = Literal["fresh", "resume"]
 
-# A limit that does not say when it ends is asked again after this long.
-_UNSTATED_RESET = timedelta(seconds=300)
+# A limit that does not say when it ends is asked again after this long, then after twice as long.
+_UNSTATED_S = 60.0
+_LONGEST_UNSTATED_S = 900.0
 # What an agent says of its limits is only words: no wait is longer, and repeated ones grow.
 _LONGEST_WAIT = timedelta(days=8)
-_LONGEST_FLOOR_S = 300
+_LONGEST_FLOOR_S = 300.0
+# How long a provider that is overloaded is asked again, whatever the retry policy says.
+_OUTLAST = timedelta(minutes=30)
+_OUTLAST_RETRY = RetrySpec(delay_s=5, max_delay_s=300)
 
 
 @dataclass(frozen=True)
@@ -23,13 +29,24 @@ class Evidence:
 
     exit: Exit
     wish: str | None  # "cancel" or "requeue": a person wanted it to end
-    timed_out: bool
     detail: str | None
     success: bool
     reason: str | None
-    failed_checks: tuple[str, ...]
-    waiting_for: Waiting | None
-    retry_at: datetime | None
+    asks: bool  # whether the agent asked a person something
+    failure: Failure | None
+
+
+@dataclass(frozen=True)
+class History:
+    """What came before: the tries that the retry policy counts, this one included, and more."""
+
+    number: int
+    tries: int
+    overloads: int = 0  # attempts in a row that met an overload, this one included
+    overloaded_since: datetime | None = None
+    nudges: int = 0  # times that it was woken from a stall
+    can_nudge: bool = False
+    can_switch: bool = False  # whether another agent could take over
 
 
 @dataclass(frozen=True)
@@ -40,54 +57,83 @@ class Outcome:
     waiting_for: Waiting | None = None
     not_before: datetime | None = None
     spends_a_try: bool = True
+    next_mode: Mode = "fresh"
+    next_message: str | None = None
 
 
 def decide(
-    evidence: Evidence, retry: RetrySpec, tries: int, number: int, now: datetime, jitter: float
+    evidence: Evidence, retry: RetrySpec, history: History, now: datetime, jitter: float
 ) -> Outcome:
-    """The statuses that follow.
-
-    tries counts the attempts of this round, this one included; number is the attempt's own;
-    jitter is in [0, 1).
-    """
+    """The statuses that follow; jitter is in [0, 1)."""
     if evidence.wish == "requeue":
         return Outcome(AttemptStatus.CANCELLED, TaskStatus.QUEUED, "requeued", spends_a_try=False)
     if evidence.wish is not None:
         reason = evidence.detail or "cancelled"
         return Outcome(AttemptStatus.CANCELLED, TaskStatus.CANCELLED, reason)
-    if evidence.success and not evidence.failed_checks:
+    if evidence.success and evidence.failure is None:
         return Outcome(AttemptStatus.COMPLETED, TaskStatus.COMPLETED, None)
     status = AttemptStatus.LOST if evidence.exit.kind == "lost" else AttemptStatus.FAILED
-    if evidence.waiting_for == "input":
-        return Outcome(status, TaskStatus.WAITING, evidence.reason, "input")
-    if evidence.waiting_for == "rate_limit":
-        at = _reset(evidence.retry_at, number, now)
-        return Outcome(
-            status, TaskStatus.WAITING, evidence.reason, "rate_limit", at, spends_a_try=False
-        )
-    reason = _why(evidence)
-    if retry.policy == "none" or tries >= retry.max_attempts:
+    if evidence.asks:
+        return Outcome(status, TaskStatus.WAITING, evidence.reason, "input", next_mode="resume")
+    failure = evidence.failure or Failure(FailureClass.UNKNOWN, "")
+    reason = evidence.reason or evidence.detail or "the agent failed"
+    return _respond(failure, status, reason, retry, history, now, jitter)
+
+
+def _respond(
+    failure: Failure,
+    status: AttemptStatus,
+    reason: str,
+    retry: RetrySpec,
+    history: History,
+    now: datetime,
+    jitter: float,
+) -> Outcome:
+    again = TaskStatus.QUEUED
+    if failure.policy.switches and history.can_switch:
+        # What was begun is handed on; an agent that never worked has begun nothing.
+        mode: Mode = "fresh" if failure.kind is FailureClass.CAPABILITY else "resume"
+        return Outcome(status, again, reason, spends_a_try=False, next_mode=mode)
+    match failure.policy.response:
+        case Response.WAIT_FOR_RESET:
+            return Outcome(
+                status, TaskStatus.WAITING, reason, "rate_limit",
+                reset(failure.retry_at, history.number, now),
+                spends_a_try=False, next_mode="resume",
+            )  # fmt: skip
+        case Response.OUTLAST if _still_patient(history, now):
+            pause = backoff_s(_OUTLAST_RETRY, history.overloads, jitter)
+            at = max(failure.retry_at or now, now + timedelta(seconds=pause))
+            return Outcome(status, again, reason, None, at, spends_a_try=False, next_mode="resume")
+        case Response.AGAIN:
+            return Outcome(status, again, reason, spends_a_try=False, next_mode="resume")
+        case Response.STOP:
+            return Outcome(status, TaskStatus.FAILED, reason)
+        case Response.OUTLAST | Response.RETRY:
+            pass
+    if failure.kind is FailureClass.STALLED and history.can_nudge and history.nudges == 0:
+        message = "You were stuck, without any output, and were started again. Go on."
+        return Outcome(status, again, reason, None, None, False, "resume", message)
+    if retry.policy == "none" or history.tries >= retry.max_attempts:
         return Outcome(status, TaskStatus.FAILED, reason)
-    at = now + timedelta(seconds=backoff_s(retry, tries, jitter))
-    return Outcome(status, TaskStatus.QUEUED, reason, not_before=at)
+    at = now + timedelta(seconds=backoff_s(retry, history.tries, jitter))
+    return Outcome(status, again, reason, not_before=at)
+
+
+def _still_patient(history: History, now: datetime) -> bool:
+    return now - (history.overloaded_since or now) < _OUTLAST
 
 
 def backoff_s(retry: RetrySpec, tries: int, jitter: float) -> float:
     """Doubles with every try, 30 % more or less so that not all come at once, up to the cap."""
-    delay = retry.delay_s * 2.0 ** min(tries - 1, 60) * (0.7 + 0.6 * jitter)
+    delay = retry.delay_s * 2.0 ** min(max(tries, 1) - 1, 60) * (0.7 + 0.6 * jitter)
     return min(delay, retry.max_delay_s)
 
 
-def _reset(stated: datetime | None, number: int, now: datetime) -> datetime:
-    floor = timedelta(seconds=min(2.0 ** min(number - 1, 20), _LONGEST_FLOOR_S))
-    return min(max(stated or now + _UNSTATED_RESET, now + floor), now + _LONGEST_WAIT)
-
-
-def _why(evidence: Evidence) -> str:
-    if evidence.exit.kind == "lost":
-        return f"lost: {evidence.detail or 'nobody saw how it ended'}"
-    if evidence.timed_out:
-        return evidence.detail or "timed out"
-    if not evidence.success:
-        return evidence.reason or evidence.detail or "the agent failed"
-    return f"failed its check: {', '.join(evidence.failed_checks)}"
+def reset(stated: datetime | None, number: int, now: datetime) -> datetime:
+    """When to try again after a limit that the attempt of this number met."""
+    growth = 2.0 ** min(number - 1, 20)
+    if stated is None:
+        return now + timedelta(seconds=min(_UNSTATED_S * growth, _LONGEST_UNSTATED_S))
+    floor = now + timedelta(seconds=min(growth, _LONGEST_FLOOR_S))
+    return min(max(stated, floor), now + _LONGEST_WAIT)

@@ -47,6 +47,11 @@ Name = Annotated[
 ]
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)]
+ServerName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)
+]
+Money = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
+Turns = Annotated[int, Field(ge=1, le=1_000_000)]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 
 
@@ -78,10 +83,25 @@ class CheckSpec(Spec):
         return self.name or (self.command or self.kind.value).strip().splitlines()[0][:200]
 
 
+class McpServer(Spec):
+    """A Model Context Protocol server that an agent may use: a command, or the address of one."""
+
+    command: list[Text] = Field([], max_length=1000)
+    env: dict[EnvName, Text] = {}
+    url: Text | None = Field(None, max_length=4000, pattern=r"^https?://")
+    headers: dict[Name, Text] = {}
+
+    @model_validator(mode="after")
+    def _one_way_to_reach_it(self) -> "McpServer":
+        if bool(self.command) == bool(self.url):
+            raise ValueError("an MCP server has either a command or a url")
+        return self
+
+
 class RetrySpec(Spec):
     """Whether and when a failed task is tried again by itself."""
 
-    policy: Literal["none", "same"] = "none"
+    policy: Literal["none", "same", "analyze"] = "none"
     max_attempts: int = Field(3, ge=1, le=100)
     delay_s: Seconds = 10
     max_delay_s: Seconds = 600
@@ -100,6 +120,10 @@ class TaskSpec(Spec):
     depends_on: list[str] = Field([], max_length=1000)
     deps_policy: DepsPolicy = DepsPolicy.CANCEL
     continue_from: str | None = None
+    fork_session: bool = False
+    fallback_agents: list[Name] = Field([], max_length=20)
+    max_turns: Turns | None = None
+    budget_usd: Money | None = None
     timeout_s: Seconds | None = None
     checks: list[CheckSpec] = Field([], max_length=100)
     retry: RetrySpec = RetrySpec()
@@ -107,6 +131,7 @@ class TaskSpec(Spec):
     workspace: WorkspaceKind | None = None
     base: Name | None = None
     system_prompt: Text | None = Field(None, max_length=MAX_PROMPT_BYTES)
+    mcp: dict[ServerName, McpServer] = Field({}, max_length=50)
     tags: list[Name] = Field([], max_length=100)
     context: dict[Name, Text] = {}
 
@@ -125,6 +150,12 @@ class TaskSpec(Spec):
         if not value.startswith("/"):
             raise ValueError("the directory must be an absolute path")
         return value
+
+    @model_validator(mode="after")
+    def _a_session_to_fork(self) -> "TaskSpec":
+        if self.fork_session and self.continue_from is None:
+            raise ValueError("fork_session needs continue_from: the task whose session is forked")
+        return self
 
     @property
     def display_title(self) -> str:

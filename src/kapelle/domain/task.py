@@ -5,6 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from kapelle.domain.failures import FailureClass
 from kapelle.domain.specs import DepsPolicy, Priority, RetrySpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus, TaskStatus
 
@@ -24,6 +25,8 @@ class Exit(Record):
 
 
 class Usage(Record):
+    """What was used; input_tokens includes cached_tokens, and a cost of None is unknown."""
+
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
@@ -31,15 +34,30 @@ class Usage(Record):
     cost_usd: float | None = None
 
 
+class Warning(Record):
+    """Something to look at, told once: what is one of stalled, long, turns, budget, time."""
+
+    at: datetime
+    what: str
+    text: str
+
+
 class Attempt(Record):
     id: str
     number: int
     status: AttemptStatus
+    agent: str
+    model: str | None
+    model_reason: str | None
     exit: Exit | None
     started_at: datetime
     ended_at: datetime | None
     output_bytes: int
     reason: str | None
+    failure: FailureClass | None
+    evidence: str | None
+    diagnosis: str | None
+    warnings: list[Warning]
     mode: Literal["fresh", "resume"]
     claimed: Literal["success", "failure"] | None
     session_id: str | None
@@ -78,11 +96,16 @@ class Task(Record):
     depends_on: list[str]
     deps_policy: DepsPolicy
     continue_from: str | None
+    fork_session: bool
+    fallback_agents: list[str]
     directory: str
     workspace: Workspace
     timeout_s: float | None
+    max_turns: int | None
+    budget_usd: float | None
     retry: RetrySpec
     env: list[str]
+    mcp: list[str]
     created_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
@@ -92,6 +115,11 @@ class Task(Record):
     attempts: list[Attempt]
     checks: list[CheckResult]
     result: str | None
+
+    @property
+    def cost_usd(self) -> float:
+        """What its attempts are known to have cost."""
+        return sum(a.usage.cost_usd or 0 for a in self.attempts if a.usage)
 
 
 class Event(Record):

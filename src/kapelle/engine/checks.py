@@ -90,7 +90,7 @@ def _no_error_in_output(work: Work) -> tuple[bool, str]:
 
 def _texts(work: Work, path: Path) -> Iterator[str]:
     """What an agent wrote, as text and not in its own line format."""
-    agent = get_agent(work.task["agent"], work.settings)
+    agent = get_agent(work.agent, work.settings)
     structured = agent.reads_whole_output and path.name == "out.log"
     for line in lines_of(path):
         if not structured:

@@ -2,21 +2,23 @@
 
 import logging
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.ids import new_id
-from kapelle.domain.states import AttemptStatus, TaskStatus
+from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.task import Exit
+from kapelle.engine import vigil
+from kapelle.engine.accounts import candidates
 from kapelle.engine.admission import Reading, held, max_attempts, read_machine
+from kapelle.engine.beginning import begin
 from kapelle.engine.durable import Durable, WorkflowState
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish
 from kapelle.engine.perform import Performance
-from kapelle.engine.settle import settle
+from kapelle.engine.settle import conclude
 from kapelle.engine.stage import Stage
 from kapelle.settings import Limits
-from kapelle.store import attempts, dependencies, events, lifecycle, tasks
+from kapelle.store import attempts, dependencies, lifecycle, tasks
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.conductor")
@@ -39,6 +41,7 @@ class Conductor:
         self._neglected: dict[str, float] = {}
         self._performances: dict[str, int] = {}
         self._admitted: set[str] = set()
+        self._asked: set[str] = set()
         self._limits = Limits()
         self.held: str | None = None
         self.paused = False
@@ -96,7 +99,8 @@ class Conductor:
             now = datetime.now(UTC)
             ready = await self._stage.db.glance(tasks.next_queued, now, free)
             if ready:
-                begun = await self._stage.db.write(_begin, ready)
+                choices = [(task["id"], candidates(self._stage, task)) for task in ready]
+                begun = await self._stage.db.write(begin, choices)
                 failpoint("conductor_after_begin")
                 for attempt_id in begun:
                     await self._durable.start("attempt", attempt_id, attempt_id)
@@ -116,9 +120,19 @@ class Conductor:
         for attempt_id, since in self._neglected.items():
             if now - since > _PATIENCE_S or await self._is_new(attempt_id):
                 await self._revive(attempt_id)
+        await self._warn_of_questions()
         if now >= self._look_for_stranded_at:
             self.stranded = await self._durable.stranded()
             self._look_for_stranded_at = now + _STRANDED_S
+
+    async def _warn_of_questions(self) -> None:
+        """Tell of tasks that have been waiting for a person for long."""
+        patience = timedelta(seconds=self._stage.settings().health.waiting_s)
+        moment = datetime.now(UTC) - patience
+        for task in await self._stage.db.read(tasks.waiting_for_input_since, moment):
+            if task["id"] not in self._asked:
+                self._asked.add(task["id"])
+                await self._stage.db.write(_warn_of_question, task["id"], patience)
 
     async def _is_new(self, attempt_id: str) -> bool:
         """Whether the daemon died between admitting an attempt and starting its workflow."""
@@ -146,43 +160,8 @@ class Conductor:
         problem = f"an internal error ended it {_PERFORMANCES} times; see {self._stage.home.log}"
         self._stage.runner.stop(self._stage.run_directory(attempt_id), problem)
         finish = Finish(Exit(kind="lost"), detail=problem)
-        await self._stage.db.write(settle, attempt_id, finish, Findings(success=False))
-
-
-def _begin(connection: Connection, ready: list[str]) -> list[str]:
-    """Give each task that is still queued a new attempt; at most one, whoever asks."""
-    begun = []
-    for task_id in ready:
-        task = tasks.row(connection, task_id)
-        if task["status"] != TaskStatus.QUEUED:
-            continue
-        last = attempts.latest(connection, task_id)
-        attempt_id = new_id("attempt")
-        now = datetime.now(UTC)
-        number = (last["number"] if last else 0) + 1
-        attempts.insert(
-            connection,
-            id=attempt_id,
-            task_id=task_id,
-            number=number,
-            status=AttemptStatus.RUNNING,
-            mode=task["next_mode"],
-            message=task["next_message"],
-            started_at=now,
-        )
-        lifecycle.move(
-            connection,
-            task,
-            TaskStatus.RUNNING,
-            started_at=task["started_at"] or now,
-            not_before=None,
-            next_mode="fresh",
-            next_message=None,
-            tries=task["tries"] + 1,
-        )
-        events.append(connection, "attempt.started", task_id, attempt_id, number=number)
-        begun.append(attempt_id)
-    return begun
+        failure = Failure(FailureClass.LOST, problem)
+        await conclude(self._stage, attempt_id, finish, Findings(False, problem, failure=failure))
 
 
 def _overdue(connection: Connection) -> list[str]:
@@ -192,7 +171,13 @@ def _overdue(connection: Connection) -> list[str]:
 
 def _release_overdue(connection: Connection) -> None:
     for task_id in tasks.overdue_waiting(connection, datetime.now(UTC)):
-        # What a limit interrupted goes on from where it was.
-        lifecycle.enqueue_again(connection, task_id, next_mode="resume")
+        lifecycle.enqueue_again(connection, task_id)
     for task_id in dependencies.releasable(connection):
         lifecycle.settle_dependencies(connection, task_id)
+
+
+def _warn_of_question(connection: Connection, task_id: str, patience: timedelta) -> None:
+    attempt = attempts.latest(connection, task_id)
+    if attempt is not None:
+        text = f"nobody has answered its question for {patience.total_seconds():.0f} s"
+        vigil.warn(connection, task_id, attempt["id"], "waiting", text)

@@ -2,10 +2,11 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import unquote
 
-from kapelle.settings import looks_secret
+from kapelle.agents.base import Agent
+from kapelle.settings import Settings, looks_secret
 
 _ALWAYS = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE", "LC_*",
@@ -19,14 +20,14 @@ _URL_PASSWORD = re.compile(r"://[^/@:\s]*:([^/@\s]+)@")
 
 def passed(environ: Mapping[str, str], wanted: Iterable[str]) -> dict[str, str]:
     """The variables of the daemon's environment that may be passed on."""
-    names = {*_ALWAYS, *wanted}
-    exact = {name for name in names if not name.endswith("*")}
-    prefixes = tuple(name[:-1] for name in names if name.endswith("*"))
-    return {
-        name: value
-        for name, value in environ.items()
-        if name in exact or (prefixes and name.startswith(prefixes))
-    }
+    return {name: environ[name] for name in fitting(environ, [*_ALWAYS, *wanted])}
+
+
+def fitting(environ: Iterable[str], wanted: Sequence[str]) -> set[str]:
+    """Those of the names that are wanted, by themselves or by a PREFIX*."""
+    exact = {name for name in wanted if not name.endswith("*")}
+    prefixes = tuple(name[:-1] for name in wanted if name.endswith("*"))
+    return {name for name in environ if name in exact or (prefixes and name.startswith(prefixes))}
 
 
 def secrets_in(*environments: Mapping[str, str]) -> list[str]:
@@ -38,3 +39,13 @@ def secrets_in(*environments: Mapping[str, str]) -> list[str]:
             if looks_secret(name) and not os.path.exists(os.path.expanduser(value)):
                 found.append(value)
     return [secret for secret in found if len(secret) >= _SHORTEST_SECRET]
+
+
+def agent_environment(
+    environ: Mapping[str, str], settings: Settings, agent: Agent, own: Mapping[str, str]
+) -> dict[str, str]:
+    """What an agent's process sees, before the variables of its task."""
+    env = passed(environ, [*settings.environment.pass_, *agent.passes])
+    dropped = fitting(env, agent.drops) - set(agent.passes)
+    env = {name: value for name, value in env.items() if name not in dropped}
+    return env | settings.environment.set | agent.settings.env | dict(own)

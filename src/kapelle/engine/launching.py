@@ -1,40 +1,50 @@
 """The command that an attempt runs, put together from task, agent and settings."""
 
-from pathlib import Path
+from dataclasses import dataclass
 
-from kapelle.agents.base import AgentRequest
+from kapelle.agents.base import Agent, AgentRequest
 from kapelle.agents.registry import get as get_agent
+from kapelle.domain.errors import KapelleError, LimitReached
 from kapelle.domain.tokens import attempt_token
-from kapelle.engine.context import full_prompt
-from kapelle.engine.environment import passed
+from kapelle.engine import side_log
+from kapelle.engine.accounts import credential
+from kapelle.engine.context import brief
+from kapelle.engine.diagnosis import diagnose
+from kapelle.engine.difficulty import choose_model
+from kapelle.engine.environment import agent_environment, passed
+from kapelle.engine.limits import Limits, limits_of
+from kapelle.engine.run_files import place
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
 from kapelle.runner.launch import Launch
 from kapelle.settings import AgentSettings
+from kapelle.store import attempts
 
 
-async def launch_agent(stage: Stage, work: Work) -> Launch:
+@dataclass(frozen=True)
+class Ready:
+    """An agent that can be started."""
+
+    launch: Launch
+    agent: Agent | None  # None when it was started before and is not configured any more
+    limits: Limits
+
+
+async def launch_agent(stage: Stage, work: Work) -> Ready:
     """What to run for an attempt; raises when the agent is not known or not set up."""
-    task = work.task
-    agent = get_agent(task["agent"], work.settings)
-    prompt, session_id = await full_prompt(stage, work, agent)
-    own = work.settings.agents.get(task["agent"]) or AgentSettings()
-    request = AgentRequest(
-        prompt=prompt,
-        workspace=work.directory,
-        prompt_file=_write_prompt(work.run_dir, prompt),
-        settings=own,
-        system_prompt=task["system_prompt"],
-        model=task["model"],
-        session_id=session_id,
-        attempt_number=work.number,
-    )
+    agent = get_agent(work.agent, work.settings)
+    limits = await limits_of(stage, work)
+    if limits.budget_left_usd == 0:
+        raise LimitReached(f"Its budget of ${limits.budget_usd:g} is spent.")
+    request = await _request(stage, work, agent, limits)
     command = agent.command(request)
-    env = passed(stage.environ, [*work.settings.environment.pass_, *agent.passes])
-    env |= work.settings.environment.set | own.env | command.env
+    place(work.run_dir, {"prompt": request.prompt, **command.files})
+    resumed = None if request.fork else request.session_id
+    side_log.remember(work.run_dir, command.side_log, resumed)
+    env = agent_environment(stage.environ, work.settings, agent, command.env)
     env |= work.task_env | work.marks
     env |= {"KAPELLE_URL": stage.url, "KAPELLE_TOKEN": attempt_token(stage.secret, work.attempt_id)}
-    return Launch(
+    launch = Launch(
         run_dir=work.run_dir,
         argv=command.argv,
         cwd=work.directory,
@@ -42,14 +52,55 @@ async def launch_agent(stage: Stage, work: Work) -> Launch:
         stdin=command.stdin,
         timeout_s=work.timeout_s,
         grace_s=work.settings.tasks.grace_s,
-        redact=stage.redactions(work.attempt_id, env),
-        label=f"{task['agent']} for {work.task_id}",
+        redact=stage.redactions(work.attempt_id, env, *_mcp_secrets(request)),
+        label=f"{work.agent} for {work.task_id}",
+    )
+    return Ready(launch, agent, limits)
+
+
+async def _request(stage: Stage, work: Work, agent: Agent, limits: Limits) -> AgentRequest:
+    task, settings = work.task, work.settings
+    own = settings.agents.get(work.agent) or AgentSettings()
+    told = await brief(stage, work, agent, await diagnose(stage, work))
+    # A model was named for the task's own agent; another one that takes over has its own.
+    named = task["model"] if work.agent == task["agent"] else None
+    choice = await choose_model(stage, work)
+    model = named or (choice.model if choice else own.model)
+    if model or told.session_id:
+        await stage.db.write(
+            attempts.update,
+            work.attempt_id,
+            model=model,
+            model_reason=choice.reason if choice else None,
+            started_from=told.session_id,
+        )
+    found = credential(stage, agent, settings, work.task_env)
+    return AgentRequest(
+        prompt=told.prompt,
+        workspace=work.directory,
+        prompt_file=work.run_dir / "prompt",
+        settings=own,
+        system_prompt=task["system_prompt"] if agent.capabilities.system_prompt else None,
+        model=model if agent.capabilities.model else None,
+        session_id=told.session_id,
+        fork=told.fork,
+        attempt_number=work.number,
+        max_turns=limits.max_turns,
+        budget_usd=limits.budget_left_usd,
+        mcp_servers={**settings.mcp, **own.mcp, **stage.task_mcp(work.task_id)},
+        environ=agent_environment(stage.environ, settings, agent, {}) | work.task_env,
+        credential=found.value if found.source == "stored" else None,
+        answer=work.message if told.asked else None,
     )
 
 
-def launch_again(work: Work) -> Launch:
+def _mcp_secrets(request: AgentRequest) -> list[dict[str, str]]:
+    return [{**server.env, **server.headers} for server in request.mcp_servers.values()]
+
+
+async def launch_again(stage: Stage, work: Work) -> Ready:
     """Enough to find a run that was started before: what runs there was decided then."""
-    return Launch(
+    launch = Launch(
         run_dir=work.run_dir,
         argv=[],
         cwd=work.directory,
@@ -60,6 +111,11 @@ def launch_again(work: Work) -> Launch:
         redact=(),
         label=work.task_id,
     )
+    try:
+        agent = get_agent(work.agent, work.settings)
+    except KapelleError:
+        agent = None
+    return Ready(launch, agent, await limits_of(stage, work))
 
 
 def launch_command(stage: Stage, work: Work, name: str, command: str, timeout_s: float) -> Launch:
@@ -77,11 +133,3 @@ def launch_command(stage: Stage, work: Work, name: str, command: str, timeout_s:
         redact=stage.redactions(work.attempt_id, env),
         label=f"{name} of {work.task_id}",
     )
-
-
-def _write_prompt(run_dir: Path, prompt: str) -> Path:
-    run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = run_dir / "prompt"
-    path.touch(mode=0o600)
-    path.write_text(prompt, encoding="utf-8", errors="replace")
-    return path

@@ -1,18 +1,25 @@
 """An attempt from beginning to end. After a crash it is performed again from the top, and every
 part finds what was done: a claimed run directory, finished checks, a settled row."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.task import Exit
 from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.findings import Findings, Finish, never_ran
-from kapelle.engine.launching import launch_again, launch_agent
+from kapelle.engine.findings import Findings, Finish, never_ran, not_possible
+from kapelle.engine.launching import Ready, launch_again, launch_agent
 from kapelle.engine.prepare import prepare
-from kapelle.engine.settle import settle
+from kapelle.engine.settle import conclude
 from kapelle.engine.stage import Stage
 from kapelle.engine.steadily import steadily
-from kapelle.engine.verify import verify
+from kapelle.engine.verify import usage_before, verify
+from kapelle.engine.vigil import Vigil
 from kapelle.engine.work import Work, is_running, load_work
+from kapelle.store import attempts
 
 
 class Performance:
@@ -30,7 +37,7 @@ class Performance:
                 return  # it was settled just before a crash
             finish, findings = await self._play(attempt_id)
             failpoint("perform_after_verify")
-            await steadily(self._stage.db.write)(settle, attempt_id, finish, findings)
+            await steadily(conclude)(self._stage, attempt_id, finish, findings)
             failpoint("perform_end")
 
     async def _play(self, attempt_id: str) -> tuple[Finish, Findings]:
@@ -41,8 +48,8 @@ class Performance:
         except Unavailable:
             raise
         except KapelleError as error:
-            problem = f"{error.message} {error.hint or ''}".strip()
-            return never_ran(problem), Findings(success=False, reason=problem)
+            findings = not_possible(error)
+            return never_ran(findings.reason or ""), findings
         failpoint("perform_after_run")
         return finish, await steadily(verify)(self._stage, work, finish)
 
@@ -53,10 +60,12 @@ class Performance:
 
     async def _run(self, work: Work) -> Finish:
         again = work.is_claimed
-        launch = launch_again(work) if again else await launch_agent(self._stage, work)
+        ready = await (launch_again if again else launch_agent)(self._stage, work)
+        launch = ready.launch
         failpoint("run_before_execute")
         try:
-            ended = await self._stage.execute(work.attempt_id, work.task_id, launch)
+            async with watched(self._stage, work, ready):
+                ended = await self._stage.execute(work.attempt_id, work.task_id, launch)
         except FileNotFoundError:
             return Finish(Exit(kind="lost"), detail="its run directory was deleted while it ran")
         failpoint("run_after_execute")
@@ -67,3 +76,20 @@ class Performance:
             detail=f"timed out after {launch.timeout_s:g} s" if timed_out else ended.detail,
             output_bytes=ended.out_bytes + ended.err_bytes,
         )
+
+
+@asynccontextmanager
+async def watched(stage: Stage, work: Work, ready: Ready) -> AsyncIterator[None]:
+    """Somebody watches over the agent as long as this lasts."""
+    if ready.agent is None:
+        yield
+        return
+    # What the launch chose is in the row by now: the model, and the session it goes on with.
+    attempt = await stage.db.glance(attempts.row, work.attempt_id)
+    before = await usage_before(stage, attempt["started_from"])
+    vigil = Vigil(stage, replace(work, attempt=attempt), ready.agent, ready.limits, before)
+    keeping = asyncio.create_task(vigil.keep())
+    try:
+        yield
+    finally:
+        keeping.cancel()

@@ -1,66 +1,154 @@
 """The end of an attempt, written down: one transaction over attempt, task and history."""
 
 import random
+from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any
 
-from kapelle.domain.outcome import Evidence, Outcome, decide
+from kapelle.domain.errors import KapelleError
+from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.outcome import Evidence, History, Outcome, decide
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
+from kapelle.engine.accounting import account_for
+from kapelle.engine.accounts import Candidate, candidates
+from kapelle.engine.choosing import given_up
 from kapelle.engine.findings import Findings, Finish
-from kapelle.store import attempts, events, lifecycle, tasks
+from kapelle.engine.stage import Stage
+from kapelle.settings import Failures
+from kapelle.store import accounts, attempts, events, lifecycle, tasks
 from kapelle.store.database import Connection
 
+_DEFAULTS = Failures()
 
-def settle(connection: Connection, attempt_id: str, finish: Finish, findings: Findings) -> None:
-    """Record how an attempt ended and move its task; nothing happens the second time."""
+
+async def conclude(stage: Stage, attempt_id: str, finish: Finish, findings: Findings) -> None:
+    """The end of an attempt in the database."""
+    others: list[Candidate] = []
+    failures = _DEFAULTS
+    if findings.failure is not None:
+        attempt = await stage.db.glance(attempts.row, attempt_id)
+        task = await stage.db.glance(tasks.row, attempt["task_id"])
+        others = candidates(stage, task)
+        with suppress(KapelleError):  # a broken configuration has the defaults
+            failures = stage.settings(task["directory"]).failures
+    await stage.db.write(settle, attempt_id, finish, findings, others, failures)
+
+
+def settle(
+    connection: Connection,
+    attempt_id: str,
+    finish: Finish,
+    findings: Findings,
+    others: Sequence[Candidate] = (),
+    failures: Failures = _DEFAULTS,
+) -> None:
+    """Record how an attempt ended and move its task; nothing happens the second time.
+
+    others are the agents that may take over.
+    """
     attempt = attempts.row(connection, attempt_id)
     if attempt["status"] != AttemptStatus.RUNNING:
         return
     task = tasks.row(connection, attempt["task_id"])
     now = datetime.now(UTC)
-    retry = RetrySpec.model_validate(task["retry"])
     evidence = _evidence(task, finish, findings)
-    number = attempt["number"]
-    outcome = decide(evidence, retry, task["tries"], number, now, random.random())
+    _record(connection, attempt, finish, findings, None if evidence.wish else findings.failure)
+    if evidence.wish is None:
+        account_for(connection, attempt, finish, findings.failure, failures, now)
+    history = _history(connection, task, attempt, findings, others, now)
+    retry = RetrySpec.model_validate(task["retry"])
+    outcome = decide(evidence, retry, history, now, random.random())
     reason = _with_detail(outcome.reason, finish.detail)
-    exit = finish.exit
+    if outcome.task is TaskStatus.FAILED:
+        reason = _with_fix(reason, findings.failure, attempt["agent"], task["id"])
+    attempts.update(connection, attempt_id, status=outcome.attempt, reason=reason, ended_at=now)
+    failure = findings.failure.kind if findings.failure and not evidence.wish else None
+    events.append(
+        connection, f"attempt.{outcome.attempt}", task["id"], attempt_id,
+        number=attempt["number"], agent=attempt["agent"], reason=reason, failure=failure,
+        code=finish.exit.code, signal=finish.exit.signal,
+    )  # fmt: skip
+    _move_task(connection, task, outcome, findings, reason)
+
+
+def _record(
+    connection: Connection,
+    attempt: Any,
+    finish: Finish,
+    findings: Findings,
+    failure: Failure | None,
+) -> None:
+    exit, usage = finish.exit, findings.usage
     attempts.update(
         connection,
-        attempt_id,
-        status=outcome.attempt,
+        attempt["id"],
         exit_kind=exit.kind,
         exit_code=exit.code,
         exit_signal=exit.signal,
-        reason=reason,
         claimed=findings.claimed,
+        failure=failure.kind if failure else None,
+        evidence=failure.evidence if failure else None,
         session_id=findings.session_id,
-        usage=findings.usage.model_dump() if findings.usage else None,
+        session_usage=findings.session_usage or None,
+        model=findings.model or attempt["model"],
         output_bytes=finish.output_bytes,
-        ended_at=now,
+        **(usage.model_dump() if usage else {}),
     )
-    events.append(
-        connection, f"attempt.{outcome.attempt}", task["id"], attempt_id,
-        number=number, reason=reason, code=exit.code, signal=exit.signal,
-    )  # fmt: skip
-    _move_task(connection, task, outcome, findings)
 
 
-def _move_task(connection: Connection, task: Any, outcome: Outcome, findings: Findings) -> None:
+def _history(
+    connection: Connection,
+    task: Any,
+    attempt: Any,
+    findings: Findings,
+    others: Sequence[Candidate],
+    now: datetime,
+) -> History:
+    if findings.failure is None:
+        return History(attempt["number"], task["tries"])
+    past = attempts.of_task(connection, task["id"])
+    overloaded = list(
+        takewhile(lambda row: row["failure"] == FailureClass.OVERLOADED, reversed(past))
+    )
+    paused = accounts.paused(connection, now)
+    tired = given_up(connection, task["id"]) | {attempt["agent"]}
+    return History(
+        number=attempt["number"],
+        tries=task["tries"],
+        overloads=len(overloaded),
+        overloaded_since=overloaded[-1]["started_at"] if overloaded else None,
+        nudges=sum(row["failure"] == FailureClass.STALLED for row in past) - 1,
+        can_nudge=findings.can_nudge,
+        can_switch=any(o.agent not in tired and o.account not in paused for o in others),
+    )
+
+
+def _move_task(
+    connection: Connection, task: Any, outcome: Outcome, findings: Findings, reason: str | None
+) -> None:
     values: dict[str, Any] = {
         "waiting_for": outcome.waiting_for,
         "not_before": outcome.not_before,
         "tries": task["tries"] if outcome.spends_a_try else max(0, task["tries"] - 1),
+        "next_mode": outcome.next_mode,
+        "next_message": outcome.next_message,
         "stop": None,
     }
     if outcome.task in {TaskStatus.COMPLETED, TaskStatus.FAILED}:
         values["result"] = findings.result
     if task["stop"] == "requeue":
         values |= {"tries": 0, "workspace_base_commit": None, "starting_tree": None}
-    reason = outcome.reason
-    if outcome.task is TaskStatus.QUEUED and outcome.not_before:
+    if outcome.task is TaskStatus.QUEUED and reason != "requeued":
         reason = f"tries again after: {reason}"
     lifecycle.move(connection, task, outcome.task, reason, **values)
+
+
+def _with_fix(reason: str | None, failure: Failure | None, agent: str, task_id: str) -> str | None:
+    fix = failure.policy.fix if failure else None
+    return f"{reason} → {fix.format(agent=agent, task=task_id)}" if fix else reason
 
 
 def _with_detail(reason: str | None, detail: str | None) -> str | None:
@@ -74,11 +162,9 @@ def _evidence(task: Any, finish: Finish, findings: Findings) -> Evidence:
     return Evidence(
         exit=finish.exit,
         wish=task["stop"],
-        timed_out=finish.timed_out,
         detail=task["reason"] if task["stop"] else finish.detail,
         success=findings.success,
         reason=findings.reason,
-        failed_checks=findings.failed_checks,
-        waiting_for=findings.waiting_for,
-        retry_at=findings.retry_at,
+        asks=findings.asks,
+        failure=findings.failure,
     )

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from kapelle.domain.specs import McpServer
 from kapelle.domain.tokens import attempt_token
 from kapelle.engine.environment import secrets_in
 from kapelle.home import Home, repository_config
@@ -15,6 +17,7 @@ from kapelle.runner.runner import Runner
 from kapelle.settings import Settings, load
 from kapelle.store import tasks
 from kapelle.store.database import Database
+from kapelle.vault import Vault
 from kapelle.workspaces import Workspaces
 
 _MOST_SETTINGS = 100
@@ -28,6 +31,7 @@ class Stage:
     workspaces: Workspaces
     environ: Mapping[str, str]
     secret: str
+    vault: Vault
     url: str = ""
     # Run directories of the processes that each attempt has going in this daemon.
     live: dict[str, set[Path]] = field(default_factory=dict)
@@ -49,16 +53,23 @@ class Stage:
 
     def task_env(self, task_id: str) -> dict[str, str]:
         """The values of a task's own variables, which are kept out of the database."""
-        try:
-            values: dict[str, str] = json.loads(
-                (self.home.secrets / f"{task_id}.json").read_bytes()
-            )
-        except FileNotFoundError:
-            return {}
+        values: dict[str, str] = self._secrets(task_id).get("env", {})
         return values
 
+    def task_mcp(self, task_id: str) -> dict[str, McpServer]:
+        """The MCP servers that a task brings along."""
+        found = self._secrets(task_id).get("mcp", {})
+        return {name: McpServer.model_validate(server) for name, server in found.items()}
+
+    def _secrets(self, task_id: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.home.secrets / f"{task_id}.json").read_bytes())
+        except FileNotFoundError:
+            return {}
+        return found
+
     def redactions(self, attempt_id: str, *environments: Mapping[str, str]) -> tuple[bytes, ...]:
-        own = [self.secret, attempt_token(self.secret, attempt_id)]
+        own = [self.secret, attempt_token(self.secret, attempt_id), *self.vault.all()]
         return patterns([*own, *secrets_in(self.environ, *environments)])
 
     @contextmanager

@@ -1,18 +1,23 @@
 """What an ended agent's work is worth: its own report first, then the checks."""
 
 import asyncio
+from collections.abc import Iterable
 
-from kapelle.agents.base import Summary, Verdict
+from kapelle.agents.base import Agent, Summary, Verdict
+from kapelle.agents.failures import classify
 from kapelle.agents.registry import get as get_agent
-from kapelle.agents.summary import summarise
+from kapelle.agents.summary import completed_by, summarise
 from kapelle.domain.errors import Conflict, KapelleError, WorkspaceError
+from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind
 from kapelle.domain.task import CheckResult
+from kapelle.engine import cost, side_log
 from kapelle.engine.checks import run_check
+from kapelle.engine.ending import noted
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish
 from kapelle.engine.stage import Stage
-from kapelle.engine.work import Work
+from kapelle.engine.work import Work, load_work
 from kapelle.runner.output import lines_of, tail_text
 from kapelle.store import attempts, events, tasks
 from kapelle.store.database import Connection
@@ -23,35 +28,70 @@ _LAST_BYTES = 1 << 18
 
 async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
+    work = await load_work(stage, work.attempt_id)
     summary, tail = await asyncio.to_thread(_read_output, work)
     verdict = _judge(work, summary, finish, tail)
+    ending = noted(work.run_dir)
     success = verdict.success and not finish.timed_out
-    reason = verdict.reason
-    failed: list[str] = []
-    if success and not await _stopped(stage, work):
+    reason, failure = verdict.reason, verdict.failure
+    if not success and not verdict.question:
+        failure = _failure(work, finish, verdict, summary, tail)
+        reason = _why(finish, verdict, failure, ending is not None)
+    elif success and not await _stopped(stage, work):
         try:
             await _commit(stage, work)
             failed = await _check(stage, work)
+            if failed:
+                reason = f"failed its check: {', '.join(failed)}"
+                failure = Failure(FailureClass.CHECKS, ", ".join(failed))
         except (WorkspaceError, Conflict) as error:
             success, reason = False, error.message
+            failure = Failure(FailureClass.ENVIRONMENT, error.message)
+    before = await usage_before(stage, work.attempt["started_from"])
+    model = summary.model or work.attempt["model"]
     return Findings(
         success=success,
         reason=reason,
         result=verdict.result,
         claimed=verdict.claimed,
-        waiting_for=verdict.waiting_for,
-        retry_at=verdict.retry_at,
-        failed_checks=tuple(failed),
+        asks=verdict.question is not None and not finish.timed_out,
+        failure=failure,
         session_id=summary.session_id,
-        usage=summary.usage,
+        model=model,
+        usage=cost.of_attempt(summary, before, model, work.settings),
+        session_usage=cost.of_session(summary),
+        can_nudge=work.settings.health.on_stall == "nudge",
     )
+
+
+async def usage_before(stage: Stage, session_id: str | None) -> dict[str, float]:
+    """What the session that an attempt goes on with had counted when it began."""
+    return await stage.db.read(attempts.session_usage, session_id) if session_id else {}
+
+
+def _failure(work: Work, finish: Finish, verdict: Verdict, summary: Summary, tail: str) -> Failure:
+    if finish.timed_out:
+        return Failure(FailureClass.TIMEOUT, finish.detail or "timed out")
+    return (
+        noted(work.run_dir)
+        or verdict.failure
+        or classify(summary, finish.exit, tail, work.settings.failures.environment)
+    )
+
+
+def _why(finish: Finish, verdict: Verdict, failure: Failure, ended_by_us: bool) -> str:
+    if finish.exit.kind == "lost":
+        return f"lost: {finish.detail or 'nobody saw how it ended'}"
+    if finish.timed_out:
+        return finish.detail or "timed out"
+    return failure.evidence if ended_by_us else verdict.reason or finish.detail or failure.evidence
 
 
 def _judge(work: Work, summary: Summary, finish: Finish, tail: str) -> Verdict:
     if finish.exit.kind == "not_started":
         return Verdict(False, finish.detail or "the agent could not be started")
     try:
-        agent = get_agent(work.task["agent"], work.settings)
+        agent = get_agent(work.agent, work.settings)
     except KapelleError as error:
         return Verdict(False, error.message)
     return agent.judge(summary, finish.exit, tail)
@@ -61,12 +101,21 @@ def _read_output(work: Work) -> tuple[Summary, str]:
     tail = tail_text(work.run_dir / "err.log", _TAIL // 2)
     tail = f"{tail_text(work.run_dir / 'out.log', _TAIL)}\n{tail}".strip()
     try:
-        agent = get_agent(work.task["agent"], work.settings)
+        agent = get_agent(work.agent, work.settings)
     except KapelleError:
         return Summary(), tail
-    return summarise(
-        agent, lines_of(work.run_dir / "out.log", None if agent.reads_whole_output else _LAST_BYTES)
-    ), tail
+    whole = agent.reads_whole_output
+    lines = lines_of(work.run_dir / "out.log", None if whole else _LAST_BYTES)
+    return _summarise(work, agent, lines), tail
+
+
+def _summarise(work: Work, agent: Agent, lines: Iterable[str]) -> Summary:
+    """The output's summary; what it does not tell is taken from the side log."""
+    told = summarise(agent, lines)
+    if side_log.of_run(work.run_dir) is None:
+        return told
+    session_id = told.session_id or work.attempt["started_from"]
+    return completed_by(told, summarise(agent, side_log.lines(work.run_dir, session_id)))
 
 
 async def _stopped(stage: Stage, work: Work) -> bool:
@@ -76,7 +125,7 @@ async def _stopped(stage: Stage, work: Work) -> bool:
 async def _commit(stage: Stage, work: Work) -> None:
     # After a crash amid the checks, what they left behind must not join the agent's work.
     if work.is_worktree and not (work.run_dir / "checks").exists():
-        message = f"{work.task['title']}\n\nTask: {work.task_id}\nAgent: {work.task['agent']}"
+        message = f"{work.task['title']}\n\nTask: {work.task_id}\nAgent: {work.agent}"
         commit = await stage.workspaces.commit(work.task_id, message)
         await stage.db.write(tasks.update, work.task_id, workspace_commit=commit)
 

@@ -22,7 +22,9 @@ class Work:
     number: int
     mode: str
     message: str | None
-    task: Any  # the stored row of the task
+    agent: str
+    attempt: Any  # the stored rows
+    task: Any
     run_dir: Path
     directory: Path
     settings: Settings
@@ -86,6 +88,8 @@ async def load_work(stage: Stage, attempt_id: str) -> Work:
         number=attempt["number"],
         mode=attempt["mode"],
         message=attempt["message"],
+        agent=attempt["agent"],
+        attempt=attempt,
         task=task,
         run_dir=run_dir,
         directory=directory,

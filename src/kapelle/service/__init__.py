@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from kapelle.service.agents import Agents
 from kapelle.service.changes import Changes
 from kapelle.service.history import History
 from kapelle.service.instance import Instance
@@ -9,6 +10,7 @@ from kapelle.service.logins import Logins
 from kapelle.service.output import Output
 from kapelle.service.tasks import Tasks
 from kapelle.service.transcript import Transcripts
+from kapelle.service.usage import Usages
 
 
 @dataclass(frozen=True)
@@ -22,3 +24,5 @@ class Service:
     history: History
     instance: Instance
     logins: Logins
+    agents: Agents
+    usage: Usages

@@ -8,12 +8,27 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kapelle.domain.errors import Conflict
+from kapelle.domain.specs import Money, Spec, Turns
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Task
 from kapelle.store import attempts, dependencies, events, lifecycle, tasks
 from kapelle.store.database import Connection
 
 Stop = tuple[str, str] | None
+
+
+class NewLimits(Spec):
+    """Limits of a task that are to hold from its next attempt on; None leaves one as it is."""
+
+    budget_usd: Money | None = None
+    max_turns: Turns | None = None
+
+    @property
+    def given(self) -> dict[str, float]:
+        return self.model_dump(include=set(NewLimits.model_fields), exclude_none=True)
+
+
+_UNCHANGED = NewLimits()
 
 
 def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[str]) -> Task:
@@ -39,16 +54,25 @@ def cancel(connection: Connection, task_id: str, reason: str) -> Stop:
     return None
 
 
-def retry(connection: Connection, task_id: str) -> Stop:
+def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) -> Stop:
     _require_ended(connection, task_id, "retried")
-    lifecycle.enqueue_again(connection, task_id, next_mode="fresh", next_message=None, tries=0)
+    lifecycle.enqueue_again(
+        connection, task_id, next_mode="fresh", next_message=None, tries=0, **limits.given
+    )
     return None
 
 
-def resume(connection: Connection, task_id: str, message: str | None) -> Stop:
+def resume(
+    connection: Connection,
+    task_id: str,
+    message: str | None,
+    limits: NewLimits = _UNCHANGED,
+) -> Stop:
     _require_ended(connection, task_id, "resumed")
     mode = "resume" if attempts.latest(connection, task_id) else "fresh"
-    lifecycle.enqueue_again(connection, task_id, next_mode=mode, next_message=message, tries=0)
+    lifecycle.enqueue_again(
+        connection, task_id, next_mode=mode, next_message=message, tries=0, **limits.given
+    )
     return None
 
 

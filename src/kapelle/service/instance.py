@@ -1,15 +1,13 @@
-"""Use cases of the daemon itself: what it is, its agents, backups, its end."""
+"""Use cases of the daemon itself: what it is, backups, its end."""
 
 import asyncio
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from pydantic import BaseModel
 
 from kapelle import __version__
-from kapelle.agents import registry
 from kapelle.domain.errors import Conflict
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.stage import Stage
@@ -28,15 +26,6 @@ class DaemonView(BaseModel):
     queued: int
     held: str | None
     stranded: list[str]
-
-
-class AgentView(BaseModel):
-    name: str
-    type: str
-    installed: str | None
-    default: bool
-    problem: str | None
-    capabilities: dict[str, bool]
 
 
 class BackupView(BaseModel):
@@ -74,20 +63,6 @@ class Instance:
             stranded=self._conductor.stranded,
         )
 
-    def agents(self, directory: str | None) -> list[AgentView]:
-        found = registry.available(self._stage.settings(directory))
-        return [
-            AgentView(
-                name=agent.name,
-                type=agent.type,
-                installed=agent.installed,
-                default=agent.is_default,
-                problem=agent.problem,
-                capabilities=_flags(agent.capabilities),
-            )
-            for agent in found
-        ]
-
     async def back_up(self) -> BackupView:
         """Copy the databases now, while they are in use."""
         if not self._stage.db.is_sqlite:
@@ -102,7 +77,3 @@ class Instance:
     def stop(self, agents: bool) -> None:
         self._stopping.agents = agents
         self._stopping.event.set()
-
-
-def _flags(capabilities: Any) -> dict[str, bool]:
-    return {name: bool(value) for name, value in asdict(capabilities).items()}

@@ -23,6 +23,7 @@ from kapelle.domain.task import Task
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.stage import Stage
 from kapelle.service import actions
+from kapelle.service.actions import NewLimits
 from kapelle.settings import AgentSettings, Settings
 from kapelle.store import tasks
 from kapelle.store.database import Connection
@@ -52,6 +53,8 @@ class Tasks:
                     "after an installation, `kapelle stop` and try again."
                 ),
             )
+        for name in spec.fallback_agents:
+            registry.get(name, settings)
         _require_abilities(spec, agent, adapter.capabilities)
         if len(spec.prompt) > _LARGE_PROMPT:
             # Better to hear now than from a failed attempt that it does not fit into argv.
@@ -60,7 +63,7 @@ class Tasks:
         values["workspace_kind"] = await self._workspace_kind(spec, settings)
         values["idempotency_key"] = idempotency_key
         secrets = self._stage.home.secrets / f"{values['id']}.json"
-        _keep_env(secrets, spec.env)
+        _keep_secrets(secrets, spec)
         try:
             task = await self._db.write(_submit, spec, values)
         except KapelleError:
@@ -110,13 +113,15 @@ class Tasks:
         """End a task; a running agent is stopped with all its children, and settles by itself."""
         return await self._turn(text, actions.cancel, reason or "cancelled by a person")
 
-    async def retry(self, text: str) -> Task:
+    async def retry(self, text: str, limits: NewLimits | None = None) -> Task:
         """A new attempt from a fresh workspace."""
-        return await self._turn(text, actions.retry)
+        return await self._turn(text, actions.retry, limits or NewLimits())
 
-    async def resume(self, text: str, message: str | None = None) -> Task:
+    async def resume(
+        self, text: str, message: str | None = None, limits: NewLimits | None = None
+    ) -> Task:
         """A new attempt that carries what the last one left."""
-        return await self._turn(text, actions.resume, message)
+        return await self._turn(text, actions.resume, message, limits or NewLimits())
 
     async def requeue(self, text: str) -> Task:
         """From the start, as if newly submitted; a running attempt is stopped first."""
@@ -225,23 +230,29 @@ def _submit(connection: Connection, spec: TaskSpec, values: dict[str, Any]) -> T
 
 def _values(spec: TaskSpec, settings: Settings, agent: str) -> dict[str, Any]:
     checks = spec.checks or settings.checks
-    own = settings.agents.get(agent)
+    named = spec.fallback_agents or settings.fallback_agents
+    fallbacks = [name for name in dict.fromkeys(named) if name != agent]
     return {
         "id": new_id("task"),
         "title": spec.display_title,
         "prompt": spec.prompt,
         "system_prompt": spec.system_prompt,
         "agent": agent,
-        "model": spec.model or (own.model if own else None),
+        "model": spec.model,
         "directory": os.path.normpath(spec.directory),
         "project": spec.project or settings.project,
         "priority": int(spec.priority.removeprefix("P")),
         "deps_policy": spec.deps_policy,
         "continue_from": None,
+        "fork_session": spec.fork_session,
+        "fallback_agents": fallbacks,
         "timeout_s": spec.timeout_s,
+        "max_turns": spec.max_turns,
+        "budget_usd": spec.budget_usd,
         "retry": spec.retry.model_dump(),
         "check_specs": [check.model_dump(mode="json") for check in checks],
         "env": sorted(spec.env),
+        "mcp": sorted(spec.mcp),
         "tags": list(dict.fromkeys(spec.tags)),
         "context": spec.context,
         "workspace_path": os.path.normpath(spec.directory),
@@ -255,11 +266,13 @@ def _require_abilities(spec: TaskSpec, agent: str, abilities: Capabilities) -> N
     for name, wished, able in (
         ("model", spec.model, abilities.model),
         ("system prompt", spec.system_prompt, abilities.system_prompt),
+        ("MCP server", spec.mcp, abilities.mcp),
     ):
         if wished and not able:
             raise InvalidInput(
                 f"The agent {agent} cannot be given a {name}.",
-                hint="A command template needs the placeholder for it: see docs/configuration.md.",
+                hint="docs/agents.md tells what each agent can; a command template needs the "
+                "placeholder for it.",
             )
 
 
@@ -274,11 +287,13 @@ def _trial(spec: TaskSpec, settings: Settings, agent: str) -> AgentRequest:
     )
 
 
-def _keep_env(path: Path, env: dict[str, str]) -> None:
-    if not env:
+def _keep_secrets(path: Path, spec: TaskSpec) -> None:
+    """Keep what may be secret in a private file, out of the database."""
+    if not spec.env and not spec.mcp:
         return
+    kept = spec.model_dump(mode="json", include={"env", "mcp"})
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "wb") as file:
-        file.write(json.dumps(env).encode())
+        file.write(json.dumps(kept).encode())
         file.flush()
         os.fsync(descriptor)

@@ -101,7 +101,7 @@ class Transcripts:
     async def _attempt_lines(
         self, task: Task, attempt: Attempt, place: _Place, follow: bool
     ) -> AsyncIterator[Line]:
-        parse = self._parser(task)
+        parse = self._parser(task, attempt)
         run_dir = self._stage.run_directory(attempt.id)
         ended = attempt.ended_at is not None
         while True:
@@ -120,9 +120,9 @@ class Transcripts:
             row = await self._stage.db.glance(attempts.row, attempt.id)
             ended = row["ended_at"] is not None
 
-    def _parser(self, task: Task) -> Parse:
+    def _parser(self, task: Task, attempt: Attempt) -> Parse:
         try:
-            return get_agent(task.agent, self._stage.settings(task.directory)).parse
+            return get_agent(attempt.agent, self._stage.settings(task.directory)).parse
         except KapelleError:
             return _as_text  # the agent is not configured any more
 

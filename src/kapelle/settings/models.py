@@ -1,18 +1,43 @@
 """Every setting, its type and its default; the docstrings make docs/configuration.md."""
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
 
-from kapelle.domain.specs import CheckSpec, EnvName, Name, Seconds, Text
+from kapelle.domain.specs import (
+    CheckSpec,
+    EnvName,
+    McpServer,
+    Money,
+    Name,
+    Seconds,
+    ServerName,
+    Text,
+    Turns,
+)
 
 AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)]
 Passed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$", max_length=200)]
 Count = Annotated[int, Field(ge=0)]
 
+
+def _compiles(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"this is no regular expression: {error}") from None
+    return value
+
+
+Pattern = Annotated[Text, AfterValidator(_compiles)]
+
 REPOSITORY_KEYS = frozenset(
-    {"default_agent", "project", "agents", "checks", "workspace", "tasks", "environment"}
-)
+    {
+        "default_agent", "fallback_agents", "project", "agents", "checks", "workspace", "tasks",
+        "environment", "mcp", "health", "difficulty", "failures", "roles",
+    }
+)  # fmt: skip
 
 
 class Section(BaseModel):
@@ -33,8 +58,12 @@ class Limits(Section):
 
 
 class Tasks(Section):
-    timeout_s: Seconds | None = None
-    """Seconds an attempt may run; when not set, as long as it likes."""
+    timeout_s: Seconds | None = 86_400
+    """Seconds an attempt may run: the cap on one that is to run until its agent is done."""
+    max_turns: Turns | None = 1000
+    """Answers of the model in one attempt: the same cap for agents that never stop."""
+    budget_usd: Money | None = None
+    """US dollars that all attempts of a task may cost together; when not set, any amount."""
     grace_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 10
     """Seconds between asking a process to end and killing it."""
     retention_days: Count = 0
@@ -61,11 +90,79 @@ class Environment(Section):
     """Variables set for every agent."""
 
 
+class Difficulty(Section):
+    classify: bool = False
+    """Whether a task that names no model is given one by its difficulty (agents.NAME.models)."""
+    agent: AgentName | None = None
+    """Agent that judges the difficulty; when not set, length and wording of the prompt do."""
+
+
+class Roles(Section):
+    judge: AgentName | None = None
+    """Agent that reads a failed attempt for the retry policy analyze; when not set, its own."""
+
+
+class Health(Section):
+    stall_s: Seconds = 900
+    """Seconds without output and without CPU time after which an agent counts as stalled."""
+    on_stall: Literal["nudge", "end", "warn"] = "nudge"
+    """nudge (end it once and let it go on), end (as a failure), or warn only."""
+    long_s: Seconds = 7200
+    """Seconds after which a running attempt is warned about."""
+    waiting_s: Seconds = 3600
+    """Seconds after which a task that waits for a person is warned about."""
+    warn_at: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.8
+    """Share of a limit (turns, budget, time) at which there is a warning."""
+
+
+class Failures(Section):
+    environment: list[Pattern] = []
+    """Regular expressions; output that matches one makes a failure one of the environment."""
+    patience_s: Seconds = 120
+    """Seconds that an agent may go on asking a provider that refuses, before Kapelle takes over."""
+    breaker: Annotated[int, Field(ge=1)] = 3
+    """Failures of the environment in a row after which an agent is paused."""
+    breaker_s: Seconds = 300
+    """Seconds of that pause."""
+
+
+class Price(Section):
+    """US dollars per million tokens."""
+
+    input: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """Input tokens."""
+    output: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """Output tokens."""
+    cached: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Input tokens read from a cache; when not set, as other input."""
+
+
+class ReadJson(Section):
+    text: Text | None = None
+    """Path of what the agent says, such as message.content.0.text."""
+    result: Text | None = None
+    """Path of the final answer."""
+    session: Text | None = None
+    """Path of the session's id, for {session} in the command."""
+    error: Text | None = None
+    """Path of an error's message; where there is one, the attempt failed."""
+    model: Text | None = None
+    """Path of the model's name."""
+    input_tokens: Text | None = None
+    """Path of the number of input tokens."""
+    output_tokens: Text | None = None
+    """Path of the number of output tokens."""
+    cached_tokens: Text | None = None
+    """Path of the number of input tokens read from a cache."""
+    cost_usd: Text | None = None
+    """Path of the cost in US dollars."""
+
+
 class AgentSettings(Section):
     type: AgentName | None = None
     """The adapter: "command" for a template, or the name of another agent."""
     command: list[Text] = []
-    """Command template with {prompt} {system} {combined} {model} {workspace} {prompt_file}."""
+    """Template with {prompt} {system} {combined} {model} {workspace} {prompt_file} {session}."""
     model: Name | None = None
     """Model used when a task names none."""
     env: dict[EnvName, Text] = {}
@@ -74,8 +171,22 @@ class AgentSettings(Section):
     """Arguments added at the end of the command."""
     playbook: Text | None = None
     """Playbook file of a rehearsal agent."""
-    output: Literal["text", "events"] = "text"
-    """What a command template prints: text, or events (one JSON object per line)."""
+    output: Literal["text", "events", "json"] = "text"
+    """What a command template prints: text, Kapelle's events, or JSON read by read."""
+    read: ReadJson = ReadJson()
+    """Where a command template's JSON output has what."""
+    program: Text | None = None
+    """Path of the agent's program, when it is not on PATH."""
+    base_url: Text | None = None
+    """Address of the provider's API, for a proxy or a server of your own."""
+    models: dict[Literal["simple", "medium", "complex"], Name] = {}
+    """Model by difficulty, where no model is named and difficulty.classify is on."""
+    permissions: Literal["allow", "deny", "ask"] = "allow"
+    """What an acp agent's requests for permission are answered with; ask passes them to you."""
+    mode: Name | None = None
+    """Session mode of an acp agent."""
+    mcp: dict[ServerName, McpServer] = {}
+    """MCP servers of this agent."""
 
 
 class Server(Section):
@@ -104,6 +215,8 @@ class Git(Section):
 class Settings(Section):
     default_agent: AgentName | None = None
     """Agent of a task that names none."""
+    fallback_agents: list[AgentName] = []
+    """Agents that take over, in this order, when a task's own is limited or unavailable."""
     project: Name | None = None
     """Project of a task that names none."""
     checks: list[CheckSpec] = []
@@ -120,6 +233,18 @@ class Settings(Section):
     """What agents see of your environment."""
     agents: dict[AgentName, AgentSettings] = {}
     """Agents by name."""
+    mcp: dict[ServerName, McpServer] = {}
+    """MCP servers of every agent that can use some."""
+    prices: dict[Name, Price] = {}
+    """Prices by model, before those of the built-in table."""
+    difficulty: Difficulty = Difficulty()
+    """Which model a task gets that names none."""
+    roles: Roles = Roles()
+    """Agents that help with other agents' work."""
+    health: Health = Health()
+    """What is warned about, and what happens to an agent that is stuck."""
+    failures: Failures = Failures()
+    """How failures are told apart and answered."""
     server: Server = Server()
     """The web page and the API."""
     backup: Backup = Backup()

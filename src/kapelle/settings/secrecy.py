@@ -8,6 +8,10 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 _URL_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
+_ADDRESSES = ("database_url", ".base_url", ".url")
+_VARIABLE = re.compile(r"^(agents\.[^.]+\.|(agents\.[^.]+\.)?mcp\.[^.]+\.)env\.")
+# What a server is sent in headers is mostly a token, whatever the header is called.
+_HEADER = re.compile(r"^(agents\.[^.]+\.)?mcp\.[^.]+\.headers\.")
 
 
 def looks_secret(name: str) -> bool:
@@ -23,7 +27,9 @@ def masked(name: str, value: str) -> str:
 
 def shown(key: str, value: Any) -> Any:
     """A setting's value as it may be shown."""
-    if key == "database_url" and value:
-        return _URL_PASSWORD.sub(r"\1:***@", value)
-    in_environment = key.startswith("environment.set.") or re.match(r"agents\.[^.]+\.env\.", key)
+    if key.endswith(_ADDRESSES) and value:
+        return _URL_PASSWORD.sub(r"\1:***@", str(value))
+    if _HEADER.search(key):
+        return masked("TOKEN", str(value))
+    in_environment = key.startswith("environment.set.") or _VARIABLE.search(key)
     return masked(key.rpartition(".")[2], str(value)) if in_environment else value

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,6 +19,13 @@ _LATEST = (
     sa.select(attempts)
     .where(attempts.c.task_id == sa.bindparam("task_id"))
     .order_by(attempts.c.number.desc())
+    .limit(1)
+)
+_EARLIER_OF_SESSION = (
+    sa.select(attempts.c.session_usage)
+    .where(attempts.c.session_id == sa.bindparam("session_id"))
+    .where(attempts.c.session_usage.is_not(None))
+    .order_by(attempts.c.id.desc())
     .limit(1)
 )
 _RUNNING = (
@@ -44,6 +52,28 @@ def row(connection: sa.Connection, attempt_id: str) -> sa.RowMapping:
 
 def latest(connection: sa.Connection, task_id: str) -> sa.RowMapping | None:
     return connection.execute(_LATEST, {"task_id": task_id}).mappings().first()
+
+
+def of_task(connection: sa.Connection, task_id: str) -> list[sa.RowMapping]:
+    """The rows of a task's attempts, oldest first."""
+    query = sa.select(attempts).where(attempts.c.task_id == task_id).order_by(attempts.c.number)
+    return list(connection.execute(query).mappings())
+
+
+def session_usage(connection: sa.Connection, session_id: str) -> dict[str, float]:
+    """What a session's counters stood at when the last attempt that told them ended."""
+    found = connection.execute(_EARLIER_OF_SESSION, {"session_id": session_id}).scalar()
+    return found or {}
+
+
+def warn(connection: sa.Connection, attempt_id: str, what: str, text: str) -> bool:
+    """Add a warning to an attempt; False when it has one of this kind already."""
+    known = row(connection, attempt_id)["warnings"]
+    if any(warning["what"] == what for warning in known):
+        return False
+    at = datetime.now(UTC).isoformat()
+    update(connection, attempt_id, warnings=[*known, {"at": at, "what": what, "text": text}])
+    return True
 
 
 def running(connection: sa.Connection) -> list[tuple[str, str]]:
@@ -111,5 +141,6 @@ def _attempt(mapping: sa.RowMapping) -> Attempt:
     values["exit"] = (
         Exit(kind=kind, code=mapping["exit_code"], signal=mapping["exit_signal"]) if kind else None
     )
-    values["usage"] = Usage.model_validate(mapping["usage"]) if mapping["usage"] else None
+    counted = {name: mapping[name] for name in Usage.model_fields}
+    values["usage"] = Usage.model_validate(counted) if counted["input_tokens"] is not None else None
     return Attempt.model_validate(values)

@@ -12,6 +12,7 @@ from kapelle.domain.specs import Priority
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Attempt, CheckResult, Task, Workspace
 from kapelle.store import attempts, dependencies
+from kapelle.store.tables import attempts as attempts_table
 from kapelle.store.tables import task_tags, tasks
 
 Row = sa.RowMapping
@@ -23,7 +24,7 @@ _INSERT = tasks.insert()
 _ROW = sa.select(tasks).where(tasks.c.id == sa.bindparam("task_id"))
 _UPDATE = tasks.update().where(tasks.c.id == sa.bindparam("task_id"))
 _NEXT_QUEUED = (
-    sa.select(tasks.c.id)
+    sa.select(tasks.c.id, tasks.c.agent, tasks.c.fallback_agents, tasks.c.directory, tasks.c.env)
     .where(tasks.c.status == TaskStatus.QUEUED)
     .where(sa.or_(tasks.c.not_before.is_(None), tasks.c.not_before <= sa.bindparam("now")))
     .order_by(tasks.c.priority, tasks.c.id)
@@ -135,9 +136,9 @@ def page(
     return page_, len(found) > len(ids)
 
 
-def next_queued(connection: sa.Connection, now: datetime, limit: int) -> list[str]:
-    """The queued tasks that may start now, in the order in which they should."""
-    return list(connection.execute(_NEXT_QUEUED, {"now": now, "most": limit}).scalars())
+def next_queued(connection: sa.Connection, now: datetime, limit: int) -> list[Row]:
+    """The queued tasks that may start now, in order, with what chooses their agent."""
+    return list(connection.execute(_NEXT_QUEUED, {"now": now, "most": limit}).mappings())
 
 
 def next_due(connection: sa.Connection) -> datetime | None:
@@ -151,6 +152,15 @@ def overdue_waiting(connection: sa.Connection, now: datetime) -> list[str]:
         tasks.c.status == TaskStatus.WAITING, tasks.c.not_before <= now
     )
     return list(connection.execute(query).scalars())
+
+
+def waiting_for_input_since(connection: sa.Connection, moment: datetime) -> list[Row]:
+    """Tasks whose last attempt ended before that moment with a question nobody has answered."""
+    ends = sa.select(sa.func.max(attempts_table.c.ended_at))
+    last = ends.where(attempts_table.c.task_id == tasks.c.id).scalar_subquery()
+    query = sa.select(tasks).where(tasks.c.status == TaskStatus.WAITING)
+    query = query.where(tasks.c.waiting_for == "input", last < moment)
+    return list(connection.execute(query).mappings())
 
 
 def with_status(connection: sa.Connection, status: TaskStatus) -> list[str]:

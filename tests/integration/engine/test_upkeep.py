@@ -28,6 +28,7 @@ from kapelle.runner.runner import Runner
 from kapelle.store import backup, events, lifecycle, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
+from kapelle.vault import Vault
 from kapelle.workspaces import Workspaces
 
 _LONG_AGO = datetime.now(UTC) - timedelta(days=30)
@@ -47,6 +48,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         workspaces=Workspaces(home.root, "Kapelle", "kapelle@localhost"),
         environ={"KAPELLE_TASKS__RETENTION_DAYS": "7"},
         secret="secret",
+        vault=Vault(home),
     )
     db.close()
 
@@ -77,6 +79,9 @@ async def add(stage: Stage, repository: Path | None = None, **changes: Any) -> s
         "deps_policy": "cancel",
         "retry": RetrySpec().model_dump(),
         "check_specs": [],
+        "fork_session": False,
+        "fallback_agents": [],
+        "mcp": [],
         "env": [],
         "tags": [],
         "context": {},

@@ -25,6 +25,9 @@ def values(**changes: Any) -> dict[str, Any]:
         "deps_policy": "cancel",
         "retry": RetrySpec().model_dump(),
         "check_specs": [],
+        "fork_session": False,
+        "fallback_agents": [],
+        "mcp": [],
         "env": [],
         "tags": [],
         "context": {},
@@ -113,7 +116,7 @@ async def test_a_transition_that_is_not_in_the_table_is_refused(db: Database) ->
 async def test_tasks_start_by_priority_and_then_by_age(db: Database) -> None:
     late, urgent, normal = await add(db, priority=2), await add(db, priority=0), await add(db)
     ready = await db.read(tasks.next_queued, datetime.now(UTC), 10)
-    assert ready == [urgent, normal, late]
+    assert [task["id"] for task in ready] == [urgent, normal, late]
 
 
 async def test_a_delayed_task_is_not_ready_before_its_time(db: Database) -> None:

@@ -1,12 +1,15 @@
 """The command template: what is filled in, what is refused, and how it is judged."""
 
+import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from kapelle.agents.base import AgentRequest, Command
-from kapelle.agents.command import LONGEST_ARGUMENT, CommandAgent
+from kapelle.agents.command import CommandAgent
+from kapelle.agents.program import LONGEST_ARGUMENT
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.task import Exit
@@ -22,11 +25,18 @@ def build(
     prompt: str = "Do it",
     system: str | None = None,
     model: str | None = None,
+    session: str | None = None,
     **settings: object,
 ) -> Command:
     configured = AgentSettings.model_validate({"command": [PYTHON, *template], **settings})
     request = AgentRequest(
-        prompt, WORKSPACE, Path("/run/prompt.txt"), configured, system_prompt=system, model=model
+        prompt,
+        WORKSPACE,
+        Path("/run/prompt.txt"),
+        configured,
+        system_prompt=system,
+        model=model,
+        session_id=session,
     )
     return CommandAgent("mytool", configured).command(request)
 
@@ -129,3 +139,129 @@ def test_an_agent_that_prints_events_is_judged_by_them() -> None:
     said = ['{"kind": "result", "text": "no luck", "data": {"is_error": true}}']
     assert not agent.judge(summarise(agent, said), OK, "").success
     assert not agent.judge(summarise(agent, ["plain text"]), OK, "").success
+
+
+READ = {
+    "text": "message.content.0.text",
+    "result": "result",
+    "session": "session_id",
+    "error": "error.message",
+    "model": "message.model",
+    "input_tokens": "usage.input",
+    "output_tokens": "usage.output",
+    "cached_tokens": "usage.cached",
+    "cost_usd": "cost",
+}
+
+
+def reader(template: str = "--resume={session}", **read: str) -> CommandAgent:
+    given = {"command": [PYTHON, template], "output": "json", "read": read or READ}
+    return CommandAgent("mytool", AgentSettings.model_validate(given))
+
+
+def test_a_session_is_resumed_where_there_is_one() -> None:
+    template = ["--resume", "{session}", "--id={session}", "{prompt}"]
+    assert build(template).argv[1:] == ["Do it"]
+    assert build(template, session="s 1").argv[1:] == ["--resume", "s 1", "--id=s 1", "Do it"]
+
+
+def test_it_can_resume_if_it_takes_a_session_and_tells_one() -> None:
+    assert reader().capabilities.resume
+    assert not reader("{prompt}").capabilities.resume
+    assert not reader(result="result").capabilities.resume
+    template = [PYTHON, "{session}"]
+    by_events = CommandAgent("mytool", AgentSettings(command=template, output="events"))
+    assert by_events.capabilities.resume
+    assert not CommandAgent("mytool", AgentSettings(command=template)).capabilities.resume
+    assert (reader().capabilities.usage, reader().capabilities.cost) == (True, True)
+    assert not reader(result="result", cost_usd="c").capabilities.usage
+
+
+def test_json_lines_are_read_by_the_paths_of_the_settings() -> None:
+    said = {"model": "large", "content": [{"text": "Hm."}]}
+    lines = [
+        "Loading…",
+        json.dumps({"session_id": "s1", "message": said, "usage": {"input": 10, "output": 2}}),
+        json.dumps({"usage": {"input": 20, "output": 3, "cached": 5}, "cost": 0.25, "error": None}),
+        json.dumps({"result": "All done.", "session_id": "s2"}),
+    ]
+    summary = summarise(reader(), lines)
+    assert (summary.session_id, summary.model, summary.tail) == ("s2", "large", "Hm.")
+    assert summary.usage is not None
+    assert (summary.usage.input_tokens, summary.usage.output_tokens) == (30, 5)
+    assert (summary.usage.cached_tokens, summary.usage.cost_usd) == (5, 0.25)
+    verdict = reader().judge(summary, OK, "")
+    assert (verdict.success, verdict.result) == (True, "All done.")
+
+
+def test_without_a_path_of_the_result_the_text_is_the_result() -> None:
+    agent = reader(text="say")
+    verdict = agent.judge(summarise(agent, ['{"say": "one"}', '{"say": "two"}']), OK, "")
+    assert (verdict.success, verdict.result) == (True, "one\ntwo")
+
+
+def test_an_empty_result_is_one_and_none_is_not() -> None:
+    agent = reader(result="result", text="say")
+    assert agent.judge(summarise(agent, ['{"result": ""}']), OK, "").success
+    silences: list[list[str]] = [
+        [],
+        ["done"],
+        ['{"a": 1}'],
+        ['{"result": null}'],
+        ['{"say": "Hm."}'],
+    ]
+    for silent in silences:
+        verdict = agent.judge(summarise(agent, silent), OK, "")
+        assert not verdict.success
+        assert "result" in (verdict.reason or "")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ({"error": "Out of credit"}, "Out of credit"),
+        ({"error": {"code": 5}}, '{"code": 5}'),
+        ({"error": True, "result": "I could not"}, "I could not"),
+        ({"error": True}, "It reported an error without a message."),
+    ],
+)
+def test_an_error_is_a_failure_whatever_else_is_said(error: object, reason: str) -> None:
+    agent = reader(result="result", error="error")
+    for lines in ([error, {"result": "Done"}], [{"result": "Done"}, error]):
+        verdict = agent.judge(summarise(agent, map(json.dumps, lines)), OK, "")
+        assert (verdict.success, verdict.reason, verdict.claimed) == (False, reason, "failure")
+
+
+def test_no_error_is_not_an_error() -> None:
+    agent = reader(result="result", error="error")
+    nothings: list[object] = [None, False, "", [], {}, 0]
+    for nothing in nothings:
+        summary = summarise(agent, [json.dumps({"error": nothing, "result": "Done"})])
+        assert agent.judge(summary, OK, "").success
+
+
+def test_a_bad_exit_is_a_failure_with_any_result() -> None:
+    agent = reader()
+    summary = summarise(agent, ['{"result": "Done"}'])
+    verdict = agent.judge(summary, Exit(kind="exited", code=2), "no such file")
+    assert verdict.reason == "The agent exited with code 2: no such file"
+
+
+def test_json_needs_a_path_of_the_answer() -> None:
+    with pytest.raises(AgentMisconfigured, match="where its answer is") as caught:
+        build(["{prompt}"], output="json", read={"session": "id"})
+    assert "agents.mytool.read.result" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("indent", [None, 2])
+def test_a_printed_document_may_take_any_number_of_lines(indent: int | None) -> None:
+    document = [{"type": "start"}, {"result": "x" * 50_000 + "\n}", "usage": {"n": 7}}]
+    script = f"import json; print('[1/2] {{'); print(json.dumps({document!r}, indent={indent}))"
+    read = {"result": "-1.result", "input_tokens": "-1.usage.n"}
+    command = build(["-c", script, "{prompt}"], output="json", read=read)
+    done = subprocess.run(command.argv, capture_output=True, check=True, text=True)
+    agent = reader("{prompt}", **read)
+    summary = summarise(agent, done.stdout.splitlines())
+    assert agent.judge(summary, OK, "").success
+    assert summary.usage is not None
+    assert summary.usage.input_tokens == 7

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from kapelle.agents import registry
 from kapelle.agents.base import Agent, AgentEvent, AgentRequest, Capabilities, Summary
+from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
 from kapelle.domain.task import Exit, Usage
-from kapelle.settings import AgentSettings, Settings
+from kapelle.settings import AgentSettings, ReadJson, Settings
 
 PYTHON = sys.executable
 AGENTS = Settings(
@@ -25,7 +26,20 @@ AGENTS = Settings(
         "stdin": AgentSettings(command=[PYTHON, "--system", "{system}"], extra_args=["-v"]),
         "file": AgentSettings(command=[PYTHON, "{workspace}", "{prompt_file}"]),
         "events": AgentSettings(type="command", command=[PYTHON], output="events"),
+        "json": AgentSettings(
+            command=[PYTHON, "--resume", "{session}", "{prompt}"],
+            output="json",
+            read=ReadJson(result="answer", session="id"),
+        ),
         "player": AgentSettings(type="rehearsal", playbook="~/book.toml", env={"A": "1"}),
+        # Nothing is started here, so any program does for one that is installed.
+        **{
+            kind: AgentSettings(program=PYTHON, model="m1", env={"A": "1"})
+            for kind in ("claude", "codex", "gemini", "opencode", "aider", "qwen", "copilot")
+        },
+        "acp": AgentSettings(type="acp", command=[PYTHON, "--acp"]),
+        "openai": AgentSettings(base_url="http://127.0.0.1:1/v1", model="m1"),
+        "anthropic": AgentSettings(base_url="http://127.0.0.1:1", model="m1"),
     }
 )
 NAMES = [*AGENTS.agents, "rehearsal"]
@@ -100,11 +114,33 @@ class TestEveryAgent:
         assert command.argv
         assert all(argument and "\0" not in argument for argument in command.argv)
         assert command.env.items() >= agent.settings.env.items()
-        arguments = [*command.argv, (command.stdin or b"").decode()]
+        told = [*command.argv, (command.stdin or b"").decode(), *command.files.values()]
+        told += command.env.values()
         if system and agent.capabilities.system_prompt:
-            assert any(system in argument for argument in arguments)
+            assert any(system in text for text in told)
         if model and agent.capabilities.model:
-            assert model in arguments
+            assert any(model in text for text in told)
+
+    @pytest.mark.parametrize("fork", [False, True])
+    def test_goes_on_with_a_session_where_it_can(
+        self, agent: Agent, tmp_path: Path, fork: bool
+    ) -> None:
+        session = str(tmp_path / "0199c0de-7e57-7000-8000-000000000001")
+        Path(session).touch()
+        if agent.capabilities.resume and (agent.capabilities.fork or not fork):
+            asked = request(tmp_path, "Go on", agent, session_id=Path(session).name, fork=fork)
+            command = agent.command(asked)
+            told = [*command.argv, *command.files.values()]
+            assert any(Path(session).name in text for text in told)
+
+    def test_a_stored_key_reaches_it_by_a_variable_alone(
+        self, agent: Agent, tmp_path: Path
+    ) -> None:
+        key = "sk-0123456789abcdef"
+        command = agent.command(request(tmp_path, "Do it", agent, credential=key))
+        assert not any(key in argument for argument in command.argv)
+        if agent.access.variables:
+            assert command.env[agent.access.variables[0]] == key
 
     @pytest.mark.parametrize("prompt", PROMPTS)
     def test_the_prompt_reaches_the_process_unchanged(
@@ -117,7 +153,8 @@ class TestEveryAgent:
         arguments, given = json.loads(done.stdout)
         values = [argument.removeprefix("--ask=") for argument in arguments]
         in_file = str(tmp_path / "prompt.txt") in arguments
-        assert prompt == given or prompt in values or in_file
+        # Some take what begins with a sign of theirs only behind a newline.
+        assert prompt in given or prompt in values or in_file
 
     @examples(deadline=None)
     @given(line=st.text() | event_like | st.text().map(json.dumps))
@@ -128,7 +165,9 @@ class TestEveryAgent:
                 assert isinstance(event, AgentEvent)
                 json.dumps(event.to_json())
             exit = Exit(kind="exited", code=0)
-            agent.judge(summarise(agent, [line]), exit, line)
+            summary = summarise(agent, [line])
+            if not agent.judge(summary, exit, line).success:
+                classify(summary, exit, line)
 
     @pytest.mark.parametrize("exit", NOT_A_SUCCESS, ids=str)
     def test_a_bad_end_is_never_success(self, agent: Agent, exit: Exit) -> None:
@@ -137,7 +176,8 @@ class TestEveryAgent:
             verdict = agent.judge(summary, exit, "All done.")
             assert not verdict.success
             assert verdict.reason
-            assert verdict.waiting_for is None
+            assert verdict.question is None
+            assert classify(summary, exit, "All done.")
 
     def test_an_output_of_any_size_is_summarised_in_little_memory(self, agent: Agent) -> None:
         summary = summarise(agent, ("x" * 1000 for _ in range(2000)))

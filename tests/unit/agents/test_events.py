@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 
 from kapelle.agents.base import AgentEvent, Summary, Verdict
-from kapelle.agents.events import judge_events, parse_event
+from kapelle.agents.endings import judge_report
+from kapelle.agents.events import parse_event
+from kapelle.agents.failures import classify
 from kapelle.agents.rehearsal import RehearsalAgent
 from kapelle.agents.summary import summarise
+from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit, Usage
 from kapelle.settings import AgentSettings
 
@@ -26,7 +29,7 @@ def fold(*lines: str) -> Summary:
 
 
 def judge(*lines: str, code: int = 0) -> Verdict:
-    return judge_events(fold(*lines), Exit(kind="exited", code=code), "\n".join(lines))
+    return judge_report(fold(*lines), Exit(kind="exited", code=code), "\n".join(lines))
 
 
 def test_an_event_survives_the_way_to_json_and_back() -> None:
@@ -71,7 +74,11 @@ def test_usage_adds_up_unless_it_is_a_total() -> None:
         input_tokens=15, output_tokens=1, cached_tokens=3, turns=1, cost_usd=0.5
     )
     total = line("usage", input_tokens=7, total=True)
-    assert fold(first, total).usage == Usage(input_tokens=7)
+    assert fold(first, total).usage == Usage(input_tokens=7, output_tokens=1, cost_usd=0.5)
+    once = line("usage", input_tokens=10, id="m1")
+    assert fold(once, once, first).usage == Usage(input_tokens=20, output_tokens=1, cost_usd=0.5)
+    session = fold(line("usage", input_tokens=9, total=True, of_session=["input_tokens", "x"]))
+    assert session.of_session == {"input_tokens"}
     assert fold(line("usage", input_tokens="many", output_tokens=-1)).usage == Usage()
     assert fold().usage is None
 
@@ -110,7 +117,7 @@ def test_success_after_a_rate_limit_is_success() -> None:
     limited = line("error", "slow", "rate_limit")
     assert judge(limited, line("result", "done")).success
     late = judge(limited, line("result", "done"), code=1)
-    assert (late.success, late.waiting_for) == (False, None)
+    assert (late.success, late.question) == (False, None)
 
 
 @pytest.mark.parametrize(
@@ -123,12 +130,13 @@ def test_success_after_a_rate_limit_is_success() -> None:
     ],
 )
 def test_a_rate_limit_is_waited_for(given: object, expected: datetime | None) -> None:
-    verdict = judge(line("error", "slow down", "rate_limit", retry_at=given), code=1)
-    assert (verdict.waiting_for, verdict.retry_at) == ("rate_limit", expected)
-    assert not verdict.success
+    limited = line("error", "slow down", "rate_limit", retry_at=given)
+    assert not judge(limited, code=1).success
+    failure = classify(fold(limited), Exit(kind="exited", code=1), limited)
+    assert (failure.kind, failure.retry_at) == (FailureClass.RATE_LIMIT, expected)
 
 
 def test_a_question_is_waited_for() -> None:
     verdict = judge(line("question", "which one?"))
-    assert (verdict.success, verdict.waiting_for) == (False, "input")
+    assert (verdict.success, verdict.question) == (False, "which one?")
     assert "which one?" in (verdict.reason or "")

@@ -2,8 +2,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from kapelle.cli.commands import load
+from kapelle.cli.continue_ import forked
 from kapelle.cli.task_spec import check_specs, retry_spec, task_spec
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import TaskSpec
@@ -24,10 +26,12 @@ def test_every_option_reaches_the_api(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
     arguments = """-a claude -m big -C sub --title T -p p0 --after a,b --deps c --deps-policy run
-        --continue-from d --timeout 10m --check true --check diff_not_empty --check-timeout 5s
-        --retry same --max-attempts 4 --retry-delay 1s --env A=1 --worktree --base main
-        --system-prompt S --project P --tag x --tag y --context k=v"""
-    spec = spec_of("do it", *arguments.split())
+        --continue-from d --fork --fallback e --fallback f,g --max-turns 9 --budget 2.5
+        --timeout 10m --check true --check diff_not_empty --check-timeout 5s
+        --retry analyze --max-attempts 4 --retry-delay 1s --env A=1 --worktree --base main
+        --system-prompt S --project P --tag x --tag y --context k=v
+        --mcp web=https://example.org/mcp"""
+    spec = spec_of("do it", *arguments.split(), "--mcp", "docs=npx -y 'a server'")
     assert spec == {
         "prompt": "do it",
         "directory": str(tmp_path / "sub"),
@@ -38,13 +42,21 @@ def test_every_option_reaches_the_api(tmp_path: Path, monkeypatch: pytest.Monkey
         "depends_on": ["a", "b", "c"],
         "deps_policy": "run",
         "continue_from": "d",
+        "fork_session": True,
+        "fallback_agents": ["e", "f", "g"],
+        "max_turns": 9,
+        "budget_usd": 2.5,
         "timeout_s": 600,
         "checks": [
             {"command": "true", "timeout_s": 5},
             {"kind": "diff_not_empty", "timeout_s": 5},
         ],
-        "retry": {"policy": "same", "max_attempts": 4, "delay_s": 1},
+        "retry": {"policy": "analyze", "max_attempts": 4, "delay_s": 1},
         "env": {"A": "1"},
+        "mcp": {
+            "web": {"url": "https://example.org/mcp"},
+            "docs": {"command": ["npx", "-y", "a server"]},
+        },
         "workspace": "worktree",
         "base": "main",
         "system_prompt": "S",
@@ -99,3 +111,85 @@ def test_an_empty_id_or_tag_is_refused(options: list[str]) -> None:
 def test_two_kinds_of_workspace_exclude_each_other() -> None:
     with pytest.raises(InvalidInput, match="exclude each other"):
         spec_of("do it", "--in-place", "--worktree")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--fork"], "--fork needs a task"),
+        (["--fallback", ""], "--fallback is empty"),
+        (["--budget", "0"], "not an amount of US dollars above zero"),
+        (["--budget", "much"], "not an amount of US dollars above zero"),
+        (["--budget", "nan"], "not an amount of US dollars above zero"),
+        (["--budget", "2000000"], "not an amount of US dollars above zero"),
+        (["--mcp", "docs"], "--mcp 'docs' needs"),
+        (["--mcp", "=x"], "--mcp '' needs"),
+        (["--mcp", "a b=x"], "--mcp 'a b' needs"),
+        (["--mcp", "docs="], "--mcp 'docs' needs"),
+        (["--mcp", "docs=run 'it"], "the command cannot be read: no closing quotation"),
+        (["--mcp", "a=x", "--mcp", "a=y"], "--mcp a was given twice"),
+    ],
+)
+def test_a_bad_value_gets_a_sentence(arguments: list[str], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words) as caught:
+        spec_of("do it", *arguments)
+    assert caught.value.hint
+
+
+def test_a_secret_in_a_servers_address_is_not_repeated() -> None:
+    with pytest.raises(InvalidInput) as caught:
+        spec_of("do it", "--mcp", "bad name=https://user:secret@example.org")
+    assert "secret" not in caught.value.message
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "x", "1000001"])
+def test_turns_are_counted_from_one(number: str) -> None:
+    with pytest.raises(typer.TyperException):
+        spec_of("do it", "--max-turns", number)
+
+
+def test_a_dollar_sign_is_understood() -> None:
+    assert spec_of("do it", "--budget", "$5")["budget_usd"] == 5
+
+
+EARLIER: dict[str, Any] = {
+    "id": "task_1",
+    "agent": "claude",
+    "model": "big",
+    "directory": "/w",
+    "workspace": {"kind": "worktree"},
+    "project": None,
+    "tags": [],
+    "priority": "P1",
+    "timeout_s": None,
+    "max_turns": 5,
+    "budget_usd": 1.0,
+    "retry": {"policy": "same", "max_attempts": 2, "delay_s": 1.0, "max_delay_s": 9.0},
+    "fallback_agents": ["codex"],
+    "attempts": [{"agent": "claude"}],
+}
+
+
+def test_a_forked_task_takes_over_what_makes_sense() -> None:
+    spec = forked(EARLIER, "and now?", {"budget_usd": 2.0, "max_turns": None})
+    assert TaskSpec.model_validate(spec).fork_session
+    assert spec == {
+        "prompt": "and now?",
+        "agent": "claude",
+        "model": "big",
+        "continue_from": "task_1",
+        "fork_session": True,
+        "workspace": "worktree",
+        "directory": "/w",
+        "priority": "P1",
+        "max_turns": 5,
+        "budget_usd": 2.0,
+        "retry": EARLIER["retry"],
+        "fallback_agents": ["codex"],
+    }
+
+
+def test_a_fork_belongs_to_the_agent_that_had_the_conversation_last() -> None:
+    spec = forked({**EARLIER, "attempts": [{"agent": "codex"}]}, "and now?", {})
+    assert spec["agent"] == "codex"
+    assert "model" not in spec

@@ -1,14 +1,20 @@
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kapelle.cli.amounts import cost, dollars, limit
+from kapelle.cli.events import event_line
+from kapelle.cli.listing import _lines
 from kapelle.cli.outcome import exit_code, exit_code_of_all, next_commands, settled
 from kapelle.cli.sse import ServerEvent
 from kapelle.cli.style import columns_of, fit, table
 from kapelle.cli.task_view import describe
 from kapelle.cli.times import short, size
 from kapelle.cli.transcript import passage
+from kapelle.cli.usage import lines as usage_lines
+from kapelle.cli.waiting import what_it_waits_for
 
 TASK: dict[str, Any] = {
     "id": "task_1",
@@ -22,6 +28,12 @@ TASK: dict[str, Any] = {
     "project": None,
     "tags": ["x"],
     "depends_on": [],
+    "fallback_agents": [],
+    "max_turns": None,
+    "budget_usd": None,
+    "timeout_s": None,
+    "mcp": [],
+    "not_before": None,
     "workspace": {"path": "/w", "branch": "kapelle/1", "base": "main", "commit": "c0ffee"},
     "created_at": "2026-01-01T00:00:00Z",
     "started_at": "2026-01-01T00:00:00Z",
@@ -38,6 +50,14 @@ TASK: dict[str, Any] = {
             "reason": "killed",
             "mode": "fresh",
             "claimed": "success",
+            "agent": "claude",
+            "model": "big",
+            "model_reason": None,
+            "failure": "out_of_memory",
+            "evidence": "killed by SIGKILL, which Kapelle did not send",
+            "diagnosis": None,
+            "warnings": [],
+            "usage": None,
         }
     ],
     "checks": [
@@ -95,6 +115,8 @@ def test_failed_work_is_the_worst_news() -> None:
         (ServerEvent("tool_call", {"name": "Bash", "data": {"c": 1}}, None), '→ Bash {"c": 1}'),
         (ServerEvent("tool_result", {"text": "a\nb"}, None), "← a b"),
         (ServerEvent("error", {"name": "rate_limit"}, None), "Error: rate_limit"),
+        (ServerEvent("notice", {"text": "retries\x07"}, None), "Notice: retries"),
+        (ServerEvent("plan", {"text": "1. look\n2. mend"}, None), "Plan:\n1. look\n2. mend"),
         (ServerEvent("question", {"text": "Which?"}, None), "Question: Which?"),
         (ServerEvent("stderr", {"text": "a\nb"}, None), "! a\n! b"),
         (ServerEvent("attempt", {"number": 2}, None), "── attempt 2 ──"),
@@ -106,7 +128,7 @@ def test_the_transcript_is_readable(event: ServerEvent, text: str) -> None:
     assert shown.text == text
 
 
-@pytest.mark.parametrize("kind", ["usage", "session", "end"])
+@pytest.mark.parametrize("kind", ["usage", "session", "model", "end"])
 def test_some_events_say_nothing_to_a_person(kind: str) -> None:
     assert passage(ServerEvent(kind, {"text": "x"}, None)) is None
 
@@ -150,3 +172,105 @@ def test_an_attempt_that_asked_did_not_fail() -> None:
     assert "asked" in lines[0]
     assert "failed" not in lines[0]
     assert "exit code" not in lines[0]
+
+
+USAGE = {
+    "input_tokens": 12_345,
+    "output_tokens": 678,
+    "cached_tokens": 10_000,
+    "turns": 3,
+    "cost_usd": 0.0123,
+}
+
+
+def test_an_attempt_tells_who_made_it_what_it_used_and_why_it_failed() -> None:
+    attempt = {
+        **TASK["attempts"][0],
+        "agent": "codex",
+        "model": "small",
+        "model_reason": "simple: a short prompt that says 'typo'",
+        "warnings": [{"at": "2026-01-01T00:00:00Z", "what": "turns", "text": "4 of 5\x1b[2J"}],
+        "usage": USAGE,
+        "diagnosis": "It forgot the tests.\nRun them.",
+    }
+    text = "\n".join(describe({**TASK, "attempts": [attempt]}))
+    assert "by codex with small (simple: a short prompt that says 'typo')" in text
+    assert "failure out_of_memory: killed by SIGKILL" in text
+    assert "warning: 4 of 5" in text
+    assert "used 12,345 tokens in (10,000 cached), 678 out, 3 turns, $0.0123" in text
+    assert "It forgot the tests.\n        Run them." in text
+    assert "\x1b" not in text
+
+
+def test_an_unknown_cost_is_not_shown_as_nothing() -> None:
+    unpriced = {**TASK["attempts"][0], "usage": {**USAGE, "cost_usd": None}}
+    assert "cost unknown" in "\n".join(describe({**TASK, "attempts": [unpriced]}))
+    priced = {**unpriced, "number": 2, "usage": USAGE}
+    text = "\n".join(describe({**TASK, "attempts": [unpriced, priced]}))
+    assert "cost       ≥ $0.0123 (1 attempt unknown) in all" in text
+
+
+def test_a_task_tells_its_limits_its_fallback_agents_and_its_servers() -> None:
+    limited = {"max_turns": 5, "budget_usd": 2.5, "timeout_s": 600}
+    task = {**TASK, **limited, "fallback_agents": ["codex", "gemini"], "mcp": ["docs"]}
+    text = "\n".join(describe(task))
+    assert "agent      claude with big, then codex, gemini" in text
+    assert "limits     $2.50 in all, 5 turns an attempt, 10m00s an attempt" in text
+    assert "mcp        docs" in text
+
+
+def test_a_waiting_task_tells_for_what_and_until_when() -> None:
+    waiting = {**TASK, "status": "waiting", "waiting_for": "rate_limit", "reason": "limited"}
+    waiting["not_before"] = "2999-01-01T00:00:00Z"
+    assert re.fullmatch(
+        r"limited; goes on in \d+d\d\dh, at [\d-]+ [\d:]+", what_it_waits_for(waiting)
+    )
+    asking = {**TASK, "status": "waiting", "waiting_for": "input", "reason": None}
+    assert what_it_waits_for(asking) == "waiting for your answer"
+    assert "goes on in" in _lines([waiting])[1]
+
+
+def test_the_list_names_whoever_took_over() -> None:
+    attempt = {**TASK["attempts"][0], "agent": "codex"}
+    assert " codex " in _lines([{**TASK, "attempts": [attempt]}])[1]
+    assert " claude " in _lines([{**TASK, "attempts": []}])[1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "words"),
+    [
+        (
+            "account.paused",
+            {"account": "a:1", "agent": "a", "until": "2026-01-01T00:00:00Z", "reason": "limited"},
+            "limited; it pauses until 202",
+        ),
+        ("attempt.warning", {"what": "turns", "text": "4 of 5 turns"}, "task_1 4 of 5 turns"),
+        ("attempt.diagnosed", {"agent": "judge", "text": "a\nb"}, "by judge: a b"),
+        ("attempt.failed", {"code": 1, "signal": None}, "task_1 code=1"),
+    ],
+)
+def test_the_history_is_readable(kind: str, data: dict[str, Any], words: str) -> None:
+    event = {"seq": 1, "at": "2026-01-01T00:00:00Z", "kind": kind, "task_id": "task_1"}
+    assert words in event_line({**event, "data": data})
+
+
+def test_amounts_for_people() -> None:
+    assert [dollars(amount) for amount in (0, 0.00001, 1.23456, 1234.5)] == [
+        "$0.0000", "< $0.0001", "$1.2346", "$1,234.5000",
+    ]  # fmt: skip
+    assert [limit(amount) for amount in (5, 0.25, 12.5)] == ["$5", "$0.25", "$12.50"]
+    assert cost(None, 1) == "unknown"
+    assert cost(0.5, 2) == "≥ $0.5000 (2 attempts unknown)"
+
+
+def test_usage_is_a_table_with_a_total() -> None:
+    sums = {**USAGE, "attempts": 2, "unknown_cost": 0, "unreported": 0, "title": None}
+    silent = {**sums, **dict.fromkeys(USAGE, 0), "cost_usd": None, "unreported": 2}
+    rows = [{**sums, "key": "claude"}, {**silent, "key": None}]
+    total = {**sums, "attempts": 4, "unreported": 2}
+    assert usage_lines({"by": "model", "rows": rows, "total": total}) == [
+        "MODEL      ATTEMPTS   INPUT  CACHED  OUTPUT  TURNS  COST",
+        "claude            2  12,345  10,000     678      3  $0.0123",
+        "(unknown)         2       -       -       -      -  unknown",
+        "total             4  12,345  10,000     678      3  $0.0123",
+    ]

@@ -1,14 +1,11 @@
-"""The daemon itself: health, description, agents, backup, stop."""
+"""The daemon itself: health, description, backup, stop."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends
 from pydantic import BaseModel, ConfigDict
 
 from kapelle import __version__
 from kapelle.api.access import UseCases, owner_only
-from kapelle.domain.specs import Text
-from kapelle.service.instance import AgentView, BackupView, DaemonView
+from kapelle.service.instance import BackupView, DaemonView
 
 router = APIRouter(tags=["daemon"])
 _owner = [Depends(owner_only)]
@@ -41,14 +38,6 @@ async def stop(service: UseCases, body: StopBody | None = None) -> Health:
     """End the daemon; running agents go on unless agents is true."""
     service.instance.stop(body.agents if body else False)
     return Health(status="stopping")
-
-
-@router.get("/agents", dependencies=_owner)
-async def agents(
-    service: UseCases, directory: Annotated[Text | None, Query(max_length=4000)] = None
-) -> list[AgentView]:
-    """The agents that a task in a directory may use."""
-    return service.instance.agents(directory)
 
 
 @router.post("/backup", dependencies=_owner)

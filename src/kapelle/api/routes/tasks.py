@@ -9,6 +9,7 @@ from kapelle.api.access import UseCases, own_task_only, owner_only
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, TaskSpec, Text
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Task
+from kapelle.service.actions import NewLimits
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 _owner = [Depends(owner_only)]
@@ -30,7 +31,13 @@ class CancelBody(Body):
     reason: Annotated[Text | None, Field(max_length=10_000)] = None
 
 
-class ResumeBody(Body):
+class RetryBody(NewLimits):
+    """Limits that are to hold from now on."""
+
+
+class ResumeBody(NewLimits):
+    """A message for the agent, and limits that are to hold from now on."""
+
     message: Annotated[Text | None, Field(max_length=MAX_PROMPT_BYTES)] = None
 
 
@@ -86,15 +93,15 @@ async def cancel(task_id: str, service: UseCases, body: CancelBody | None = None
 
 
 @router.post("/{task_id}/retry", dependencies=_owner)
-async def retry(task_id: str, service: UseCases) -> Task:
+async def retry(task_id: str, service: UseCases, body: RetryBody | None = None) -> Task:
     """A new attempt from a fresh workspace."""
-    return await service.tasks.retry(task_id)
+    return await service.tasks.retry(task_id, body)
 
 
 @router.post("/{task_id}/resume", dependencies=_owner)
 async def resume(task_id: str, service: UseCases, body: ResumeBody | None = None) -> Task:
     """A new attempt that carries what the last one left, with a message for it."""
-    return await service.tasks.resume(task_id, body.message if body else None)
+    return await service.tasks.resume(task_id, body.message if body else None, body)
 
 
 @router.post("/{task_id}/requeue", dependencies=_owner)

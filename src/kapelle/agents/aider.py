@@ -1,0 +1,121 @@
+"""aider: one message in, edits out.
+
+It has no tools: it edits the files that the model names, and never runs the commands that the model
+proposes. It ends after at most four answers to one prompt, the first and three corrections.
+"""
+
+import sys
+
+from kapelle.agents.base import Access, AgentEvent, AgentRequest, Capabilities, Command
+from kapelle.agents.events import parse_event
+from kapelle.agents.program import ProgramAgent
+
+_UNATTENDED = (
+    "--yes-always",
+    "--no-auto-commits",
+    "--no-dirty-commits",
+    "--no-gitignore",
+    "--no-suggest-shell-commands",
+    # It would load every address in the prompt with a browser, which it installs for that.
+    "--no-detect-urls",
+    "--no-check-update",
+    "--no-show-release-notes",
+    "--no-show-model-warnings",
+    "--no-analytics",
+    "--no-pretty",
+    "--no-stream",
+    "--no-fancy-input",
+)
+_ENVIRONMENT = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    # It opens the addresses in error messages.
+    "BROWSER": "true",
+    # Its lines would be wrapped otherwise.
+    "COLUMNS": "100000",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONUTF8": "1",
+}
+# Providers of models that are named without one.
+_PROVIDERS = {
+    ("claude", "sonnet", "opus", "haiku"): "anthropic",
+    ("gemini", "flash"): "gemini",
+    ("deepseek", "r1"): "deepseek",
+    ("grok",): "xai",
+}
+
+
+class AiderAgent(ProgramAgent):
+    """Runs aider behind a bridge that prints Kapelle's events; a session is a chat history."""
+
+    program = "aider"
+    package = "pipx install aider-chat"
+    tested = "0.86.2"
+    capabilities = Capabilities(
+        resume=True, fork=True, model=True, system_prompt=True, usage=True, cost=True
+    )
+    access = Access(
+        variables=(
+            "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "DEEPSEEK_API_KEY",
+            "OPENROUTER_API_KEY", "XAI_API_KEY", "GROQ_API_KEY", "MISTRAL_API_KEY",
+        ),
+        login_files=("~/.aider/oauth-keys.env",),
+        needed=False,
+    )  # fmt: skip
+    passes = (
+        "AIDER_*", "LITELLM_*", "OPENAI_*", "ANTHROPIC_*", "GEMINI_*", "GOOGLE_*", "VERTEXAI_*",
+        "DEEPSEEK_*", "OPENROUTER_*", "XAI_*", "GROQ_*", "MISTRAL_*", "COHERE_*", "AZURE_*",
+        "AWS_*", "OLLAMA_*", "LM_STUDIO_*", "FIREWORKS_*", "GITHUB_COPILOT_TOKEN",
+    )  # fmt: skip
+
+    def command(self, request: AgentRequest) -> Command:
+        directory = request.prompt_file.parent
+        files = {}
+        argv = [self.executable(), *_UNATTENDED]
+        model = self._model(request)
+        if model:
+            argv += ["--model", model]
+        if request.system_prompt:
+            files["conventions.md"] = f"{request.system_prompt}\n"
+            argv += ["--read", str(directory / "conventions.md")]
+        message = request.prompt_file
+        if request.prompt.startswith(("/", "!")):
+            # These would make it a command of aider's own, such as /run.
+            message = directory / "aider.message"
+            files[message.name] = f"\n{request.prompt}"
+        argv += ["--message-file", str(message), *request.settings.extra_args]
+        argv = [*self._bridge(request), "--", *argv]
+        return Command(argv, self.environment(request), files=files)
+
+    def parse(self, line: str) -> list[AgentEvent]:
+        return parse_event(line)
+
+    def environment(self, request: AgentRequest) -> dict[str, str]:
+        provider = _provider(self._model(request) or "")
+        env = dict(_ENVIRONMENT)
+        if request.settings.base_url:
+            env[f"{provider}_API_BASE"] = request.settings.base_url
+        if request.credential:
+            env[f"{provider}_API_KEY"] = request.credential
+        return env | request.settings.env
+
+    def _model(self, request: AgentRequest) -> str | None:
+        model = request.model or request.settings.model
+        if model and request.settings.base_url and "/" not in model:
+            return f"openai/{model}"
+        return model
+
+    def _bridge(self, request: AgentRequest) -> list[str]:
+        directory = request.prompt_file.parent
+        fresh = request.session_id is None or request.fork
+        session = str(directory / "aider.chat.md") if fresh else str(request.session_id)
+        argv = [sys.executable, "-I", "-m", "kapelle.agents.bridges.aider"]
+        argv += ["--session", session, "--logs", str(directory)]
+        return argv + (["--from", request.session_id] if request.session_id else [])
+
+
+def _provider(model: str) -> str:
+    """The name of a model's provider as it begins its variables; OPENAI unless known better."""
+    if "/" in model:
+        return model.split("/")[0].upper().replace("-", "_")
+    names = (provider for words, provider in _PROVIDERS.items() if model.startswith(words))
+    return next(names, "openai").upper()

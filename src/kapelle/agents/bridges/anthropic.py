@@ -1,0 +1,164 @@
+"""Asks a Claude model one question through Anthropic's SDK and prints event lines.
+
+The prompt comes by stdin; the SDK itself reads keys and address from the environment.
+"""
+
+import json
+import os
+import sys
+from typing import Any
+
+import anthropic
+from anthropic.types import RawMessageStreamEvent, Usage
+
+from kapelle.agents.bridges.limits import retry_at
+from kapelle.agents.bridges.speech import (
+    Answer,
+    Arguments,
+    Failed,
+    prompt_given,
+    run,
+    say,
+    system_given,
+)
+from kapelle.agents.reading import mapping_of, text_of
+
+# Every current model takes this many, and thoughts count as well.
+_MAX_TOKENS = 32_000
+_TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2"})
+_CUT_OFF = {
+    "max_tokens": "The answer was cut off at the limit of its length (--max-tokens).",
+    "model_context_window_exceeded": "The answer was cut off where the context window ended.",
+}
+
+
+def main() -> int:
+    parser = Arguments()
+    parser.add_argument("--max-tokens", type=int, default=_MAX_TOKENS)
+    arguments = parser.parse_args()
+    body: dict[str, Any] = {"model": arguments.model, "max_tokens": arguments.max_tokens}
+    system = system_given(arguments.system_file)
+    if system:
+        body["system"] = system
+    body["messages"] = [{"role": "user", "content": prompt_given()}]
+    return run(lambda: _ask(body, arguments.timeout))
+
+
+def _ask(body: dict[str, Any], timeout_s: float) -> None:
+    client, message = _client(timeout_s), _Message()
+    try:
+        with client, client.messages.create(**body, stream=True) as stream:
+            for event in stream:
+                message.take(event)
+    except anthropic.APIStatusError as error:
+        raise _refusal(error) from error
+    except anthropic.APITimeoutError as error:
+        raise Failed(f"The server said nothing for {timeout_s:g} s.", "timeout") from error
+    except anthropic.APIConnectionError as error:
+        cause = error.__cause__ or error
+        raise Failed(f"The server cannot be reached: {cause}", "environment") from error
+    except (json.JSONDecodeError, AttributeError, TypeError) as error:
+        # The SDK makes its objects of whatever comes, unchecked.
+        raise Failed(
+            f"The server sent something that is no answer: {error}", "environment"
+        ) from error
+    except Exception as error:
+        # The SDK lets errors of its transport through once the answer has begun.
+        if type(error).__module__.partition(".")[0] not in _TRANSPORTS:
+            raise
+        name = "timeout" if "Timeout" in type(error).__name__ else "environment"
+        raise Failed(f"The connection broke: {error or repr(error)}", name) from error
+    finally:
+        message.answer.flush()
+    message.finish()
+
+
+def _client(timeout_s: float) -> anthropic.Anthropic:
+    """A client that follows no redirect, for it would take the key along."""
+    http = anthropic.DefaultHttpxClient(follow_redirects=False, timeout=timeout_s)
+    try:
+        client = anthropic.Anthropic(max_retries=0, timeout=timeout_s, http_client=http)
+    except anthropic.AnthropicError as error:
+        raise Failed(f"No key could be read: {error}", "authentication") from error
+    if client.api_key or client.auth_token or client.credentials:
+        return client
+    if not os.environ.get("ANTHROPIC_BASE_URL"):
+        raise Failed("There is no key: ANTHROPIC_API_KEY is not set.", "authentication")
+    # A server of one's own wants no key, but the SDK does not send a request without.
+    return client.copy(api_key="none")
+
+
+class _Message:
+    """Follows one message and says what it holds."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self._id = ""
+        self._usage: dict[str, int] = {}
+        self._reason = ""
+        self._complete = False
+
+    def take(self, event: RawMessageStreamEvent) -> None:
+        match event.type:
+            case "message_start":
+                self._id = event.message.id
+                say("model", event.message.model)
+                self._count(event.message.usage)
+            case "content_block_delta":
+                if event.delta.type == "text_delta":
+                    self.answer.add(event.delta.text)
+            case "message_delta":
+                self._reason = event.delta.stop_reason or self._reason
+                self._count(event.usage)
+            case "message_stop":
+                self._complete = True
+
+    def _count(self, usage: object) -> None:
+        """Say the usage so far: the counters grow, and one that is left out stays."""
+        for name in Usage.model_fields:
+            number = getattr(usage, name, None)
+            if isinstance(number, int):
+                self._usage[name] = number
+        told = self._usage.get
+        cached = told("cache_read_input_tokens", 0)
+        say(
+            "usage",
+            id=self._id,
+            turns=1,
+            input_tokens=told("input_tokens", 0) + told("cache_creation_input_tokens", 0) + cached,
+            output_tokens=told("output_tokens", 0),
+            cached_tokens=cached,
+        )
+
+    def finish(self) -> None:
+        if not self._complete and not self._reason:
+            raise Failed("The connection ended in the middle of the answer.", "environment")
+        if self._reason == "refusal":
+            raise Failed("The model refused to answer.", "task")
+        cut_off = _CUT_OFF.get(self._reason, "")
+        if cut_off:
+            say("notice", cut_off)
+        self.answer.finish(cut_off)
+
+
+def _refusal(error: anthropic.APIStatusError) -> Failed:
+    """The error of a bad status, or of one that came when the answer had begun."""
+    status = error.status_code
+    if 300 <= status < 400:
+        where = error.response.headers.get("Location", "nowhere")
+        return Failed(f"The server redirects to {where}: is base_url right?", "environment")
+    told = mapping_of(mapping_of(error.body).get("error"))
+    kind, message = text_of(told.get("type")), text_of(told.get("message")) or error.message
+    begun = status < 400
+    lost = status == 404 and not told
+    return Failed(
+        message if begun else f"HTTP {status}: {message}",
+        "environment" if lost else "",
+        status=None if begun else status,
+        type=kind or None,
+        retry_at=None if begun else retry_at(error.response.headers, status),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

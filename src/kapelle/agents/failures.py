@@ -1,0 +1,185 @@
+"""Tells why an attempt failed: from structured fields first, from the exit next, from text last."""
+
+import re
+import signal
+from collections.abc import Sequence
+
+from kapelle.agents.base import AgentEvent, Summary
+from kapelle.agents.resets import reset_in, reset_stated
+from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.task import Exit
+
+_STATUSES = {
+    401: FailureClass.AUTHENTICATION,
+    402: FailureClass.BILLING,
+    403: FailureClass.AUTHENTICATION,
+    413: FailureClass.CONTEXT_OVERFLOW,
+    429: FailureClass.RATE_LIMIT,
+    **dict.fromkeys((408, 500, 502, 503, 504, 520, 522, 524, 529), FailureClass.OVERLOADED),
+}
+# What providers call their errors, in their own fields; these say more than the status.
+_TYPES = {
+    "authentication_error": FailureClass.AUTHENTICATION,
+    "authentication_failed": FailureClass.AUTHENTICATION,
+    "invalid_api_key": FailureClass.AUTHENTICATION,
+    "unauthenticated": FailureClass.AUTHENTICATION,
+    "permission_error": FailureClass.AUTHENTICATION,
+    "permission_denied": FailureClass.AUTHENTICATION,
+    "billing_error": FailureClass.BILLING,
+    "insufficient_quota": FailureClass.BILLING,
+    "rate_limit_error": FailureClass.RATE_LIMIT,
+    "rate_limit_exceeded": FailureClass.RATE_LIMIT,
+    "rate_limit": FailureClass.RATE_LIMIT,
+    "resource_exhausted": FailureClass.RATE_LIMIT,
+    "overloaded_error": FailureClass.OVERLOADED,
+    "overloaded": FailureClass.OVERLOADED,
+    "server_error": FailureClass.OVERLOADED,
+    "api_error": FailureClass.OVERLOADED,
+    "unavailable": FailureClass.OVERLOADED,
+    "model_not_found": FailureClass.CAPABILITY,
+    "not_found_error": FailureClass.CAPABILITY,
+    "context_length_exceeded": FailureClass.CONTEXT_OVERFLOW,
+    "request_too_large": FailureClass.CONTEXT_OVERFLOW,
+}
+# Sentences that only the thing itself writes; one word such as a product's name proves nothing.
+_BY_MESSAGE = (
+    (
+        r"credit balance is too low|insufficient[_ ]quota|exceeded your current quota"
+        r"|billing (?:is not active|hard limit)|spend(?:ing)? limit (?:reached|exceeded)"
+        r"|check your plan and billing|requires billing to be enabled|BILLING_DISABLED",
+        FailureClass.BILLING,
+    ),
+    (
+        r"prompt is too long|context[_ ]length[_ ]exceeded|maximum context length"
+        r"|input token count\D{0,5}[\d,]*\D{0,3} exceeds|context window (?:is )?(?:full|exceeded)"
+        r"|exceeds the context window|room in the model's context window|has hit a token limit",
+        FailureClass.CONTEXT_OVERFLOW,
+    ),
+    (
+        r"model[_ ]not[_ ]found|model\b.{0,80}\b(?:does not exist|is not (?:available|supported))"
+        r"|no such model|unknown model|issue with the selected model"
+        r"|model \S{1,80} not found on provider",
+        FailureClass.CAPABILITY,
+    ),
+    (
+        r"(?:status|code|error|http)\W{0,12}(?:401|403)\b|invalid (?:api|x-api)[- ]key"
+        r"|incorrect api key|(?:please|must) (?:run /login|log ?in|authenticate)"
+        r"|not logged in|AuthenticationError",
+        FailureClass.AUTHENTICATION,
+    ),
+    (
+        r"(?:status|code|error|http)\W{0,12}429\b|too many requests|rate[- _]?limit"
+        r"|(?:usage|session|weekly|5-hour) limit (?:reached|hit)|hit your .{0,20}limit",
+        FailureClass.RATE_LIMIT,
+    ),
+    (
+        r"(?:status|code|error|http)\W{0,12}(?:5[0-9][0-9])\b|overloaded|experiencing high demand"
+        r"|service unavailable|internal server error|InternalServerError",
+        FailureClass.OVERLOADED,
+    ),
+)
+_BY_TAIL = (
+    (r"No space left on device|\bENOSPC\b|Disk quota exceeded", FailureClass.DISK_FULL),
+    (
+        r"heap out of memory|\bENOMEM\b|Cannot allocate memory|MemoryError\b",
+        FailureClass.OUT_OF_MEMORY,
+    ),
+    (
+        r"\bECONNREFUSED\b|Connection refused|\bENOTFOUND\b|\bEAI_AGAIN\b|Could not resolve host"
+        r"|Network is unreachable|Cannot connect to the Docker daemon|container .{0,80}not running"
+        r"|command not found",
+        FailureClass.ENVIRONMENT,
+    ),
+)
+_CRASHES = frozenset(
+    {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
+)
+_QUOTE = 300
+
+
+def classify(summary: Summary, exit: Exit, tail: str, environment: Sequence[str] = ()) -> Failure:
+    """The class of a failure with its evidence; environment are the user's own patterns."""
+    error = summary.error
+    return (
+        (_by_field(error) if error else None)
+        or _by_exit(exit, tail)
+        or _by_pattern(environment, f"{error.text if error else ''}\n{tail}")
+        or (_by_message(error.text, "it said") if error else None)
+        or (_by_message(summary.result or "", "it said") if summary.is_error else None)
+        or _by_text(tail)
+        or _by_claim(summary, exit)
+    )
+
+
+def failure_of(error: AgentEvent) -> Failure | None:
+    """What an error or notice event alone says."""
+    return _by_field(error) or _by_message(error.text, "it said")
+
+
+def _by_field(error: AgentEvent) -> Failure | None:
+    retry_at = reset_stated(error.data.get("retry_at")) or reset_in(error.text)
+    if error.name in FailureClass.__members__.values():
+        return Failure(FailureClass(error.name), _quote("it reported", error.text), retry_at)
+    kind, status = error.data.get("type"), error.data.get("status")
+    found = _TYPES.get(kind.lower()) if isinstance(kind, str) else None
+    by_status = _STATUSES.get(status) if isinstance(status, int) else None
+    # The message of a refusal may say that it is about money, size or the model: that counts.
+    told = _by_message(error.text, "it said")
+    special = {FailureClass.BILLING, FailureClass.CONTEXT_OVERFLOW, FailureClass.CAPABILITY}
+    if told and told.kind in special and (found or by_status or status in {400, 404}):
+        return Failure(told.kind, told.evidence, retry_at)
+    if found is FailureClass.BILLING or (found and not by_status):
+        return Failure(found, f"error type {kind}", retry_at)
+    if by_status:
+        return Failure(by_status, f"HTTP status {status}", retry_at)
+    return None
+
+
+def _by_exit(exit: Exit, tail: str) -> Failure | None:
+    if exit.kind == "lost":
+        return Failure(FailureClass.LOST, "nobody saw how it ended")
+    if exit.kind == "signaled" and exit.signal in _CRASHES:
+        return Failure(FailureClass.CRASH, f"signal {exit.signal}")
+    if exit.kind == "signaled" and exit.signal == signal.SIGKILL:
+        return Failure(FailureClass.OUT_OF_MEMORY, "killed by SIGKILL, which Kapelle did not send")
+    if exit.kind == "not_started" or (exit.kind == "exited" and exit.code in {126, 127}):
+        return Failure(FailureClass.ENVIRONMENT, _quote("it could not be started", tail[-_QUOTE:]))
+    return None
+
+
+def _by_pattern(patterns: Sequence[str], text: str) -> Failure | None:
+    for pattern in patterns:
+        found = re.search(pattern, text, re.MULTILINE)
+        if found:
+            return Failure(FailureClass.ENVIRONMENT, _quote("the output matches", found[0]))
+    return None
+
+
+def _by_message(text: str, where: str) -> Failure | None:
+    for pattern, kind in _BY_MESSAGE:
+        if re.search(pattern, text, re.IGNORECASE):
+            return Failure(kind, _quote(where, text), reset_in(text))
+    return None
+
+
+def _by_text(tail: str) -> Failure | None:
+    for pattern, kind in _BY_TAIL:
+        found = re.search(pattern, tail)
+        if found:
+            return Failure(kind, _quote("its output ends with", found[0]))
+    return None
+
+
+def _by_claim(summary: Summary, exit: Exit) -> Failure:
+    if summary.error or summary.is_error:
+        said = summary.error.text if summary.error else summary.result or ""
+        return Failure(FailureClass.TASK, _quote("it reported", said))
+    if exit.kind == "exited" and exit.code == 0:
+        return Failure(FailureClass.UNKNOWN, "exit code 0 without a report of success")
+    ending = f"signal {exit.signal}" if exit.kind == "signaled" else f"exit code {exit.code}"
+    return Failure(FailureClass.CRASH, f"{ending} without a report")
+
+
+def _quote(what: str, text: str) -> str:
+    line = " ".join(text.split())
+    return f"{what}: {line[:_QUOTE]}" if line else what

@@ -1,0 +1,34 @@
+"""Reads what agents print: JSON objects that may be anything."""
+
+import json
+from typing import Any
+
+
+def json_object(line: str) -> dict[str, Any] | None:
+    """The JSON object that a line holds, or None for anything else."""
+    if not line.lstrip().startswith("{"):
+        return None
+    try:
+        value = json.loads(line, parse_constant=_refuse)
+        if "\\u" in line:
+            # JSON may escape half a surrogate pair, which no UTF-8 file or database accepts.
+            value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def text_of(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def mapping_of(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def list_of(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is not JSON")

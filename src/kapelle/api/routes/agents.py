@@ -1,0 +1,61 @@
+"""Agents: which there are, whether they work, and the keys stored for them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from kapelle.api.access import UseCases, owner_only
+from kapelle.domain.specs import Text
+from kapelle.service.agent_views import AgentView, CheckView, KeyRemovedView
+
+router = APIRouter(tags=["agents"], dependencies=[Depends(owner_only)])
+
+Directory = Annotated[Text | None, Query(max_length=4000)]
+
+
+class CheckBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    live: bool = False
+    directory: Text | None = Field(None, max_length=4000)
+
+
+class CredentialBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    api_key: SecretStr
+
+
+@router.get("/agents")
+async def all_agents(service: UseCases, directory: Directory = None) -> list[AgentView]:
+    """The agents that a task in a directory may use."""
+    return await service.agents.known(directory)
+
+
+@router.get("/agents/{name}")
+async def agent(name: str, service: UseCases, directory: Directory = None) -> AgentView:
+    """One agent."""
+    return await service.agents.get(name, directory)
+
+
+@router.post("/agents/{name}/check")
+async def check(name: str, service: UseCases, body: CheckBody | None = None) -> CheckView:
+    """Ask its program for its version and, if live, the agent for one word, which costs a little.
+
+    A live answer verifies its login and lifts a pause of its account.
+    """
+    wanted = body or CheckBody()
+    return await service.agents.check(name, wanted.live, wanted.directory)
+
+
+@router.put("/agents/{name}/credential")
+async def store_key(
+    name: str, body: CredentialBody, service: UseCases, directory: Directory = None
+) -> AgentView:
+    """Store an API key, which no answer ever shows."""
+    return await service.agents.store_key(name, body.api_key.get_secret_value(), directory)
+
+
+@router.delete("/agents/{name}/credential")
+async def forget_key(name: str, service: UseCases, directory: Directory = None) -> KeyRemovedView:
+    """Remove the stored API key."""
+    return await service.agents.forget_key(name, directory)

@@ -1,0 +1,79 @@
+"""`kapelle continue`."""
+
+from typing import Annotated, Any
+
+import typer
+
+from kapelle.cli.actions import new_limits
+from kapelle.cli.client import Client, task_path
+from kapelle.cli.options import Json, TaskId
+from kapelle.cli.outcome import Task
+from kapelle.cli.output import say
+from kapelle.cli.prompt import read_prompt
+from kapelle.cli.run import show_new
+from kapelle.cli.run_options import Budget, FollowToEnd, MaxTurns
+from kapelle.domain.errors import InvalidInput
+
+# What a forked task takes over. Its checks, variables and MCP servers it does not: the daemon
+# shows their names only.
+_KEPT = (
+    "directory", "project", "tags", "priority", "timeout_s", "max_turns", "budget_usd", "retry",
+    "fallback_agents",
+)  # fmt: skip
+
+
+def continue_(
+    task_id: TaskId,
+    message: Annotated[
+        str,
+        typer.Argument(metavar="MESSAGE", help="What next; - reads it from stdin."),
+    ],
+    fork: Annotated[
+        bool,
+        typer.Option("--fork", help="As a new task, in a copy of the conversation."),
+    ] = False,
+    budget: Budget = None,
+    max_turns: MaxTurns = None,
+    follow: FollowToEnd = False,
+    as_json: Json = False,
+) -> None:
+    """Follow up on a task that has ended or waits."""
+    said, limits = _message(message), new_limits(budget, max_turns)
+    client = Client()
+    if not fork:
+        task = client.post(task_path(task_id, "resume"), {"message": said, **limits})
+        show_new(client, task, follow, as_json, len(task["attempts"]))
+        return
+    earlier = client.get(task_path(task_id))
+    task = client.create("/tasks", forked(earlier, said, limits))
+    if task["status"] == "blocked":
+        say(f"It begins when {earlier['id']} has ended, which is {earlier['status']}.")
+    show_new(client, task, follow, as_json)
+
+
+def forked(earlier: Task, message: str, limits: dict[str, float | None]) -> dict[str, Any]:
+    """The new task that goes on in a copy of an earlier one's conversation."""
+    last = earlier["attempts"][-1] if earlier["attempts"] else earlier
+    same_agent = last["agent"] == earlier["agent"]
+    spec = {
+        "prompt": message,
+        # The conversation is one of the agent that had it last.
+        "agent": last["agent"],
+        "model": earlier["model"] if same_agent else None,
+        "continue_from": earlier["id"],
+        "fork_session": True,
+        "workspace": earlier["workspace"]["kind"],
+        **{name: earlier[name] for name in _KEPT},
+        **{name: limit for name, limit in limits.items() if limit is not None},
+    }
+    return {key: value for key, value in spec.items() if value not in (None, [])}
+
+
+def _message(typed: str) -> str:
+    try:
+        return read_prompt(typed, None)
+    except InvalidInput as error:
+        raise InvalidInput(
+            error.message.replace("prompt", "message"),
+            hint='Write `kapelle continue ID "what next"`, or pipe it in with `-`.',
+        ) from None

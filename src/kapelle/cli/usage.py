@@ -1,0 +1,103 @@
+"""`kapelle usage`."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from kapelle.cli.amounts import cost, counted
+from kapelle.cli.client import Client
+from kapelle.cli.options import Json, complete_task
+from kapelle.cli.output import document, say
+from kapelle.cli.text import one_line
+from kapelle.cli.values import choice, not_empty, since
+
+PROPERTIES = ("agent", "model", "project", "task", "day")
+_COUNTERS = ("attempts", "input_tokens", "cached_tokens", "output_tokens", "turns")
+_HEADER = ("ATTEMPTS", "INPUT", "CACHED", "OUTPUT", "TURNS", "COST")
+_LONGEST_KEY = 60
+
+
+def usage(
+    by: Annotated[
+        str, typer.Option(metavar="|".join(PROPERTIES), help="What to add up by; a day is UTC's.")
+    ] = "agent",
+    start: Annotated[
+        str | None,
+        typer.Option("--since", metavar="WHEN", help="From 7d or 12h ago, or 2026-11-01, on."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="Up to then; a day is included.")
+    ] = None,
+    agent: Annotated[str | None, typer.Option(help="Only this agent's.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only this model's.")] = None,
+    project: Annotated[str | None, typer.Option(help="Only this project's.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Only this task's.", autocompletion=complete_task),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show what was used: tokens, turns and money.
+
+    Cached tokens are among the input tokens. A cost that nobody knows is shown as unknown, not as
+    zero; prices of your own go into [prices] of the configuration.
+    """
+    given = {"agent": agent, "model": model, "project": project, "task": task}
+    filters = {
+        "since": since(start, "--since"),
+        "until": since(until, "--until"),
+        **{name: text and not_empty(text, f"--{name}") for name, text in given.items()},
+    }
+    chosen = choice("--by", by.lower(), PROPERTIES)
+    report = Client().get("/usage", {"by": chosen, **filters})
+    if as_json:
+        document(report)
+    elif not report["rows"]:
+        filtered = any(filters.values())
+        say("No attempts match." if filtered else "Nothing was used: there are no attempts yet.")
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in lines(report))
+        _remark(report["total"])
+
+
+def lines(report: dict[str, Any]) -> list[str]:
+    """The table, with a total below where there is more than one row."""
+    from kapelle.cli.style import paint, table
+
+    rows = [[_key(report["by"], row), *_cells(row)] for row in report["rows"]]
+    several = len(rows) > 1
+    if several:
+        rows.append(["total", *_cells(report["total"])])
+    header = [report["by"].upper(), *_HEADER]
+    widths = [max(len(row[index]) for row in [header, *rows]) for index in range(len(header))]
+
+    def aligned(row: list[str]) -> list[str]:
+        numbers = zip(row[1:-1], widths[1:-1], strict=True)
+        return [row[0], *(cell.rjust(width) for cell, width in numbers), row[-1]]
+
+    shown = table(aligned(header), [aligned(row) for row in rows])
+    return [*shown[:-1], paint(shown[-1], "bold")] if several else shown
+
+
+def _key(by: str, row: dict[str, Any]) -> str:
+    if row["key"] is None:
+        return "(unknown)" if by == "model" else "(none)"
+    title = f" {row['title']}" if row["title"] else ""
+    return one_line(f"{row['key']}{title}", _LONGEST_KEY)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    # Whoever told nothing may have used much.
+    silent = row["unreported"] and not row["input_tokens"] and not row["output_tokens"]
+    numbers = [f"{row[name]:,}" for name in _COUNTERS]
+    return [
+        numbers[0],
+        *(["-"] * 4 if silent else numbers[1:]),
+        cost(row["cost_usd"], row["unknown_cost"]),
+    ]
+
+
+def _remark(total: dict[str, Any]) -> None:
+    if total["unreported"]:
+        say(f"{counted(total['unreported'], 'attempt')} told nothing about usage.")

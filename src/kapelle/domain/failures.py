@@ -1,0 +1,87 @@
+"""Why an attempt failed, as one of a few classes, and what each class leads to."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+
+class FailureClass(StrEnum):
+    RATE_LIMIT = "rate_limit"
+    OVERLOADED = "overloaded"
+    AUTHENTICATION = "authentication"
+    BILLING = "billing"
+    CAPABILITY = "capability"
+    CONTEXT_OVERFLOW = "context_overflow"
+    TOOL = "tool"
+    ENVIRONMENT = "environment"
+    OUT_OF_MEMORY = "out_of_memory"
+    DISK_FULL = "disk_full"
+    TIMEOUT = "timeout"
+    STALLED = "stalled"
+    LIMIT = "limit"
+    CRASH = "crash"
+    SESSION_LOST = "session_lost"
+    CHECKS = "checks"
+    TASK = "task"
+    LOST = "lost"
+    UNKNOWN = "unknown"
+
+
+class Response(StrEnum):
+    """What follows a failure, besides what the task's own retry policy says."""
+
+    WAIT_FOR_RESET = "wait_for_reset"  # the account pauses; another agent may take over
+    OUTLAST = "outlast"  # again and again with growing pauses, for half an hour at least
+    AGAIN = "again"  # once more at once, without what made it fail
+    RETRY = "retry"  # as the task's retry policy says
+    STOP = "stop"  # no other attempt would end differently
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    response: Response
+    switches: bool = False  # whether a fallback agent, where there is one, takes over
+    trips: bool = False  # whether it counts for the circuit breaker of its agent
+    fix: str | None = None  # what a person has to do, for those that stop
+
+
+_LOG_IN = "Log in with the agent's own program, or: kapelle agents config set {agent} api_key"
+_PAY = "Add credit or raise the spend limit at the provider, then: kapelle retry {task}"
+_OTHER_MODEL = "Choose another model: kapelle agents config set {agent} model NAME"
+_MAKE_ROOM = "Free some disk space, then: kapelle retry {task}"
+_RAISE = "Raise the limit: kapelle resume {task} with --budget or --max-turns"
+
+POLICIES: dict[FailureClass, Policy] = {
+    FailureClass.RATE_LIMIT: Policy(Response.WAIT_FOR_RESET, switches=True),
+    FailureClass.OVERLOADED: Policy(Response.OUTLAST, switches=True),
+    FailureClass.AUTHENTICATION: Policy(Response.STOP, fix=_LOG_IN),
+    FailureClass.BILLING: Policy(Response.STOP, fix=_PAY),
+    FailureClass.CAPABILITY: Policy(Response.STOP, switches=True, fix=_OTHER_MODEL),
+    FailureClass.CONTEXT_OVERFLOW: Policy(Response.RETRY),
+    FailureClass.TOOL: Policy(Response.RETRY),
+    FailureClass.ENVIRONMENT: Policy(Response.RETRY, switches=True, trips=True),
+    FailureClass.OUT_OF_MEMORY: Policy(Response.RETRY),
+    FailureClass.DISK_FULL: Policy(Response.STOP, fix=_MAKE_ROOM),
+    FailureClass.TIMEOUT: Policy(Response.RETRY),
+    FailureClass.STALLED: Policy(Response.RETRY),
+    FailureClass.LIMIT: Policy(Response.STOP, fix=_RAISE),
+    FailureClass.CRASH: Policy(Response.RETRY, switches=True, trips=True),
+    FailureClass.SESSION_LOST: Policy(Response.AGAIN),
+    FailureClass.CHECKS: Policy(Response.RETRY),
+    FailureClass.TASK: Policy(Response.RETRY),
+    FailureClass.LOST: Policy(Response.RETRY),
+    FailureClass.UNKNOWN: Policy(Response.RETRY),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A class of failure with what it was told by; retry_at is when a limit says that it ends."""
+
+    kind: FailureClass
+    evidence: str
+    retry_at: datetime | None = None
+
+    @property
+    def policy(self) -> Policy:
+        return POLICIES[self.kind]

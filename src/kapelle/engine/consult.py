@@ -1,0 +1,93 @@
+"""Asks an agent a question beside the work: to classify, to judge, to diagnose."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from kapelle.agents.base import AgentRequest, Summary
+from kapelle.agents.registry import get as get_agent
+from kapelle.agents.summary import summarise
+from kapelle.domain.errors import KapelleError
+from kapelle.domain.task import Usage
+from kapelle.engine import cost
+from kapelle.engine.accounts import credential
+from kapelle.engine.environment import agent_environment
+from kapelle.engine.run_files import place
+from kapelle.engine.stage import Stage
+from kapelle.engine.work import Work
+from kapelle.runner.launch import Launch
+from kapelle.runner.output import lines_of, tail_text
+from kapelle.settings import Settings
+
+_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was replied; problem says why there is no text."""
+
+    text: str | None
+    usage: Usage | None = None
+    problem: str | None = None
+
+
+async def consult(stage: Stage, work: Work, name: str, agent: str, prompt: str) -> Answer:
+    """The answer of an agent, run in an empty directory; one that was got before is not asked
+    again."""
+    run_dir = work.run_dir / name
+    try:
+        launch = question(
+            stage, run_dir, agent, prompt, work.settings, work.task_env, work.attempt_id
+        )
+    except KapelleError as error:
+        return Answer(None, problem=error.message)
+    ended = await stage.execute(work.attempt_id, work.task_id, launch)
+    summary, tail = await asyncio.to_thread(read, run_dir, agent, work.settings)
+    verdict = get_agent(agent, work.settings).judge(summary, ended.exit, tail)
+    usage = cost.of_attempt(summary, {}, None, work.settings)
+    if not verdict.success:
+        return Answer(None, usage, verdict.reason)
+    return Answer(verdict.result or summary.tail, usage)
+
+
+def question(
+    stage: Stage,
+    run_dir: Path,
+    agent: str,
+    prompt: str,
+    settings: Settings,
+    env: dict[str, str],
+    attempt_id: str,
+) -> Launch:
+    """The command that asks; raises when the agent is not known or not set up."""
+    adapter = get_agent(agent, settings)
+    empty = run_dir / "empty"
+    empty.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = credential(stage, adapter, settings, env)
+    request = AgentRequest(
+        prompt=prompt,
+        workspace=empty,
+        prompt_file=run_dir / "prompt",
+        settings=adapter.settings,
+        credential=found.value if found.source == "stored" else None,
+    )
+    command = adapter.command(request)
+    variables = agent_environment(stage.environ, settings, adapter, command.env) | env
+    place(run_dir, {"prompt": prompt, **command.files})
+    return Launch(
+        run_dir=run_dir,
+        argv=command.argv,
+        cwd=empty,
+        env=variables,
+        stdin=command.stdin,
+        timeout_s=_TIMEOUT_S,
+        grace_s=settings.tasks.grace_s,
+        redact=stage.redactions(attempt_id, variables),
+        label=f"{agent} is asked",
+    )
+
+
+def read(run_dir: Path, agent: str, settings: Settings) -> tuple[Summary, str]:
+    """What was said, and the end of it as text."""
+    tail = f"{tail_text(run_dir / 'out.log', 10_000)}\n{tail_text(run_dir / 'err.log', 5_000)}"
+    return summarise(get_agent(agent, settings), lines_of(run_dir / "out.log")), tail.strip()

@@ -1,0 +1,33 @@
+"""What an attempt used and what that costs."""
+
+from collections.abc import Mapping
+
+from kapelle.agents.base import Summary
+from kapelle.agents.prices import cost_usd, price_of
+from kapelle.domain.task import Usage
+from kapelle.settings import Settings
+
+
+def of_attempt(
+    summary: Summary, before: Mapping[str, float], model: str | None, settings: Settings
+) -> Usage | None:
+    """The usage of one attempt alone, with its price; before is what its session had counted."""
+    if summary.usage is None:
+        return None
+    told = summary.usage.model_dump()
+    for name in summary.of_session:
+        if told[name] is not None:
+            told[name] = max(0, told[name] - before.get(name, 0))
+    usage = Usage.model_validate(told)
+    if usage.cost_usd is not None:
+        return usage
+    price = price_of(summary.model or model or "", settings.prices)
+    return usage.model_copy(update={"cost_usd": cost_usd(usage, price)}) if price else usage
+
+
+def of_session(summary: Summary) -> dict[str, float]:
+    """The session's counters as they stand, for the attempt that goes on with it."""
+    if summary.usage is None:
+        return {}
+    told = summary.usage.model_dump()
+    return {name: told[name] for name in summary.of_session if told[name] is not None}

@@ -1,0 +1,52 @@
+"""Accounts: an agent with a credential, under whose limits attempts work."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from kapelle.store.tables import accounts
+
+_PAUSED = sa.select(accounts.c.id, accounts.c.paused_until, accounts.c.reason).where(
+    accounts.c.paused_until > sa.bindparam("now")
+)
+
+
+def paused(connection: sa.Connection, now: datetime) -> dict[str, tuple[datetime, str]]:
+    """Every account that is paused, with until when and why."""
+    return {
+        account: (until, reason)
+        for account, until, reason in connection.execute(_PAUSED, {"now": now})
+    }
+
+
+def of_ids(connection: sa.Connection, ids: Sequence[str]) -> dict[str, sa.RowMapping]:
+    query = sa.select(accounts).where(accounts.c.id.in_(ids))
+    return {row["id"]: row for row in connection.execute(query).mappings()}
+
+
+def pause(connection: sa.Connection, account: str, until: datetime, reason: str) -> None:
+    """Keep attempts from starting until then; an earlier end than the known one is ignored."""
+    known = of_ids(connection, [account]).get(account)
+    if known is None or known["paused_until"] is None or known["paused_until"] < until:
+        update(connection, account, paused_until=until, reason=reason)
+
+
+def release(connection: sa.Connection, account: str) -> None:
+    update(connection, account, paused_until=None, reason=None, failures_in_a_row=0)
+
+
+def update(connection: sa.Connection, account: str, /, **values: Any) -> None:
+    """Change an account, which begins to exist by that."""
+    changed = connection.execute(accounts.update().where(accounts.c.id == account).values(values))
+    if changed.rowcount == 0:
+        connection.execute(accounts.insert().values(id=account, **values))
+
+
+def failed_again(connection: sa.Connection, account: str) -> int:
+    """Count one more failure of the environment in a row."""
+    known = of_ids(connection, [account]).get(account)
+    count = (known["failures_in_a_row"] if known else 0) + 1
+    update(connection, account, failures_in_a_row=count)
+    return count

@@ -1,0 +1,92 @@
+"""API keys that a person gave Kapelle: in the system's keyring, or in a private file."""
+
+import contextlib
+import json
+from typing import Any, Literal
+
+from kapelle.domain.errors import KapelleError
+from kapelle.home import Home, write_private
+
+_SERVICE = "kapelle"
+Place = Literal["keyring", "file"]
+
+
+class Vault:
+    """The stored keys of one home by agent; each is read once and then kept in memory."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._keyring = _usable_keyring()
+        self._known: dict[str, str | None] = {}
+
+    @property
+    def place(self) -> Place:
+        return "keyring" if self._keyring else "file"
+
+    def get(self, agent: str) -> str | None:
+        if agent not in self._known:
+            self._known[agent] = self._read(agent)
+        return self._known[agent]
+
+    def put(self, agent: str, key: str) -> None:
+        if self._keyring:
+            self._keyring.set_password(_SERVICE, self._name(agent), key)
+        else:
+            self._write(self._file() | {agent: key})
+        self._known[agent] = key
+
+    def forget(self, agent: str) -> bool:
+        """Remove a key; False when there was none."""
+        had = self._read(agent) is not None
+        if self._keyring:
+            with contextlib.suppress(Exception):
+                self._keyring.delete_password(_SERVICE, self._name(agent))
+        left = {name: key for name, key in self._file().items() if name != agent}
+        if left != self._file():
+            self._write(left)
+        self._known.pop(agent, None)
+        return had
+
+    def all(self) -> list[str]:
+        """Every key in the file or read so far, for the redaction of output."""
+        return [key for key in {**self._file(), **self._known}.values() if key]
+
+    def _read(self, agent: str) -> str | None:
+        if self._keyring:
+            with contextlib.suppress(Exception):  # a locked keyring is as good as none
+                found: str | None = self._keyring.get_password(_SERVICE, self._name(agent))
+                if found:
+                    return found
+        return self._file().get(agent)
+
+    def _file(self) -> dict[str, str]:
+        try:
+            found = json.loads(self._home.credentials.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise KapelleError(
+                f"{self._home.credentials} cannot be read: {error}.",
+                hint="Correct it, or delete it and store the keys again.",
+            ) from error
+        return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+
+    def _write(self, keys: dict[str, str]) -> None:
+        write_private(self._home.credentials, json.dumps(keys, indent=1).encode())
+
+    def _name(self, agent: str) -> str:
+        # Two homes of one user do not share their keys.
+        return f"{agent}@{self._home.root}"
+
+
+def _usable_keyring() -> Any:
+    """The keyring package if it is installed and has somewhere to keep things, else None."""
+    try:
+        import keyring
+        from keyring.backends import fail, null
+    except ImportError:
+        return None
+    backend = keyring.get_keyring()
+    if isinstance(backend, fail.Keyring | null.Keyring) or backend.priority <= 0:
+        return None
+    return keyring

@@ -1,0 +1,130 @@
+"""One real agent, one daemon, one repository: what every test of the real agents plays on."""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.agents.bed import Bed, lay
+from tests.agents.model import ModelServer, Request, Step
+from tests.e2e.instance import Instance
+from tests.e2e.repositories import make_repository
+
+# US dollars per million tokens, for whatever model an agent names.
+PRICE = {"input": 2.0, "output": 10.0, "cached": 1.0}
+UNDERSTUDY = "understudy"
+_PATIENCE_S = 240.0
+
+# Faster than a person would want it, so that a test of a refusal does not take minutes.
+_SETTINGS = """
+[failures]
+patience_s = 10
+[tasks]
+grace_s = 3
+[agents.understudy]
+type = "rehearsal"
+playbook = "{playbook}"
+[prices."{model}"]
+input = 2.0
+output = 10.0
+cached = 1.0
+"""
+_PART = """
+[[do]]
+write = "hello.txt"
+content = "hello\\n"
+[[do]]
+result = "The understudy did it."
+"""
+
+
+@dataclass
+class Scene:
+    """A daemon that knows one real agent and its understudy."""
+
+    bed: Bed
+    kapelle: Instance
+    repository: Path
+    marks: list[str] = field(default_factory=list)
+
+    @property
+    def agent(self) -> str:
+        return self.bed.agent
+
+    def script(self, *steps: Step) -> None:
+        self.bed.book.put(self.bed.lane, list(steps))
+
+    def requests(self) -> list[Request]:
+        return self.bed.book.requests(self.bed.lane)
+
+    def submit(self, prompt: str, **spec: Any) -> str:
+        return self.kapelle.submit(prompt, self.repository, agent=self.agent, **spec)
+
+    def wait(self, task_id: str) -> Any:
+        return self.kapelle.wait(task_id, _PATIENCE_S)
+
+    def until(self, task_id: str, status: str) -> Any:
+        return self.kapelle.wait_for_status(task_id, status, _PATIENCE_S)
+
+    def run(self, prompt: str, **spec: Any) -> Any:
+        return self.wait(self.submit(prompt, **spec))
+
+    def file(self, task: Any, name: str) -> str | None:
+        path = Path(task["workspace"]["path"]) / name
+        return path.read_text(encoding="utf-8") if path.exists() else None
+
+    def events(self, task_id: str) -> list[Any]:
+        done = self.kapelle.cli("events", "--json", "--task", task_id, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines() if line.strip()]
+
+    def transcript(self, task_id: str) -> list[Any]:
+        done = self.kapelle.cli("logs", "--json", task_id, check=True)
+        return [json.loads(line) for line in done.stdout.splitlines() if line.strip()]
+
+    def await_process(self, mark: str) -> None:
+        """Until a process has this word in its command line."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while not processes_with(mark):
+            assert time.monotonic() < deadline, f"no process with {mark} came up"
+            time.sleep(0.05)
+
+
+@contextmanager
+def scene(agent: str, model: ModelServer, more: str = "", **settings: Any) -> Iterator[Scene]:
+    """Set up, and leave no process behind; more is added to the configuration."""
+    with lay(agent, model, **settings) as bed:
+        playbook = bed.root / "understudy.toml"
+        playbook.write_text(_PART, encoding="utf-8")
+        kapelle = bed.instance()
+        text = _SETTINGS.format(playbook=playbook, model=bed.recipe.model)
+        config = bed.home / "config.toml"
+        config.write_text(bed.config + text + more, encoding="utf-8")
+        kapelle.start()
+        try:
+            yield Scene(bed, kapelle, make_repository(bed.root / "repository"))
+        finally:
+            kapelle.destroy()
+
+
+def processes_with(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and mark in " ".join(process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def head_of(repository: Path) -> str:
+    command = ["git", "rev-parse", "HEAD"]
+    return subprocess.run(
+        command, cwd=repository, capture_output=True, text=True, check=True
+    ).stdout.strip()

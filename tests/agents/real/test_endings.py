@@ -1,0 +1,73 @@
+"""An agent is interrupted: by a stall, a person, a crash of the daemon, a limit."""
+
+import pytest
+
+from tests.agents.real.agents import ALL, WITH_TOOLS
+from tests.agents.real.conftest import Open
+from tests.agents.real.scene import processes_with
+
+ANSWER = {"text": "All done."}
+
+
+@pytest.mark.parametrize("agent", ALL)
+def test_an_agent_that_hangs_is_ended_by_the_stall_limit(agent: str, open_scene: Open) -> None:
+    scene = open_scene(agent, '[health]\nstall_s = 15\non_stall = "end"\n')
+    scene.script({"hang": 600})
+    task = scene.run("Write hello.txt.")
+    assert task["status"] == "failed"
+    assert task["attempts"][-1]["failure"] == "stalled", task["attempts"]
+    assert [w["what"] for w in task["attempts"][-1]["warnings"]] == ["stalled"]
+
+
+@pytest.mark.parametrize("agent", WITH_TOOLS)
+def test_a_cancelled_agent_leaves_no_process(agent: str, open_scene: Open) -> None:
+    scene = open_scene(agent)
+    mark = f"3{abs(hash(scene.bed.lane)) % 10**6:06d}"
+    scene.script({"bash": f"sleep {mark}"}, ANSWER)
+    task_id = scene.submit("Wait a while.")
+    scene.await_process(f"sleep {mark}")
+    scene.kapelle.cli("cancel", task_id, check=True)
+    assert scene.kapelle.task(task_id)["status"] == "cancelled"
+    assert processes_with(f"sleep {mark}") == []
+    root = str(scene.bed.root)
+    left = [p for p in processes_with(root) if "kapelle" not in " ".join(p.cmdline())]
+    assert left == []
+
+
+@pytest.mark.parametrize("agent", WITH_TOOLS)
+def test_a_killed_daemon_costs_the_agent_nothing(agent: str, open_scene: Open) -> None:
+    scene = open_scene(agent)
+    mark = f"4.{abs(hash(scene.bed.lane)) % 10**6:06d}"
+    scene.script({"bash": f"sleep {mark}; echo ran > ran.txt"}, ANSWER)
+    task_id = scene.submit("Wait a while.", checks=["test -f ran.txt"])
+    scene.await_process(f"sleep {mark}")
+    scene.kapelle.kill()
+    scene.kapelle.start()
+    task = scene.wait(task_id)
+    assert task["status"] == "completed", task["reason"]
+    assert len(task["attempts"]) == 1
+    assert len(scene.requests()) == 2
+
+
+@pytest.mark.parametrize("agent", WITH_TOOLS)
+def test_a_budget_is_exceeded_by_at_most_one_answer(agent: str, open_scene: Open) -> None:
+    scene = open_scene(agent)
+    step = {"bash": "sleep 1", "usage": [1_000_000, 1000]}
+    scene.script(*[step] * 8, ANSWER)
+    task = scene.run("Go on for long.", budget_usd=7.0, timeout_s=200)
+    assert task["status"] == "failed"
+    assert task["attempts"][-1]["failure"] == "limit", task["attempts"]
+    # A step costs 2 to 3 dollars, so the fourth at the latest crosses the border.
+    assert len(scene.requests()) <= 5
+    assert 7.0 <= task["attempts"][-1]["usage"]["cost_usd"] < 10.1
+    assert "budget" in [w["what"] for w in task["attempts"][-1]["warnings"]]
+
+
+@pytest.mark.parametrize("agent", WITH_TOOLS)
+def test_a_limit_of_turns_is_kept(agent: str, open_scene: Open) -> None:
+    scene = open_scene(agent)
+    scene.script(*[{"bash": "sleep 1"}] * 8, ANSWER)
+    task = scene.run("Go on for long.", max_turns=3, timeout_s=200)
+    assert task["status"] == "failed"
+    assert task["attempts"][-1]["failure"] == "limit", task["attempts"]
+    assert len(scene.requests()) <= 5

@@ -1,0 +1,24 @@
+"""MCP servers that a user configures reach every agent that can use them."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.agents.real.agents import WITH_TOOLS
+from tests.agents.real.conftest import Open
+
+SERVER = [sys.executable, str(Path(__file__).with_name("mcp_server.py"))]
+
+
+@pytest.mark.parametrize("agent", WITH_TOOLS)
+def test_a_tool_of_a_tasks_mcp_server_is_called(agent: str, open_scene: Open) -> None:
+    # Codex declares the tools of MCP servers only for models that it does not know.
+    more = {"model": "m1"} if agent == "codex" else {}
+    scene = open_scene(agent, **more)
+    mcp = {"pitch": {"command": SERVER, "env": {"PITCH": "a440-secret-word"}}}
+    scene.script({"bash": "sleep 2"}, {"tool": "ping", "args": {}}, {"text": "It rang."})
+    task = scene.run("Strike the fork.", mcp=mcp)
+    assert task["status"] == "completed", task["reason"]
+    assert task["mcp"] == ["pitch"]
+    assert "pong-a440-secret-word" in scene.requests()[-1].text, scene.requests()[-1].tools

@@ -1,0 +1,206 @@
+"""The acp adapter: its command, what it knows about well-known agents, and its choices."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kapelle.agents.acp import AcpAgent
+from kapelle.agents.base import AgentRequest, Command
+from kapelle.agents.bridges.acp_choices import choice
+from kapelle.agents.bridges.acp_job import Job
+from kapelle.agents.bridges.acp_tools import ToolCall
+from kapelle.domain.errors import AgentMisconfigured
+from kapelle.domain.specs import McpServer
+from kapelle.settings import AgentSettings
+
+CLAUDE_MODES = {
+    "modes": {
+        "currentModeId": "default",
+        "availableModes": [
+            {"id": "acceptEdits", "name": "Accept Edits"},
+            {"id": "bypassPermissions", "name": "Bypass Permissions"},
+        ],
+    }
+}
+OPENCODE = {
+    "configOptions": [
+        {
+            "id": "model",
+            "category": "model",
+            "type": "select",
+            "currentValue": "scripted/m1",
+            "options": [{"group": "g", "options": [{"value": "scripted/m1", "name": "M1"}]}],
+        },
+        {"id": "mode", "type": "select", "currentValue": "build", "options": [{"value": "plan"}]},
+    ]
+}  # fmt: skip
+CODEX_MODELS = {
+    "models": {
+        "currentModelId": "gpt-5.5[medium]",
+        "availableModels": [
+            {"modelId": "gpt-6-sol[low]", "name": "6 Sol (low)"},
+            {"modelId": "gpt-6-sol[medium]", "name": "6 Sol (medium)"},
+        ],
+    }
+}
+
+
+def ordered(tmp_path: Path, settings: AgentSettings, **more: Any) -> Command:
+    request = AgentRequest("--help $& {model}", tmp_path, tmp_path / "prompt", settings, **more)
+    return AcpAgent("mine", settings).command(request)
+
+
+def program(path: Path, name: str) -> AgentSettings:
+    file = path / name
+    file.write_text("#!/bin/sh\n")
+    file.chmod(0o755)
+    return AgentSettings(command=[name], env={"PATH": str(path)}, extra_args=["--last"])
+
+
+def test_the_bridge_gets_the_command_and_everything_private_as_a_file(tmp_path: Path) -> None:
+    settings = program(tmp_path, "tool").model_copy(update={"permissions": "ask", "mode": "plan"})
+    server = McpServer(command=["box"], env={"KEY": "secret"})
+    command = ordered(
+        tmp_path,
+        settings,
+        model="m",
+        session_id="s",
+        system_prompt="sys",
+        mcp_servers={"b": server},
+    )
+    job = str(tmp_path / "acp.json")
+    assert command.argv[0] == sys.executable
+    assert command.argv[3:] == [
+        "kapelle.agents.bridges.acp", "--job", job, "--", str(tmp_path / "tool"), "--last"
+    ]  # fmt: skip
+    assert command.stdin == b"--help $& {model}"
+    read = Job.of_text(command.files["acp.json"])
+    assert (read.permissions, read.mode, read.model, read.session_id) == ("ask", "plan", "m", "s")
+    assert read.mcp_servers["b"]["env"] == {"KEY": "secret"}
+    assert "secret" not in json.dumps(command.argv)
+
+
+def test_short_forms_are_written_out(tmp_path: Path) -> None:
+    program(tmp_path, "gemini")
+    settings = AgentSettings(command=["gemini"], env={"PATH": str(tmp_path)})
+    command = ordered(tmp_path, settings, credential="key")
+    assert command.argv[-2:] == [str(tmp_path / "gemini"), "--acp"]
+    assert command.env["GEMINI_CLI_NO_RELAUNCH"] == "true"
+    assert command.env["GEMINI_API_KEY"] == "key"
+
+
+def test_a_provider_is_named_where_the_agent_takes_it(tmp_path: Path) -> None:
+    settings = program(tmp_path, "claude-agent-acp").model_copy(update={"base_url": "http://x"})
+    assert ordered(tmp_path, settings).env["ANTHROPIC_BASE_URL"] == "http://x"
+    settings = program(tmp_path, "codex-acp").model_copy(update={"base_url": "http://x"})
+    with pytest.raises(AgentMisconfigured, match="takes no address"):
+        ordered(tmp_path, settings)
+
+
+def test_a_missing_command_or_program_is_told(tmp_path: Path) -> None:
+    assert AcpAgent("mine", AgentSettings()).installed() is None
+    with pytest.raises(AgentMisconfigured, match="has no command"):
+        ordered(tmp_path, AgentSettings())
+    with pytest.raises(AgentMisconfigured, match="'nothing-here'"):
+        ordered(tmp_path, AgentSettings(command=["nothing-here"]))
+
+
+def test_what_is_known_of_an_agent_goes_by_its_program() -> None:
+    claude = AcpAgent("a", AgentSettings(command=["/opt/bin/claude-agent-acp"]))
+    assert claude.capabilities.cost
+    assert "CLAUDECODE" in claude.drops
+    other = AcpAgent("b", AgentSettings(command=["other"]))
+    assert not other.access.needed
+    assert not other.capabilities.fork
+
+
+@pytest.mark.parametrize(
+    ("permissions", "answer", "decision"),
+    [
+        ("allow", None, "allow"),
+        ("allow", "stop", "allow"),
+        ("deny", "yes", "deny"),
+        ("ask", None, "ask"),
+        ("ask", " Allow it", "allow"),
+        ("ask", "yes", "allow"),
+        ("ask", "nothing of the kind", "deny"),
+    ],
+)
+def test_an_answer_settles_only_what_is_asked(
+    permissions: str, answer: str | None, decision: str
+) -> None:
+    assert Job(permissions=permissions, answer=answer).decision == decision
+
+
+def test_modes_are_found_in_both_places() -> None:
+    modes = choice(CLAUDE_MODES, "mode")
+    assert modes is not None
+    assert (modes.method, modes.most_autonomous()) == ("session/set_mode", "bypassPermissions")
+    assert modes.pick("accept edits") == "acceptEdits"
+    modes = choice(OPENCODE, "mode")
+    assert modes is not None
+    assert (modes.method, modes.params) == ("session/set_config_option", {"configId": "mode"})
+    assert modes.most_autonomous() is None
+
+
+def test_models_are_found_in_both_places_with_variants_and_in_groups() -> None:
+    models = choice(CODEX_MODELS, "model")
+    assert models is not None
+    assert (models.method, models.key) == ("session/set_model", "modelId")
+    assert models.pick("gpt-6-sol") == "gpt-6-sol[medium]"
+    assert models.pick("gpt-7") is None
+    models = choice(OPENCODE, "model")
+    assert models is not None
+    assert models.options == {"scripted/m1": "M1"}
+    assert choice({"models": 7, "configOptions": ["x", {"id": "model"}]}, "model") is None
+
+
+CALL, UPDATE = {"sessionUpdate": "tool_call"}, {"sessionUpdate": "tool_call_update"}
+CLAUDE_TOOL = [
+    CALL | {"title": "Write", "status": "pending", "rawInput": {}}
+    | {"_meta": {"claudeCode": {"toolName": "Write"}}},
+    UPDATE | {"rawInput": {"file_path": "a"}, "title": "Write a"},
+    UPDATE | {"status": "completed", "rawOutput": "ok"},
+]  # fmt: skip
+CODEX_EDIT = [
+    CALL | {"kind": "edit", "title": "Editing files", "status": "in_progress"}
+    | {"content": [{"type": "diff", "path": "/w/a.txt"}]},
+    UPDATE | {"status": "failed"},
+]  # fmt: skip
+CODEX_SHELL = [
+    CALL | {"name": "exec_command", "status": "in_progress", "rawInput": {"command": "ls"}}
+    | {"content": 3, "locations": [None]},
+    UPDATE | {"status": "completed", "_meta": {"terminal_output_delta": {"data": "a.txt"}}},
+]  # fmt: skip
+OPENCODE_TOOL = [
+    CALL | {"title": "bash", "status": "pending", "rawInput": {"cwd": "/"}},
+    UPDATE | {"status": "in_progress", "rawInput": {"command": "ls"}},
+    UPDATE | {"status": "completed", "rawOutput": {"output": "a"}},
+]
+
+
+@pytest.mark.parametrize(
+    ("updates", "name", "data", "text"),
+    [
+        (CLAUDE_TOOL, "Write", {"file_path": "a"}, "ok"),
+        (CODEX_EDIT, "edit", {"title": "Editing files", "paths": ["/w/a.txt"]}, ""),
+        (CODEX_SHELL, "exec_command", {"command": "ls"}, "a.txt"),
+        (OPENCODE_TOOL, "bash", {"command": "ls"}, "a"),
+    ],
+)
+def test_tool_calls_are_told_once_with_their_input_and_output(
+    updates: list[dict[str, Any]],
+    name: str,
+    data: dict[str, Any],
+    text: str,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    tool = ToolCall(updates[0])
+    for update in updates:
+        tool.take(update)
+    call, result = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert (call["kind"], call["name"], call["data"]) == ("tool_call", name, data)
+    assert (result["kind"], result["name"], result.get("text", "")) == ("tool_result", name, text)
