@@ -66,22 +66,22 @@ class Bed:
 
 
 @contextmanager
-def lay(agent: str, model: ModelServer, lane: str | None = None, **settings: Any) -> Iterator[Bed]:
+def lay(agent: str, server: ModelServer, lane: str | None = None, **settings: Any) -> Iterator[Bed]:
     """A bed that is gone after the block; settings replace those of the agent, None removes one.
 
     Raises Unavailable when the agent's program is not installed.
     """
     lane = lane or _own_lane(agent)
     with private_root() as root:
-        recipe = (RECIPES | ACP_RECIPES)[agent](root / "agent", model.url(lane))
+        recipe = (RECIPES | ACP_RECIPES)[agent](root / "agent", server.url(lane))
         (root / "agent").mkdir()
         for name, content in recipe.files.items():
             path = root / "agent" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, encoding="utf-8")
-        known = _settings(agent, recipe, model.url(lane, recipe.suffix))
+        known = _settings(agent, recipe, server.url(lane, recipe.suffix))
         asked = {key: value for key, value in (known | settings).items() if value is not None}
-        yield Bed(agent, lane, model, recipe, root, asked)
+        yield Bed(agent, lane, server, recipe, root, asked)
 
 
 @contextmanager

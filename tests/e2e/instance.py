@@ -115,9 +115,15 @@ class Instance:
 
     def _remove_cgroups(self) -> None:
         root = cgroup.find_root(self.home.root)
-        if root is not None:
-            cgroup.sweep(root)
-            root.rmdir()
+        if root is None:
+            return
+        # What cleared its environment is still in there.
+        (root / "cgroup.kill").write_text("1", encoding="ascii")
+        deadline = time.monotonic() + 10
+        while cgroup.is_populated(root) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        cgroup.sweep(root)
+        root.rmdir()
 
     def processes(self) -> list[psutil.Process]:
         """Every live process that belongs to this home."""

@@ -107,14 +107,8 @@ sleep = 2
         task = instance.wait(task_id)
         assert (task["status"], len(task["attempts"])) == ("completed", 1), task["reason"]
         assert warned(task) == ["budget", "turns"]
-        told = {
-            event["what"]: event["text"] for event in kinds(instance, task_id, "attempt.warning")
-        }
-        assert told == {
-            "turns": "8 of 10 turns are used",
-            "budget": "$0.0800 of $0.1 are spent",
-        }
-        assert len(kinds(instance, task_id, "attempt.warning")) == 2
+        told = [event["text"] for event in kinds(instance, task_id, "attempt.warning")]
+        assert sorted(told) == ["$0.0800 of $0.1 are spent", "8 of 10 turns are used"]
         shown = instance.cli("events", "--after", "0", "--task", task_id).stdout
         assert "attempt.warning" in shown
         assert "8 of 10 turns are used" in shown
@@ -190,9 +184,7 @@ def test_a_stall_may_only_be_warned_about(kapelle: Instance, tmp_path: Path) -> 
 
 def test_an_agent_that_works_in_silence_is_not_stalled(kapelle: Instance, tmp_path: Path) -> None:
     set_up(tmp_path, '[health]\nstall_s = 3\non_stall = "end"\n')
-    busy = (
-        "import time; end = time.time() + 7; [None for _ in iter(lambda: time.time() < end, False)]"
-    )
+    busy = "import time; end = time.time() + 7\nwhile time.time() < end: pass"
     task = kapelle.wait(kapelle.play(f"[[do]]\nrun = '''python3 -c \"{busy}\"'''", tmp_path))
     assert task["status"] == "completed", task["reason"]
     assert warned(task) == []

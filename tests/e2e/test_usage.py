@@ -167,6 +167,26 @@ def test_status_tells_what_each_attempt_used(kapelle: Instance, used: dict[str, 
     assert "used" not in shown["silent"]
 
 
+def test_limits_and_fallback_agents_come_from_the_command_line(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    options = ["--fallback", "priced", "--max-turns", "5", "--budget", "0.5", "--retry", "analyze"]
+    run = ["run", "hello", "-a", "rehearsal", "-C", str(tmp_path)]
+    task = kapelle.task(kapelle.cli(*run, *options, check=True).stdout.strip())
+    assert (task["fallback_agents"], task["retry"]["policy"]) == (["priced"], "analyze")
+    assert (task["max_turns"], task["budget_usd"]) == (5, 0.5)
+    for wrong, words in (
+        (["--fallback", "nobody"], "nobody"),
+        (["--mcp", "docs=server"], "cannot be given a MCP server"),
+        (["--budget", "-1"], "US dollars above zero"),
+        (["--max-turns", "0"], "max-turns"),
+        (["--fork"], "--continue-from"),
+    ):
+        refused = kapelle.cli(*run, *wrong)
+        assert (refused.returncode, refused.stdout) == (2, ""), wrong
+        assert words in refused.stderr
+
+
 def test_a_follow_up_goes_on_and_a_fork_is_a_new_task(kapelle: Instance, tmp_path: Path) -> None:
     first = kapelle.play('[[do]]\nresult = "one"', tmp_path, max_turns=7)
     kapelle.wait(first)

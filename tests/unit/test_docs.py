@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from kapelle.agents.table import table
 from kapelle.api.app import routes
 from kapelle.cli.reference import reference
 from kapelle.domain.states import TRANSITIONS
@@ -24,7 +25,8 @@ def _folders(parent: str) -> set[str]:
 
 def test_the_architecture_page_names_every_folder_and_no_other() -> None:
     named = set(re.findall(r"^\| `([\w/]+)` \|", _text("ARCHITECTURE.md"), re.MULTILINE))
-    assert named == _folders("src/kapelle") | _folders("tests") | {"bench", "docs"}
+    below = {"bench", "docs", "src/kapelle/agents/bridges"}
+    assert named == _folders("src/kapelle") | _folders("tests") | below
 
 
 def test_every_package_says_its_duty() -> None:
@@ -35,6 +37,10 @@ def test_every_package_says_its_duty() -> None:
 
 def test_the_command_line_page_is_current() -> None:
     assert _text("docs/cli.md") == reference(), "run `make docs`"
+
+
+def test_the_table_of_agents_is_made_from_the_adapters() -> None:
+    assert table() in _text("docs/agents.md"), "run `python -m kapelle.agents.table`"
 
 
 def test_the_table_of_statuses_is_the_table_of_transitions() -> None:

@@ -193,5 +193,8 @@ class Agent(Protocol):
     def parse(self, line: str) -> list[AgentEvent]:
         """What one line of standard output says; any text is accepted."""
 
+    def parse_stderr(self, line: str) -> list[AgentEvent]:
+        """What one line of standard error says of trouble while it works: notices, or nothing."""
+
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         """Whether the attempt succeeded, given its output, its end and its last output as text."""

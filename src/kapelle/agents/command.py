@@ -89,6 +89,9 @@ class CommandAgent:
             case "text":
                 return [AgentEvent("text", text=line.rstrip("\r\n"))]
 
+    def parse_stderr(self, line: str) -> list[AgentEvent]:
+        return []
+
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         if self.settings.output == "events":
             return judge_report(summary, exit, tail)

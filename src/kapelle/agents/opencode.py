@@ -30,6 +30,9 @@ _REFERENCE = re.compile(r"\{(?=file:|env:(?!" + _KEY + r"\}))")
 # What its server keeps to itself of an error that it reports as unexpected.
 _LOGGED = re.compile(r'level=ERROR .*?message=failed .*?error="((?:[^"\\]|\\.)*)"')
 
+# A request that failed, after which it waits without a word and asks again.
+_RETRIED = re.compile(r'level=ERROR .*?message="stream error" .*?error\.error="((?:[^"\\]|\\.)*)"')
+
 
 class OpencodeAgent(ProgramAgent):
     """The prompt goes by stdin; success is exit code 0 after a step that ended with "stop"."""
@@ -103,6 +106,10 @@ class OpencodeAgent(ProgramAgent):
 
     def parse(self, line: str) -> list[AgentEvent]:
         return parse_line(line)
+
+    def parse_stderr(self, line: str) -> list[AgentEvent]:
+        found = _RETRIED.search(line)
+        return [AgentEvent("notice", found[1])] if found else []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, _without_log(tail))

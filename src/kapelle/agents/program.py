@@ -4,7 +4,7 @@ import os
 import shutil
 from typing import ClassVar
 
-from kapelle.agents.base import Access, AgentRequest, Capabilities, Summary, Verdict
+from kapelle.agents.base import Access, AgentEvent, AgentRequest, Capabilities, Summary, Verdict
 from kapelle.agents.endings import judge_report
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.task import Exit
@@ -51,6 +51,9 @@ class ProgramAgent:
         if request.credential and self.access.variables:
             env[self.access.variables[0]] = request.credential
         return env | request.settings.env
+
+    def parse_stderr(self, line: str) -> list[AgentEvent]:
+        return []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         return judge_report(summary, exit, tail)

@@ -117,7 +117,7 @@ def _try_out(agent: Agent, installed: str | None) -> None:
     """Have a command made, which starts nothing; raises AgentMisconfigured when there is none."""
     if installed and not os.path.isabs(installed):
         return  # such a program is looked for in the workspace, which is not known yet
-    place = Path("/")
+    place = Path("/nowhere")
     agent.command(AgentRequest("Hello", place, place / "prompt", agent.settings))
 
 

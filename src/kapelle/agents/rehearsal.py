@@ -55,5 +55,8 @@ class RehearsalAgent:
     def parse(self, line: str) -> list[AgentEvent]:
         return parse_event(line)
 
+    def parse_stderr(self, line: str) -> list[AgentEvent]:
+        return []
+
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         return judge_report(summary, exit, tail)

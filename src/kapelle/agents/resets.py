@@ -18,11 +18,19 @@ _WAIT = re.compile(
 _PART = re.compile(
     r"(\d+(?:\.\d+)?)\s*(ms|hour|h|minute|min|m|second|sec|s)s?(?![a-z])", re.IGNORECASE
 )
-_CLOCK = re.compile(
-    r"reset\w*\s+(?:at\s+)?(\d{1,2})(?::(\d{2}))?\s*(am|pm)?\s*(?:\(([A-Za-z_]+(?:/[A-Za-z_+-]+)*)\))?",
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_TIME = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{2}))?\s*(?P<half>am|pm)?"
+_ZONE = r"(?:\s*\((?P<zone>[A-Za-z_]+(?:/[\w+-]+)*)\))?"
+_CLOCK = re.compile(rf"reset\w*\s+(?:at\s+)?{_TIME}{_ZONE}", re.IGNORECASE)
+_DATE = re.compile(
+    rf"reset\w*\s+(?:on\s+)?(?P<month>{'|'.join(_MONTHS)})[a-z]*\.?\s+(?P<day>\d{{1,2}})\b"
+    rf"(?:,\s*(?P<year>\d{{4}})\b)?(?:(?:,|\s+at)\s+{_TIME})?{_ZONE}",
     re.IGNORECASE,
 )
 _EPOCH = re.compile(r"limit reached\|(\d{10})\b")
+# A time in whole minutes may have just passed when it is read; it does not mean tomorrow then.
+_JUST_NOW = timedelta(minutes=10)
+_HALF_A_YEAR = timedelta(days=183)
 
 
 def reset_stated(value: object) -> datetime | None:
@@ -37,12 +45,14 @@ def reset_stated(value: object) -> datetime | None:
 
 
 def reset_in(text: str, now: datetime | None = None) -> datetime | None:
-    """A time that a message names: a span, a time of day with or without a zone, or an epoch."""
+    """A time that a message names: a span, a date, a time of day, or an epoch."""
     now = now or datetime.now(UTC)
     if found := _EPOCH.search(text):
         return datetime.fromtimestamp(int(found[1]), UTC)
     if found := _WAIT.search(text):
         return now + timedelta(seconds=_seconds(found[1]))
+    if found := _DATE.search(text):
+        return _on_day(found, now)
     if found := _CLOCK.search(text):
         return _next(found, now)
     return None
@@ -54,19 +64,40 @@ def _seconds(span: str) -> float:
 
 def _next(found: re.Match[str], now: datetime) -> datetime | None:
     """The next moment at which a clock in that zone, or here, shows this time."""
-    hour, minute = int(found[1]), int(found[2] or 0)
-    if found[3]:
-        hour = hour % 12 + (12 if found[3].lower() == "pm" else 0)
-    elif found[2] is None:
+    if found["half"] is None and found["minute"] is None:
         return None  # a bare number is no time of day
-    if hour > 23 or minute > 59:
-        return None
+    local = now.astimezone(_zone(found))
     try:
-        zone = ZoneInfo(found[4]) if found[4] else None
-    except (KeyError, ValueError, OSError):
-        zone = None
-    local = now.astimezone(zone)
-    at = local.replace(hour=hour, minute=minute, second=0, microsecond=0)
-    if at <= local:
+        at = _at_time(local, found)
+    except ValueError:
+        return None
+    if at <= local - _JUST_NOW:
         at += timedelta(days=1)
     return at.astimezone(UTC)
+
+
+def _on_day(found: re.Match[str], now: datetime) -> datetime | None:
+    """That day in that zone, or here, in the year that is nearest when none is named."""
+    local = now.astimezone(_zone(found))
+    month, year = _MONTHS.index(found["month"].lower()) + 1, int(found["year"] or local.year)
+    try:
+        at = _at_time(local.replace(year=year, month=month, day=int(found["day"])), found)
+        if found["year"] is None and at < local - _HALF_A_YEAR:
+            at = at.replace(year=year + 1)
+        return at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def _at_time(day: datetime, found: re.Match[str]) -> datetime:
+    hour = int(found["hour"] or 0)
+    if found["half"]:
+        hour = hour % 12 + (12 if found["half"].lower() == "pm" else 0)
+    return day.replace(hour=hour, minute=int(found["minute"] or 0), second=0, microsecond=0)
+
+
+def _zone(found: re.Match[str]) -> ZoneInfo | None:
+    try:
+        return ZoneInfo(found["zone"]) if found["zone"] else None
+    except (KeyError, ValueError, OSError):
+        return None

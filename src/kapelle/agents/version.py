@@ -27,8 +27,8 @@ def remark(version: str | None, tested: str) -> str:
     if version is None:
         return f"version unknown, tested with {tested}"
     comparison = compared(version, tested)
-    note = "" if comparison == "same" else f"{comparison} than tested, "
-    return f"version {version}, {note}tested with {tested}"
+    note = "" if comparison == "same" else f" ({comparison})"
+    return f"version {version}{note}, tested with {tested}"
 
 
 def _numbers(version: str) -> list[int]:

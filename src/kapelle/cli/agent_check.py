@@ -14,6 +14,7 @@ from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
 from kapelle.cli.style import paint
 from kapelle.cli.text import one_line
+from kapelle.cli.times import short
 from kapelle.cli.values import not_empty
 
 # A version takes up to 20 s and a call up to 120 s, and then the daemon tidies up.
@@ -81,7 +82,7 @@ def _parts(result: dict[str, Any]) -> list[str]:
     if live is None:
         return [*parts, *_unverified(agent)]
     if live["ok"]:
-        return [*parts, f"it answered within {live['duration_s']:.0f} s"]
+        return [*parts, f"it answered in {short(live['duration_s'])}"]
     return [*parts, f"{live['failure']}: {advice(live['reason'], result['hint'])}"]
 
 

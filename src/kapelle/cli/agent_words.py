@@ -34,7 +34,7 @@ def remarks(agent: Agent) -> Iterator[str]:
             f" `kapelle agents check {name} --live` lifts it if it works again."
         )
     # That one of the programs is not installed is no news, unless it is the one to use.
-    if agent["problem"] and (agent["installed"] or agent["default"]):
+    if agent["problem"] and (agent["default"] or agent["status"] != "not installed"):
         yield f"{name}: {advice(agent['problem'], agent['hint'])}"
     if stale := set_here_only(agent["login"]):
         yield (

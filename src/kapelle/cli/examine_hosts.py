@@ -32,7 +32,7 @@ def _claude_code() -> Iterator[Finding]:
     project = (root(current()) or current()) / ".claude"
     files = (own / "settings.json", project / "settings.json", project / "settings.local.json")
     places = [("the environment", os.environ.get(_CLAUDE_VARIABLE))]
-    for path in files:
+    for path in dict.fromkeys(files):
         variables = _table(_read(path), "env")
         places.append((str(path), variables.get(_CLAUDE_VARIABLE)))
     for where, value in places:
@@ -46,7 +46,8 @@ def _codex() -> Iterator[Finding]:
     """Its limit belongs to one server, so only that of Kapelle counts."""
     own = Path(os.environ.get("CODEX_HOME") or "~/.codex").expanduser()
     project = (root(current()) or current()) / ".codex"
-    for path in (own / "config.toml", project / "config.toml"):
+    # In the home directory itself the two are one.
+    for path in dict.fromkeys((own / "config.toml", project / "config.toml")):
         for name, server in _table(_read(path), "mcp_servers").items():
             seconds = _number(server.get("tool_timeout_sec")) if isinstance(server, dict) else None
             ours = "kapelle" in json.dumps([name, server], default=str)

@@ -14,6 +14,7 @@ from kapelle.cli.sse import ServerEvent
 from kapelle.cli.text import one_line
 from kapelle.cli.times import between
 from kapelle.cli.transcript import show_at_once, show_json
+from kapelle.cli.waiting import what_it_waits_for
 from kapelle.domain.errors import Unavailable
 
 INTERRUPTED = 130
@@ -67,7 +68,7 @@ def _until_settled(
 
 def _after_rate_limit(client: Client, task: Task) -> Task:
     if not settled(task):
-        say(f"Waiting for a rate limit to pass: {one_line(task['reason'] or '')}")
+        say(f"Waiting: {one_line(what_it_waits_for(task))}")
     while task["status"] == "waiting" and not settled(task):
         time.sleep(RATE_LIMIT_PAUSE_S)
         task = client.get(task_path(task["id"]))

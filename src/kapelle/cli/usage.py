@@ -43,22 +43,26 @@ def usage(
     Cached tokens are among the input tokens. A cost that nobody knows is shown as unknown, not as
     zero; prices of your own go into [prices] of the configuration.
     """
+    query = {"by": choice("--by", by.lower(), PROPERTIES)}
     given = {"agent": agent, "model": model, "project": project, "task": task}
     filters = {
-        "since": since(start, "--since"),
-        "until": since(until, "--until"),
-        **{name: text and not_empty(text, f"--{name}") for name, text in given.items()},
+        name: not_empty(text, f"--{name}") for name, text in given.items() if text is not None
     }
-    chosen = choice("--by", by.lower(), PROPERTIES)
-    report = Client().get("/usage", {"by": chosen, **filters})
+    times = {"since": since(start, "--since"), "until": since(until, "--until")}
+    report = Client().get("/usage", {**query, **filters, **times})
     if as_json:
         document(report)
-    elif not report["rows"]:
-        filtered = any(filters.values())
-        say("No attempts match." if filtered else "Nothing was used: there are no attempts yet.")
     else:
-        sys.stdout.writelines(f"{line}\n" for line in lines(report))
-        _remark(report["total"])
+        _show(report, filtered=bool(filters or start or until))
+
+
+def _show(report: dict[str, Any], *, filtered: bool) -> None:
+    if not report["rows"]:
+        say("No attempts match." if filtered else "Nothing was used: there are no attempts yet.")
+        return
+    sys.stdout.writelines(f"{line}\n" for line in lines(report))
+    if silent := report["total"]["unreported"]:
+        say(f"{counted(silent, 'attempt')} told nothing about usage.")
 
 
 def lines(report: dict[str, Any]) -> list[str]:
@@ -96,8 +100,3 @@ def _cells(row: dict[str, Any]) -> list[str]:
         *(["-"] * 4 if silent else numbers[1:]),
         cost(row["cost_usd"], row["unknown_cost"]),
     ]
-
-
-def _remark(total: dict[str, Any]) -> None:
-    if total["unreported"]:
-        say(f"{counted(total['unreported'], 'attempt')} told nothing about usage.")

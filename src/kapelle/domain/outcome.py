@@ -47,6 +47,8 @@ class History:
     nudges: int = 0  # times that it was woken from a stall
     can_nudge: bool = False
     can_switch: bool = False  # whether another agent could take over
+    others_free_at: datetime | None = None  # when the pause of the first other agent ends
+    had_session: bool = False  # whether it went on with an earlier conversation
 
 
 @dataclass(frozen=True)
@@ -96,20 +98,16 @@ def _respond(
         return Outcome(status, again, reason, spends_a_try=False, next_mode=mode)
     match failure.policy.response:
         case Response.WAIT_FOR_RESET:
-            return Outcome(
-                status, TaskStatus.WAITING, reason, "rate_limit",
-                reset(failure.retry_at, history.number, now),
-                spends_a_try=False, next_mode="resume",
-            )  # fmt: skip
+            return _wait(failure, status, reason, history, now)
         case Response.OUTLAST if _still_patient(history, now):
             pause = backoff_s(_OUTLAST_RETRY, history.overloads, jitter)
             at = max(failure.retry_at or now, now + timedelta(seconds=pause))
             return Outcome(status, again, reason, None, at, spends_a_try=False, next_mode="resume")
-        case Response.AGAIN:
+        case Response.AGAIN if history.had_session:
             return Outcome(status, again, reason, spends_a_try=False, next_mode="resume")
         case Response.STOP:
             return Outcome(status, TaskStatus.FAILED, reason)
-        case Response.OUTLAST | Response.RETRY:
+        case Response.OUTLAST | Response.AGAIN | Response.RETRY:
             pass
     if failure.kind is FailureClass.STALLED and history.can_nudge and history.nudges == 0:
         message = "You were stuck, without any output, and were started again. Go on."
@@ -118,6 +116,18 @@ def _respond(
         return Outcome(status, TaskStatus.FAILED, reason)
     at = now + timedelta(seconds=backoff_s(retry, history.tries, jitter))
     return Outcome(status, again, reason, not_before=at)
+
+
+def _wait(
+    failure: Failure, status: AttemptStatus, reason: str, history: History, now: datetime
+) -> Outcome:
+    at = reset(failure.retry_at, history.number, now)
+    if history.others_free_at is not None:
+        at = min(at, history.others_free_at)
+        reason = f"all of its agents are limited; the last: {reason}"
+    return Outcome(
+        status, TaskStatus.WAITING, reason, "rate_limit", at, spends_a_try=False, next_mode="resume"
+    )
 
 
 def _still_patient(history: History, now: datetime) -> bool:

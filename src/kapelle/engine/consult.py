@@ -27,7 +27,6 @@ class Answer:
     """What was replied; problem says why there is no text."""
 
     text: str | None
-    usage: Usage | None = None
     problem: str | None = None
 
 
@@ -40,14 +39,21 @@ async def consult(stage: Stage, work: Work, name: str, agent: str, prompt: str) 
             stage, run_dir, agent, prompt, work.settings, work.task_env, work.attempt_id
         )
     except KapelleError as error:
-        return Answer(None, problem=error.message)
+        return Answer(None, error.message)
     ended = await stage.execute(work.attempt_id, work.task_id, launch)
     summary, tail = await asyncio.to_thread(read, run_dir, agent, work.settings)
     verdict = get_agent(agent, work.settings).judge(summary, ended.exit, tail)
-    usage = cost.of_attempt(summary, {}, None, work.settings)
     if not verdict.success:
-        return Answer(None, usage, verdict.reason)
-    return Answer(verdict.result or summary.tail, usage)
+        return Answer(None, verdict.reason)
+    return Answer(verdict.result or summary.tail)
+
+
+def usage_of(work: Work, name: str, agent: str) -> Usage | None:
+    """What such a question cost, which the attempt pays for; None if it was not asked."""
+    run_dir = work.run_dir / name
+    if not (run_dir / "out.log").exists():
+        return None
+    return cost.of_attempt(read(run_dir, agent, work.settings)[0], {}, None, work.settings)
 
 
 def question(
@@ -71,9 +77,10 @@ def question(
         settings=adapter.settings,
         credential=found.value if found.source == "stored" else None,
     )
+    place(run_dir, {"prompt": prompt})
     command = adapter.command(request)
     variables = agent_environment(stage.environ, settings, adapter, command.env) | env
-    place(run_dir, {"prompt": prompt, **command.files})
+    place(run_dir, command.files)
     return Launch(
         run_dir=run_dir,
         argv=command.argv,

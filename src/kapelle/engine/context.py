@@ -17,6 +17,9 @@ from kapelle.runner.output import tail_text
 from kapelle.store import attempts, tasks
 
 _LAST_OUTPUT = 4_000
+_REFUSED = frozenset(
+    {FailureClass.SESSION_LOST, FailureClass.RATE_LIMIT, FailureClass.AUTHENTICATION}
+)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,9 @@ def _goes_on(last: Attempt, agent: str) -> bool:
 
 async def _earlier(stage: Stage, task: Task, heading: str) -> Earlier:
     ended = [attempt for attempt in task.attempts if attempt.ended_at is not None]
-    last = ended[-1] if ended else None
+    # One that was refused knew nothing and did nothing: the one before it has more to tell.
+    worked = [attempt for attempt in ended if attempt.failure not in _REFUSED]
+    last = next(reversed(worked or ended), None)
     checks = await stage.db.read(attempts.checks_of, [last.id] if last else [])
     failed = [check for results in checks.values() for check in results if not check.passed]
     diffstat = None

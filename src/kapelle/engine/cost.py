@@ -1,6 +1,6 @@
 """What an attempt used and what that costs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kapelle.agents.base import Summary
 from kapelle.agents.prices import cost_usd, price_of
@@ -31,3 +31,18 @@ def of_session(summary: Summary) -> dict[str, float]:
         return {}
     told = summary.usage.model_dump()
     return {name: told[name] for name in summary.of_session if told[name] is not None}
+
+
+def added(parts: Iterable[Usage | None]) -> Usage | None:
+    """The sum of what is known; its cost is unknown where that of any part is."""
+    known = [part for part in parts if part is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    costs = [part.cost_usd for part in known]
+    return Usage(
+        input_tokens=sum(part.input_tokens for part in known),
+        output_tokens=sum(part.output_tokens for part in known),
+        cached_tokens=sum(part.cached_tokens for part in known),
+        turns=sum(part.turns for part in known),
+        cost_usd=None if None in costs else sum(cost or 0 for cost in costs),
+    )

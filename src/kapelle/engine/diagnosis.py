@@ -20,6 +20,7 @@ change any files.
 
 {attempt}
 """
+RUN = "diagnosis"
 _LONGEST_PROMPT = 20_000
 _LONGEST_DIAGNOSIS = 10_000
 # A diagnosis helps where the work was wrong, not where the provider or the machine was.
@@ -50,7 +51,7 @@ async def diagnose(stage: Stage, work: Work) -> str | None:
     judge = work.settings.roles.judge or work.agent
     attempt = section(await earlier_attempt(stage, task))
     question = _QUESTION.format(prompt=task.prompt[:_LONGEST_PROMPT], attempt=attempt)
-    answer = await consult(stage, work, "diagnosis", judge, question)
+    answer = await consult(stage, work, RUN, judge, question)
     if answer.text is None:
         await stage.db.write(_not_diagnosed, work, judge, answer.problem)
         return None

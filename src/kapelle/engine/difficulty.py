@@ -20,6 +20,7 @@ search for an unknown cause).
 {prompt}
 ~~~
 """
+RUN = "difficulty"
 _LONGEST_PROMPT = 8_000
 _COMPLEX = re.compile(
     r"\b(architect\w*|redesign|refactor\w*|migrat\w+|concurren\w+|race condition|deadlock|security"
@@ -56,7 +57,7 @@ async def _difficulty(stage: Stage, work: Work) -> tuple[Difficulty, str]:
     if judge is None:
         return by_wording(prompt)
     question = _QUESTION.format(prompt=prompt[:_LONGEST_PROMPT])
-    answer = await consult(stage, work, "difficulty", judge, question)
+    answer = await consult(stage, work, RUN, judge, question)
     words = re.findall(r"\b(simple|medium|complex)\b", (answer.text or "").lower())
     if words:
         found: Difficulty = next(x for x in get_args(Difficulty) if x == words[-1])

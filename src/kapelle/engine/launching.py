@@ -37,8 +37,9 @@ async def launch_agent(stage: Stage, work: Work) -> Ready:
     if limits.budget_left_usd == 0:
         raise LimitReached(f"Its budget of ${limits.budget_usd:g} is spent.")
     request = await _request(stage, work, agent, limits)
+    place(work.run_dir, {"prompt": request.prompt})
     command = agent.command(request)
-    place(work.run_dir, {"prompt": request.prompt, **command.files})
+    place(work.run_dir, command.files)
     resumed = None if request.fork else request.session_id
     side_log.remember(work.run_dir, command.side_log, resumed)
     env = agent_environment(stage.environ, work.settings, agent, command.env)

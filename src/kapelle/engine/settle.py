@@ -71,7 +71,7 @@ def settle(
         number=attempt["number"], agent=attempt["agent"], reason=reason, failure=failure,
         code=finish.exit.code, signal=finish.exit.signal,
     )  # fmt: skip
-    _move_task(connection, task, outcome, findings, reason)
+    _move_task(connection, task, attempt, outcome, findings, reason)
 
 
 def _record(
@@ -115,6 +115,8 @@ def _history(
     )
     paused = accounts.paused(connection, now)
     tired = given_up(connection, task["id"]) | {attempt["agent"]}
+    rested = [other for other in others if other.agent not in tired]
+    pauses = [paused[other.account][0] for other in rested if other.account in paused]
     return History(
         number=attempt["number"],
         tries=task["tries"],
@@ -122,19 +124,28 @@ def _history(
         overloaded_since=overloaded[-1]["started_at"] if overloaded else None,
         nudges=sum(row["failure"] == FailureClass.STALLED for row in past) - 1,
         can_nudge=findings.can_nudge,
-        can_switch=any(o.agent not in tired and o.account not in paused for o in others),
+        can_switch=len(pauses) < len(rested),
+        others_free_at=min(pauses, default=None),
+        had_session=attempt["started_from"] is not None,
     )
 
 
 def _move_task(
-    connection: Connection, task: Any, outcome: Outcome, findings: Findings, reason: str | None
+    connection: Connection,
+    task: Any,
+    attempt: Any,
+    outcome: Outcome,
+    findings: Findings,
+    reason: str | None,
 ) -> None:
+    # What a person said to an attempt that came to nothing is said to the next one.
+    unheard = attempt["message"] if not outcome.spends_a_try and not task["stop"] else None
     values: dict[str, Any] = {
         "waiting_for": outcome.waiting_for,
         "not_before": outcome.not_before,
         "tries": task["tries"] if outcome.spends_a_try else max(0, task["tries"] - 1),
         "next_mode": outcome.next_mode,
-        "next_message": outcome.next_message,
+        "next_message": outcome.next_message or unheard,
         "stop": None,
     }
     if outcome.task in {TaskStatus.COMPLETED, TaskStatus.FAILED}:

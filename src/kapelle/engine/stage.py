@@ -101,6 +101,10 @@ class Stage:
                 return "the agent is working"
             case ("setup",):
                 return "its workspace is being set up"
+            case ("difficulty",):
+                return "its difficulty is being judged"
+            case ("diagnosis",):
+                return "the attempt before is being diagnosed"
             case ("checks", position):
                 return f"check {int(position) + 1} is running"
             case _:

@@ -10,9 +10,10 @@ from kapelle.agents.summary import completed_by, summarise
 from kapelle.domain.errors import Conflict, KapelleError, WorkspaceError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind
-from kapelle.domain.task import CheckResult
-from kapelle.engine import cost, side_log
+from kapelle.domain.task import CheckResult, Usage
+from kapelle.engine import cost, diagnosis, difficulty, side_log
 from kapelle.engine.checks import run_check
+from kapelle.engine.consult import usage_of
 from kapelle.engine.ending import noted
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish
@@ -58,7 +59,7 @@ async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
         failure=failure,
         session_id=summary.session_id,
         model=model,
-        usage=cost.of_attempt(summary, before, model, work.settings),
+        usage=await asyncio.to_thread(_usage, work, summary, before, model),
         session_usage=cost.of_session(summary),
         can_nudge=work.settings.health.on_stall == "nudge",
     )
@@ -67,6 +68,18 @@ async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
 async def usage_before(stage: Stage, session_id: str | None) -> dict[str, float]:
     """What the session that an attempt goes on with had counted when it began."""
     return await stage.db.read(attempts.session_usage, session_id) if session_id else {}
+
+
+def _usage(
+    work: Work, summary: Summary, before: dict[str, float], model: str | None
+) -> Usage | None:
+    """What the attempt used, with what was asked of other agents for its sake."""
+    settings = work.settings
+    parts = [cost.of_attempt(summary, before, model, settings)]
+    if settings.difficulty.agent:
+        parts.append(usage_of(work, difficulty.RUN, settings.difficulty.agent))
+    parts.append(usage_of(work, diagnosis.RUN, settings.roles.judge or work.agent))
+    return cost.added(parts)
 
 
 def _failure(work: Work, finish: Finish, verdict: Verdict, summary: Summary, tail: str) -> Failure:

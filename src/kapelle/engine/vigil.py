@@ -41,6 +41,7 @@ class Vigil:
         self._before = before
         self._fold = Fold()
         self._out = _Reader(work.run_dir / "out.log")
+        self._err = _Reader(work.run_dir / "err.log")
         self._side: _Reader | None = None
         self._log = side_log.of_run(work.run_dir)
         self._refusal = Refusal()
@@ -89,6 +90,9 @@ class Vigil:
         for line in self._out.lines():
             for event in self._agent.parse(line):
                 self._fold.add(event)
+                self._refusal.add(event)
+        for line in self._err.lines():
+            for event in self._agent.parse_stderr(line):
                 self._refusal.add(event)
         model = self._work.attempt["model"]
         return cost.of_attempt(self._fold.summary(), self._before, model, self._work.settings)

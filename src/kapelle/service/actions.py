@@ -11,7 +11,7 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import Money, Spec, Turns
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.store import attempts, dependencies, events, lifecycle, tasks
+from kapelle.store import accounts, attempts, dependencies, events, lifecycle, tasks
 from kapelle.store.database import Connection
 
 Stop = tuple[str, str] | None
@@ -70,10 +70,19 @@ def resume(
 ) -> Stop:
     _require_ended(connection, task_id, "resumed")
     mode = "resume" if attempts.latest(connection, task_id) else "fresh"
+    # A message that a limit kept from being read is still to be read.
+    message = message or tasks.row(connection, task_id)["next_message"]
     lifecycle.enqueue_again(
         connection, task_id, next_mode=mode, next_message=message, tries=0, **limits.given
     )
     return None
+
+
+def lift_pauses(connection: Connection, task_id: str, of_agents: Sequence[str]) -> None:
+    """A person who says go on knows more than a limit did that named no end, or a far one."""
+    if tasks.row(connection, task_id)["waiting_for"] == "rate_limit":
+        for account in of_agents:
+            accounts.release(connection, account)
 
 
 def requeue(connection: Connection, task_id: str) -> Stop:

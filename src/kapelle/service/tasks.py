@@ -20,6 +20,7 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.specs import TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Task
+from kapelle.engine.accounts import candidates
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.stage import Stage
 from kapelle.service import actions
@@ -115,12 +116,14 @@ class Tasks:
 
     async def retry(self, text: str, limits: NewLimits | None = None) -> Task:
         """A new attempt from a fresh workspace."""
+        await self._lift_pauses(text)
         return await self._turn(text, actions.retry, limits or NewLimits())
 
     async def resume(
         self, text: str, message: str | None = None, limits: NewLimits | None = None
     ) -> Task:
         """A new attempt that carries what the last one left."""
+        await self._lift_pauses(text)
         return await self._turn(text, actions.resume, message, limits or NewLimits())
 
     async def requeue(self, text: str) -> Task:
@@ -155,6 +158,12 @@ class Tasks:
         with self._db.watch() as changed:
             while await self._db.read(tasks.with_status, TaskStatus.RUNNING):
                 await changed.wait(1.0)
+
+    async def _lift_pauses(self, text: str) -> None:
+        task = await self._db.read(_row, text)
+        if task["waiting_for"] == "rate_limit":
+            paused = [candidate.account for candidate in candidates(self._stage, task)]
+            await self._db.write(actions.lift_pauses, task["id"], paused)
 
     async def _turn(self, text: str, change: Any, *args: Any) -> Task:
         """Apply a change of course; where it wants a running attempt ended, end it."""
@@ -202,6 +211,10 @@ class Tasks:
         else:
             reason = self._conductor.held or "about to start"
         return task.model_copy(update={"reason": reason})
+
+
+def _row(connection: Connection, text: str) -> Any:
+    return tasks.row(connection, tasks.resolve(connection, text))
 
 
 def _apply(connection: Connection, text: str, change: Any, args: tuple[Any, ...]) -> Any:

@@ -3,13 +3,21 @@
 import json
 from typing import Any
 
-from kapelle.settings.models import REPOSITORY_KEYS, AgentSettings, Settings
+from pydantic.fields import FieldInfo
+
+from kapelle.settings.models import REPOSITORY_KEYS, AgentSettings, Price, ReadJson, Settings
 from kapelle.settings.validation import children_of
 
 
 def reference() -> str:
     """The tables of docs/configuration.md."""
-    sections = [("", Settings), *children_of(Settings).items(), ("agents.NAME", AgentSettings)]
+    sections = [
+        ("", Settings),
+        *children_of(Settings).items(),
+        ("agents.NAME", AgentSettings),
+        ("agents.NAME.read", ReadJson),
+        ("prices.MODEL", Price),
+    ]
     return "\n".join(_table(name, model) for name, model in sections if children_of(model))
 
 
@@ -22,6 +30,11 @@ def _table(section: str, model: Any) -> str:
     lines += ["| key | default | meaning |", "|---|---|---|"]
     for name, field in model.model_fields.items():
         if not children_of(field.annotation) and name != "agents":
-            default = "not set" if field.default is None else f"`{json.dumps(field.default)}`"
-            lines.append(f"| `{field.alias or name}` | {default} | {field.description} |")
+            lines.append(f"| `{field.alias or name}` | {_default(field)} | {field.description} |")
     return "\n".join([*lines, ""])
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "needed"
+    return "not set" if field.default is None else f"`{json.dumps(field.default)}`"

@@ -17,7 +17,7 @@ from tests.e2e.instance import Instance
 from tests.e2e.repositories import make_repository
 
 # US dollars per million tokens, for whatever model an agent names.
-PRICE = {"input": 2.0, "output": 10.0, "cached": 1.0}
+PRICE = {"input": 3.0, "output": 15.0, "cached": 0.3}
 UNDERSTUDY = "understudy"
 _PATIENCE_S = 240.0
 
@@ -31,9 +31,9 @@ grace_s = 3
 type = "rehearsal"
 playbook = "{playbook}"
 [prices."{model}"]
-input = 2.0
-output = 10.0
-cached = 1.0
+input = 3.0
+output = 15.0
+cached = 0.3
 """
 _PART = """
 [[do]]
@@ -96,9 +96,9 @@ class Scene:
 
 
 @contextmanager
-def scene(agent: str, model: ModelServer, more: str = "", **settings: Any) -> Iterator[Scene]:
+def scene(agent: str, server: ModelServer, more: str = "", **settings: Any) -> Iterator[Scene]:
     """Set up, and leave no process behind; more is added to the configuration."""
-    with lay(agent, model, **settings) as bed:
+    with lay(agent, server, **settings) as bed:
         playbook = bed.root / "understudy.toml"
         playbook.write_text(_PART, encoding="utf-8")
         kapelle = bed.instance()

@@ -12,6 +12,7 @@ from tests.agents.real.scene import UNDERSTUDY, Scene
 Record = Callable[[Scene, Any, str], None]
 WRITE = {"write": {"path": "hello.txt", "content": "hello\n"}}
 ANSWER = {"text": "The file is written."}
+LIMITED = "Rate limit reached for requests"
 
 
 def work(agent: str) -> list[Any]:
@@ -36,7 +37,7 @@ def test_a_429_waits_for_its_reset_and_spends_no_try(
     agent: str, open_scene: Open, record: Record
 ) -> None:
     scene = open_scene(agent)
-    scene.script({"error": 429, "times": -1, "retry_after": 2})
+    scene.script({"error": 429, "times": -1, "retry_after": 2, "message": LIMITED})
     task_id = scene.submit("Write hello.txt.", checks=["test -f hello.txt"])
     task = scene.until(task_id, "waiting")
     record(scene, task, "429")
@@ -61,7 +62,7 @@ def _wake(scene: Scene, task_id: str) -> None:
 @pytest.mark.parametrize("agent", ALL)
 def test_a_fallback_agent_takes_over_from_one_that_is_limited(agent: str, open_scene: Open) -> None:
     scene = open_scene(agent)
-    scene.script({"error": 429, "times": -1, "retry_after": 600})
+    scene.script({"error": 429, "times": -1, "retry_after": 600, "message": LIMITED})
     task = scene.run(
         "Write hello.txt.", checks=["grep -q hello hello.txt"], fallback_agents=[UNDERSTUDY]
     )

@@ -17,7 +17,11 @@ def test_a_tool_of_a_tasks_mcp_server_is_called(agent: str, open_scene: Open) ->
     more = {"model": "m1"} if agent == "codex" else {}
     scene = open_scene(agent, **more)
     mcp = {"pitch": {"command": SERVER, "env": {"PITCH": "a440-secret-word"}}}
-    scene.script({"bash": "sleep 2"}, {"tool": "ping", "args": {}}, {"text": "It rang."})
+    scene.script(
+        {"bash": "python3 -c 'import time; time.sleep(2)'"},
+        {"tool": "ping", "args": {}},
+        {"text": "It rang."},
+    )
     task = scene.run("Strike the fork.", mcp=mcp)
     assert task["status"] == "completed", task["reason"]
     assert task["mcp"] == ["pitch"]

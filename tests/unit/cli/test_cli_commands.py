@@ -6,14 +6,18 @@ import pytest
 from kapelle.cli.commands import COMMANDS, load, unknown_command
 
 OTHERS = {"demo"}
-SUBCOMMANDS = [f"config {name}" for name in ("show", "get", "set", "reset", "path")]
+SUBCOMMANDS = [
+    *(f"config {name}" for name in ("show", "get", "set", "reset", "path")),
+    *(f"agents {name}" for name in ("list", "check")),
+    *(f"agents config {name}" for name in ("show", "set", "reset")),
+]
 
 
 def command_of(name: str) -> tuple[object, str]:
-    first, _, second = name.partition(" ")
+    first, *inner = name.split()
     command = load(first)
-    if second:
-        command = command.commands[second]
+    for part in inner:
+        command = command.commands[part]
     context = command.make_context(name, [], resilient_parsing=True)
     return command, command.get_help(context)
 

@@ -119,9 +119,20 @@ def test_what_no_retry_can_mend_stops_at_once_and_names_the_fix(kind: FailureCla
 
 
 def test_a_session_that_is_gone_is_gone_on_without_at_once() -> None:
-    outcome = ended(FailureClass.SESSION_LOST)
+    outcome = ended(FailureClass.SESSION_LOST, History(2, 1, had_session=True))
     assert (outcome.task, outcome.not_before) == (TaskStatus.QUEUED, None)
     assert (outcome.next_mode, outcome.spends_a_try) == ("resume", False)
+
+
+def test_a_session_that_was_never_asked_for_is_no_reason_to_go_on_for_ever() -> None:
+    assert ended(FailureClass.SESSION_LOST).task is TaskStatus.FAILED
+
+
+def test_the_first_agent_that_is_free_again_ends_the_wait() -> None:
+    soon = NOW + timedelta(seconds=5)
+    outcome = ended(FailureClass.RATE_LIMIT, History(2, 1, others_free_at=soon))
+    assert (outcome.waiting_for, outcome.not_before) == ("rate_limit", soon)
+    assert (outcome.reason or "").startswith("all of its agents are limited; the last: ")
 
 
 def test_a_stalled_agent_is_nudged_once() -> None:

@@ -1,0 +1,116 @@
+"""Stored keys: private on the disk, read once, and forgotten when asked."""
+
+import json
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kapelle.domain.errors import KapelleError
+from kapelle.home import Home
+from kapelle.vault import Vault
+
+needs_keyring = pytest.mark.skipif(find_spec("keyring") is None, reason="keyring is not installed")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path / "home")
+
+
+@contextmanager
+def keyring_is(backend: Any) -> Iterator[None]:
+    keyring: Any = import_module("keyring")
+    before = keyring.get_keyring()
+    keyring.set_keyring(backend)
+    try:
+        yield
+    finally:
+        keyring.set_keyring(before)
+
+
+@pytest.fixture
+def vault(home: Home) -> Iterator[Vault]:
+    """A vault where there is no keyring, or none that can keep anything."""
+    if find_spec("keyring") is None:
+        yield Vault(home)
+        return
+    with keyring_is(import_module("keyring.backends.null").Keyring()):
+        yield Vault(home)
+
+
+def test_without_a_keyring_a_private_file_keeps_the_keys(vault: Vault, home: Home) -> None:
+    assert vault.place == "file"
+    assert vault.get("codex") is None
+    vault.put("codex", "key-of-codex")
+    vault.put("claude", "key-of-claude")
+    vault.put("codex", "newer-key")
+    assert stat.S_IMODE(home.credentials.stat().st_mode) == 0o600
+    assert stat.S_IMODE(home.root.stat().st_mode) == 0o700
+    again = Vault(home)
+    assert (again.get("codex"), again.get("claude")) == ("newer-key", "key-of-claude")
+    assert sorted(again.all()) == ["key-of-claude", "newer-key"]
+
+
+def test_a_key_is_forgotten_and_the_others_stay(vault: Vault, home: Home) -> None:
+    vault.put("codex", "key-of-codex")
+    vault.put("claude", "key-of-claude")
+    assert vault.forget("codex")
+    assert not vault.forget("codex")
+    assert (vault.get("codex"), vault.get("claude")) == (None, "key-of-claude")
+    assert json.loads(home.credentials.read_bytes()) == {"claude": "key-of-claude"}
+
+
+def test_a_file_that_was_opened_to_others_is_private_after_the_next_key(
+    vault: Vault, home: Home
+) -> None:
+    vault.put("codex", "key-of-codex")
+    home.credentials.chmod(0o644)
+    vault.put("claude", "key-of-claude")
+    assert stat.S_IMODE(home.credentials.stat().st_mode) == 0o600
+
+
+def test_a_damaged_file_is_named_and_not_overwritten(vault: Vault, home: Home) -> None:
+    home.root.mkdir()
+    home.credentials.write_text('{"codex": ', encoding="utf-8")
+    acts: list[Callable[[], object]] = [
+        lambda: vault.get("codex"),
+        lambda: vault.put("claude", "key-of-claude"),
+    ]
+    for act in acts:
+        with pytest.raises(KapelleError, match=r"credentials\.json cannot be read") as caught:
+            act()
+        assert "delete it" in (caught.value.hint or "")
+    assert home.credentials.read_text(encoding="utf-8") == '{"codex": '
+
+
+@needs_keyring
+def test_a_keyring_keeps_the_keys_of_each_home_apart(tmp_path: Path) -> None:
+    with keyring_is(_in_memory()):
+        one, other = Home(tmp_path / "one"), Home(tmp_path / "other")
+        vault = Vault(one)
+        assert vault.place == "keyring"
+        vault.put("codex", "key-of-codex")
+        assert not one.credentials.exists()
+        assert Vault(one).get("codex") == "key-of-codex"
+        assert Vault(other).get("codex") is None
+        assert vault.forget("codex")
+        assert Vault(one).get("codex") is None
+
+
+def _in_memory() -> Any:
+    """A real backend of the keyring package that keeps passwords for as long as it lives."""
+    kept: dict[tuple[str, str], str] = {}
+    methods = {
+        "priority": 1,
+        "get_password": lambda _, service, name: kept.get((service, name)),
+        "set_password": lambda _, service, name, word: kept.update({(service, name): word}),
+        "delete_password": lambda _, service, name: kept.pop((service, name)),
+    }
+    base: Any = import_module("keyring.backend").KeyringBackend
+    return type(base)("InMemory", (base,), methods)()
