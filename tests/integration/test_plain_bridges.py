@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from kapelle.agents.anthropic import AnthropicAgent
+from kapelle.agents.adapters.anthropic import AnthropicAgent
+from kapelle.agents.adapters.openai import OpenaiAgent
+from kapelle.agents.adapters.plain import PlainModel
 from kapelle.agents.base import AgentEvent, AgentRequest, Command, Summary, Verdict
 from kapelle.agents.failures import classify
-from kapelle.agents.openai import OpenaiAgent
-from kapelle.agents.plain import PlainModel
 from kapelle.agents.summary import summarise
 from kapelle.domain.task import Exit, Usage
 from kapelle.settings import AgentSettings

@@ -74,7 +74,7 @@ _BY_MESSAGE = (
     ),
     (
         r"(?:status|code|error|http)\W{0,12}(?:5[0-9][0-9])\b|overloaded|experiencing high demand"
-        r"|service unavailable|internal server error|InternalServerError",
+        r"|service unavailable|internal server error|InternalServerError|server had an error",
         FailureClass.OVERLOADED,
     ),
 )

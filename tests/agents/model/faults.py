@@ -3,6 +3,15 @@
 from tests.agents.model.book import Step
 from tests.agents.model.dialects.answer import Dialect, Failure
 
+# What providers say, for agents that hand on nothing but the words.
+_SAID = {
+    401: "Incorrect API key provided",
+    404: "The model `m9` does not exist",
+    429: "Rate limit reached for requests",
+    500: "The server had an error while processing your request",
+    529: "Overloaded",
+}
+
 
 def fault(step: Step, dialect: Dialect) -> Failure | None:
     """The error that a step asks for, or None when it asks for none."""
@@ -13,7 +22,7 @@ def fault(step: Step, dialect: Dialect) -> Failure | None:
     if "error" not in step:
         return None
     status = int(step["error"])
-    found = dialect.failure(status, step.get("message", f"scripted {status}"))
+    found = dialect.failure(status, step.get("message", _SAID.get(status, f"scripted {status}")))
     headers: dict[str, str] = {}
     if "reset_in" in step:
         headers |= dialect.limit_headers(step["reset_in"])

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kapelle.agents.acp import AcpAgent
+from kapelle.agents.adapters.acp import AcpAgent
 from kapelle.agents.base import AgentRequest, Command
-from kapelle.agents.bridges.acp_choices import choice
-from kapelle.agents.bridges.acp_job import Job
-from kapelle.agents.bridges.acp_tools import ToolCall
+from kapelle.agents.bridges.acp.choices import choice
+from kapelle.agents.bridges.acp.job import Job
+from kapelle.agents.bridges.acp.tools import ToolCall
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.specs import McpServer
 from kapelle.settings import AgentSettings

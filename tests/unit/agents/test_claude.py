@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from kapelle.agents.adapters.claude import ClaudeAgent
 from kapelle.agents.base import AgentEvent, AgentRequest, Command, Summary
-from kapelle.agents.claude import ClaudeAgent
 from kapelle.agents.failures import classify, failure_of
 from kapelle.agents.program import LONGEST_ARGUMENT
 from kapelle.agents.summary import summarise
@@ -70,6 +70,25 @@ NO_HELP = (
     '{"input_tokens":0,"output_tokens":0}},"parent_tool_use_id":null,'
     '"local_command_outcome":{"kind":"unavailable_headless"}}'
 )
+
+
+ASKED = (
+    '{"type":"queue-operation","operation":"enqueue","timestamp":"2026-11-15T11:04:39.024Z",'
+    '"sessionId":"5b40e9da","content":"go on"}'
+)
+
+
+def noted(message_id: str, **more: Any) -> str:
+    """A line of the transcript."""
+    usage = {
+        "input_tokens": 100,
+        "cache_creation_input_tokens": 300,
+        "cache_read_input_tokens": 600,
+        "output_tokens": 50,
+    }
+    message = {"id": message_id, "model": "claude-sonnet-4-5", "content": [], "usage": usage}
+    line = {"type": "assistant", "sessionId": SESSION, "timestamp": "2026-11-15T11:04:39.206Z"}
+    return json.dumps({**line, "isSidechain": False, "message": message, **more})
 
 
 def used(tokens: int, output: int, cost: float, **more: Any) -> dict[str, Any]:
@@ -205,11 +224,16 @@ class TestCommand:
             },
         }
 
-    def test_the_login_is_where_the_user_keeps_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_login_and_sessions_are_where_the_user_keeps_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.delenv("CLAUDE_CONFIG_DIR", raising=False)
-        assert agent().access.login_files == ("~/.claude/.credentials.json",)
-        moved = agent(env={"CLAUDE_CONFIG_DIR": "/own"})
-        assert moved.access.login_files == ("/own/.credentials.json",)
+        monkeypatch.setenv("HOME", "/h")
+        assert agent().access.login_files == ("/h/.claude/.credentials.json",)
+        assert build(tmp_path).side_log == "/h/.claude/projects/*/{session}.jsonl"
+        moved = {"env": {"CLAUDE_CONFIG_DIR": "/o[w]n"}}
+        assert agent(**moved).access.login_files == ("/o[w]n/.credentials.json",)
+        assert build(tmp_path, own=moved).side_log == "/o[[]w]n/projects/*/{session}.jsonl"
 
 
 class TestWork:
@@ -225,9 +249,17 @@ class TestWork:
             AgentEvent("tool_result", "File created"),
         ]
 
-    def test_an_answer_in_two_messages_is_one_turn(self) -> None:
-        usage = read(INIT, SAYS, WRITES).usage
-        assert usage == Usage(input_tokens=1000, output_tokens=1, cached_tokens=600, turns=1)
+    def test_the_transcript_tells_what_is_used_while_it_works(self) -> None:
+        assert read(INIT, SAYS, WRITES).usage is None
+        lines = [ASKED, noted("a"), noted("a"), noted("b"), noted("s", isSidechain=True)]
+        assert read(*lines).usage == Usage(
+            input_tokens=3000, output_tokens=150, cached_tokens=1800, turns=2
+        )
+
+    def test_what_a_fork_copied_was_used_before(self) -> None:
+        copied = noted("a", timestamp="2026-11-15T11:04:36.572Z")
+        assert read(ASKED, copied).usage is None
+        assert read(ASKED, copied, noted("b")).usage == read(noted("b")).usage
 
     def test_a_todo_list_is_a_plan(self) -> None:
         todos = [{"content": "Look", "status": "completed"}, {"content": "Leap", "status": "x"}]
@@ -237,9 +269,7 @@ class TestWork:
 
     def test_a_resumed_session_counts_only_the_run(self) -> None:
         summary = read(INIT, SAYS, result("Resumed."))
-        assert summary.usage == Usage(
-            input_tokens=2000, output_tokens=10, turns=1, cost_usd=0.00615
-        )
+        assert summary.usage == Usage(input_tokens=2000, output_tokens=10, cost_usd=0.00615)
         assert summary.of_session == frozenset()
         assert agent().judge(summary, OK, "").result == "Resumed."
 
@@ -257,7 +287,7 @@ class TestWork:
         )
         summary = read(INIT, SAYS, first, SAYS, second)
         assert summary.result == "Second."
-        assert summary.usage == Usage(input_tokens=7000, output_tokens=70, cost_usd=0.75, turns=2)
+        assert summary.usage == Usage(input_tokens=7000, output_tokens=70, cost_usd=0.75)
         assert summary.of_session == frozenset()
         alone = read(second)
         assert alone.usage == Usage(input_tokens=5300, output_tokens=190, cost_usd=0.01875)

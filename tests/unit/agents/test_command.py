@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kapelle.agents.adapters.command import CommandAgent
 from kapelle.agents.base import AgentRequest, Command
-from kapelle.agents.command import CommandAgent
 from kapelle.agents.program import LONGEST_ARGUMENT
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured

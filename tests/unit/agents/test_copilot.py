@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from kapelle.agents.adapters.copilot import CopilotAgent
 from kapelle.agents.base import AgentRequest, Command, Summary, Verdict
-from kapelle.agents.copilot import CopilotAgent
 from kapelle.agents.failures import classify, failure_of
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured

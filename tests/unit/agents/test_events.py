@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from kapelle.agents.adapters.rehearsal import RehearsalAgent
 from kapelle.agents.base import AgentEvent, Summary, Verdict
 from kapelle.agents.endings import judge_report
 from kapelle.agents.events import parse_event
 from kapelle.agents.failures import classify
-from kapelle.agents.rehearsal import RehearsalAgent
 from kapelle.agents.summary import summarise
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit, Usage

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kapelle.agents import gemini_settings
+from kapelle.agents.adapters import gemini_settings
+from kapelle.agents.adapters.gemini import GeminiAgent
 from kapelle.agents.base import AgentEvent, AgentRequest, Command
 from kapelle.agents.failures import classify
-from kapelle.agents.gemini import GeminiAgent
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import Failure, FailureClass
@@ -76,7 +76,7 @@ def program(tmp_path: Path) -> str:
 @pytest.fixture
 def secure(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the run's directory were one that Gemini reads settings in."""
-    monkeypatch.setattr("kapelle.agents.gemini.are_read_in", lambda directory: True)
+    monkeypatch.setattr("kapelle.agents.adapters.gemini.are_read_in", lambda directory: True)
 
 
 def agent(**settings: Any) -> GeminiAgent:
@@ -201,7 +201,7 @@ class TestCommand:
     def test_servers_are_refused_where_the_settings_would_be_skipped(
         self, tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("kapelle.agents.gemini.are_read_in", lambda directory: False)
+        monkeypatch.setattr("kapelle.agents.adapters.gemini.are_read_in", lambda directory: False)
         made = command(tmp_path, program)
         assert not made.files
         assert "GEMINI_CLI_SYSTEM_DEFAULTS_PATH" not in made.env

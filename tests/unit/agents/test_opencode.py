@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from kapelle.agents.adapters.opencode import OpencodeAgent
 from kapelle.agents.base import AgentRequest, Command, Summary, Verdict
 from kapelle.agents.failures import classify
-from kapelle.agents.opencode import OpencodeAgent
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import FailureClass

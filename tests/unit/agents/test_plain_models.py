@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from kapelle.agents import anthropic as anthropic_adapter
-from kapelle.agents.anthropic import AnthropicAgent
+from kapelle.agents.adapters import anthropic as anthropic_adapter
+from kapelle.agents.adapters.anthropic import AnthropicAgent
+from kapelle.agents.adapters.openai import OpenaiAgent
+from kapelle.agents.adapters.plain import PlainModel
 from kapelle.agents.base import AgentEvent, AgentRequest, Summary
 from kapelle.agents.bridges.chat import refusal, refusal_of
 from kapelle.agents.bridges.limits import retry_at
 from kapelle.agents.bridges.speech import Failed
 from kapelle.agents.bridges.wire import is_address
 from kapelle.agents.failures import classify
-from kapelle.agents.openai import OpenaiAgent
-from kapelle.agents.plain import PlainModel
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit

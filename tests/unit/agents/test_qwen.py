@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from kapelle.agents.adapters.qwen import QwenAgent
 from kapelle.agents.base import AgentEvent, AgentRequest, Command
 from kapelle.agents.failures import classify, failure_of
 from kapelle.agents.program import LONGEST_ARGUMENT
-from kapelle.agents.qwen import QwenAgent
 from kapelle.agents.summary import completed_by, summarise
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import Failure
@@ -174,6 +174,15 @@ class TestOutput:
             input_tokens=3200, output_tokens=32, cached_tokens=600, turns=2
         )
         assert agent().judge(summary, OK, "").success
+
+    def test_a_refusal_is_told_by_its_session_file_alone(self) -> None:
+        error = {
+            "event.name": "qwen-code.api_error",
+            "error_message": "429 slow",
+            "status_code": 429,
+        }
+        line = json.dumps({"sessionId": "x", "type": "system", "systemPayload": {"uiEvent": error}})
+        assert agent().parse(line) == [AgentEvent("notice", "429 slow", data={"status": 429})]
 
     def test_a_retry_with_a_pause_is_about_a_limit(self) -> None:
         (notice,) = agent().parse(RETRY)

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from kapelle.agents import registry
-from kapelle.agents.acp import AcpAgent
-from kapelle.agents.codex import CodexAgent
-from kapelle.agents.command import CommandAgent
-from kapelle.agents.openai import OpenaiAgent
-from kapelle.agents.rehearsal import RehearsalAgent
+from kapelle.agents.adapters.acp import AcpAgent
+from kapelle.agents.adapters.codex import CodexAgent
+from kapelle.agents.adapters.command import CommandAgent
+from kapelle.agents.adapters.openai import OpenaiAgent
+from kapelle.agents.adapters.rehearsal import RehearsalAgent
 from kapelle.domain.errors import AgentMisconfigured, AgentNotFound
 from kapelle.settings import AgentSettings, Settings
 

@@ -1,0 +1,181 @@
+"""Claude Code: `claude -p --output-format stream-json`, with the prompt by stdin."""
+
+import glob
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from kapelle.agents.adapters.claude_stream import parse_event
+from kapelle.agents.adapters.claude_usage import Meter
+from kapelle.agents.base import (
+    Access,
+    AgentEvent,
+    AgentRequest,
+    Capabilities,
+    Command,
+    Summary,
+    Verdict,
+)
+from kapelle.agents.endings import failure
+from kapelle.agents.program import LONGEST_ARGUMENT, ProgramAgent
+from kapelle.agents.reading import json_object, mapping_of, text_of
+from kapelle.domain.specs import McpServer
+from kapelle.domain.task import Exit
+from kapelle.settings import AgentSettings
+
+_Json = dict[str, Any]
+
+_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+_MCP = "claude-mcp.json"
+_SYSTEM = "claude-system.txt"
+_LEAST_USD = 0.0001
+_DEFAULTS = {
+    "CLAUDE_CODE_MAX_RETRIES": "2",  # Kapelle itself tries again, and knows when
+    "DISABLE_AUTOUPDATER": "1",
+}
+# What comes of a slash command that did nothing; the result after it claims success.
+_NOT_DONE = frozenset({"unavailable_headless", "unknown", "failed", "restart_required"})
+_COMMAND = "local_command"
+
+
+class ClaudeAgent(ProgramAgent):
+    """Success is exit code 0 after a result that is no error.
+
+    A prompt that begins with the name of a slash command is that command. The budget that Claude
+    is given counts the run alone, the cost that it tells at the end the session's earlier runs too.
+    """
+
+    program = "claude"
+    package = "npm install -g @anthropic-ai/claude-code"
+    tested = "2.1.325"
+    capabilities = Capabilities(
+        resume=True,
+        fork=True,
+        model=True,
+        max_turns=True,
+        budget=True,
+        system_prompt=True,
+        mcp=True,
+        hooks=True,
+        usage=True,
+        cost=True,
+    )
+    passes = (
+        "ANTHROPIC_*", "CLAUDE_*", "AWS_*", "GOOGLE_*", "CLOUD_ML_REGION", "VERTEX_REGION_*",
+        "AZURE_*", "API_TIMEOUT_MS", "BASH_*", "MAX_THINKING_TOKENS", "MCP_*", "DISABLE_*",
+        "ENABLE_TOOL_SEARCH", "USE_BUILTIN_RIPGREP",
+    )  # fmt: skip
+    # Marks of a session around the daemon.
+    drops = (
+        "CLAUDECODE", "CLAUDE_PID", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_EXECPATH",
+        "CLAUDE_CODE_CHILD_SESSION", "CLAUDE_CODE_SESSION_*", "CLAUDE_CODE_MESSAGING_*",
+        "CLAUDE_CODE_SSE_PORT", "CLAUDE_CODE_REMOTE*", "CLAUDE_AGENT_SDK_*", "CLAUDE_PROJECT_DIR",
+        "CLAUDE_ENV_FILE",
+    )  # fmt: skip
+
+    def __init__(self, name: str, settings: AgentSettings) -> None:
+        super().__init__(name, settings)
+        self._meter = Meter()
+        login = os.path.join(_home({**os.environ, **settings.env}), ".credentials.json")
+        self.access = Access(_KEYS, (login,))
+
+    def command(self, request: AgentRequest) -> Command:
+        argv = [self.executable(), "-p", "--output-format", "stream-json", "--verbose"]
+        argv.append("--dangerously-skip-permissions")
+        files: dict[str, str] = {}
+        env = {name: value for name, value in _DEFAULTS.items() if name not in request.environ}
+        if os.geteuid() == 0:
+            # Otherwise it refuses to work for root without asking.
+            env["IS_SANDBOX"] = "1"
+        if request.settings.base_url:
+            env["ANTHROPIC_BASE_URL"] = request.settings.base_url
+        if request.mcp_servers:
+            files[_MCP] = _servers(request)
+            argv += ["--mcp-config", str(request.prompt_file.parent / _MCP)]
+            # Otherwise the model has to search for the tools before it sees them.
+            env["ENABLE_TOOL_SEARCH"] = "false"
+        argv += _options(request)
+        if request.system_prompt:
+            argv += _system(request, request.system_prompt, files)
+        env |= self.environment(request)
+        home = os.path.join(request.workspace, _home({**os.environ, **request.environ, **env}))
+        return Command(
+            argv + request.settings.extra_args,
+            env,
+            request.prompt.encode("utf-8", "replace"),
+            files,
+            f"{glob.escape(home)}/projects/*/{{session}}.jsonl",
+        )
+
+    def parse(self, line: str) -> list[AgentEvent]:
+        event = json_object(line)
+        if event is None:
+            return []
+        if "sessionId" in event:
+            return self._meter.noted(event)
+        events = parse_event(event) + _not_done(event)
+        return [self._meter.told(event), *events] if event.get("type") == "result" else events
+
+    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+        verdict = super().judge(summary, exit, tail)
+        error = summary.error
+        if verdict.success and error and error.data.get("type") == _COMMAND:
+            return failure(error.text, summary.result, "failure")
+        return verdict
+
+
+def _home(env: Mapping[str, str]) -> str:
+    """The directory in which it keeps its login and its sessions."""
+    own = env.get("CLAUDE_CONFIG_DIR") or os.path.join(env.get("HOME") or "~", ".claude")
+    return os.path.expanduser(own)
+
+
+def _options(request: AgentRequest) -> list[str]:
+    argv = []
+    if model := request.model or request.settings.model:
+        argv += ["--model", model]
+    if request.session_id:
+        argv += ["--resume", request.session_id]
+        argv += ["--fork-session"] * request.fork
+    if request.max_turns is not None:
+        argv += ["--max-turns", str(request.max_turns)]
+    if request.budget_usd is not None:
+        argv += ["--max-budget-usd", f"{max(request.budget_usd, _LEAST_USD):.4f}"]
+    return argv
+
+
+def _system(request: AgentRequest, text: str, files: dict[str, str]) -> list[str]:
+    # A session keeps the system prompt that it began with; a task of its own has its own.
+    fresh = ["--system-prompt-snapshot", "off"] if request.session_id and request.fork else []
+    if len(text.encode("utf-8", "replace")) <= LONGEST_ARGUMENT:
+        return [f"--append-system-prompt={text}", *fresh]
+    files[_SYSTEM] = text
+    return [f"--append-system-prompt-file={request.prompt_file.parent / _SYSTEM}", *fresh]
+
+
+def _servers(request: AgentRequest) -> str:
+    servers = {name: _server(server) for name, server in request.mcp_servers.items()}
+    return json.dumps({"mcpServers": servers})
+
+
+def _server(server: McpServer) -> _Json:
+    if server.url:
+        headers = {name: _literal(value) for name, value in server.headers.items()}
+        return {"type": "http", "url": _literal(server.url), "headers": headers}
+    command, *args = [_literal(argument) for argument in server.command]
+    env = {name: _literal(value) for name, value in server.env.items()}
+    return {"type": "stdio", "command": command, "args": args, "env": env}
+
+
+def _literal(text: str) -> str:
+    """Text in which Claude finds no variable to replace: the $ of each is one's default value."""
+    return text.replace("${", "${KAPELLE_NOT_SET:-$}{")
+
+
+def _not_done(event: _Json) -> list[AgentEvent]:
+    outcome = mapping_of(event.get("local_command_outcome")).get("kind")
+    if text_of(outcome) not in _NOT_DONE:
+        return []
+    text = f"Claude Code took the prompt for a command of its own, which came to nothing: {outcome}"
+    return [AgentEvent("error", text, data={"type": _COMMAND})]

@@ -1,0 +1,207 @@
+"""opencode: `opencode run --format json`, with a configuration laid over that of the user."""
+
+import json
+import re
+from typing import Any
+
+from kapelle.agents.adapters.opencode_events import last_word, parse_line
+from kapelle.agents.base import (
+    Access,
+    AgentEvent,
+    AgentRequest,
+    Capabilities,
+    Command,
+    Summary,
+    Verdict,
+)
+from kapelle.agents.endings import failure
+from kapelle.agents.program import ProgramAgent
+from kapelle.domain.errors import AgentMisconfigured
+from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.specs import McpServer
+from kapelle.domain.task import Exit
+from kapelle.settings import AgentSettings
+
+_KEY = "OPENCODE_API_KEY"
+_PROVIDER = "kapelle"  # what opencode calls the server at settings.base_url
+_INSTRUCTIONS = "opencode-instructions.md"
+# opencode replaces {env:…} and {file:…} anywhere in its configuration; only our own are meant so.
+_REFERENCE = re.compile(r"\{(?=file:|env:(?!" + _KEY + r"\}))")
+# What its server keeps to itself of an error that it reports as unexpected.
+_LOGGED = re.compile(r'level=ERROR .*?message=failed .*?error="((?:[^"\\]|\\.)*)"')
+
+# A request that failed, after which it waits without a word and asks again.
+_RETRIED = re.compile(r'level=ERROR .*?message="stream error" .*?error\.error="((?:[^"\\]|\\.)*)"')
+
+
+class OpencodeAgent(ProgramAgent):
+    """The prompt goes by stdin; success is exit code 0 after a step that ended with "stop"."""
+
+    program = "opencode"
+    package = "npm install -g opencode-ai"
+    tested = "1.18.33"
+    capabilities = Capabilities(
+        resume=True,
+        # It can, but then hangs in any directory other than that of the session.
+        fork=False,
+        model=True,
+        system_prompt=True,
+        mcp=True,
+        acp=True,
+        usage=True,
+        cost=True,
+    )
+    access = Access(
+        variables=(
+            _KEY,
+            "ANTHROPIC_API_KEY",
+            "OPENAI_API_KEY",
+            "OPENROUTER_API_KEY",
+            "GOOGLE_GENERATIVE_AI_API_KEY",
+            "GEMINI_API_KEY",
+        ),
+        login_files=("~/.local/share/opencode/auth.json",),
+        needed=False,
+    )
+    passes = (
+        "OPENCODE_*", "ANTHROPIC_*", "OPENAI_*", "OPENROUTER_*", "GOOGLE_*", "GEMINI_*", "AZURE_*",
+        "AWS_*", "GROQ_API_KEY", "MISTRAL_API_KEY", "DEEPSEEK_API_KEY", "XAI_API_KEY",
+        "CEREBRAS_API_KEY", "TOGETHER_API_KEY", "FIREWORKS_API_KEY", "MOONSHOT_API_KEY",
+        "ZHIPU_API_KEY", "GITHUB_TOKEN",
+    )  # fmt: skip
+    # Marks of an opencode around the daemon.
+    drops = (
+        "OPENCODE",
+        "OPENCODE_PID",
+        "OPENCODE_CLIENT",
+        "OPENCODE_SERVER_*",
+        "OPENCODE_PRINT_LOGS",
+        "OPENCODE_LOG_LEVEL",
+    )
+
+    def __init__(self, name: str, settings: AgentSettings) -> None:
+        super().__init__(name, settings)
+        if settings.base_url:
+            self.access = Access((_KEY,), needed=False)
+
+    def command(self, request: AgentRequest) -> Command:
+        model = self._model(request)
+        argv = [self.executable(), "run", "--format", "json", "--auto"]
+        # Its retries are silent and cannot be limited; the log tells of them on stderr at least.
+        argv += ["--print-logs", "--log-level", "ERROR"]
+        # It works where PWD says, not in its working directory, unless it is told.
+        argv += ["--dir", str(request.workspace)]
+        argv += ["--model", model] if model else []
+        argv += ["--session", request.session_id] if request.session_id else []
+        env = {
+            "OPENCODE_DISABLE_AUTOUPDATE": "1",
+            "OPENCODE_CONFIG_CONTENT": _dumped(_configuration(request, model)),
+        }
+        return Command(
+            argv + request.settings.extra_args,
+            env | self.environment(request),
+            request.prompt.encode("utf-8", "replace"),
+            {_INSTRUCTIONS: request.system_prompt} if request.system_prompt else {},
+        )
+
+    def parse(self, line: str) -> list[AgentEvent]:
+        return parse_line(line)
+
+    def parse_stderr(self, line: str) -> list[AgentEvent]:
+        found = _RETRIED.search(line)
+        return [AgentEvent("notice", found[1])] if found else []
+
+    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+        verdict = super().judge(summary, exit, _without_log(tail))
+        last = last_word(tail)
+        if verdict.success and last not in {"stop", None}:
+            how = f"with {last}" if last else "in the middle of a step"
+            return failure(f"opencode ended {how}, without an answer.", None, None)
+        if _overcame_overflow(summary, exit) and last == "stop":
+            return Verdict(True, result=summary.result, claimed="success")
+        if verdict.success or exit.kind != "exited":
+            return verdict
+        return _by_log(verdict, summary, tail)
+
+    def _model(self, request: AgentRequest) -> str | None:
+        model = request.model or request.settings.model
+        if not request.settings.base_url:
+            return model
+        if not model:
+            raise AgentMisconfigured(
+                f"The agent {self.name} has a base_url, but no model to ask for there.",
+                hint=f"kapelle agents config set {self.name} model NAME",
+            )
+        return f"{_PROVIDER}/{model}"
+
+
+def _overcame_overflow(summary: Summary, exit: Exit) -> bool:
+    """Whether it exited with 1 only because of a full context, which it compacted to go on."""
+    error = summary.error
+    return (
+        exit == Exit(kind="exited", code=1)
+        and summary.result is not None
+        and not summary.is_error
+        and error is not None
+        and error.name == FailureClass.CONTEXT_OVERFLOW
+    )
+
+
+def _by_log(verdict: Verdict, summary: Summary, tail: str) -> Verdict:
+    """What only its log tells: a session that is gone, and what an unexpected error was."""
+    if summary.error is None and "Session not found" in tail:
+        lost = Failure(FailureClass.SESSION_LOST, "it said: Session not found")
+        return Verdict(False, "opencode does not know the session any more.", failure=lost)
+    logged = _LOGGED.findall(tail)
+    if summary.error is None or not logged or "server error" not in summary.error.text:
+        return verdict
+    cause = logged[-1].replace('\\"', '"')
+    unknown_model = cause.startswith("ProviderModelNotFoundError")
+    found = Failure(FailureClass.CAPABILITY, f"it said: {cause}") if unknown_model else None
+    return Verdict(False, cause, claimed="failure", failure=found)
+
+
+def _without_log(tail: str) -> str:
+    """The words in its last output that are meant for people."""
+    return "\n".join(line for line in tail.splitlines() if not line.startswith(("timestamp=", "{")))
+
+
+def _configuration(request: AgentRequest, model: str | None) -> dict[str, Any]:
+    """What goes over the user's own configuration; a key is named in it, never given."""
+    config: dict[str, Any] = {
+        "permission": "allow",
+        "autoupdate": False,
+        "share": "disabled",
+        "mcp": {name: _server(server) for name, server in request.mcp_servers.items()},
+    }
+    if request.system_prompt:
+        config["instructions"] = [str(request.prompt_file.parent / _INSTRUCTIONS)]
+    provider, _, name = (model or "").partition("/")
+    options = {"apiKey": f"{{env:{_KEY}}}"}
+    if request.settings.base_url:
+        config["small_model"] = model
+        config["provider"] = {
+            provider: {
+                "npm": "@ai-sdk/openai-compatible",
+                "options": options | {"baseURL": request.settings.base_url},
+                "models": {name: {"tool_call": True}},
+            }
+        }
+    elif request.credential and name:
+        config["provider"] = {provider: {"options": options}}
+    return config
+
+
+def _server(server: McpServer) -> dict[str, Any]:
+    if server.command:
+        return {
+            "type": "local",
+            "command": server.command,
+            "environment": server.env,
+            "enabled": True,
+        }
+    return {"type": "remote", "url": server.url, "headers": server.headers, "enabled": True}
+
+
+def _dumped(config: dict[str, Any]) -> str:
+    return _REFERENCE.sub(r"\\u007b", json.dumps(config))

@@ -1,0 +1,1 @@
+"""Talks to an agent over the Agent Client Protocol, and prints what comes of it."""

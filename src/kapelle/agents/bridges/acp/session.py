@@ -1,0 +1,173 @@
+"""Opens the session of an attempt: a new one, an earlier one, or a copy of an earlier one."""
+
+import asyncio
+import os
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from acp import PROTOCOL_VERSION, RequestError
+from acp.connection import Connection
+from acp.meta import AGENT_METHODS
+
+from kapelle.agents.bridges.acp.choices import choice
+from kapelle.agents.bridges.acp.errors import Problem, needs_login, problem_of
+from kapelle.agents.bridges.acp.events import emit
+from kapelle.agents.bridges.acp.gemini import out_of_its_minute
+from kapelle.agents.bridges.acp.job import Job
+from kapelle.agents.bridges.acp.mcp import servers
+from kapelle.agents.reading import list_of, mapping_of, text_of
+
+_OPENING_S = 180.0
+_CHOOSING_S = 60.0
+# Names of keys that a login by API key takes, where the agent does not say so itself.
+_KEYS = {
+    "gemini-api-key": "GEMINI_API_KEY",
+    "vertex-ai": "GOOGLE_API_KEY",
+    "api-key": "OPENAI_API_KEY",
+    "openai-api-key": "OPENAI_API_KEY",
+    "codex-api-key": "CODEX_API_KEY",
+}
+
+
+class Opening:
+    """The way from a fresh connection to a session in which to prompt."""
+
+    def __init__(self, connection: Connection, job: Job) -> None:
+        self._connection = connection
+        self._job = job
+        self._agent: dict[str, Any] = {}
+        self.system_prompt_taken = False
+
+    async def greet(self) -> None:
+        """Raises Problem when the agent does not answer as one would."""
+        params = {
+            "protocolVersion": PROTOCOL_VERSION,
+            # Gemini cannot make new files through a client's file system.
+            "clientCapabilities": {
+                "fs": {"readTextFile": False, "writeTextFile": False},
+                "terminal": False,
+                # Without it codex-acp tells failures as if they were the model's answer.
+                "_meta": {"jetbrains": {"air": {"version": 1, "capabilities": ["sessionFailure"]}}},
+            },
+            "clientInfo": {"name": "kapelle", "title": "Kapelle", "version": version("kapelle")},
+        }
+        self._agent = await self._ask("initialize", params, self._job.greeting_s)
+
+    @property
+    def name(self) -> str:
+        return text_of(mapping_of(self._agent.get("agentInfo")).get("name"))
+
+    async def open(self) -> str:
+        """The session's id; its mode and model are chosen."""
+        try:
+            session = await self._session()
+        except RequestError as error:
+            if not needs_login(error) or not await self._log_in():
+                raise
+            session = await self._session()
+        session_id = text_of(session.get("sessionId")) or self._job.session_id or ""
+        emit("session", session_id)
+        await self._choose_mode(session_id, session)
+        await self._choose_model(session_id, session)
+        return session_id
+
+    async def _session(self) -> dict[str, Any]:
+        params = self._params()
+        wanted = self._job.session_id
+        if not wanted:
+            return await self._ask(AGENT_METHODS["session_new"], params, _OPENING_S)
+        if self.name == "gemini-cli":
+            await out_of_its_minute(wanted)
+        try:
+            return await self._ask(self._way_back(), {**params, "sessionId": wanted}, _OPENING_S)
+        except RequestError as error:
+            if needs_login(error):
+                raise
+            raise Problem(problem_of(error).text, "session_lost") from None
+
+    def _way_back(self) -> str:
+        """The method that goes on with an earlier session; resume tells no old story, load does."""
+        offered = self._offers("sessionCapabilities")
+        if self._job.fork:
+            if offered.get("fork") is None:
+                raise Problem("This agent cannot fork a session.", "session_lost")
+            return AGENT_METHODS["session_fork"]
+        if offered.get("resume") is not None:
+            return AGENT_METHODS["session_resume"]
+        if mapping_of(self._agent.get("agentCapabilities")).get("loadSession") is True:
+            return AGENT_METHODS["session_load"]
+        raise Problem("This agent cannot go on with an earlier session.", "session_lost")
+
+    def _params(self) -> dict[str, Any]:
+        known = servers(self._job.mcp_servers, self._offers("mcpCapabilities"))
+        params: dict[str, Any] = {"cwd": str(Path.cwd()), "mcpServers": known}
+        text = self._job.system_prompt
+        if text and self._offers("sessionCapabilities").get("systemPrompt") is not None:
+            blocks = [{"type": "text", "text": text}]
+            params["systemPrompt"] = {"mode": "append", "content": blocks}
+        elif text and "claude" in self.name:
+            params["_meta"] = {"systemPrompt": {"append": text}}
+        else:
+            return params
+        self.system_prompt_taken = True
+        return params
+
+    def _offers(self, what: str) -> dict[str, Any]:
+        return mapping_of(mapping_of(self._agent.get("agentCapabilities")).get(what))
+
+    async def _log_in(self) -> bool:
+        """Use the first login that needs nothing but a key in the environment."""
+        for method in map(mapping_of, list_of(self._agent.get("authMethods"))):
+            login = text_of(method.get("id"))
+            names = [text_of(mapping_of(v).get("name")) for v in list_of(method.get("vars"))]
+            names = names or [_KEYS.get(login, "")]
+            if all(os.environ.get(name) for name in names):
+                await self._ask(AGENT_METHODS["authenticate"], {"methodId": login}, _CHOOSING_S)
+                return True
+        return False
+
+    async def _choose_mode(self, session_id: str, session: dict[str, Any]) -> None:
+        modes, wanted = choice(session, "mode"), self._job.mode
+        if wanted is None:
+            picked = modes.most_autonomous() if modes and self._job.decision == "allow" else None
+        else:
+            picked = modes.pick(wanted) if modes else None
+            if picked is None:
+                known = ", ".join(modes.options) if modes else "none"
+                raise Problem(f"The agent has no mode {wanted!r}; it has: {known}.", "capability")
+        if modes and picked and picked != modes.current:
+            params = {"sessionId": session_id, **modes.params, modes.key: picked}
+            await self._ask(modes.method, params, _CHOOSING_S)
+
+    async def _choose_model(self, session_id: str, session: dict[str, Any]) -> None:
+        models, wanted = choice(session, "model"), self._job.model
+        if models is None:
+            if wanted:
+                emit("notice", f"This agent offers no choice of models, so {wanted} is not used.")
+            return
+        current = models.current
+        if wanted:
+            # One that is not listed may be an alias, or too new for the list.
+            current = models.pick(wanted) or wanted
+            params = {"sessionId": session_id, **models.params, models.key: current}
+            try:
+                await self._ask(models.method, params, _CHOOSING_S)
+            except RequestError as error:
+                known = ", ".join(dict.fromkeys(map(_without_variant, models.options)))
+                text = f"The agent refuses the model {wanted}. It offers: {known}."
+                raise Problem(f"{text} {problem_of(error).text}", "capability") from None
+        if current not in {"", "default", "auto"}:
+            emit("model", _without_variant(current))
+
+    async def _ask(self, method: str, params: dict[str, Any], within_s: float) -> dict[str, Any]:
+        try:
+            answer = await asyncio.wait_for(self._connection.send_request(method, params), within_s)
+        except TimeoutError:
+            text = f"The agent did not answer {method} within {within_s:.0f} s."
+            raise Problem(text, "environment") from None
+        return mapping_of(answer)
+
+
+def _without_variant(model: str) -> str:
+    return model.partition("[")[0]

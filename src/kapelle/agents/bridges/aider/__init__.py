@@ -1,0 +1,1 @@
+"""Runs aider, and makes events of its prose."""
