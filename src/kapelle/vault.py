@@ -61,6 +61,8 @@ class Vault:
 
     def _file(self) -> dict[str, str]:
         try:
+            if self._home.credentials.stat().st_mode & 0o077:
+                self._home.credentials.chmod(0o600)
             found = json.loads(self._home.credentials.read_bytes())
         except FileNotFoundError:
             return {}

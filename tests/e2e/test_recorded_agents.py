@@ -37,8 +37,7 @@ def play(kapelle: Instance, agent: str, scenario: str, repository: Path) -> Any:
         "base_url": "http://127.0.0.1:1/v1",
         "env": {replay.RECORDING: str(recording), "HOME": str(repository.parent)},
     }
-    config = repository / ".kapelle" / "config.toml"
-    config.parent.mkdir(exist_ok=True)
+    config = kapelle.home.config
     config.write_text(tomlkit.dumps({"agents": {agent: settings}}), encoding="utf-8")
     return kapelle.submit(
         "Write hello.txt.",

@@ -216,7 +216,7 @@ def test_a_system_prompt_goes_in_the_agents_own_way_or_before_the_prompt(stage: 
         ("allow", None, "id_allow_always"),
         ("allow", "no such thing", "id_allow_always"),
         ("deny", None, "id_reject_once"),
-        ("ask", "Yes, do it", "id_allow_always"),
+        ("ask", "allow", "id_allow_always"),
         ("ask", "better not", "id_reject_once"),
     ],
 )
@@ -239,7 +239,9 @@ def test_a_turn_that_ends_with_a_refusal_of_ours_is_no_success(stage: Stage) -> 
 def test_a_permission_that_a_person_must_give_becomes_a_question(stage: Stage) -> None:
     run = stage.run(["say", "Well"], ["ask", "Delete all"], ["say", "x"], permissions="ask")
     assert run.code == 0
-    assert run.verdict.question == 'May the agent do this? Delete all\n{"command": "rm -r /"}'
+    question = run.verdict.question or ""
+    assert question.startswith('May the agent do this? Delete all\n{"command": "rm -r /"}')
+    assert 'The answer "allow" permits' in question
     assert run.got("outcome")["outcome"] == "cancelled"
     assert run.got("cancel")["session_id"] == "new-1"
     assert run.texts("text") == ["Well"]

@@ -21,6 +21,7 @@ from kapelle.settings import (
     set_value,
 )
 from kapelle.settings.reference import reference
+from kapelle.settings.validation import validate
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -309,3 +310,16 @@ def test_the_documented_table_is_current() -> None:
 
 def test_every_setting_is_described() -> None:
     assert "None |" not in reference()
+
+
+def test_a_repository_cannot_choose_where_keys_are_sent() -> None:
+    values = {"agents": {"claude": {"base_url": "https://elsewhere.example"}}}
+    assert validate(values, "here").agents["claude"].base_url
+    with pytest.raises(InvalidInput, match=r"agents\.claude\.base_url cannot be set here"):
+        validate(values, "here", "repository")
+
+
+@pytest.mark.parametrize("address", ["notaurl", "ftp://x", "", "http://", "https:// x"])
+def test_an_address_that_is_none_is_refused(address: str) -> None:
+    with pytest.raises(InvalidInput, match="base_url"):
+        validate({"agents": {"claude": {"base_url": address}}}, "here")

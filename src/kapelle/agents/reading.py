@@ -9,7 +9,7 @@ def json_object(line: str) -> dict[str, Any] | None:
     if not line.lstrip().startswith("{"):
         return None
     try:
-        value = json.loads(line, parse_constant=_refuse)
+        value = json.loads(line, parse_constant=_nothing)
         if "\\u" in line:
             # JSON may escape half a surrogate pair, which no UTF-8 file or database accepts.
             value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
@@ -30,5 +30,5 @@ def list_of(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is not JSON")
+def _nothing(constant: str) -> None:
+    """NaN and its like are no JSON, and no reason to throw away all the rest."""

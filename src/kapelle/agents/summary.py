@@ -119,7 +119,8 @@ class Count:
         self.of_session: frozenset[str] = frozenset()
 
     def add(self, data: Mapping[str, Any]) -> None:
-        given = {key: _number(data[key], kind) for key, kind in _FIELDS.items() if key in data}
+        told = {key: _number(data[key], kind) for key, kind in _FIELDS.items() if key in data}
+        given = {key: number for key, number in told.items() if number is not None}
         if data.get("total") is True:
             self._settle()
             self._sums |= given
@@ -169,4 +170,4 @@ class _Tail:
 def _number(value: object, kind: type[int] | type[float]) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53:
         return kind(value)
-    return kind(0)
+    return None

@@ -13,7 +13,7 @@ from kapelle.cli.output import say
 from kapelle.cli.sse import ServerEvent
 from kapelle.cli.text import one_line
 from kapelle.cli.times import between
-from kapelle.cli.transcript import show_at_once, show_json
+from kapelle.cli.transcript import Whole, show_at_once, show_json
 from kapelle.cli.waiting import what_it_waits_for
 from kapelle.domain.errors import Unavailable
 
@@ -57,8 +57,8 @@ def _until_settled(
     while True:
         for event in client.stream(path, query, endless=True, last_id=last_id):
             last_id = event.id or last_id
-            if event.kind != "end":
-                show(event)
+            # The end is shown to nobody, but it ends a text that came in pieces.
+            show(event)
         task: Task = client.get(task_path(task_id))
         if task["status"] == "waiting":
             task = _after_rate_limit(client, task)
@@ -78,12 +78,18 @@ def _after_rate_limit(client: Client, task: Task) -> Task:
 @contextmanager
 def _display(client: Client, task: Task, as_json: bool) -> Iterator[Show]:
     if as_json or not sys.stdout.isatty():
-        yield show_json if as_json else show_at_once
+        yield _json_without_end if as_json else Whole(show_at_once)
         return
     from kapelle.cli.live import LiveTasks, Refresher
 
     with LiveTasks([task]) as view, Refresher(client, task["id"], view):
-        yield view.show
+        yield Whole(view.show)
+
+
+def _json_without_end(event: ServerEvent) -> None:
+    # Whoever follows says itself what the end is.
+    if event.kind != "end":
+        show_json(event)
 
 
 def conclude(task: Task) -> None:

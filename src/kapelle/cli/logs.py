@@ -66,10 +66,10 @@ def _follow(client: Client, task_id: str, tail: int | None, as_json: bool) -> No
 def _transcript(
     client: Client, task_id: str, attempt: int | None, tail: int | None, follow: bool, as_json: bool
 ) -> None:
-    from kapelle.cli.transcript import show_at_once, show_json, show_plain
+    from kapelle.cli.transcript import Whole, show_at_once, show_json, show_plain
 
     query = {"attempt": attempt, "tail": tail, "follow": "true" if follow else "false"}
-    show = show_json if as_json else show_at_once if follow else show_plain
+    show = show_json if as_json else Whole(show_at_once if follow else show_plain)
     kinds = set()
     for event in client.stream(task_path(task_id, "transcript"), query, endless=follow):
         show(event)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from kapelle.cli.output import json_line
@@ -84,3 +85,21 @@ def show_at_once(event: ServerEvent) -> None:
     """The same for somebody who watches."""
     show_plain(event)
     sys.stdout.flush()
+
+
+class Whole:
+    """Shows a text that came in pieces when it is whole, and everything else as it is."""
+
+    def __init__(self, show: Callable[[ServerEvent], None]) -> None:
+        self._show = show
+        self._pieces: list[str] = []
+
+    def __call__(self, event: ServerEvent) -> None:
+        is_piece = event.kind == "text" and (event.data.get("data") or {}).get("delta") is True
+        if is_piece:
+            self._pieces.append(str(event.data.get("text") or ""))
+            return
+        if self._pieces:
+            self._show(ServerEvent("text", {"text": "".join(self._pieces)}, None))
+            self._pieces = []
+        self._show(event)

@@ -25,6 +25,8 @@ def account_for(
         return
     if failure is None or failure.kind is FailureClass.CHECKS:
         accounts.update(connection, account, verified_at=now, failures_in_a_row=0)
+    elif failure.kind is FailureClass.AUTHENTICATION:
+        accounts.update(connection, account, verified_at=None)
     elif failure.kind is FailureClass.RATE_LIMIT:
         until = reset(failure.retry_at, attempt["number"], now)
         _pause(connection, attempt, until, f"{attempt['agent']} is rate-limited")

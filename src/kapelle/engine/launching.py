@@ -96,7 +96,13 @@ async def _request(stage: Stage, work: Work, agent: Agent, limits: Limits) -> Ag
 
 
 def _mcp_secrets(request: AgentRequest) -> list[dict[str, str]]:
-    return [{**server.env, **server.headers} for server in request.mcp_servers.values()]
+    """The variables of MCP servers, and their headers, of which every value is a secret."""
+    found: list[dict[str, str]] = []
+    for server in request.mcp_servers.values():
+        values = [part for value in server.headers.values() for part in (value, value.split()[-1:])]
+        texts = [part if isinstance(part, str) else "".join(part) for part in values]
+        found += [server.env, *({"SECRET": text} for text in texts)]
+    return found
 
 
 async def launch_again(stage: Stage, work: Work) -> Ready:

@@ -33,6 +33,10 @@ class Limits:
             return f"stopped at its budget: ${spent:.4f} spent of ${self.budget_usd:g}"
         return None
 
+    def is_blind(self, usage: Usage) -> bool:
+        """Whether there is a budget and no way to tell what was spent of it."""
+        return self.budget_usd is not None and usage.cost_usd is None and usage.output_tokens > 0
+
     def near(self, usage: Usage, share: float) -> list[tuple[str, str]]:
         """The limits of which this share is used, each with a sentence."""
         found = []

@@ -93,3 +93,4 @@ async def watched(stage: Stage, work: Work, ready: Ready) -> AsyncIterator[None]
         yield
     finally:
         keeping.cancel()
+    await vigil.look_back()

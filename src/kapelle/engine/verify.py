@@ -85,11 +85,14 @@ def _usage(
 def _failure(work: Work, finish: Finish, verdict: Verdict, summary: Summary, tail: str) -> Failure:
     if finish.timed_out:
         return Failure(FailureClass.TIMEOUT, finish.detail or "timed out")
-    return (
-        noted(work.run_dir)
-        or verdict.failure
-        or classify(summary, finish.exit, tail, work.settings.failures.environment)
-    )
+    found = noted(work.run_dir) or verdict.failure
+    if found is not None:
+        return found
+    found = classify(summary, finish.exit, tail, work.settings.failures.environment)
+    if found.kind is FailureClass.CRASH and verdict.claimed == "failure":
+        # An exit code is all that a plain command can say, and it said so.
+        return Failure(FailureClass.TASK, found.evidence)
+    return found
 
 
 def _why(finish: Finish, verdict: Verdict, failure: Failure, ended_by_us: bool) -> str:

@@ -79,12 +79,18 @@ class Vigil:
         await self._tell(usage)
         return False
 
+    async def look_back(self) -> None:
+        """Warn of what the last answer used, once the agent has ended."""
+        if self._agent.reads_whole_output:
+            await self._warn_of_limits(await asyncio.to_thread(self._count))
+
     def _count(self) -> Usage | None:
         if self._side is None and self._log is not None:
             path = side_log.find(self._log.pattern, self._fold.session_id or self._resumed)
             self._side = _Reader(path, self._log.begin) if path else None
         for line in self._side.lines() if self._side else ():
             for event in self._agent.parse(line):
+                self._refusal.add(event)
                 if event.kind in {"usage", "model", "session"}:
                     self._fold.add(event)
         for line in self._out.lines():
@@ -106,6 +112,10 @@ class Vigil:
         health, seconds = self._work.settings.health, self._age_s()
         for what, text in self._limits.near(usage, health.warn_at) if usage else ():
             await self._warn(what, text)
+        if usage is not None and self._limits.is_blind(usage):
+            await self._warn(
+                "price", "the budget cannot be kept: the price of its model is unknown"
+            )
         limit = self._work.timeout_s
         if limit is not None and seconds >= health.warn_at * limit:
             await self._warn("time", f"{seconds:.0f} of {limit:g} s are over")

@@ -54,7 +54,7 @@ class Tasks:
                     "after an installation, `kapelle stop` and try again."
                 ),
             )
-        for name in spec.fallback_agents:
+        for name in spec.fallback_agents or settings.fallback_agents:
             registry.get(name, settings)
         _require_abilities(spec, agent, adapter.capabilities)
         if len(spec.prompt) > _LARGE_PROMPT:
@@ -128,6 +128,7 @@ class Tasks:
 
     async def requeue(self, text: str) -> Task:
         """From the start, as if newly submitted; a running attempt is stopped first."""
+        await self._lift_pauses(text)
         return await self._turn(text, actions.requeue)
 
     async def depend(self, text: str, depends_on: Sequence[str]) -> Task:
@@ -280,12 +281,14 @@ def _require_abilities(spec: TaskSpec, agent: str, abilities: Capabilities) -> N
         ("model", spec.model, abilities.model),
         ("system prompt", spec.system_prompt, abilities.system_prompt),
         ("MCP server", spec.mcp, abilities.mcp),
+        ("limit of turns", spec.max_turns, abilities.max_turns or abilities.usage),
+        ("budget", spec.budget_usd, abilities.budget or abilities.usage or abilities.cost),
     ):
         if wished and not able:
             raise InvalidInput(
                 f"The agent {agent} cannot be given a {name}.",
                 hint="docs/agents.md tells what each agent can; a command template needs the "
-                "placeholder for it.",
+                "placeholder for it, or has to tell what it used.",
             )
 
 

