@@ -42,7 +42,7 @@ breaker = 3
 breaker_s = 6
 [agents.brittle]
 type = "command"
-command = ["sh", "-c", "cat > /dev/null; test -f mended || exit 7"]
+command = ["sh", "-c", "cat > /dev/null; test -f mended || kill -SEGV $$"]
 """
     set_up(tmp_path, settings)
     for _ in range(3):
@@ -72,7 +72,7 @@ breaker = 2
 breaker_s = 600
 [agents.moody]
 type = "command"
-command = ["sh", "-c", "grep -q well"]
+command = ["sh", "-c", "grep -q well || kill -SEGV $$"]
 """
     set_up(tmp_path, settings)
     wanted = {"badly": "failed", "well": "completed"}

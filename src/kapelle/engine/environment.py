@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import unquote
 
 from kapelle.agents.base import Agent
+from kapelle.domain.specs import McpServer
 from kapelle.settings import Settings, looks_secret
 
 _ALWAYS = (
@@ -39,6 +40,17 @@ def secrets_in(*environments: Mapping[str, str]) -> list[str]:
             if looks_secret(name) and not os.path.exists(os.path.expanduser(value)):
                 found.append(value)
     return [secret for secret in found if len(secret) >= _SHORTEST_SECRET]
+
+
+def server_secrets(servers: Iterable[McpServer]) -> list[dict[str, str]]:
+    """What MCP servers are given, as variables: the value of a header is always a secret."""
+    found: list[dict[str, str]] = []
+    for server in servers:
+        found.append(server.env)
+        for value in server.headers.values():
+            # "Bearer x" as a whole, and the x alone.
+            found += [{"SECRET": part} for part in (value, *value.split()[-1:])]
+    return found
 
 
 def agent_environment(

@@ -11,7 +11,7 @@ from kapelle.engine.accounts import credential
 from kapelle.engine.context import brief
 from kapelle.engine.diagnosis import diagnose
 from kapelle.engine.difficulty import choose_model
-from kapelle.engine.environment import agent_environment, passed
+from kapelle.engine.environment import agent_environment, passed, server_secrets
 from kapelle.engine.limits import Limits, limits_of
 from kapelle.engine.run_files import place
 from kapelle.engine.stage import Stage
@@ -53,7 +53,9 @@ async def launch_agent(stage: Stage, work: Work) -> Ready:
         stdin=command.stdin,
         timeout_s=work.timeout_s,
         grace_s=work.settings.tasks.grace_s,
-        redact=stage.redactions(work.attempt_id, env, *_mcp_secrets(request)),
+        redact=stage.redactions(
+            work.attempt_id, env, *server_secrets(request.mcp_servers.values())
+        ),
         label=f"{work.agent} for {work.task_id}",
     )
     return Ready(launch, agent, limits)
@@ -93,16 +95,6 @@ async def _request(stage: Stage, work: Work, agent: Agent, limits: Limits) -> Ag
         credential=found.value if found.source == "stored" else None,
         answer=work.message if told.asked else None,
     )
-
-
-def _mcp_secrets(request: AgentRequest) -> list[dict[str, str]]:
-    """The variables of MCP servers, and their headers, of which every value is a secret."""
-    found: list[dict[str, str]] = []
-    for server in request.mcp_servers.values():
-        values = [part for value in server.headers.values() for part in (value, value.split()[-1:])]
-        texts = [part if isinstance(part, str) else "".join(part) for part in values]
-        found += [server.env, *({"SECRET": text} for text in texts)]
-    return found
 
 
 async def launch_again(stage: Stage, work: Work) -> Ready:

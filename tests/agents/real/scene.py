@@ -75,8 +75,8 @@ class Scene:
 
     def submit(self, prompt: str, **spec: Any) -> str:
         task_id = self.kapelle.submit(prompt, self.repository, agent=self.agent, **spec)
-        # Where it works is known only now; the agent needs longer to start than this takes.
-        self.place = self.kapelle.home.worktrees / task_id
+        # Where the first task works is known only now, and before the agent has started.
+        self.place = self.place or self.kapelle.home.worktrees / task_id
         if self.agent in _ABSOLUTE and self.bed.book.taken(self.bed.lane) == 0:
             self.script(*self.steps)
         return task_id
