@@ -31,7 +31,7 @@ def keep(scene: Scene, task: Any, scenario: str) -> None:
         "scenario": scenario,
         "out": _lines(scene, (run_dir / "out.log").read_text("utf-8", "replace")),
         "err": _lines(scene, (run_dir / "err.log").read_text("utf-8", "replace")),
-        "side": _lines(scene, "\n".join(side_log.lines(run_dir, session))),
+        "side": _telling(scene, _lines(scene, "\n".join(side_log.lines(run_dir, session)))),
         "exit": attempt["exit"],
         "ended_by_kapelle": noted(run_dir) is not None,
         "expected": {
@@ -61,6 +61,12 @@ def _lines(scene: Scene, text: str) -> list[str]:
             line = line[:200]
         kept.append(line)
     return kept
+
+
+def _telling(scene: Scene, lines: list[str]) -> list[str]:
+    """Only those lines that the adapter makes something of."""
+    agent = get(scene.agent, Settings(agents={scene.agent: _settings(scene)}))
+    return [line for line in lines if agent.parse(line)]
 
 
 def _settings(scene: Scene) -> AgentSettings:
