@@ -139,7 +139,10 @@ def test_a_transcript_of_several_attempts_is_continued_in_the_right_one(
     kapelle.wait(task_id)
     path = f"/tasks/{task_id}/transcript"
     whole = everything(kapelle, path)
-    assert [e.data for e in whole if e.kind == "attempt"] == ['{"number": 1}', '{"number": 2}']
+    assert [e.data for e in whole if e.kind == "attempt"] == [
+        '{"number": 1, "agent": "rehearsal"}',
+        '{"number": 2, "agent": "rehearsal"}',
+    ]
     for left in range(len(whole) - 1):
         with Stream(kapelle, path, whole[left].id) as stream:
             assert list(stream) == whole[left + 1 :]

@@ -59,7 +59,8 @@ def _named(event: ServerEvent, text: str) -> Passage | None:
 
 def _attempt(event: ServerEvent) -> Passage | None:
     number = event.data.get("number", 1)
-    return Passage(f"── attempt {number} ──", "dim") if number != 1 else None
+    agent = event.data.get("agent") or "its agent"
+    return Passage(f"── attempt {number} by {agent} ──", "dim") if number != 1 else None
 
 
 def _input(event: ServerEvent) -> str:
@@ -88,11 +89,12 @@ def show_at_once(event: ServerEvent) -> None:
 
 
 class Whole:
-    """Shows a text that came in pieces when it is whole, and everything else as it is."""
+    """Shows a text that came in pieces when it is whole, and a result only if it says more."""
 
     def __init__(self, show: Callable[[ServerEvent], None]) -> None:
         self._show = show
         self._pieces: list[str] = []
+        self._said = ""
 
     def __call__(self, event: ServerEvent) -> None:
         is_piece = event.kind == "text" and (event.data.get("data") or {}).get("delta") is True
@@ -100,6 +102,14 @@ class Whole:
             self._pieces.append(str(event.data.get("text") or ""))
             return
         if self._pieces:
-            self._show(ServerEvent("text", {"text": "".join(self._pieces)}, None))
+            self._tell(ServerEvent("text", {"text": "".join(self._pieces)}, None))
             self._pieces = []
+        self._tell(event)
+
+    def _tell(self, event: ServerEvent) -> None:
+        text = str(event.data.get("text") or "").strip()
+        if event.kind == "result" and text == self._said:
+            return
+        if event.kind in {"text", "error"}:
+            self._said = text
         self._show(event)

@@ -80,7 +80,8 @@ class Transcripts:
                     place = _Place(attempt.number)
                     if tail is not None:
                         await asyncio.to_thread(self._skip, attempt, place, tail)
-                    yield place.line("attempt", {"number": attempt.number})
+                    about = {"number": attempt.number, "agent": attempt.agent}
+                    yield place.line("attempt", about)
                 async for line in self._attempt_lines(task, attempt, place, follow):
                     yield line
             task = await self._stage.db.read(tasks.get, task.id)

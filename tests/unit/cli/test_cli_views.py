@@ -119,7 +119,7 @@ def test_failed_work_is_the_worst_news() -> None:
         (ServerEvent("plan", {"text": "1. look\n2. mend"}, None), "Plan:\n1. look\n2. mend"),
         (ServerEvent("question", {"text": "Which?"}, None), "Question: Which?"),
         (ServerEvent("stderr", {"text": "a\nb"}, None), "! a\n! b"),
-        (ServerEvent("attempt", {"number": 2}, None), "── attempt 2 ──"),
+        (ServerEvent("attempt", {"number": 2, "agent": "codex"}, None), "── attempt 2 by codex ──"),
     ],
 )
 def test_the_transcript_is_readable(event: ServerEvent, text: str) -> None:
@@ -283,4 +283,7 @@ def test_a_text_that_comes_in_pieces_is_shown_as_one() -> None:
         show(ServerEvent("text", {"text": text, "data": {"delta": True}}, None))
     show(ServerEvent("tool_call", {"name": "Read"}, None))
     show(ServerEvent("text", {"text": "whole"}, None))
+    show(ServerEvent("result", {"text": "whole"}, None))
     assert shown == [("text", "The written word\n"), ("tool_call", ""), ("text", "whole")]
+    show(ServerEvent("result", {"text": "more"}, None))
+    assert shown[-1] == ("result", "more")
