@@ -68,12 +68,17 @@ _BY_MESSAGE = (
         FailureClass.AUTHENTICATION,
     ),
     (
-        r"(?:status|code|error|http)\W{0,12}429\b|too many requests|rate[- _]?limit"
+        r"(?:status|code|error|http)\W{0,12}429\b|too many requests"
+        r"|rate[- _]?limit(?:ed|_error|_exceeded|error)"
+        r"|rate[- _]?limit (?:is |was |has been )?(?:reached|exceeded|hit)"
         r"|(?:usage|session|weekly|5-hour) limit (?:reached|hit)|hit your .{0,20}limit",
         FailureClass.RATE_LIMIT,
     ),
     (
-        r"(?:status|code|error|http)\W{0,12}(?:5[0-9][0-9])\b|overloaded|experiencing high demand"
+        r"(?:status|code|error|http)\W{0,12}(?:5[0-9][0-9])\b"
+        r"|overloaded_error|(?:^|\W|is |are )overloaded\W*$"
+        r"|(?:servers?|model|provider|api) (?:is|are) (?:currently |down or )*overloaded"
+        r"|experiencing high demand"
         r"|service unavailable|internal server error|InternalServerError|server had an error",
         FailureClass.OVERLOADED,
     ),
@@ -95,6 +100,7 @@ _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
 )
 _QUOTE = 300
+_LONGEST_REFUSAL = 2000
 
 
 def classify(summary: Summary, exit: Exit, tail: str, environment: Sequence[str] = ()) -> Failure:
@@ -106,6 +112,7 @@ def classify(summary: Summary, exit: Exit, tail: str, environment: Sequence[str]
         or _by_pattern(environment, f"{error.text if error else ''}\n{tail}")
         or (_by_message(error.text, "it said") if error else None)
         or (_by_message(summary.result or "", "it said") if summary.is_error else None)
+        or (_by_claim(summary, exit) if error or summary.is_error else None)
         or _by_text(tail)
         or _by_claim(summary, exit)
     )
@@ -167,6 +174,9 @@ def _fits(line: str, pattern: str) -> bool:
 
 
 def _by_message(text: str, where: str) -> Failure | None:
+    # A provider's refusal is short; what is longer is the agent's own account of its work.
+    if len(text) > _LONGEST_REFUSAL:
+        return None
     for pattern, kind in _BY_MESSAGE:
         if re.search(pattern, text, re.IGNORECASE):
             return Failure(kind, _quote(where, text), reset_in(text))

@@ -10,6 +10,7 @@ _UNITS = {
     **dict.fromkeys(("m", "min", "minute"), 60),
     **dict.fromkeys(("h", "hour"), 3600),
 }
+_LONGEST_S = 366 * 86_400.0
 _WAIT = re.compile(
     r"(?:try again|retry|reset\w*|available(?: again)?|wait)\b[^.\n]{0,40}?\b(?:in|after|for)\s+"
     r"((?:\d+(?:\.\d+)?\s*(?:ms|hours?|h|minutes?|min|m|seconds?|sec|s)(?![a-z])[\s,and]*)+)",
@@ -50,7 +51,7 @@ def reset_in(text: str, now: datetime | None = None) -> datetime | None:
     if found := _EPOCH.search(text):
         return datetime.fromtimestamp(int(found[1]), UTC)
     if found := _WAIT.search(text):
-        return now + timedelta(seconds=_seconds(found[1]))
+        return now + timedelta(seconds=min(_seconds(found[1]), _LONGEST_S))
     if found := _DATE.search(text):
         return _on_day(found, now)
     if found := _CLOCK.search(text):

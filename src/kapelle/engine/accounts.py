@@ -28,7 +28,7 @@ class Credential:
     """Where an agent's credential comes from; the value of a login is its program's affair."""
 
     source: Source | None
-    variable: str | None = None
+    variable: str | None = None  # or the file of a login
     value: str | None = None
 
 
@@ -62,7 +62,7 @@ def credential(
         return Credential("stored", None, stored)
     for path in agent.access.login_files:
         if os.path.exists(os.path.expanduser(path)):
-            return Credential("login")
+            return Credential("login", path)
     return Credential(None)
 
 
@@ -72,7 +72,8 @@ def account_of(stage: Stage, agent: Agent, settings: Settings, env: Mapping[str,
         return agent.name
     kind = settings.agents[agent.name].type if agent.name in settings.agents else None
     found = credential(stage, agent, settings, env)
-    proof = f"{found.value or found.source}\n{agent.settings.base_url or ''}"
+    # Of two logins the files differ.
+    proof = f"{found.value or found.source} {found.variable}\n{agent.settings.base_url or ''}"
     digest = hashlib.blake2b(proof.encode("utf-8", "replace"), key=stage.secret.encode()[:64])
     return f"{kind or agent.name}:{digest.hexdigest()[:12]}"
 

@@ -129,7 +129,9 @@ class Conductor:
         """Tell of tasks that have been waiting for a person for long."""
         patience = timedelta(seconds=self._stage.settings().health.waiting_s)
         moment = datetime.now(UTC) - patience
-        for task in await self._stage.db.read(tasks.waiting_for_input_since, moment):
+        waiting = await self._stage.db.read(tasks.waiting_for_input_since, moment)
+        self._asked &= {task["id"] for task in waiting}
+        for task in waiting:
             if task["id"] not in self._asked:
                 self._asked.add(task["id"])
                 await self._stage.db.write(_warn_of_question, task["id"], patience)

@@ -53,7 +53,11 @@ def usage_of(work: Work, name: str, agent: str) -> Usage | None:
     run_dir = work.run_dir / name
     if not (run_dir / "out.log").exists():
         return None
-    return cost.of_attempt(read(run_dir, agent, work.settings)[0], {}, None, work.settings)
+    try:
+        summary, _ = read(run_dir, agent, work.settings)
+    except KapelleError:
+        return None  # it is not configured any more
+    return cost.of_attempt(summary, {}, None, work.settings)
 
 
 def question(

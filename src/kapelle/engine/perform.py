@@ -91,6 +91,8 @@ async def watched(stage: Stage, work: Work, ready: Ready) -> AsyncIterator[None]
     keeping = asyncio.create_task(vigil.keep())
     try:
         yield
+        vigil.end()
+        await keeping
+        await vigil.look_back()
     finally:
         keeping.cancel()
-    await vigil.look_back()

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import takewhile
 from typing import Any
@@ -91,12 +92,19 @@ def _record(
         claimed=findings.claimed,
         failure=failure.kind if failure else None,
         evidence=failure.evidence if failure else None,
-        session_id=findings.session_id,
+        session_id=findings.session_id or _kept_session(attempt, failure),
         session_usage=findings.session_usage or None,
         model=findings.model or attempt["model"],
         output_bytes=finish.output_bytes,
         **(usage.model_dump() if usage else {}),
     )
+
+
+def _kept_session(attempt: Any, failure: Failure | None) -> str | None:
+    """The session that it went on with, where it died before it could name it."""
+    lost = failure is not None and failure.kind is FailureClass.SESSION_LOST
+    kept: str | None = attempt["started_from"]
+    return kept if attempt["mode"] == "resume" and not lost else None
 
 
 def _history(
@@ -121,7 +129,8 @@ def _history(
         number=attempt["number"],
         tries=task["tries"],
         overloads=len(overloaded),
-        overloaded_since=overloaded[-1]["started_at"] if overloaded else None,
+        # It may have worked for hours before it met the first.
+        overloaded_since=(overloaded[-1]["ended_at"] or now) if overloaded else None,
         nudges=sum(row["failure"] == FailureClass.STALLED for row in past) - 1,
         can_nudge=findings.can_nudge,
         can_switch=len(pauses) < len(rested),
@@ -139,13 +148,16 @@ def _move_task(
     reason: str | None,
 ) -> None:
     # What a person said to an attempt that came to nothing is said to the next one.
-    unheard = attempt["message"] if not outcome.spends_a_try and not task["stop"] else None
+    heard = outcome.task is TaskStatus.COMPLETED or outcome.waiting_for == "input" or task["stop"]
+    unheard = None if heard else attempt["message"]
+    if unheard and outcome.task is TaskStatus.QUEUED:
+        outcome = replace(outcome, next_mode="resume")
     values: dict[str, Any] = {
         "waiting_for": outcome.waiting_for,
         "not_before": outcome.not_before,
         "tries": task["tries"] if outcome.spends_a_try else max(0, task["tries"] - 1),
         "next_mode": outcome.next_mode,
-        "next_message": outcome.next_message or unheard,
+        "next_message": unheard or outcome.next_message,
         "stop": None,
     }
     if outcome.task in {TaskStatus.COMPLETED, TaskStatus.FAILED}:

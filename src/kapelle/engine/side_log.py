@@ -15,7 +15,8 @@ def remember(run_dir: Path, pattern: str | None, session_id: str | None) -> None
     """Keep where it will be, and what it holds already, for a daemon that comes later."""
     if pattern is not None:
         known = find(pattern, session_id) if session_id else None
-        note = {"pattern": pattern, "from": known.stat().st_size if known else 0}
+        begin = known.stat().st_size if known else 0
+        note = {"pattern": pattern, "from": begin, "session": session_id}
         (run_dir / _NOTE).write_text(json.dumps(note), encoding="utf-8")
 
 
@@ -25,12 +26,14 @@ class SideLog:
 
     pattern: str
     begin: int
+    session_id: str | None  # the one that is gone on with, unless it is forked
 
 
 def of_run(run_dir: Path) -> SideLog | None:
     try:
         note = json.loads((run_dir / _NOTE).read_bytes())
-        return SideLog(str(note["pattern"]), int(note["from"]))
+        session = note["session"]
+        return SideLog(str(note["pattern"]), int(note["from"]), session and str(session))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -48,6 +51,6 @@ def find(pattern: str, session_id: str | None) -> Path | None:
 def lines(run_dir: Path, session_id: str | None) -> Iterator[str]:
     """All that is noted there of this attempt, which may be nothing."""
     log = of_run(run_dir)
-    path = find(log.pattern, session_id) if log else None
+    path = find(log.pattern, session_id or log.session_id) if log else None
     if log is not None and path is not None:
         yield from lines_of(path, max(0, path.stat().st_size - log.begin))

@@ -31,7 +31,7 @@ async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
     work = await load_work(stage, work.attempt_id)
     summary, tail = await asyncio.to_thread(_read_output, work)
-    verdict = _judge(work, summary, finish, tail)
+    verdict = await asyncio.to_thread(_judge, work, summary, finish, tail)
     ending = noted(work.run_dir)
     success = verdict.success and not finish.timed_out
     reason, failure = verdict.reason, verdict.failure
@@ -130,8 +130,7 @@ def _summarise(work: Work, agent: Agent, lines: Iterable[str]) -> Summary:
     told = summarise(agent, lines)
     if side_log.of_run(work.run_dir) is None:
         return told
-    session_id = told.session_id or work.attempt["started_from"]
-    return completed_by(told, summarise(agent, side_log.lines(work.run_dir, session_id)))
+    return completed_by(told, summarise(agent, side_log.lines(work.run_dir, told.session_id)))
 
 
 async def _stopped(stage: Stage, work: Work) -> bool:

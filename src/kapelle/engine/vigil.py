@@ -1,6 +1,7 @@
 """Keeps watch over a running agent: counts what it uses, warns, and ends one that went too far."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from datetime import UTC, datetime
@@ -47,6 +48,8 @@ class Vigil:
         self._refusal = Refusal()
         self._stall = Stall(work.run_dir, work.settings.health.stall_s)
         self._warned: set[str] = {warning["what"] for warning in work.attempt["warnings"]}
+        self._over = asyncio.Event()
+        self._caught_up = False
         self._told: tuple[float, Usage | None] = (time.monotonic(), None)
 
     async def keep(self) -> None:
@@ -54,14 +57,22 @@ class Vigil:
         own = self._agent.capabilities
         watched = not own.budget or not own.max_turns
         pause = _STRICT_S if self._limits.strict and watched else _CALM_S
-        while True:
-            await asyncio.sleep(pause)
+        while not await self._ended_within(pause):
             try:
                 if await self._look():
                     return
             except Exception:
                 _log.exception("watching %s failed and goes on", self._work.attempt_id)
                 pause = max(pause, _CALM_S)
+
+    async def _ended_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), seconds)
+        return self._over.is_set()
+
+    def end(self) -> None:
+        """The agent has ended; keep() returns when it has looked for the last time."""
+        self._over.set()
 
     async def _look(self) -> bool:
         """One look; True when the agent was told to end."""
@@ -81,32 +92,35 @@ class Vigil:
 
     async def look_back(self) -> None:
         """Warn of what the last answer used, once the agent has ended."""
-        if self._agent.reads_whole_output:
+        if not self._agent.reads_whole_output:
+            return
+        try:
             await self._warn_of_limits(await asyncio.to_thread(self._count))
+        except Exception:
+            _log.exception("looking back at %s failed", self._work.attempt_id)
 
     def _count(self) -> Usage | None:
         if self._side is None and self._log is not None:
-            path = side_log.find(self._log.pattern, self._fold.session_id or self._resumed)
+            session = self._fold.session_id or self._log.session_id
+            path = side_log.find(self._log.pattern, session)
             self._side = _Reader(path, self._log.begin) if path else None
         for line in self._side.lines() if self._side else ():
             for event in self._agent.parse(line):
                 self._refusal.add(event)
                 if event.kind in {"usage", "model", "session"}:
                     self._fold.add(event)
+        for line in self._err.lines():
+            for event in self._agent.parse_stderr(line):
+                self._refusal.add(event)
         for line in self._out.lines():
             for event in self._agent.parse(line):
                 self._fold.add(event)
                 self._refusal.add(event)
-        for line in self._err.lines():
-            for event in self._agent.parse_stderr(line):
-                self._refusal.add(event)
+        if not self._caught_up:
+            # What a new daemon reads first may be hours old, and overcome long since.
+            self._refusal, self._caught_up = Refusal(), True
         model = self._work.attempt["model"]
         return cost.of_attempt(self._fold.summary(), self._before, model, self._work.settings)
-
-    @property
-    def _resumed(self) -> str | None:
-        session: str | None = self._work.attempt["started_from"]
-        return session
 
     async def _warn_of_limits(self, usage: Usage | None) -> None:
         health, seconds = self._work.settings.health, self._age_s()

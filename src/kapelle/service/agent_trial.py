@@ -23,7 +23,7 @@ from kapelle.runner.asking import printed
 from kapelle.runner.launch import Ended
 from kapelle.service.agent_views import LiveView
 from kapelle.settings import Settings
-from kapelle.store import accounts, events
+from kapelle.store import accounts, events, tasks
 from kapelle.store.database import Connection
 
 PROMPT = "Reply with the single word ok."
@@ -134,6 +134,7 @@ def _note(connection: Connection, name: str, account: str, failure: Failure | No
     if failure is None:
         if account in accounts.paused(connection, now):
             events.append(connection, "account.released", account=account, agent=name)
+            tasks.wake_limited(connection, now)
         accounts.release(connection, account)
         accounts.update(connection, account, verified_at=now)
     elif failure.kind is FailureClass.AUTHENTICATION:

@@ -154,6 +154,13 @@ def overdue_waiting(connection: sa.Connection, now: datetime) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
+def wake_limited(connection: sa.Connection, now: datetime) -> None:
+    """Have those that wait for a limit looked at again at once: one may have been lifted."""
+    limited = tasks.update().where(tasks.c.status == TaskStatus.WAITING)
+    limited = limited.where(tasks.c.waiting_for == "rate_limit", tasks.c.not_before > now)
+    connection.execute(limited.values(not_before=now))
+
+
 def waiting_for_input_since(connection: sa.Connection, moment: datetime) -> list[Row]:
     """Tasks whose last attempt ended before that moment with a question nobody has answered."""
     ends = sa.select(sa.func.max(attempts_table.c.ended_at))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.agents.real.agents import ALL, WITH_TOOLS
+from tests.agents.real.agents import ALL, CLIS, WITH_TOOLS
 from tests.agents.real.conftest import Open
 from tests.agents.real.scene import processes_with
 
@@ -51,10 +51,11 @@ def test_a_killed_daemon_costs_the_agent_nothing(agent: str, open_scene: Open) -
     task = scene.wait(task_id)
     assert task["status"] == "completed", task["reason"]
     assert len(task["attempts"]) == 1
-    assert len(scene.requests()) == 2
+    assert sum("bash" in request.step for request in scene.requests()) == 1
 
 
-@pytest.mark.parametrize("agent", WITH_TOOLS)
+# Over ACP agents tell what they used in estimates while they work, and exactly only at the end.
+@pytest.mark.parametrize("agent", [name for name in CLIS if name in WITH_TOOLS])
 def test_a_budget_is_exceeded_by_at_most_one_answer(agent: str, open_scene: Open) -> None:
     scene = open_scene(agent)
     step = {"bash": pause("3"), "usage": [20_000, 1000]}

@@ -11,7 +11,8 @@ from tests.agents.real.conftest import Open
 SERVER = [sys.executable, str(Path(__file__).with_name("mcp_server.py"))]
 
 
-@pytest.mark.parametrize("agent", WITH_TOOLS)
+# Over ACP Codex hides them behind a search of its own, which the scripted model does not make.
+@pytest.mark.parametrize("agent", [name for name in WITH_TOOLS if name != "acp-codex"])
 def test_a_tool_of_a_tasks_mcp_server_is_called(agent: str, open_scene: Open) -> None:
     # Codex declares the tools of MCP servers only for models that it does not know.
     more = {"model": "m1"} if agent == "codex" else {}

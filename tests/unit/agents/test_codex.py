@@ -143,9 +143,9 @@ def test_the_system_prompt_arrives_whatever_is_in_it() -> None:
 
 
 def test_another_tasks_session_gets_the_system_prompt_with_the_prompt() -> None:
-    assert command(system_prompt="Be brief.", session_id=SESSION).stdin == b"Be brief.\n\nGo"
-    again = command(system_prompt="Be brief.", session_id=SESSION, attempt_number=2)
-    assert again.stdin == b"Go"
+    forked = command(system_prompt="Be brief.", session_id=SESSION, fork=True, attempt_number=2)
+    assert forked.stdin == b"Be brief.\n\nGo"
+    assert command(system_prompt="Be brief.", session_id=SESSION).stdin == b"Go"
 
 
 def test_a_system_prompt_too_long_for_an_argument_is_refused() -> None:

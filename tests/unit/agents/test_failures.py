@@ -89,6 +89,24 @@ def test_the_last_words_tell_last_and_no_product_name_does(tail: str, expected: 
     assert kind(Summary(), tail=tail) == expected
 
 
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "I could not finish the rate limiter: two tests still fail.",
+        "The overloaded operator does not compile.",
+        "Connection refused is what the test expects; it got 200.",
+        "errno.ENOSPC is not handled by the writer.",
+    ],
+)
+def test_what_an_agent_says_of_its_work_is_not_taken_for_a_providers_refusal(prose: str) -> None:
+    assert kind(Summary(result=prose, is_error=True), tail=prose) is FailureClass.TASK
+
+
+def test_an_absurd_wait_is_no_accident() -> None:
+    text = "HTTP error 429: try again in 99999999999 hours"
+    assert kind(error(text, status=429)) is FailureClass.RATE_LIMIT
+
+
 def test_a_limit_says_when_it_ends() -> None:
     stated = classify(error("x", status=429, retry_at="2026-01-02T03:04:05Z"), FAILED, "")
     assert stated.retry_at is not None

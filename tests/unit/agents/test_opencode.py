@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +273,17 @@ class TestErrors:
         text = "The model `m1` does not exist"
         summary, _ = judge([failed("APIError", text, statusCode=404)], FAILED)
         assert classify(summary, FAILED, "").kind is FailureClass.CAPABILITY
+
+
+def test_a_retry_in_its_log_is_a_notice_however_long_the_line_is() -> None:
+    agent = OpencodeAgent("opencode", AgentSettings(program=sys.executable))
+    line = (
+        'timestamp=2026-11-15T11:37:40.749Z level=ERROR run=7 message="stream error" '
+        'providerID=p small=false error.error="AI_APICallError: Rate limit \\"r\\" reached" x=1'
+    )
+    (event,) = agent.parse_stderr(line)
+    assert (event.kind, event.text) == ("notice", 'AI_APICallError: Rate limit "r" reached')
+    hostile = 'level=ERROR message="stream error" error.error=' * 100_000
+    began = time.monotonic()
+    assert agent.parse_stderr(hostile) == []
+    assert time.monotonic() - began < 2

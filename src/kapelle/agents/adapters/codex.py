@@ -125,7 +125,7 @@ class CodexAgent(ProgramAgent):
 
 def _prompt(request: AgentRequest) -> str:
     """A session keeps the instructions it began with: those of another task's follow-up go here."""
-    if request.system_prompt and request.session_id and request.attempt_number == 1:
+    if request.system_prompt and request.session_id and request.fork:
         return f"{request.system_prompt}\n\n{request.prompt}"
     return request.prompt
 

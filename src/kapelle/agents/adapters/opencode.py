@@ -28,10 +28,10 @@ _INSTRUCTIONS = "opencode-instructions.md"
 # opencode replaces {env:…} and {file:…} anywhere in its configuration; only our own are meant so.
 _REFERENCE = re.compile(r"\{(?=file:|env:(?!" + _KEY + r"\}))")
 # What its server keeps to itself of an error that it reports as unexpected.
-_LOGGED = re.compile(r'level=ERROR .*?message=failed .*?error="((?:[^"\\]|\\.)*)"')
-
+_LOGGED = ("level=ERROR ", "message=failed ", ' error="')
 # A request that failed, after which it waits without a word and asks again.
-_RETRIED = re.compile(r'level=ERROR .*?message="stream error" .*?error\.error="((?:[^"\\]|\\.)*)"')
+_RETRIED = ("level=ERROR ", 'message="stream error" ', ' error.error="')
+_LONGEST_CAUSE = 1000
 
 
 class OpencodeAgent(ProgramAgent):
@@ -108,8 +108,8 @@ class OpencodeAgent(ProgramAgent):
         return parse_line(line)
 
     def parse_stderr(self, line: str) -> list[AgentEvent]:
-        found = _RETRIED.search(line)
-        return [AgentEvent("notice", found[1])] if found else []
+        cause = _cause(line, _RETRIED)
+        return [AgentEvent("notice", cause)] if cause else []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, _without_log(tail))
@@ -152,13 +152,25 @@ def _by_log(verdict: Verdict, summary: Summary, tail: str) -> Verdict:
     if summary.error is None and "Session not found" in tail:
         lost = Failure(FailureClass.SESSION_LOST, "it said: Session not found")
         return Verdict(False, "opencode does not know the session any more.", failure=lost)
-    logged = _LOGGED.findall(tail)
+    logged = [cause for line in tail.splitlines() if (cause := _cause(line, _LOGGED))]
     if summary.error is None or not logged or "server error" not in summary.error.text:
         return verdict
-    cause = logged[-1].replace('\\"', '"')
+    cause = logged[-1]
     unknown_model = cause.startswith("ProviderModelNotFoundError")
     found = Failure(FailureClass.CAPABILITY, f"it said: {cause}") if unknown_model else None
     return Verdict(False, cause, claimed="failure", failure=found)
+
+
+def _cause(line: str, marks: tuple[str, ...]) -> str:
+    """What stands in quotes behind marks that a line of the log has in this order, or nothing."""
+    place = 0
+    for mark in marks:
+        found = line.find(mark, place)
+        if found < 0:
+            return ""
+        place = found + len(mark)
+    said = line[place : place + _LONGEST_CAUSE].replace('\\"', "\0")
+    return said.partition('"')[0].replace("\0", '"')
 
 
 def _without_log(tail: str) -> str:
