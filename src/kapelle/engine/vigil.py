@@ -49,7 +49,8 @@ class Vigil:
         self._stall = Stall(work.run_dir, work.settings.health.stall_s)
         self._warned: set[str] = {warning["what"] for warning in work.attempt["warnings"]}
         self._over = asyncio.Event()
-        self._caught_up = False
+        # What a run has printed before this daemon watches it may be hours old.
+        self._caught_up = not (work.run_dir / "out.log").exists()
         self._told: tuple[float, Usage | None] = (time.monotonic(), None)
 
     async def keep(self) -> None:
@@ -100,15 +101,7 @@ class Vigil:
             _log.exception("looking back at %s failed", self._work.attempt_id)
 
     def _count(self) -> Usage | None:
-        if self._side is None and self._log is not None:
-            session = self._fold.session_id or self._log.session_id
-            path = side_log.find(self._log.pattern, session)
-            self._side = _Reader(path, self._log.begin) if path else None
-        for line in self._side.lines() if self._side else ():
-            for event in self._agent.parse(line):
-                self._refusal.add(event)
-                if event.kind in {"usage", "model", "session"}:
-                    self._fold.add(event)
+        self._read_side_log()
         for line in self._err.lines():
             for event in self._agent.parse_stderr(line):
                 self._refusal.add(event)
@@ -117,10 +110,23 @@ class Vigil:
                 self._fold.add(event)
                 self._refusal.add(event)
         if not self._caught_up:
-            # What a new daemon reads first may be hours old, and overcome long since.
+            # Refusals of then may be overcome long since.
             self._refusal, self._caught_up = Refusal(), True
         model = self._work.attempt["model"]
         return cost.of_attempt(self._fold.summary(), self._before, model, self._work.settings)
+
+    def _read_side_log(self) -> None:
+        if self._side is None and self._log is not None:
+            session = self._fold.session_id or self._log.session_id
+            path = side_log.find(self._log.pattern, session)
+            self._side = _Reader(path, self._log.begin) if path else None
+        for line in self._side.lines() if self._side else ():
+            for event in self._agent.parse(line):
+                if event.kind in {"usage", "model", "session"}:
+                    self._fold.add(event)
+                elif event.kind == "notice":
+                    # It is read out of step with the output, which alone tells of progress.
+                    self._refusal.add(event)
 
     async def _warn_of_limits(self, usage: Usage | None) -> None:
         health, seconds = self._work.settings.health, self._age_s()
