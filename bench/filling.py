@@ -67,6 +67,8 @@ def _attempt(task: dict[str, Any]) -> dict[str, Any]:
         "number": 1,
         "status": task["status"],
         "mode": "fresh",
+        "agent": "rehearsal",
+        "warnings": [],
         "exit_kind": "exited",
         "exit_code": 0 if task["status"] == "completed" else 1,
         "claimed": "success",

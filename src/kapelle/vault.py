@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from functools import cached_property
 from typing import Any, Literal
 
 from kapelle.domain.errors import KapelleError
@@ -16,8 +17,12 @@ class Vault:
 
     def __init__(self, home: Home) -> None:
         self._home = home
-        self._keyring = _usable_keyring()
         self._known: dict[str, str | None] = {}
+
+    @cached_property
+    def _keyring(self) -> Any:
+        # Looked for when the first key is: it takes time and memory.
+        return _usable_keyring()
 
     @property
     def place(self) -> Place:

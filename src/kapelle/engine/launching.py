@@ -28,6 +28,7 @@ class Ready:
     launch: Launch
     agent: Agent | None  # None when it was started before and is not configured any more
     limits: Limits
+    chose: bool  # whether a model or a session was chosen, and is in the attempt's row
 
 
 async def launch_agent(stage: Stage, work: Work) -> Ready:
@@ -58,7 +59,7 @@ async def launch_agent(stage: Stage, work: Work) -> Ready:
         ),
         label=f"{work.agent} for {work.task_id}",
     )
-    return Ready(launch, agent, limits)
+    return Ready(launch, agent, limits, bool(request.model or request.session_id))
 
 
 async def _request(stage: Stage, work: Work, agent: Agent, limits: Limits) -> AgentRequest:
@@ -114,7 +115,7 @@ async def launch_again(stage: Stage, work: Work) -> Ready:
         agent = get_agent(work.agent, work.settings)
     except KapelleError:
         agent = None
-    return Ready(launch, agent, await limits_of(stage, work))
+    return Ready(launch, agent, await limits_of(stage, work), chose=False)
 
 
 def launch_command(stage: Stage, work: Work, name: str, command: str, timeout_s: float) -> Launch:

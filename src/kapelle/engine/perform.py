@@ -84,8 +84,9 @@ async def watched(stage: Stage, work: Work, ready: Ready) -> AsyncIterator[None]
     if ready.agent is None:
         yield
         return
-    # What the launch chose is in the row by now: the model, and the session it goes on with.
-    attempt = await stage.db.glance(attempts.row, work.attempt_id)
+    attempt = work.attempt
+    if ready.chose:
+        attempt = await stage.db.glance(attempts.row, work.attempt_id)
     before = await usage_before(stage, attempt["started_from"])
     vigil = Vigil(stage, replace(work, attempt=attempt), ready.agent, ready.limits, before)
     keeping = asyncio.create_task(vigil.keep())

@@ -30,8 +30,8 @@ _LAST_BYTES = 1 << 18
 async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
     work = await load_work(stage, work.attempt_id)
-    summary, tail = await asyncio.to_thread(_read_output, work)
-    verdict = await asyncio.to_thread(_judge, work, summary, finish, tail)
+    before = await usage_before(stage, work.attempt["started_from"])
+    summary, tail, verdict, usage = await asyncio.to_thread(_examine, work, finish, before)
     ending = noted(work.run_dir)
     success = verdict.success and not finish.timed_out
     reason, failure = verdict.reason, verdict.failure
@@ -48,8 +48,6 @@ async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
         except (WorkspaceError, Conflict) as error:
             success, reason = False, error.message
             failure = Failure(FailureClass.ENVIRONMENT, error.message)
-    before = await usage_before(stage, work.attempt["started_from"])
-    model = summary.model or work.attempt["model"]
     return Findings(
         success=success,
         reason=reason,
@@ -58,8 +56,8 @@ async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
         asks=verdict.question is not None and not finish.timed_out,
         failure=failure,
         session_id=summary.session_id,
-        model=model,
-        usage=await asyncio.to_thread(_usage, work, summary, before, model),
+        model=summary.model or work.attempt["model"],
+        usage=usage,
         session_usage=cost.of_session(summary),
         can_nudge=work.settings.health.on_stall == "nudge",
     )
@@ -70,11 +68,17 @@ async def usage_before(stage: Stage, session_id: str | None) -> dict[str, float]
     return await stage.db.read(attempts.session_usage, session_id) if session_id else {}
 
 
-def _usage(
-    work: Work, summary: Summary, before: dict[str, float], model: str | None
-) -> Usage | None:
+def _examine(
+    work: Work, finish: Finish, before: dict[str, float]
+) -> tuple[Summary, str, Verdict, Usage | None]:
+    """All that is read from the disk, at once and off the event loop."""
+    summary, tail = _read_output(work)
+    return summary, tail, _judge(work, summary, finish, tail), _usage(work, summary, before)
+
+
+def _usage(work: Work, summary: Summary, before: dict[str, float]) -> Usage | None:
     """What the attempt used, with what was asked of other agents for its sake."""
-    settings = work.settings
+    settings, model = work.settings, summary.model or work.attempt["model"]
     parts = [cost.of_attempt(summary, before, model, settings)]
     if settings.difficulty.agent:
         parts.append(usage_of(work, difficulty.RUN, settings.difficulty.agent))

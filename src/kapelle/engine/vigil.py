@@ -93,7 +93,7 @@ class Vigil:
 
     async def look_back(self) -> None:
         """Warn of what the last answer used, once the agent has ended."""
-        if not self._agent.reads_whole_output:
+        if not self._agent.reads_whole_output or not self._limits.strict:
             return
         try:
             await self._warn_of_limits(await asyncio.to_thread(self._count))

@@ -8,8 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.errors import NotFound
+from kapelle.domain.failures import FailureClass
 from kapelle.domain.states import AttemptStatus
-from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
+from kapelle.domain.task import Attempt, CheckResult, Exit, Usage, Warning
 from kapelle.store.tables import attempts, checks
 
 _INSERT = attempts.insert()
@@ -136,11 +137,16 @@ def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[C
 
 
 def _attempt(mapping: sa.RowMapping) -> Attempt:
-    kind = mapping["exit_kind"]
+    # What was written by us needs no validation, which is most of the cost of a long list.
+    kind, failure = mapping["exit_kind"], mapping["failure"]
     values = {name: mapping[name] for name in Attempt.model_fields if name in mapping}
     values["exit"] = (
         Exit(kind=kind, code=mapping["exit_code"], signal=mapping["exit_signal"]) if kind else None
     )
     counted = {name: mapping[name] for name in Usage.model_fields}
-    values["usage"] = Usage.model_validate(counted) if counted["input_tokens"] is not None else None
-    return Attempt.model_validate(values)
+    used = counted["input_tokens"] is not None
+    values["usage"] = Usage.model_validate(counted) if used else None
+    values["status"] = AttemptStatus(mapping["status"])
+    values["failure"] = FailureClass(failure) if failure else None
+    values["warnings"] = [Warning.model_validate(warning) for warning in mapping["warnings"]]
+    return Attempt.model_construct(**values)
