@@ -35,7 +35,7 @@ class Usage(Record):
 
 
 class Warning(Record):
-    """Something to look at, told once: what is one of stalled, long, turns, budget, time."""
+    """Something to look at, told once for each what: stalled, long, turns, budget, price …"""
 
     at: datetime
     what: str
@@ -115,11 +115,6 @@ class Task(Record):
     attempts: list[Attempt]
     checks: list[CheckResult]
     result: str | None
-
-    @property
-    def cost_usd(self) -> float:
-        """What its attempts are known to have cost."""
-        return sum(a.usage.cost_usd or 0 for a in self.attempts if a.usage)
 
 
 class Event(Record):

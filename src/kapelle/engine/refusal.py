@@ -39,7 +39,7 @@ class Refusal:
     def outlasts(self, patience_s: float) -> Failure | None:
         """The refusal, once it has lasted longer than the agent's own retries should."""
         if self._last_error is not None and self._errors >= _CIRCLES:
-            said = f"{self._errors} times the same without any work: {self._last_error.text}"
+            said = f"{self._errors} errors without any work between them: {self._last_error.text}"
             found = failure_of(self._last_error) or Failure(FailureClass.TASK, "")
             return replace(found, evidence=said[:_LONGEST])
         if self._failure is None or time.monotonic() - self._since < patience_s:

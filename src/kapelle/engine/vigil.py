@@ -30,7 +30,7 @@ _BLOCK = 1 << 20
 
 
 class Vigil:
-    """Watches one attempt until it is cancelled; begun again after a crash, it reads anew."""
+    """Watches one attempt until its end; begun again after a crash, it reads anew."""
 
     def __init__(
         self, stage: Stage, work: Work, agent: Agent, limits: Limits, before: dict[str, float]
