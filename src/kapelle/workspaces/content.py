@@ -3,6 +3,7 @@
 `git add` is not used: it runs `git status` inside nested repositories, under their configuration.
 """
 
+import asyncio
 import os
 import stat
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ from kapelle.workspaces.skeleton import Lender
 
 _GITLINK = b"160000"
 _MAX_NESTING = 20
+_RETRY_PAUSES_S = (0.01, 0.05, 0.2)
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,14 @@ class Staging:
         return any(path == item or path.startswith(item + b"/") for item in self._excluded)
 
     async def _add(self, paths: list[bytes]) -> None:
-        await self._update([path for path in paths if not self._is_excluded(path)], "--stdin")
+        """Files may change under git's hands while an agent works: then it is asked again."""
+        wanted = [path for path in paths if not self._is_excluded(path)]
+        for pause_s in _RETRY_PAUSES_S:
+            try:
+                return await self._update(wanted, "--stdin")
+            except GitError:
+                await asyncio.sleep(pause_s)
+        await self._update(wanted, "--stdin")
 
     async def _remove(self, paths: list[bytes]) -> None:
         zero = b"0" * (64 if self._work_tree.lender.object_format == "sha256" else 40)
