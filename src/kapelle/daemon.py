@@ -19,11 +19,14 @@ from kapelle.api.app import build
 from kapelle.api.auth import PrivateSocket
 from kapelle.api.server import Door, is_loopback, listen, listen_privately
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
+from kapelle.engine.bell import Bell
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.durable import Durable
 from kapelle.engine.stage import Stage
 from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, write_private
+from kapelle.patterns.performance import RunPerformance
+from kapelle.patterns.starting import Starter
 from kapelle.runner.runner import Runner
 from kapelle.service import Service
 from kapelle.service.agents import Agents
@@ -32,6 +35,7 @@ from kapelle.service.history import History
 from kapelle.service.instance import Instance, Stopping
 from kapelle.service.logins import Logins
 from kapelle.service.output import Output
+from kapelle.service.runs import Runs
 from kapelle.service.tasks import Tasks
 from kapelle.service.transcript import Transcripts
 from kapelle.service.usage import Usages
@@ -143,6 +147,8 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     await stage.runner.start()
     await _finish_merges(stage)
     conductor = Conductor(stage, durable)
+    bell, starter = Bell(db), Starter(stage)
+    RunPerformance(stage, durable, bell, starter)
     stopping = Stopping(asyncio.Event())
     tasks = Tasks(stage, conductor)
     service = Service(
@@ -155,6 +161,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         Logins(),
         Agents(stage),
         usage=Usages(stage),
+        runs=Runs(stage, starter),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
@@ -163,8 +170,9 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     doors = [Door(app, listener), Door(PrivateSocket(app), listen_privately(home.socket))]
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
-    background = [asyncio.create_task(conductor.run()), asyncio.create_task(upkeep(stage, durable))]
-    background += [asyncio.create_task(door.serve()) for door in doors]
+    serving = [asyncio.create_task(door.serve()) for door in doors]
+    duties = (conductor.run(), upkeep(stage, durable), bell.run())
+    background = [*serving, *(asyncio.create_task(duty) for duty in duties)]
     _write_info(home, stage.url, port)
     await db.write(events.append, "daemon.started", version=__version__, pid=os.getpid())
     _log.info("Kapelle %s serves %s for %s", __version__, stage.url, home.root)
@@ -174,7 +182,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         await tasks.stop_all("stopped with the daemon")
     for door in doors:
         door.close()
-    await asyncio.wait(background[2:], timeout=3)
+    await asyncio.wait(serving, timeout=3)
     await stage.runner.close()
     return 0
 

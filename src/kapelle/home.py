@@ -65,6 +65,11 @@ class Home:
         return self.root / "attempts"
 
     @property
+    def runs(self) -> Path:
+        """What each run tells: events.jsonl, status.json, result.json, and its checks' output."""
+        return self.root / "runs"
+
+    @property
     def checks(self) -> Path:
         """Run directories of agents that are tried out, which no attempt owns."""
         return self.root / "checks"
@@ -113,6 +118,7 @@ class Home:
             self.root,
             self.backups,
             self.attempts,
+            self.runs,
             self.checks,
             self.worktrees,
             self.runner,

@@ -14,7 +14,18 @@ from kapelle.api.auth import Guard
 from kapelle.api.body_limit import BodyLimit
 from kapelle.api.errors import ErrorView
 from kapelle.api.query import WithoutEmptyParameters
-from kapelle.api.routes import agents, changes, events, instance, logins, output, tasks, usage
+from kapelle.api.routes import (
+    agents,
+    changes,
+    events,
+    instance,
+    logins,
+    output,
+    patterns,
+    runs,
+    tasks,
+    usage,
+)
 from kapelle.service import Service
 
 _ERRORS = {
@@ -42,7 +53,9 @@ def routes() -> FastAPI:
         generate_unique_id_function=_operation_id,
         responses={code: {"model": ErrorView, "description": d} for code, d in _ERRORS.items()},
     )
-    for module in (tasks, output, changes, events, agents, instance, logins, usage):
+    for module in (
+        tasks, output, changes, runs, patterns, events, agents, instance, logins, usage,
+    ):  # fmt: skip
         app.include_router(module.router, prefix="/api/v1")
     app.add_api_route("/healthz", instance.healthz, include_in_schema=False)
     _serve_document(app)

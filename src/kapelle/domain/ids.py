@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Literal
 
-Kind = Literal["task", "attempt", "run"]
+Kind = Literal["task", "attempt", "run", "schedule"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _BODY = re.compile(rf"[{_ALPHABET}]{{26}}")

@@ -1,4 +1,4 @@
-"""The states of a task and of an attempt, with the one table of allowed transitions."""
+"""The states of tasks, attempts and runs, with the tables of allowed transitions."""
 
 from enum import StrEnum
 
@@ -23,6 +23,16 @@ class AttemptStatus(StrEnum):
     LOST = "lost"
 
 
+class RunStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
 FINAL = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
 
 _AGAIN = frozenset({TaskStatus.QUEUED, TaskStatus.BLOCKED})
@@ -39,8 +49,26 @@ TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.CANCELLED: _AGAIN,
 }
 
+RUN_FINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+
+RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
+    RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.CANCELLED}),
+    RunStatus.RUNNING: RUN_FINAL | {RunStatus.QUEUED, RunStatus.WAITING, RunStatus.PAUSED},
+    RunStatus.WAITING: frozenset({RunStatus.QUEUED, RunStatus.PAUSED, RunStatus.CANCELLED}),
+    RunStatus.PAUSED: frozenset({RunStatus.QUEUED, RunStatus.CANCELLED}),
+    RunStatus.COMPLETED: frozenset(),
+    RunStatus.FAILED: frozenset(),
+    RunStatus.CANCELLED: frozenset(),
+}
+
 
 def require_transition(task_id: str, old: TaskStatus, new: TaskStatus) -> None:
     """Raise Conflict unless a task may go from old to new."""
     if new not in TRANSITIONS[old]:
         raise Conflict(f"{task_id} is {old} and cannot become {new}.")
+
+
+def require_run_transition(run_id: str, old: RunStatus, new: RunStatus) -> None:
+    """Raise Conflict unless a run may go from old to new."""
+    if new not in RUN_TRANSITIONS[old]:
+        raise Conflict(f"{run_id} is {old} and cannot become {new}.")

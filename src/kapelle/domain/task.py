@@ -78,6 +78,7 @@ class Workspace(Record):
     base: str | None
     base_commit: str | None
     commit: str | None
+    owner: str | None = None  # the run whose worktree it is, where it is not its own
 
 
 class Task(Record):
@@ -112,6 +113,8 @@ class Task(Record):
     not_before: datetime | None
     archived_at: datetime | None
     merged_at: datetime | None
+    run_id: str | None
+    schedule_id: str | None
     attempts: list[Attempt]
     checks: list[CheckResult]
     result: str | None
@@ -125,4 +128,5 @@ class Event(Record):
     kind: str
     task_id: str | None
     attempt_id: str | None
+    run_id: str | None
     data: dict[str, str | int | float | bool | None]

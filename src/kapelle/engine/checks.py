@@ -12,9 +12,11 @@ from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
 from kapelle.engine.launching import launch_command
 from kapelle.engine.stage import Stage
+from kapelle.engine.task_diff import task_diff
 from kapelle.engine.work import Work
 from kapelle.runner.output import lines_of, tail_text
 from kapelle.runner.redaction import redact
+from kapelle.store.tasks import workspace_of
 
 _SHOWN_OUTPUT = 20_000
 _SHOWN_LINE = 500
@@ -69,7 +71,7 @@ async def _diff_not_empty(stage: Stage, work: Work) -> tuple[bool, str]:
         if work.starting_tree:
             diff = await stage.workspaces.diff_since(work.directory, work.starting_tree)
         elif work.is_worktree:
-            diff = await stage.workspaces.diff(work.task_id)
+            diff = await task_diff(stage, work.task_id, workspace_of(work.task))
         else:
             return False, "This check needs a git repository, and the directory is in none."
     except KapelleError as error:

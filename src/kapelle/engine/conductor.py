@@ -11,10 +11,12 @@ from kapelle.engine import vigil
 from kapelle.engine.accounts import candidates
 from kapelle.engine.admission import Reading, held, max_attempts, read_machine
 from kapelle.engine.beginning import begin
-from kapelle.engine.durable import Durable, WorkflowState
+from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish
 from kapelle.engine.perform import Performance
+from kapelle.engine.revival import PERFORMANCES, Revival
+from kapelle.engine.run_queue import RunQueue
 from kapelle.engine.settle import conclude
 from kapelle.engine.stage import Stage
 from kapelle.settings import Limits
@@ -24,9 +26,6 @@ from kapelle.store.database import Connection
 _log = logging.getLogger("kapelle.conductor")
 _SWEEP_S = 2.0
 _READING_S = 1.0
-# How long an attempt may be without anybody performing it before the sweep steps in.
-_PATIENCE_S = 5.0
-_PERFORMANCES = 5
 _STRANDED_S = 60.0
 
 
@@ -37,9 +36,9 @@ class Conductor:
         self._stage = stage
         self._durable = durable
         self._performance = Performance(stage, durable)
+        self._revival = Revival(stage, durable, "attempt", self._give_up)
+        self._run_queue = RunQueue(stage, durable)
         self._reading: tuple[float, Reading] | None = None
-        self._neglected: dict[str, float] = {}
-        self._performances: dict[str, int] = {}
         self._admitted: set[str] = set()
         self._asked: set[str] = set()
         self._limits = Limits()
@@ -66,6 +65,8 @@ class Conductor:
                         await self._sweep()
                         swept = time.monotonic()
                     await self._admit()
+                    if not self.paused:
+                        await self._run_queue.admit()
                     pause = min(_SWEEP_S, await self._until_due())
                 except InvalidInput as error:
                     # A broken configuration: nothing starts, and everybody can read why.
@@ -114,13 +115,10 @@ class Conductor:
         db = self._stage.db
         if await db.read(_overdue):
             await db.write(_release_overdue)
-        unattended = [a for a, _ in await db.glance(attempts.running) if a not in self._stage.live]
-        now = time.monotonic()
-        self._neglected = {a: self._neglected.get(a, now) for a in unattended}
-        for attempt_id, since in self._neglected.items():
-            if now - since > _PATIENCE_S or await self._is_new(attempt_id):
-                await self._revive(attempt_id)
+        await self._revival.look([a for a, _ in await db.glance(attempts.running)])
+        await self._run_queue.sweep()
         await self._warn_of_questions()
+        now = time.monotonic()
         if now >= self._look_for_stranded_at:
             self.stranded = await self._durable.stranded()
             self._look_for_stranded_at = now + _STRANDED_S
@@ -136,30 +134,8 @@ class Conductor:
                 self._asked.add(task["id"])
                 await self._stage.db.write(_warn_of_question, task["id"], patience)
 
-    async def _is_new(self, attempt_id: str) -> bool:
-        """Whether the daemon died between admitting an attempt and starting its workflow."""
-        return await self._durable.state(attempt_id) is WorkflowState.ABSENT
-
-    async def _revive(self, attempt_id: str) -> None:
-        """Have an attempt performed again: its steps re-attach, so nothing is run twice."""
-        number = self._performances.get(attempt_id, 1)
-        workflow_id = attempt_id if number == 1 else f"{attempt_id}.{number}"
-        match await self._durable.state(workflow_id):
-            case WorkflowState.ABSENT:
-                await self._durable.start("attempt", workflow_id, attempt_id)
-            case WorkflowState.ACTIVE:
-                _log.warning("%s is performed by nobody: resuming it", attempt_id)
-                await self._durable.resume(workflow_id)
-            case WorkflowState.ENDED if number < _PERFORMANCES:
-                _log.error("%s ended inside the engine without a verdict: again", attempt_id)
-                self._performances[attempt_id] = number + 1
-                await self._durable.start("attempt", f"{attempt_id}.{number + 1}", attempt_id)
-            case WorkflowState.ENDED:
-                await self._give_up(attempt_id)
-        self._neglected[attempt_id] = time.monotonic()
-
     async def _give_up(self, attempt_id: str) -> None:
-        problem = f"an internal error ended it {_PERFORMANCES} times; see {self._stage.home.log}"
+        problem = f"an internal error ended it {PERFORMANCES} times; see {self._stage.home.log}"
         self._stage.runner.stop(self._stage.run_directory(attempt_id), problem)
         finish = Finish(Exit(kind="lost"), detail=problem)
         failure = Failure(FailureClass.LOST, problem)

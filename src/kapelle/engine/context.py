@@ -12,6 +12,7 @@ from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, Task
 from kapelle.engine.prompt import Earlier, compose, follow_up
 from kapelle.engine.stage import Stage
+from kapelle.engine.task_diff import task_diff
 from kapelle.engine.work import Work
 from kapelle.runner.output import tail_text
 from kapelle.store import attempts, tasks
@@ -95,7 +96,7 @@ async def _earlier(stage: Stage, task: Task, heading: str) -> Earlier:
     diffstat = None
     if task.workspace.branch:
         try:
-            diffstat = (await stage.workspaces.diff(task.id)).stat
+            diffstat = (await task_diff(stage, task.id, task.workspace)).stat
         except KapelleError as error:
             diffstat = f"unknown: {error.message}"
     return Earlier(

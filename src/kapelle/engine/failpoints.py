@@ -16,4 +16,15 @@ ENGINE_FAILPOINTS = (
     "perform_end",
 )
 
-__all__ = ["ENGINE_FAILPOINTS", "failpoint"]
+RUN_FAILPOINTS = (
+    "run_after_take_up",
+    "run_begin",
+    "step_before_begin",
+    "step_after_begin",
+    "step_before_end",
+    "step_after_end",
+    "run_before_end",
+    "run_after_end",
+)
+
+__all__ = ["ENGINE_FAILPOINTS", "RUN_FAILPOINTS", "failpoint"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from kapelle.domain.errors import KapelleError
 from kapelle.engine.setbacks import Setbacks
 from kapelle.engine.stage import Stage
-from kapelle.store import attempts, tasks
+from kapelle.store import attempts, runs, tasks
 
 _log = logging.getLogger("kapelle.upkeep")
 # A run directory is younger than its row only while an attempt is being prepared.
@@ -42,7 +42,8 @@ async def put_away_unknown_worktrees(stage: Stage, setbacks: Setbacks) -> None:
     """Remove worktrees whose task is in no database; their content is kept under a ref."""
     # In this order: a task is stored before its worktree is begun, so what was found has a row.
     found = await stage.workspaces.traces()
-    for task_id in sorted(found - await stage.db.read(tasks.ids_of_worktrees)):
+    known = await stage.db.read(tasks.ids_of_worktrees) | await stage.db.read(runs.ids_of_worktrees)
+    for task_id in sorted(found - known):
         if not setbacks.may_try(task_id):
             continue
         try:

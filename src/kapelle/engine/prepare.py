@@ -6,15 +6,18 @@ from typing import Any
 from kapelle.domain.errors import NotFound, WorkspaceError
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.launching import launch_command
+from kapelle.engine.run_workspace import run_workspace
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work, load_work
 from kapelle.runner.output import tail_text
 from kapelle.runner.verdict import read as read_verdict
-from kapelle.store import attempts, tasks
+from kapelle.store import attempts, runs, tasks
 
 
 async def prepare(stage: Stage, work: Work) -> Work:
     """Make the workspace as the attempt should find it, and return the work as it then is."""
+    if work.is_shared:
+        return await _shared(stage, work)
     if work.is_worktree:
         return await _worktree(stage, work)
     return await _in_place(stage, work)
@@ -46,8 +49,35 @@ async def _worktree(stage: Stage, work: Work) -> Work:
         workspace_commit=None if work.mode == "fresh" else task["workspace_commit"],
         starting_tree=None if work.mode == "fresh" else task["starting_tree"],
     )
-    work = await load_work(stage, work.attempt_id)
-    if wanted.setup and (work.mode == "fresh" or not await _was_set_up(stage, work)):
+    return await _made_ready(stage, await load_work(stage, work.attempt_id))
+
+
+async def _shared(stage: Stage, work: Work) -> Work:
+    """In a run's worktree a task begins where the one before it ended."""
+    task, ready = work.task, (work.run_dir / "setup").exists()
+    run = await stage.db.read(runs.row, work.owner)
+    workspace = await run_workspace(stage, run)
+    failpoint("prepare_after_workspace")
+    began = task["workspace_base_commit"] or await stage.workspaces.tip(work.owner)
+    if work.number > 1 and work.mode == "fresh" and not ready:
+        await stage.workspaces.restore(work.owner, began, work.attempt_id)
+    await stage.db.write(
+        tasks.update,
+        work.task_id,
+        workspace_path=workspace.path,
+        workspace_branch=workspace.branch,
+        workspace_base=workspace.base,
+        workspace_base_commit=began,
+        workspace_commit=None if work.mode == "fresh" else task["workspace_commit"],
+    )
+    return await _made_ready(stage, await load_work(stage, work.attempt_id))
+
+
+async def _made_ready(stage: Stage, work: Work) -> Work:
+    """Have the set-up command run where it has not yet been."""
+    wanted = work.settings.workspace
+    again = work.mode == "fresh" and not work.is_shared
+    if wanted.setup and (again or not await _was_set_up(stage, work)):
         await _set_up(stage, work, wanted.setup)
         if work.asks_for_changes:
             return await _remember_content(stage, work)
@@ -83,8 +113,8 @@ async def _remember_content(stage: Stage, work: Work) -> Work:
 
 async def _was_set_up(stage: Stage, work: Work) -> bool:
     """Whether the set-up of an earlier attempt in this workspace succeeded."""
-    earlier = (await stage.db.read(attempts.of_tasks, [work.task_id]))[work.task_id]
-    return any(_succeeded(stage.run_directory(attempt.id) / "setup") for attempt in earlier)
+    earlier = await stage.db.read(attempts.in_workspace, work.owner)
+    return any(_succeeded(stage.run_directory(attempt_id) / "setup") for attempt_id in earlier)
 
 
 async def _set_up(stage: Stage, work: Work, command: str) -> None:

@@ -38,7 +38,7 @@ async def forget(stage: Stage, task_id: str, limit: datetime) -> None:
     task = await stage.db.write(_put_away, task_id, limit)
     if task is None:
         return
-    if task.workspace.kind is WorkspaceKind.WORKTREE:
+    if task.workspace.kind is WorkspaceKind.WORKTREE and task.workspace.owner is None:
         await stage.workspaces.discard(task_id)
     for attempt in task.attempts:
         await asyncio.to_thread(shutil.rmtree, stage.run_directory(attempt.id), True)

@@ -1,7 +1,7 @@
 """What an attempt needs around it: the parts of the daemon, wired once."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +15,14 @@ from kapelle.runner.launch import Ended, Launch
 from kapelle.runner.redaction import patterns
 from kapelle.runner.runner import Runner
 from kapelle.settings import Settings, load
-from kapelle.store import tasks
-from kapelle.store.database import Database
+from kapelle.store import runs, tasks
+from kapelle.store.database import Connection, Database
 from kapelle.vault import Vault
 from kapelle.workspaces import Workspaces
 
 _MOST_SETTINGS = 100
+
+Wish = Callable[[Connection, str], str | None]
 
 
 @dataclass
@@ -33,7 +35,7 @@ class Stage:
     secret: str
     vault: Vault
     url: str = ""
-    # Run directories of the processes that each attempt has going in this daemon.
+    # Run directories of the processes that each attempt or run has going in this daemon.
     live: dict[str, set[Path]] = field(default_factory=dict)
     known_settings: dict[object, Settings] = field(default_factory=dict)
 
@@ -50,6 +52,10 @@ class Stage:
 
     def run_directory(self, attempt_id: str) -> Path:
         return self.home.attempts / attempt_id
+
+    def step_directory(self, run_id: str, position: str) -> Path:
+        """Where the process of a run's step is run."""
+        return self.home.runs / run_id / "steps" / position
 
     def task_env(self, task_id: str) -> dict[str, str]:
         """The values of a task's own variables, which are kept out of the database."""
@@ -73,20 +79,28 @@ class Stage:
         return patterns([*own, *secrets_in(self.environ, *environments)])
 
     @contextmanager
-    def performing(self, attempt_id: str) -> Iterator[None]:
-        self.live.setdefault(attempt_id, set())
+    def performing(self, performer: str) -> Iterator[None]:
+        """While an attempt or a run is performed in this daemon."""
+        self.live.setdefault(performer, set())
         try:
             yield
         finally:
-            self.live.pop(attempt_id, None)
+            self.live.pop(performer, None)
 
     async def execute(self, attempt_id: str, task_id: str, launch: Launch) -> Ended:
         """Run a process of an attempt; a wish to stop that came at any moment reaches it."""
-        running = self.live.setdefault(attempt_id, set())
+        return await self._execute(attempt_id, launch, tasks.wish, task_id)
+
+    async def execute_step(self, run_id: str, launch: Launch) -> Ended:
+        """Run a process of a run itself, such as a check, in the same way."""
+        return await self._execute(run_id, launch, runs.end_wish, run_id)
+
+    async def _execute(self, performer: str, launch: Launch, wish_of: Wish, owner: str) -> Ended:
+        running = self.live.setdefault(performer, set())
         running.add(launch.run_dir)
         try:
             # Looked up after the directory is registered: stop() does these in the other order.
-            wish = await self.db.glance(tasks.wish, task_id)
+            wish = await self.db.glance(wish_of, owner)
             if wish is not None:
                 self.runner.stop(launch.run_dir, wish)
             return await self.runner.run(launch)
@@ -118,9 +132,9 @@ class Stage:
             return "the agent is working"
         return "its workspace is being prepared"
 
-    def stop(self, attempt_id: str, reason: str) -> None:
-        """End the processes that an attempt has going; the wish itself must be stored before."""
-        for run_dir in list(self.live.get(attempt_id, ())):
+    def stop(self, performer: str, reason: str) -> None:
+        """End the processes that an attempt or run has going; the wish must be stored before."""
+        for run_dir in list(self.live.get(performer, ())):
             self.runner.stop(run_dir, reason)
 
 

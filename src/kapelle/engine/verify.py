@@ -145,7 +145,7 @@ async def _commit(stage: Stage, work: Work) -> None:
     # After a crash amid the checks, what they left behind must not join the agent's work.
     if work.is_worktree and not (work.run_dir / "checks").exists():
         message = f"{work.task['title']}\n\nTask: {work.task_id}\nAgent: {work.agent}"
-        commit = await stage.workspaces.commit(work.task_id, message)
+        commit = await stage.workspaces.commit(work.owner, message)
         await stage.db.write(tasks.update, work.task_id, workspace_commit=commit)
 
 

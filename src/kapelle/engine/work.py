@@ -32,6 +32,15 @@ class Work:
     checks: list[CheckSpec]
 
     @property
+    def owner(self) -> str:
+        """Whose worktree it works in: its own, or its run's."""
+        return self.task["workspace_owner"] or self.task_id
+
+    @property
+    def is_shared(self) -> bool:
+        return self.owner != self.task_id
+
+    @property
     def is_worktree(self) -> bool:
         return bool(self.task["workspace_kind"] == WorkspaceKind.WORKTREE)
 
@@ -57,11 +66,12 @@ class Work:
     @property
     def marks(self) -> dict[str, str]:
         """The variables by which a process can tell what it works on."""
-        return {
+        marks = {
             "KAPELLE_TASK_ID": self.task_id,
             "KAPELLE_ATTEMPT_ID": self.attempt_id,
             "KAPELLE_ATTEMPT_NUMBER": str(self.number),
         }
+        return marks | ({"KAPELLE_RUN_ID": self.task["run_id"]} if self.task["run_id"] else {})
 
 
 async def is_running(stage: Stage, attempt_id: str) -> bool:

@@ -8,6 +8,7 @@ from kapelle.service.history import History
 from kapelle.service.instance import Instance
 from kapelle.service.logins import Logins
 from kapelle.service.output import Output
+from kapelle.service.runs import Runs
 from kapelle.service.tasks import Tasks
 from kapelle.service.transcript import Transcripts
 from kapelle.service.usage import Usages
@@ -26,3 +27,4 @@ class Service:
     logins: Logins
     agents: Agents
     usage: Usages
+    runs: Runs

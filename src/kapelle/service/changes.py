@@ -10,6 +10,7 @@ from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Task
 from kapelle.engine.stage import Stage
+from kapelle.engine.task_diff import task_diff
 from kapelle.store import events, tasks
 from kapelle.store.database import Connection
 from kapelle.workspaces import Diff
@@ -53,7 +54,7 @@ class Changes:
             )
         if task.workspace.branch is None:
             return Diff(b"", "", [])
-        return await self._stage.workspaces.diff(task.id)
+        return await task_diff(self._stage, task.id, task.workspace)
 
     async def merge(self, text: str, into: str | None, force: bool) -> MergeView:
         """Merge a completed task's branch; nothing is called merged unless git says so."""
@@ -84,6 +85,11 @@ class Changes:
 def _require_mergeable(task: Task, force: bool) -> None:
     if task.workspace.kind is not WorkspaceKind.WORKTREE or task.workspace.branch is None:
         raise Conflict(f"{task.id} has no branch of its own, so there is nothing to merge.")
+    if task.workspace.owner is not None:
+        raise Conflict(
+            f"{task.id} works in the worktree of {task.workspace.owner}.",
+            hint=f"kapelle merge {task.workspace.owner}",
+        )
     if task.status is TaskStatus.RUNNING:
         raise Conflict(f"{task.id} is still running.", hint=f"kapelle wait {task.id}")
     if task.status is not TaskStatus.COMPLETED and not force:

@@ -17,11 +17,13 @@ class History:
     async def last_seq(self) -> int:
         return await self._db.read(events.last_seq)
 
-    async def stream(self, after: int, task_id: str | None, follow: bool) -> AsyncIterator[Event]:
+    async def stream(
+        self, after: int, task_id: str | None, follow: bool, run_id: str | None = None
+    ) -> AsyncIterator[Event]:
         """Every event behind a number, each exactly once and in order; with follow, for ever."""
         with self._db.watch() as changed:
             while True:
-                found = await self._db.read(events.after, after, task_id=task_id)
+                found = await self._db.read(events.after, after, task_id=task_id, run_id=run_id)
                 for event in found:
                     after = event.seq
                     yield event

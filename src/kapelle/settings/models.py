@@ -38,6 +38,8 @@ class Section(BaseModel):
 class Limits(Section):
     max_attempts: Annotated[int, Field(ge=1)] | None = None
     """Attempts that run at once; when not set, chosen from cores and memory."""
+    max_runs: Annotated[int, Field(ge=1)] = 100
+    """Runs that are under way at once, runs inside runs not counted."""
     min_free_memory_mb: Count = 256
     """No attempt starts while less memory than this is free."""
     min_free_disk_mb: Count = 500

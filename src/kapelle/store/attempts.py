@@ -11,7 +11,7 @@ from kapelle.domain.errors import NotFound
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage, Warning
-from kapelle.store.tables import attempts, checks
+from kapelle.store.tables import attempts, checks, tasks
 
 _INSERT = attempts.insert()
 _ROW = sa.select(attempts).where(attempts.c.id == sa.bindparam("attempt_id"))
@@ -84,6 +84,13 @@ def running(connection: sa.Connection) -> list[tuple[str, str]]:
 
 def ids(connection: sa.Connection) -> set[str]:
     return set(connection.execute(sa.select(attempts.c.id)).scalars())
+
+
+def in_workspace(connection: sa.Connection, owner: str) -> list[str]:
+    """Attempts that worked in the worktree of a task or a run."""
+    shares = sa.or_(tasks.c.id == owner, tasks.c.workspace_owner == owner)
+    query = sa.select(attempts.c.id).join(tasks, tasks.c.id == attempts.c.task_id).where(shares)
+    return list(connection.execute(query).scalars())
 
 
 def of_tasks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[Attempt]]:

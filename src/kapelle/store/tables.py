@@ -92,6 +92,11 @@ tasks = sa.Table(
     # A person's wish that the running attempt ends: "cancel" or "requeue".
     sa.Column("stop", sa.String(20)),
     sa.Column("idempotency_key", sa.String(200), unique=True),
+    sa.Column("run_id", sa.String(40)),
+    sa.Column("schedule_id", sa.String(40)),
+    # Whose worktree it works in, where that is not its own: a run's.
+    sa.Column("workspace_owner", sa.String(40)),
+    sa.Index("ix_tasks_run_id_id", "run_id", "id"),
     sa.Index("ix_tasks_status_priority_id", "status", "priority", "id"),
     sa.Index("ix_tasks_status_id", "status", "id"),
     sa.Index("ix_tasks_status_not_before", "status", "not_before"),
@@ -188,7 +193,110 @@ events = sa.Table(
     sa.Column("kind", sa.String(40), nullable=False),
     sa.Column("task_id", sa.String(40)),
     sa.Column("attempt_id", sa.String(40)),
+    sa.Column("run_id", sa.String(40)),
     sa.Column("data", sa.JSON, nullable=False),
     sa.Index("ix_events_task_id_seq", "task_id", "seq"),
+    sa.Index("ix_events_run_id_seq", "run_id", "seq"),
     sqlite_autoincrement=True,
+)
+
+runs = sa.Table(
+    "runs",
+    metadata,
+    sa.Column("id", sa.String(40), primary_key=True),
+    sa.Column("pattern", Words, nullable=False),
+    sa.Column("title", Words, nullable=False),
+    sa.Column("spec", sa.JSON, nullable=False),
+    sa.Column("directory", Words, nullable=False),
+    sa.Column("project", Words),
+    sa.Column("parent_id", sa.String(40)),
+    sa.Column("schedule_id", sa.String(40)),
+    sa.Column("status", sa.String(20), nullable=False),
+    sa.Column("reason", Words),
+    sa.Column("waiting_for", sa.String(20)),
+    sa.Column("progress", sa.JSON, nullable=False),
+    sa.Column("result", sa.JSON),
+    # A person's wish: "pause", "cancel", or "abandon" (cancel, but let its tasks go on).
+    sa.Column("stop", sa.String(20)),
+    # How often it was taken up: each time is one execution inside the engine.
+    sa.Column("executions", sa.Integer, nullable=False, server_default="0"),
+    # Time under way before the present execution, which began at active_since.
+    sa.Column("active_s", sa.Float, nullable=False, server_default="0"),
+    sa.Column("active_since", Instant),
+    sa.Column("workspace_kind", sa.String(20), nullable=False),
+    sa.Column("workspace_path", Words, nullable=False),
+    sa.Column("workspace_branch", Words),
+    sa.Column("workspace_base", Words),
+    sa.Column("workspace_base_commit", Words),
+    sa.Column("workspace_commit", Words),
+    sa.Column("workspace_owner", sa.String(40)),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("started_at", Instant),
+    sa.Column("ended_at", Instant),
+    sa.Column("archived_at", Instant),
+    sa.Column("merged_at", Instant),
+    sa.Column("idempotency_key", sa.String(200), unique=True),
+    sa.Index("ix_runs_status_id", "status", "id"),
+    sa.Index("ix_runs_parent_id_id", "parent_id", "id"),
+)
+
+steps = sa.Table(
+    "steps",
+    metadata,
+    sa.Column("run_id", sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
+    sa.Column("position", sa.String(200), primary_key=True),
+    sa.Column("kind", sa.String(20), nullable=False),
+    sa.Column("label", Words, nullable=False),
+    # The task or run that it started.
+    sa.Column("subject", sa.String(40)),
+    sa.Column("data", sa.JSON, nullable=False),
+    sa.Column("result", sa.JSON),
+    sa.Column("error", sa.JSON),
+    sa.Column("started_at", Instant, nullable=False),
+    sa.Column("ended_at", Instant),
+)
+
+schedules = sa.Table(
+    "schedules",
+    metadata,
+    sa.Column("id", sa.String(40), primary_key=True),
+    sa.Column("title", Words, nullable=False),
+    # What it starts: "task", or the name of a pattern, and the specification of that.
+    sa.Column("kind", Words, nullable=False),
+    sa.Column("spec", sa.JSON, nullable=False),
+    sa.Column("directory", Words, nullable=False),
+    sa.Column("project", Words),
+    sa.Column("cron", Words),
+    sa.Column("timezone", Words),
+    sa.Column("at", Instant),
+    sa.Column("every_s", sa.Float),
+    sa.Column("after", sa.String(40)),
+    sa.Column("missed", sa.String(20), nullable=False),
+    sa.Column("overlap", sa.Boolean, nullable=False),
+    sa.Column("max_runs", sa.Integer),
+    sa.Column("expires_at", Instant),
+    sa.Column("status", sa.String(20), nullable=False),
+    sa.Column("reason", Words),
+    # The next slot; NULL while there is none or while another schedule decides.
+    sa.Column("next_at", Instant),
+    sa.Column("started", sa.Integer, nullable=False, server_default="0"),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("ended_at", Instant),
+    sa.Column("idempotency_key", sa.String(200), unique=True),
+    sa.Index("ix_schedules_status_next_at", "status", "next_at"),
+    sa.Index("ix_schedules_after", "after"),
+)
+
+firings = sa.Table(
+    "firings",
+    metadata,
+    sa.Column("schedule_id", sa.ForeignKey("schedules.id", ondelete="CASCADE"), primary_key=True),
+    # The moment that it was meant for: there is one firing for each.
+    sa.Column("slot", Instant, primary_key=True),
+    sa.Column("at", Instant, nullable=False),
+    sa.Column("outcome", sa.String(20), nullable=False),
+    sa.Column("reason", Words),
+    # The task or run that it started.
+    sa.Column("subject", sa.String(40)),
+    sa.Index("ix_firings_subject", "subject"),
 )

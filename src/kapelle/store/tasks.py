@@ -9,11 +9,11 @@ import sqlalchemy as sa
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.ids import as_prefix, is_id
 from kapelle.domain.specs import Priority
-from kapelle.domain.states import FINAL, TaskStatus
+from kapelle.domain.states import FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Attempt, CheckResult, Task, Workspace
 from kapelle.store import attempts, dependencies
 from kapelle.store.tables import attempts as attempts_table
-from kapelle.store.tables import task_tags, tasks
+from kapelle.store.tables import runs, task_tags, tasks
 
 Row = sa.RowMapping
 
@@ -23,10 +23,15 @@ _PAGE_LETTERS = 4_000_000
 _INSERT = tasks.insert()
 _ROW = sa.select(tasks).where(tasks.c.id == sa.bindparam("task_id"))
 _UPDATE = tasks.update().where(tasks.c.id == sa.bindparam("task_id"))
+# A run that is paused, or is to be, starts nothing more.
+_HELD = sa.select(sa.literal(1)).where(
+    runs.c.id == tasks.c.run_id, sa.or_(runs.c.status == RunStatus.PAUSED, runs.c.stop == "pause")
+)
 _NEXT_QUEUED = (
     sa.select(tasks.c.id, tasks.c.agent, tasks.c.fallback_agents, tasks.c.directory, tasks.c.env)
     .where(tasks.c.status == TaskStatus.QUEUED)
     .where(sa.or_(tasks.c.not_before.is_(None), tasks.c.not_before <= sa.bindparam("now")))
+    .where(sa.or_(tasks.c.run_id.is_(None), ~_HELD.exists()))
     .order_by(tasks.c.priority, tasks.c.id)
     .limit(sa.bindparam("most", type_=sa.Integer))
 )

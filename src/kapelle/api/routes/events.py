@@ -17,15 +17,20 @@ async def events(
     service: UseCases,
     after: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
     task_id: Annotated[str | None, Query(max_length=100)] = None,
+    run_id: Annotated[str | None, Query(max_length=100)] = None,
     follow: bool = True,
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
 ) -> Response:
-    """Every event behind a number; without one, those that come from now on."""
+    """Every event behind a number; without one, those that come from now on.
+
+    Those of a run include the events of its tasks.
+    """
     start = after
     if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
         start = min(int(last_event_id), _MOST)
     if start is None:
         start = await service.history.last_seq() if follow else 0
     task = (await service.tasks.get(task_id)).id if task_id else None
-    found = service.history.stream(start, task, follow)
+    run = (await service.runs.get(run_id)).id if run_id else None
+    found = service.history.stream(start, task, follow, run)
     return stream(found, lambda event: (str(event.seq), event.kind, event.model_dump_json()))

@@ -1,0 +1,33 @@
+"""Patterns that can be run, each with the schema of what it takes."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel
+
+from kapelle.api.access import UseCases, owner_only
+
+router = APIRouter(prefix="/patterns", tags=["patterns"], dependencies=[Depends(owner_only)])
+
+
+class PatternView(BaseModel):
+    name: str
+    summary: str
+    origin: str
+    spec_schema: dict[str, Any]
+
+
+@router.get("")
+async def patterns(
+    service: UseCases, directory: Annotated[str | None, Query(max_length=4000)] = None
+) -> list[PatternView]:
+    """Every pattern; with a directory also those of its repository."""
+    return [
+        PatternView(
+            name=found.name,
+            summary=found.summary,
+            origin=found.origin,
+            spec_schema=found.spec.model_json_schema(),
+        )
+        for found in service.runs.patterns(directory)
+    ]

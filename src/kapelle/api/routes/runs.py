@@ -1,0 +1,120 @@
+"""Runs: start a pattern, look, wait, pause, resume, cancel, answer."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from kapelle.api.access import UseCases, owner_only
+from kapelle.domain.run import Run, Step
+from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Text
+from kapelle.domain.states import RunStatus
+
+router = APIRouter(prefix="/runs", tags=["runs"], dependencies=[Depends(owner_only)])
+
+_CURSOR = "^run_[0-9a-z]{26}$"
+
+
+class Page(BaseModel):
+    runs: list[Run]
+    next_cursor: str | None
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class StartBody(Body):
+    """A pattern by name, and what it is asked to do: see GET /patterns for the schema."""
+
+    pattern: Name
+    spec: dict[str, Any]
+
+
+class PauseBody(Body):
+    now: bool = False
+
+
+class CancelBody(Body):
+    reason: Annotated[Text | None, Field(max_length=10_000)] = None
+    with_tasks: bool = True
+
+
+class AnswerBody(Body):
+    answer: Annotated[Text, Field(max_length=MAX_PROMPT_BYTES)]
+    token: Annotated[Text | None, Field(max_length=300)] = None
+
+
+@router.post("", status_code=201)
+async def start(
+    body: StartBody,
+    service: UseCases,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+) -> Run:
+    """Start a run; it is stored when this returns."""
+    return await service.runs.start(body.pattern, body.spec, idempotency_key)
+
+
+@router.get("")
+async def page(
+    service: UseCases,
+    status: Annotated[list[RunStatus] | None, Query()] = None,
+    pattern: Name | None = None,
+    project: Name | None = None,
+    parent_id: Annotated[str | None, Query(pattern=_CURSOR)] = None,
+    archived: bool = False,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    cursor: Annotated[str | None, Query(pattern=_CURSOR)] = None,
+) -> Page:
+    """Runs, newest first; next_cursor leads to the next page."""
+    found, more = await service.runs.page(
+        status or [], pattern, project, parent_id, archived, cursor, limit
+    )
+    return Page(runs=found, next_cursor=found[-1].id if more else None)
+
+
+@router.get("/{run_id}")
+async def get(run_id: str, service: UseCases) -> Run:
+    """One run, by its id or any unique prefix of it."""
+    return await service.runs.get(run_id)
+
+
+@router.get("/{run_id}/steps")
+async def steps(run_id: str, service: UseCases) -> list[Step]:
+    """What the run did and does, in order."""
+    return await service.runs.steps(run_id)
+
+
+@router.get("/{run_id}/wait")
+async def wait(
+    run_id: str,
+    service: UseCases,
+    timeout_s: Annotated[float, Query(ge=0, le=55, allow_inf_nan=False)] = 25,
+) -> Run:
+    """The run once it has ended, waits or is paused; after timeout_s as it is: then call again."""
+    return await service.runs.wait(run_id, timeout_s)
+
+
+@router.post("/{run_id}/pause")
+async def pause(run_id: str, service: UseCases, body: PauseBody | None = None) -> Run:
+    """Start nothing more; what is at work ends first, or with now goes back to its queue."""
+    return await service.runs.pause(run_id, now=body.now if body else False)
+
+
+@router.post("/{run_id}/resume")
+async def resume(run_id: str, service: UseCases) -> Run:
+    """Let a paused run go on."""
+    return await service.runs.resume(run_id)
+
+
+@router.post("/{run_id}/cancel")
+async def cancel(run_id: str, service: UseCases, body: CancelBody | None = None) -> Run:
+    """End a run with all that it started, or leave its tasks to go on."""
+    body = body or CancelBody()
+    return await service.runs.cancel(run_id, body.reason, with_tasks=body.with_tasks)
+
+
+@router.post("/{run_id}/answer")
+async def answer(run_id: str, body: AnswerBody, service: UseCases) -> Run:
+    """Answer a question of a run that waits; it then goes on."""
+    return await service.runs.answer(run_id, body.answer, body.token)

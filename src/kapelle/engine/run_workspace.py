@@ -1,0 +1,30 @@
+"""The worktree that belongs to a run, in which its tasks work one after another."""
+
+from pathlib import Path
+
+from kapelle.domain.specs import WorkspaceKind
+from kapelle.domain.task import Workspace
+from kapelle.engine.stage import Stage
+from kapelle.store import runs
+
+
+async def run_workspace(stage: Stage, run: runs.Row) -> Workspace:
+    """Where a run works; a worktree is made when it is not there, and remembered."""
+    if run["workspace_owner"] is not None:
+        return await run_workspace(stage, await stage.db.read(runs.row, run["workspace_owner"]))
+    if run["workspace_kind"] != WorkspaceKind.WORKTREE:
+        return runs.workspace_of(run)
+    wanted = stage.settings(run["directory"]).workspace
+    made = await stage.workspaces.create(
+        run["id"], Path(run["directory"]), run["spec"].get("base"), wanted.copy_, wanted.link
+    )
+    if run["workspace_branch"] != made.branch or run["workspace_path"] != made.path:
+        await stage.db.write(
+            runs.update,
+            run["id"],
+            workspace_path=made.path,
+            workspace_branch=made.branch,
+            workspace_base=made.base,
+            workspace_base_commit=made.base_commit,
+        )
+    return made

@@ -1,0 +1,137 @@
+"""When a cron expression is due, in UTC, across the changes of a zone's clocks.
+
+cronsim matches times of day; this module places them on the line of UTC. A fixed local time that
+a change of the clocks leaves out is due at the end of the gap, and one that occurs twice is due
+the first time. Where the minute or the hour holds a `*`, every minute that the clock shows counts:
+such a schedule goes by elapsed time, so that "every 20 minutes" stays every 20 minutes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim
+
+_SECOND = timedelta(seconds=1)
+# No zone changes its clocks twice within a day.
+_DAY = timedelta(days=1)
+# Counting the minutes of a year would take longer than anybody cares for their number.
+_MOST_COUNTED = 1000
+
+
+@dataclass(frozen=True)
+class Passed:
+    """The slots between two moments: how many, or at least how many, and the newest of them."""
+
+    count: int
+    more: bool
+    newest: datetime
+
+
+def next_slot(cron: str, zone: str, moment: datetime) -> datetime | None:
+    """The first slot after a moment; None when there is none within fifty years."""
+    return next(slots_after(cron, zone, moment), None)
+
+
+def slots_after(cron: str, zone: str, moment: datetime) -> Iterator[datetime]:
+    """All slots after a moment, in order, each once."""
+    minute, hour = cron.split()[:2]
+    place = _by_clock if "*" in minute or "*" in hour else _by_date
+    return place(cron, ZoneInfo(zone), moment.astimezone(UTC))
+
+
+def passed(cron: str, zone: str, first: datetime, last: datetime) -> Passed | None:
+    """The slots from first to last, both included; None when there are none."""
+    before = first - timedelta(microseconds=1)
+    counted = list(islice(_until(cron, zone, before, last), _MOST_COUNTED + 1))
+    if not counted:
+        return None
+    if len(counted) <= _MOST_COUNTED:
+        return Passed(len(counted), False, counted[-1])
+    return Passed(_MOST_COUNTED, True, _newest(cron, zone, counted[-1], last))
+
+
+def _newest(cron: str, zone: str, known: datetime, last: datetime) -> datetime:
+    """The last slot up to a moment, looked for in a window that grows backwards."""
+    window = timedelta(hours=2)
+    while last - window > known:
+        *_, newest = [None, *_until(cron, zone, last - window, last)]
+        if newest is not None:
+            return newest
+        window *= 8
+    *_, newest = [known, *_until(cron, zone, known, last)]
+    return newest
+
+
+def _until(cron: str, zone: str, moment: datetime, last: datetime) -> Iterator[datetime]:
+    for slot in slots_after(cron, zone, moment):
+        if slot > last:
+            return
+        yield slot
+
+
+def _by_date(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetime]:
+    latest = moment
+    for wall in CronSim(cron, _wall(moment, zone)):
+        slot = _placed(wall, zone)
+        # Several times in one gap are one slot, and in an hour that is repeated some are over.
+        if slot > latest:
+            latest = slot
+            yield slot
+
+
+def _by_clock(cron: str, zone: ZoneInfo, moment: datetime) -> Iterator[datetime]:
+    start = _wall(moment, zone)
+    while True:
+        offset = _offset(moment, zone)
+        for wall in CronSim(cron, start):
+            slot = wall.replace(tzinfo=UTC) - offset
+            change = _first_change(zone, moment, slot)
+            if change is not None:
+                break
+            moment = slot
+            yield slot
+        else:
+            return
+        # Go on from the change itself, by the clock as it is from then on.
+        moment = change
+        start = _wall(change, zone) - _SECOND
+
+
+def _placed(wall: datetime, zone: ZoneInfo) -> datetime:
+    slot = wall.replace(tzinfo=zone, fold=0).astimezone(UTC)
+    if _wall(slot, zone) == wall:
+        return slot
+    # In a gap the two readings of a time lie on either side of the change.
+    other = wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
+    return _first_change(zone, other, slot) or slot
+
+
+def _first_change(zone: ZoneInfo, moment: datetime, last: datetime) -> datetime | None:
+    """The first moment in (moment, last] at which the zone's clocks were changed."""
+    while moment < last:
+        step = min(moment + _DAY, last)
+        if _offset(step, zone) != _offset(moment, zone):
+            return _change_between(zone, moment.replace(microsecond=0), step)
+        moment = step
+    return None
+
+
+def _change_between(zone: ZoneInfo, low: datetime, high: datetime) -> datetime:
+    while high - low > _SECOND:
+        middle = low + (high - low) // (2 * _SECOND) * _SECOND
+        if _offset(middle, zone) == _offset(low, zone):
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def _offset(moment: datetime, zone: ZoneInfo) -> timedelta:
+    return moment.astimezone(zone).utcoffset() or timedelta(0)
+
+
+def _wall(moment: datetime, zone: ZoneInfo) -> datetime:
+    return moment.astimezone(zone).replace(tzinfo=None, fold=0)

@@ -1,0 +1,132 @@
+"""The same task to several at once: checks sort them out, a score or a judge picks one."""
+
+from pydantic import BaseModel, Field
+
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.run_specs import BestOfSpec, CandidateSpec
+from kapelle.patterns.context import Context
+from kapelle.patterns.registry import pattern
+from kapelle.patterns.results import Failed, TaskResult
+
+_JUDGE = """Several agents did the same task, each in a copy of the files of its own. Choose the one
+whose work is best: correct first, then simple, then complete.
+
+## The task
+{task}
+
+{candidates}"""
+
+
+class Choice(BaseModel):
+    winner: int = Field(description="the number of the best candidate")
+    reasoning: str = Field(description="why, in a few sentences")
+
+
+class Candidate(BaseModel):
+    number: int
+    agent: str
+    model: str | None
+    task: TaskResult
+    score: float | None = None
+    problem: str | None = None
+    changes: str = ""
+    against_winner: str = ""
+
+    @property
+    def is_eligible(self) -> bool:
+        return self.problem is None
+
+
+class BestOfResult(BaseModel):
+    winner: int | None
+    reason: str
+    candidates: list[Candidate]
+    commit: str | None = None
+
+
+@pattern("best-of", spec=BestOfSpec)
+async def best_of(ctx: Context, spec: BestOfSpec) -> BestOfResult:
+    """Give the same task to several agents or models, and keep the best result."""
+    if not ctx.is_git:
+        raise InvalidInput(
+            "best-of needs a git repository, for each candidate works in a worktree of its own.",
+            hint="Leave out --in-place, or go to a repository.",
+        )
+    entrants = list(enumerate(spec.entrants, 1))
+    candidates = await ctx.gather(*(_try(ctx, spec, number, who) for number, who in entrants))
+    eligible = [candidate for candidate in candidates if candidate.is_eligible]
+    await ctx.progress(candidates=len(candidates), eligible=len(eligible))
+    if not eligible:
+        why = "no candidate did it: " + "; ".join(
+            f"{c.number} ({c.agent}): {c.problem}" for c in candidates
+        )
+        raise Failed(why, BestOfResult(winner=None, reason=why, candidates=candidates))
+    winner, why = await _choose(ctx, spec, eligible)
+    for candidate in candidates:
+        if candidate is not winner and candidate.task.changed:
+            candidate.against_winner = await ctx.compare(winner.task, candidate.task)
+    merged = await ctx.merge(winner.task)
+    await ctx.progress(winner=winner.number, agent=winner.agent, score=winner.score)
+    result = BestOfResult(
+        winner=winner.number, reason=why, candidates=candidates, commit=merged.commit
+    )
+    if not merged.ok:
+        raise Failed(f"{why}, but it could not be merged: {merged.problem}", result)
+    return result
+
+
+async def _try(ctx: Context, spec: BestOfSpec, number: int, who: CandidateSpec) -> Candidate:
+    task = await ctx.task(
+        spec.prompt,
+        title=f"{spec.display_title} (candidate {number})",
+        agent=who.agent,
+        model=who.model,
+        workspace="own",
+        checks=["diff_not_empty", *spec.checks],
+    )
+    candidate = Candidate(number=number, agent=task.agent, model=who.model, task=task)
+    if not task.ok:
+        candidate.problem = task.reason or task.status
+        return candidate
+    candidate.changes = await ctx.changes(task)
+    if spec.eval is not None:
+        scored = await ctx.score(spec.eval, timeout_s=spec.eval_timeout_s, task=task.id)
+        candidate.score, candidate.problem = scored.value, scored.problem
+    return candidate
+
+
+async def _choose(
+    ctx: Context, spec: BestOfSpec, eligible: list[Candidate]
+) -> tuple[Candidate, str]:
+    if spec.eval is not None:
+        sign = 1 if spec.direction == "minimize" else -1
+        best = min(eligible, key=lambda candidate: sign * (candidate.score or 0.0))
+        return best, f"candidate {best.number} ({best.agent}) has the best score: {best.score:g}"
+    if len(eligible) == 1:
+        only = eligible[0]
+        return only, f"only candidate {only.number} ({only.agent}) passed"
+    return await _judge(ctx, spec, eligible)
+
+
+async def _judge(
+    ctx: Context, spec: BestOfSpec, eligible: list[Candidate]
+) -> tuple[Candidate, str]:
+    described = [await _described(ctx, candidate) for candidate in eligible]
+    prompt = _JUDGE.format(task=spec.prompt, candidates="\n\n".join(described))
+    choice = await ctx.query(
+        prompt, Choice, title="Judge", agent=spec.judge, model=spec.judge_model
+    )
+    for candidate in eligible:
+        if candidate.number == choice.winner:
+            return candidate, f"the judge chose candidate {candidate.number}: {choice.reasoning}"
+    numbers = ", ".join(str(candidate.number) for candidate in eligible)
+    raise Failed(f"the judge chose candidate {choice.winner}, and there are only {numbers}")
+
+
+async def _described(ctx: Context, candidate: Candidate) -> str:
+    work = await ctx.changes(candidate.task, patch=True)
+    said = candidate.task.text[-2000:]
+    return (
+        f"## Candidate {candidate.number}\nIt said:\n~~~\n{said}\n~~~\n"
+        f"Its changes:\n~~~\n{work}\n~~~"
+    )

@@ -1,0 +1,162 @@
+"""What a pattern may call: everything that touches the world goes through here."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Sequence
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel
+
+from kapelle.domain.model_json import Unreadable, instructions, read_answer
+from kapelle.domain.run_specs import PatternSpec
+from kapelle.domain.specs import CheckSpec, Priority
+from kapelle.patterns.results import Checked, Failed, Merged, RunResult, Scored, TaskResult
+
+T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
+Place = Literal["run", "own"]
+
+
+class Context(ABC):
+    """The world of one run. Each call is a step: made once, and after a crash remembered.
+
+    Calls that are to happen at the same time go through gather, so that every step keeps its
+    place; time and chance come from now and from the results of steps.
+    """
+
+    run_id: str
+    spec: PatternSpec
+
+    @property
+    @abstractmethod
+    def is_git(self) -> bool:
+        """Whether the run works in a worktree of its own, where commits can be made."""
+
+    @abstractmethod
+    async def task(
+        self,
+        prompt: str,
+        *,
+        title: str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        workspace: Place = "run",
+        directory: str | None = None,
+        checks: Sequence[CheckSpec | str] = (),
+        continue_from: str | None = None,
+        keep_session: bool = False,
+        system_prompt: str | None = None,
+        priority: Priority | None = None,
+        timeout_s: float | None = None,
+        max_attempts: int = 1,
+        context: dict[str, str] | None = None,
+    ) -> TaskResult:
+        """Have an agent do something and wait for the end.
+
+        workspace "run" is the run's own worktree, in which one task works after another; "own"
+        is a worktree for this task alone, made from where the run's branch is now.
+        """
+
+    @abstractmethod
+    async def run(
+        self, pattern: str, spec: dict[str, Any], *, workspace: Place = "own"
+    ) -> RunResult:
+        """Another pattern as a run inside this one."""
+
+    @abstractmethod
+    async def check(
+        self, *checks: CheckSpec | str, env: dict[str, str] | None = None, task: str | None = None
+    ) -> Checked:
+        """Commands that decide about the work, in the run's workspace or in a task's own."""
+
+    @abstractmethod
+    async def score(
+        self,
+        command: str,
+        *,
+        timeout_s: float = 600,
+        env: dict[str, str] | None = None,
+        task: str | None = None,
+    ) -> Scored:
+        """The number in the last line that a command prints."""
+
+    @abstractmethod
+    async def ask(self, question: str, default: str | None = None) -> str:
+        """A person's answer; the run waits for it and uses nothing meanwhile."""
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None:
+        """Wait, also over restarts."""
+
+    @abstractmethod
+    async def now(self) -> datetime:
+        """The time, the same one whenever this step is replayed."""
+
+    @abstractmethod
+    async def progress(self, **facts: str | float | bool | None) -> None:
+        """Tell how far it is: shown with the run and kept in its history."""
+
+    @abstractmethod
+    async def commit(self, message: str) -> str | None:
+        """Commit everything in the run's worktree; the commit that its branch then holds."""
+
+    @abstractmethod
+    async def revert(self, commit: str) -> None:
+        """Put the run's worktree and branch back to a commit; what is thrown away is archived."""
+
+    @abstractmethod
+    async def merge(self, task: TaskResult) -> Merged:
+        """Merge the branch of a task that had a worktree of its own into the run's."""
+
+    @abstractmethod
+    async def take_in(self, task: TaskResult) -> list[str]:
+        """Merge the run's branch into a task's: the files that conflict, with their markers."""
+
+    @abstractmethod
+    async def changes(self, task: TaskResult | None = None, *, patch: bool = False) -> str:
+        """Log and summary of what the run, or one task, has changed so far; with patch, the
+        beginning of the changes themselves."""
+
+    @abstractmethod
+    async def compare(self, one: TaskResult, other: TaskResult) -> str:
+        """A summary of how two tasks' work differs."""
+
+    @abstractmethod
+    async def _gather(self, *branches: Coroutine[Any, Any, Any]) -> list[Any]: ...
+
+    async def gather(self, *branches: Coroutine[Any, Any, T]) -> list[T]:
+        """Several branches at once; the first error, in their order, once all have ended."""
+        return await self._gather(*branches)
+
+    async def query(
+        self,
+        prompt: str,
+        shape: type[M],
+        *,
+        title: str,
+        agent: str | None = None,
+        model: str | None = None,
+    ) -> M:
+        """An agent's answer as an object of this shape; one that cannot be read is asked again."""
+        asked = f"{prompt}\n\n{instructions(shape)}"
+        answer = await self.task(asked, title=title, agent=agent, model=model, workspace="own")
+        if not answer.ok:
+            raise Failed(f"{title}: {answer.reason or answer.status}")
+        try:
+            return read_answer(answer.text, shape)
+        except Unreadable as problem:
+            again = (
+                f"{asked}\n\n## Your answer before this one could not be used\n{problem}\n\n"
+                f"It was:\n~~~\n{answer.text[-8000:]}\n~~~\nAnswer again."
+            )
+        repaired = await self.task(
+            again, title=f"{title} (again)", agent=agent, model=model, workspace="own"
+        )
+        if not repaired.ok:
+            raise Failed(f"{title}: {repaired.reason or repaired.status}")
+        try:
+            return read_answer(repaired.text, shape)
+        except Unreadable as problem:
+            raise Failed(
+                f"{title}: the answer of {repaired.agent} is unusable: {problem}"
+            ) from None

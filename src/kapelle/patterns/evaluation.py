@@ -1,0 +1,135 @@
+"""What an iteration of a loop is worth: by commands, by a number, or by a judging agent."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from kapelle.domain.model_json import Unreadable, instructions, matches_schema, read_answer
+from kapelle.domain.run_specs import LoopSpec
+from kapelle.patterns.context import Context
+from kapelle.patterns.results import Failed
+
+_JUDGE_CONDITION = """You judge work that others did in this directory. Decide whether it is done.
+Look at the files yourself; change nothing.
+
+## What was asked for
+{task}
+
+## How to judge
+{criteria}
+
+## What was changed so far
+{changes}"""
+
+_JUDGE_SCORE = """You judge work that others did in this directory. Give it a score: {direction}.
+Look at the files yourself; change nothing.
+
+## What was asked for
+{task}
+
+## How to judge
+{criteria}
+
+## What was changed so far
+{changes}"""
+
+
+class Decision(BaseModel):
+    done: bool = Field(description="whether the work is done")
+    reasoning: str = Field(description="why, and what is missing, in a few sentences")
+
+
+class Rating(BaseModel):
+    score: float = Field(description="the score", allow_inf_nan=False)
+    reasoning: str = Field(description="why, and what would make it better")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """passed is for conditions, score for numbers; output is what the next iteration is told."""
+
+    passed: bool
+    score: float | None
+    output: str
+    problem: str | None = None
+
+
+async def evaluate(ctx: Context, spec: LoopSpec, number: int, task: str | None) -> Evaluation:
+    """Judge what is in the workspace now."""
+    if spec.eval_mode == "agent":
+        return await _by_judge(ctx, spec)
+    env = {"KAPELLE_ITERATION": str(number), "KAPELLE_TASK_ID": task or ""}
+    if spec.optimises:
+        scored = await ctx.score(spec.eval or "", timeout_s=spec.eval_timeout_s, env=env)
+        return Evaluation(scored.value is not None, scored.value, scored.output, scored.problem)
+    checks = [
+        check
+        if "timeout_s" in check.model_fields_set
+        else check.model_copy(update={"timeout_s": spec.eval_timeout_s})
+        for check in spec.until
+    ]
+    found = await ctx.check(*checks, env=env)
+    output = "\n\n".join(f"$ {check.name}\n{check.output}" for check in found.failed)
+    names = ", ".join(check.name for check in found.failed)
+    return Evaluation(found.passed, None, output, f"failed: {names}" if names else None)
+
+
+async def _by_judge(ctx: Context, spec: LoopSpec) -> Evaluation:
+    changes = await ctx.changes() or "unknown"
+    template = _JUDGE_SCORE if spec.optimises else _JUDGE_CONDITION
+    prompt = template.format(
+        direction="lower is better" if spec.direction == "minimize" else "higher is better",
+        task=spec.subject,
+        criteria=spec.eval_prompt or "Judge by what was asked for.",
+        changes=changes,
+    )
+    try:
+        if spec.eval_schema is not None:
+            return await _by_schema(ctx, spec, prompt, spec.eval_schema)
+        if spec.optimises:
+            rating = await _ask(ctx, spec, prompt, Rating)
+            return Evaluation(True, rating.score, rating.reasoning)
+        decision = await _ask(ctx, spec, prompt, Decision)
+    except Failed as failure:
+        return Evaluation(False, None, failure.reason, failure.reason)
+    problem = None if decision.done else decision.reasoning
+    return Evaluation(decision.done, None, decision.reasoning, problem)
+
+
+async def _ask(ctx: Context, spec: LoopSpec, prompt: str, shape: type[Any]) -> Any:
+    return await ctx.query(prompt, shape, title="Judge", agent=spec.judge, model=spec.judge_model)
+
+
+async def _by_schema(
+    ctx: Context, spec: LoopSpec, prompt: str, schema: dict[str, Any]
+) -> Evaluation:
+    """A judge whose answer has the user's own shape, with done or score in it."""
+
+    class Answer(BaseModel, extra="allow"):
+        pass
+
+    asked = f"{prompt}\n\n{instructions(schema)}"
+    reply = await ctx.task(
+        asked, title="Judge", agent=spec.judge, model=spec.judge_model, workspace="own"
+    )
+    if not reply.ok:
+        raise Failed(f"Judge: {reply.reason}")
+    try:
+        found = read_answer(reply.text, Answer).model_dump()
+    except Unreadable as problem:
+        raise Failed(f"the judge's answer is unusable: {problem}") from None
+    problems = matches_schema(found, schema)
+    if problems:
+        raise Failed(f"the judge's answer does not fit its schema: {'; '.join(problems)}")
+    text = json.dumps(found, ensure_ascii=False)
+    if spec.optimises:
+        score = found.get("score")
+        if isinstance(score, bool) or not isinstance(score, int | float):
+            raise Failed(f"the judge's answer has no number named score: {text[:300]}")
+        return Evaluation(True, float(score), text)
+    done = found.get("done", None if "continue" not in found else not found["continue"])
+    if not isinstance(done, bool):
+        raise Failed(f"the judge's answer has no true or false named done: {text[:300]}")
+    return Evaluation(done, None, text, None if done else text[:300])

@@ -1,0 +1,178 @@
+"""The steps of one run: each is made once, and remembered when the run is taken up again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
+from typing import Any
+
+from kapelle.domain.errors import Conflict, KapelleError, LimitReached
+from kapelle.engine.failpoints import failpoint
+from kapelle.engine.stage import Stage
+from kapelle.store import runs, steps
+from kapelle.store.database import Connection
+
+Perform = Callable[[str, dict[str, Any]], Awaitable[Any]]
+Begin = Callable[[str], Awaitable[None]]
+
+
+class Interrupted(BaseException):
+    """The run stops here for now; not an Exception, so that no pattern catches it by mistake."""
+
+
+class Paused(Interrupted):
+    """A person wants the run to pause."""
+
+
+class Suspended(Interrupted):
+    """The run waits for a person's answer."""
+
+
+class Cancelled(Interrupted):
+    """A person wants the run to end."""
+
+
+class PatternChanged(KapelleError):
+    """The pattern does something else than it did when the run began."""
+
+    code = "pattern_changed"
+
+
+class _Scope:
+    """Numbers the steps of one branch, so that they have the same places at every replay."""
+
+    def __init__(self, prefix: str, owner: "asyncio.Task[Any] | None") -> None:
+        self.prefix = prefix
+        self.owner = owner
+        self.count = 0
+
+    def next(self) -> str:
+        self.count += 1
+        return f"{self.prefix}{self.count:04d}"
+
+
+_scope: ContextVar[_Scope] = ContextVar("scope")
+
+
+class Journal:
+    """What the run has done so far, read once, and what it does now, written as it happens."""
+
+    def __init__(self, stage: Stage, run_id: str, known: dict[str, steps.Row]) -> None:
+        self._stage = stage
+        self._run_id = run_id
+        self._known = known
+        _scope.set(_Scope("", asyncio.current_task()))
+
+    def _next(self) -> str:
+        scope = _scope.get()
+        if scope.owner is not asyncio.current_task():
+            raise Conflict(
+                "Steps at the same time go through ctx.gather; this one was made in an asyncio "
+                "task of the pattern's own, where a replay would not find it again."
+            )
+        return scope.next()
+
+    async def step(
+        self,
+        kind: str,
+        label: str,
+        perform: Perform,
+        *,
+        begin: Begin | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> Any:
+        """The result of a step: remembered, or made now.
+
+        perform is given the position and the data of the step, and may be called again after a
+        crash. begin stores the step with whatever belongs to its beginning.
+        """
+        position = self._next()
+        entry = self._known.get(position)
+        if entry is None:
+            await self.require_going()
+            failpoint("step_before_begin")
+            if begin is None:
+                await self._stage.db.write(self.store, position, kind, label, data)
+            else:
+                await begin(position)
+            failpoint("step_after_begin")
+        elif entry["kind"] != kind:
+            raise PatternChanged(
+                f"Step {position} was {entry['kind']} ({entry['label']}) and would now be "
+                f"{kind} ({label}): the pattern changed while the run was under way.",
+                hint="Put the pattern back as it was, or start a new run.",
+            )
+        elif entry["ended_at"] is not None:
+            return _remembered(entry)
+        return await self._make(position, perform, entry["data"] if entry else data or {})
+
+    async def _make(self, position: str, perform: Perform, data: dict[str, Any]) -> Any:
+        try:
+            result = await perform(position, data)
+        except KapelleError as error:
+            failpoint("step_before_end")
+            told = {"code": error.code, "message": error.message, "hint": error.hint}
+            await self._stage.db.write(steps.end, self._run_id, position, None, told)
+            raise
+        failpoint("step_before_end")
+        await self._stage.db.write(steps.end, self._run_id, position, result)
+        failpoint("step_after_end")
+        return result
+
+    def store(
+        self,
+        connection: Connection,
+        position: str,
+        kind: str,
+        label: str,
+        data: dict[str, Any] | None = None,
+        subject: str | None = None,
+    ) -> None:
+        steps.begin(connection, self._run_id, position, kind, label, data=data, subject=subject)
+
+    async def require_going(self) -> None:
+        """Stop here if a person wants the run to."""
+        run = await self._stage.db.glance(runs.row, self._run_id)
+        match run["stop"]:
+            case "pause":
+                raise Paused
+            case "cancel" | "abandon":
+                raise Cancelled
+
+    async def gather(self, branches: tuple[Coroutine[Any, Any, Any], ...]) -> list[Any]:
+        """Branches at once, each with places of its own; all end before anything is raised."""
+        prefix = self._next()
+        entered = [
+            asyncio.create_task(_branch(f"{prefix}.{number}.", branch))
+            for number, branch in enumerate(branches, 1)
+        ]
+        try:
+            ended = await asyncio.gather(*entered, return_exceptions=True)
+        except asyncio.CancelledError:
+            for task in entered:
+                task.cancel()
+            raise
+        errors = [item for item in ended if isinstance(item, BaseException)]
+        for error in sorted(errors, key=_severity):
+            raise error
+        return list(ended)
+
+
+async def _branch(prefix: str, branch: Coroutine[Any, Any, Any]) -> Any:
+    _scope.set(_Scope(prefix, asyncio.current_task()))
+    return await branch
+
+
+def _severity(error: BaseException) -> int:
+    """A wish to end goes before one to pause, and both before errors, which the replay repeats."""
+    order = (Cancelled, Paused, Suspended)
+    return next((n for n, kind in enumerate(order) if isinstance(error, kind)), len(order))
+
+
+def _remembered(entry: steps.Row) -> Any:
+    error = entry["error"]
+    if error is None:
+        return entry["result"]
+    kind = LimitReached if error["code"] == LimitReached.code else KapelleError
+    raised = kind(error["message"], hint=error["hint"])
+    raised.code = error["code"]
+    raise raised

@@ -1,0 +1,69 @@
+"""Steps one after another: each goes on where the one before it ended, and is told of it."""
+
+from pydantic import BaseModel
+
+from kapelle.domain.run_specs import PipelineSpec, StepSpec
+from kapelle.patterns.context import Context
+from kapelle.patterns.registry import pattern
+from kapelle.patterns.results import Failed, TaskResult
+
+
+class StepOutcome(BaseModel):
+    name: str
+    task: TaskResult
+
+
+class PipelineResult(BaseModel):
+    steps: list[StepOutcome]
+    reason: str
+
+
+@pattern("pipeline", spec=PipelineSpec)
+async def pipeline(ctx: Context, spec: PipelineSpec) -> PipelineResult:
+    """Steps one after another, each told what the one before it did."""
+    own = spec.workspaces == "each"
+    played = await play_steps(ctx, spec.steps, own=own)
+    result = PipelineResult(steps=played, reason=f"all {len(spec.steps)} steps are done")
+    last = next((step.task for step in reversed(played) if step.task.changed), None)
+    if own and last is not None:
+        # Each goes on from the branch of the one before it, so the last holds them all.
+        merged = await ctx.merge(last)
+        if not merged.ok:
+            raise Failed(f"the work could not be brought together: {merged.problem}", result)
+    return result
+
+
+async def play_steps(
+    ctx: Context,
+    steps: list[StepSpec],
+    *,
+    own: bool = False,
+    note: str = "",
+    before: str | None = None,
+) -> list[StepOutcome]:
+    """Play steps in order; raises Failed with those that were played when one fails.
+
+    before is a task that the first step goes on from; note is added to every prompt.
+    """
+    played: list[StepOutcome] = []
+    for number, step in enumerate(steps, 1):
+        await ctx.progress(step=number, steps=len(steps), doing=step.label)
+        task = await ctx.task(
+            step.prompt + note,
+            title=f"{step.label} ({number}/{len(steps)})",
+            agent=step.agent,
+            model=step.model,
+            directory=step.directory,
+            priority=step.priority,
+            system_prompt=step.system_prompt,
+            checks=step.checks,
+            timeout_s=step.timeout_s,
+            max_attempts=step.max_attempts,
+            continue_from=played[-1].task.id if played else before,
+            workspace="own" if own else "run",
+        )
+        played.append(StepOutcome(name=step.label, task=task))
+        if not task.ok:
+            why = f"step {number} of {len(steps)} ({step.label}) {task.status}: {task.reason}"
+            raise Failed(why, PipelineResult(steps=played, reason=why))
+    return played

@@ -1,0 +1,155 @@
+"""Finds patterns by name: built-in ones, installed ones, a person's and a repository's own."""
+
+import difflib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
+from kapelle.domain.run_specs import PatternSpec
+from kapelle.home import Home
+
+GROUP = "kapelle.patterns"
+_MARK = "__kapelle_pattern__"
+
+F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A durable function with the specification that it takes."""
+
+    name: str
+    spec: type[PatternSpec]
+    function: Callable[..., Awaitable[Any]]
+    origin: str
+
+    @property
+    def summary(self) -> str:
+        return (inspect.getdoc(self.function) or self.name).splitlines()[0]
+
+
+def pattern(name: str, *, spec: type[PatternSpec]) -> Callable[[F], F]:
+    """Make an async function of a Context and a spec a pattern of this name."""
+    if not name or not name.replace("-", "").replace("_", "").isalnum() or len(name) > 64:
+        raise ValueError(f"{name!r} is no name for a pattern: use letters, digits and dashes")
+    if not issubclass(spec, PatternSpec):
+        raise TypeError(f"the spec of the pattern {name} must be a subclass of PatternSpec")
+
+    def mark(function: F) -> F:
+        is_async: bool = inspect.iscoroutinefunction(function)
+        if not is_async:
+            raise TypeError(f"the pattern {name} must be an async function")
+        setattr(function, _MARK, (name, spec))
+        return function
+
+    return mark
+
+
+def get(name: str, home: Home, directory: Path) -> Pattern:
+    """The pattern of this name as seen from a directory; raises NotFound."""
+    found = available(home, directory)
+    if name in found:
+        return found[name]
+    near = difflib.get_close_matches(name, found, 1, 0.6)
+    meant = f"; did you mean {near[0]}?" if near else f"; known are: {', '.join(sorted(found))}."
+    raise NotFound(
+        f"There is no pattern {name!r}{meant}",
+        hint="docs/patterns.md tells how to write one: .kapelle/patterns/NAME.py",
+    )
+
+
+def available(home: Home, directory: Path | None) -> dict[str, Pattern]:
+    """Every pattern by name; a name may be taken once only, and built-in names come first."""
+    found = dict(_installed())
+    places = [
+        (home.config.parent / "patterns"),
+        *([_of_repository(directory)] if directory else []),
+    ]
+    for place in places:
+        for path in sorted(place.glob("*.py")) if place and place.is_dir() else ():
+            for item in _in_file(path):
+                if item.name in found and found[item.name].origin != item.origin:
+                    raise InvalidInput(
+                        f"{path} defines the pattern {item.name!r}, which "
+                        f"{found[item.name].origin} defines already.",
+                        hint="Give it another name.",
+                    )
+                found[item.name] = item
+    return found
+
+
+@cache
+def _installed() -> dict[str, Pattern]:
+    found = {}
+    for entry in entry_points(group=GROUP):
+        try:
+            function = entry.load()
+        except Exception as error:
+            raise InvalidInput(
+                f"The pattern {entry.name!r} ({entry.value}) cannot be loaded: {error}."
+            ) from error
+        own = entry.value.startswith("kapelle.")
+        found[entry.name] = _pattern(function, "Kapelle" if own else entry.value)
+    return found
+
+
+def _of_repository(directory: Path) -> Path | None:
+    """The nearest .kapelle/patterns from a directory up to its git toplevel."""
+    directory = directory.resolve()
+    for parent in (directory, *directory.parents):
+        if (parent / ".kapelle" / "patterns").is_dir():
+            return parent / ".kapelle" / "patterns"
+        if (parent / ".git").exists():
+            break
+    return None
+
+
+def _in_file(path: Path) -> list[Pattern]:
+    module = _module(path, path.stat().st_mtime_ns, path.stat().st_size)
+    return [_pattern(item, str(path)) for item in vars(module).values() if hasattr(item, _MARK)]
+
+
+@cache
+def _module(path: Path, _version: int, _size: int) -> ModuleType:
+    """The module in a file, loaded again when the file has changed."""
+    name = f"kapelle_patterns_{sha256(str(path).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InvalidInput(f"{path} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except KapelleError:
+        raise
+    except BaseException as error:
+        raise InvalidInput(f"{_place(path, error)}: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _place(path: Path, error: BaseException) -> str:
+    """The line of the file in which it went wrong."""
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"{path}:{error.lineno}"
+    line, trace = 0, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == str(path):
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return f"{path}:{line}" if line else str(path)
+
+
+def _pattern(function: Any, origin: str) -> Pattern:
+    if not hasattr(function, _MARK):
+        raise InvalidInput(f"{origin} is not marked with @pattern.")
+    name, spec = getattr(function, _MARK)
+    return Pattern(name, spec, function, origin)

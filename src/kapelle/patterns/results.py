@@ -1,0 +1,110 @@
+"""What a pattern is told about what it started; each is kept as JSON, so it survives a crash."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from kapelle.domain.states import RunStatus, TaskStatus
+from kapelle.domain.task import CheckResult, Task
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class TaskResult(Record):
+    """How a task ended. A failed one is a result like any other, never an exception."""
+
+    id: str
+    status: TaskStatus
+    reason: str | None = None
+    text: str = ""
+    """The agent's last answer."""
+    branch: str | None = None
+    base_commit: str | None = None
+    commit: str | None = None
+    failed_checks: list[CheckResult] = []
+    cost_usd: float | None = None
+    agent: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.status is TaskStatus.COMPLETED
+
+    @property
+    def changed(self) -> bool:
+        """Whether it left a commit of its own; always false in place."""
+        return self.commit is not None and self.commit != self.base_commit
+
+    @classmethod
+    def of(cls, task: Task) -> "TaskResult":
+        costs = [attempt.usage.cost_usd for attempt in task.attempts if attempt.usage]
+        known = [cost for cost in costs if cost is not None]
+        return cls(
+            id=task.id,
+            status=task.status,
+            reason=task.reason,
+            text=task.result or "",
+            branch=task.workspace.branch,
+            base_commit=task.workspace.base_commit,
+            commit=task.workspace.commit,
+            failed_checks=[check for check in task.checks if not check.passed],
+            cost_usd=sum(known) if known else None,
+            agent=task.attempts[-1].agent if task.attempts else task.agent,
+        )
+
+
+class Checked(Record):
+    """What checks found, in their order."""
+
+    checks: list[CheckResult]
+
+    @property
+    def passed(self) -> bool:
+        return all(check.passed for check in self.checks)
+
+    @property
+    def failed(self) -> list[CheckResult]:
+        return [check for check in self.checks if not check.passed]
+
+
+class Scored(Record):
+    """A number, or why there is none."""
+
+    value: float | None
+    output: str
+    problem: str | None = None
+
+
+class Merged(Record):
+    """Whether a task's branch is in the run's; otherwise the files that conflict."""
+
+    commit: str | None
+    conflicts: list[str] = []
+    problem: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.commit is not None
+
+
+class RunResult(Record):
+    """How a run inside a run ended."""
+
+    id: str
+    status: RunStatus
+    reason: str | None = None
+    result: Any = None
+
+    @property
+    def ok(self) -> bool:
+        return self.status is RunStatus.COMPLETED
+
+
+class Failed(Exception):
+    """Raised by a pattern: its run failed, for this reason and with this result."""
+
+    def __init__(self, reason: str, result: Any = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.result = result

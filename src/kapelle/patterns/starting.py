@@ -1,0 +1,133 @@
+"""Starting a run: what is asked for is examined, then stored at once or not at all."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
+from kapelle.domain.ids import new_id
+from kapelle.domain.run_specs import PatternSpec
+from kapelle.domain.states import RunStatus
+from kapelle.engine.stage import Stage
+from kapelle.engine.submission import (
+    Also,
+    keep_secrets,
+    require_agent,
+    require_directory,
+    workspace_kind,
+)
+from kapelle.patterns import registry
+from kapelle.store import events, runs
+from kapelle.store.database import Connection
+
+
+def _nothing(_connection: Connection, _run_id: str) -> None:
+    return
+
+
+class Starter:
+    """Stores new runs; the conductor takes them up."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    async def start(
+        self,
+        pattern: str,
+        spec: dict[str, Any],
+        idempotency_key: str | None = None,
+        *,
+        parent_id: str | None = None,
+        schedule_id: str | None = None,
+        workspace_owner: str | None = None,
+        also: Also = _nothing,
+    ) -> str:
+        """The id of the run; also is done in the same transaction, if the run is a new one."""
+        checked = self.validate(pattern, spec)
+        settings = self._stage.settings(checked.directory)
+        for name in _agents(checked):
+            require_agent(name, settings)
+        kind = await workspace_kind(self._stage, checked, settings)
+        run_id = new_id("run")
+        directory = os.path.normpath(checked.directory)
+        values: dict[str, Any] = {
+            "id": run_id,
+            "pattern": pattern,
+            "title": checked.display_title,
+            "spec": checked.model_dump(mode="json", exclude={"env"}, exclude_unset=True),
+            "directory": directory,
+            "project": checked.project or settings.project,
+            "parent_id": parent_id,
+            "schedule_id": schedule_id,
+            "status": RunStatus.QUEUED,
+            "progress": {},
+            "workspace_kind": kind,
+            "workspace_path": directory,
+            "workspace_owner": workspace_owner,
+            "idempotency_key": idempotency_key,
+        }
+        secrets = self._stage.home.secrets / f"{run_id}.json"
+        keep_secrets(secrets, {"env": checked.env})
+        try:
+            stored = await self._stage.db.write(_insert, values, also)
+        except KapelleError:
+            secrets.unlink(missing_ok=True)
+            raise
+        if stored != run_id:
+            secrets.unlink(missing_ok=True)
+        return stored
+
+    def validate(self, pattern: str, spec: dict[str, Any]) -> PatternSpec:
+        """The specification of a run, or InvalidInput that names every field that is wrong."""
+        directory = spec.get("directory")
+        if not isinstance(directory, str) or not directory.startswith("/"):
+            raise InvalidInput("directory: the directory must be given as an absolute path.")
+        found = registry.get(pattern, self._stage.home, Path(require_directory(directory)))
+        try:
+            return found.spec.model_validate(spec)
+        except ValidationError as error:
+            raise InvalidInput(f"{pattern}: {problems(error)}") from None
+
+
+def problems(error: ValidationError) -> str:
+    """What pydantic found, in a sentence."""
+    found = []
+    for item in error.errors(include_url=False, include_input=False, include_context=False):
+        where = ".".join(str(part) for part in item["loc"])
+        text = item["msg"].removeprefix("Value error, ")
+        found.append(f"{where}: {text}" if where else text)
+    return "; ".join(found)
+
+
+def _agents(spec: PatternSpec) -> list[str | None]:
+    """Every agent that a specification names, so that a wrong one is heard of at once."""
+    named: list[str | None] = []
+    for name in ("planner", "worker", "reviewer", "judge"):
+        if getattr(spec, name, None):
+            named.append(getattr(spec, name))
+    for item in [*getattr(spec, "steps", ()), *getattr(spec, "candidates", ())]:
+        if item.agent:
+            named.append(item.agent)
+    named += spec.fallback_agents
+    # Where every role has an agent of its own, none is needed for the rest.
+    roles = [getattr(spec, name, None) for name in ("planner", "worker", "reviewer")]
+    return named if all(roles) and spec.agent is None else [*named, spec.agent]
+
+
+def _insert(connection: Connection, values: dict[str, Any], also: Also) -> str:
+    key = values["idempotency_key"]
+    known = runs.by_idempotency_key(connection, key) if key else None
+    if known is not None:
+        if (known["pattern"], known["spec"]) != (values["pattern"], values["spec"]):
+            raise Conflict(f"This idempotency key was used for another run, {known['id']}.")
+        return str(known["id"])
+    runs.insert(connection, {**values, "created_at": datetime.now(UTC)})
+    run_id: str = values["id"]
+    events.append(
+        connection, "run.created", run_id=run_id, title=values["title"], pattern=values["pattern"]
+    )
+    also(connection, run_id)
+    return run_id

@@ -1,0 +1,131 @@
+"""The workers of a team: each subgoal in a worktree of its own, merged when its time has come."""
+
+import asyncio
+import shlex
+
+from kapelle.domain.run_specs import TeamSpec
+from kapelle.domain.specs import CheckSpec
+from kapelle.patterns.context import Context
+from kapelle.patterns.results import TaskResult
+from kapelle.patterns.team import prompts
+from kapelle.patterns.team.shapes import Outcome, Subgoal
+
+_MERGE_ROUNDS = 3
+
+
+class Workers:
+    """One iteration's work: a subgoal begins when those that it depends on are merged."""
+
+    def __init__(self, ctx: Context, spec: TeamSpec, subgoals: list[Subgoal]) -> None:
+        self._ctx = ctx
+        self._spec = spec
+        self._subgoals = subgoals
+        self._outcomes: dict[str, Outcome] = {}
+        self._ended = {subgoal.id: asyncio.Event() for subgoal in subgoals}
+        # In place there are no copies of the files, so that only one may work at a time.
+        self._room = asyncio.Semaphore(spec.max_workers if ctx.is_git else 1)
+        self._merging = asyncio.Lock()
+
+    async def work(self) -> list[Outcome]:
+        """What became of each subgoal, in the order of the plan."""
+        return await self._ctx.gather(*(self._pursue(subgoal) for subgoal in self._subgoals))
+
+    async def _pursue(self, subgoal: Subgoal) -> Outcome:
+        try:
+            for other in subgoal.depends_on:
+                await self._ended[other].wait()
+            before = [self._outcomes[o] for o in subgoal.depends_on if o in self._outcomes]
+            undone = [outcome.title for outcome in before if outcome.status != "merged"]
+            if undone or len(before) < len(subgoal.depends_on):
+                reason = f"it depends on what was not done: {', '.join(undone)}"
+                outcome = Outcome(
+                    id=subgoal.id, title=subgoal.title, status="blocked", reason=reason
+                )
+            else:
+                async with self._room:
+                    outcome = await self._do(subgoal, before)
+            self._outcomes[subgoal.id] = outcome
+            return outcome
+        finally:
+            self._ended[subgoal.id].set()
+
+    async def _do(self, subgoal: Subgoal, before: list[Outcome]) -> Outcome:
+        outcome = Outcome(id=subgoal.id, title=subgoal.title, status="failed")
+        prompt, task = prompts.work(self._spec, subgoal, before), None
+        for number in range(1 + self._spec.max_task_retries):
+            asked = prompt if task is None else prompts.again(prompt, task.reason or "")
+            task = await self._ask(asked, subgoal.title, number, task)
+            outcome.tasks.append(task.id)
+            outcome.said, outcome.reason = task.text, task.reason
+            if task.ok:
+                return await self._merge(subgoal, task, outcome)
+        return outcome
+
+    async def _ask(
+        self, prompt: str, title: str, number: int, earlier: TaskResult | None
+    ) -> TaskResult:
+        # Whoever says it is done and has changed nothing is not done.
+        checks = ["diff_not_empty"] if self._ctx.is_git else []
+        return await self._ctx.task(
+            prompt,
+            title=title if number == 0 else f"{title} (again)",
+            agent=self._spec.worker,
+            model=self._spec.worker_model,
+            workspace="own",
+            checks=checks,
+            continue_from=earlier.id if earlier else None,
+        )
+
+    async def _merge(self, subgoal: Subgoal, task: TaskResult, outcome: Outcome) -> Outcome:
+        if not self._ctx.is_git:
+            return outcome.model_copy(update={"status": "merged", "reason": None})
+        async with self._merging:
+            for _ in range(_MERGE_ROUNDS):
+                merged = await self._ctx.merge(task)
+                if merged.ok:
+                    return outcome.model_copy(update={"status": "merged", "reason": None})
+                conflicts = await self._ctx.take_in(task)
+                task = await self._resolve(subgoal, task, conflicts)
+                outcome.tasks.append(task.id)
+                if not task.ok:
+                    break
+        reason = f"its conflict with others' work was not resolved: {task.reason}"
+        return outcome.model_copy(update={"status": "conflict", "reason": reason})
+
+    async def _resolve(
+        self, subgoal: Subgoal, task: TaskResult, conflicts: list[str]
+    ) -> TaskResult:
+        files = shlex.join(conflicts)
+        no_markers = CheckSpec(
+            command=f"! grep -nE '^(<<<<<<<|>>>>>>>) ' -- {files}", name="no conflict markers"
+        )
+        return await self._ctx.task(
+            prompts.resolve(subgoal, conflicts),
+            title=f"{subgoal.title} (conflict)",
+            agent=self._spec.worker,
+            model=self._spec.worker_model,
+            workspace="own",
+            checks=[no_markers] if conflicts else [],
+            continue_from=task.id,
+        )
+
+
+def in_order(subgoals: list[Subgoal]) -> tuple[list[Subgoal], str | None]:
+    """The subgoals with their dependencies before them, or what is wrong with the plan."""
+    known = {subgoal.id for subgoal in subgoals}
+    if len(known) < len(subgoals):
+        return [], "two subgoals have the same id"
+    for subgoal in subgoals:
+        missing = [other for other in subgoal.depends_on if other not in known]
+        if missing:
+            return [], f"{subgoal.id} depends on {missing[0]}, which is not in the plan"
+    ordered: list[Subgoal] = []
+    done: set[str] = set()
+    while len(ordered) < len(subgoals):
+        ready = [s for s in subgoals if s.id not in done and done.issuperset(s.depends_on)]
+        if not ready:
+            left = ", ".join(s.id for s in subgoals if s.id not in done)
+            return [], f"these subgoals depend on each other in a circle: {left}"
+        ordered += ready
+        done |= {subgoal.id for subgoal in ready}
+    return ordered, None

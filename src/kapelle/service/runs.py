@@ -1,0 +1,111 @@
+"""Use cases of runs: start, look, wait, and change their course."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kapelle.domain.run import Run, Step
+from kapelle.domain.states import RUN_FINAL, RunStatus
+from kapelle.engine import run_actions
+from kapelle.engine.stage import Stage
+from kapelle.patterns import registry
+from kapelle.patterns.registry import Pattern
+from kapelle.patterns.starting import Starter
+from kapelle.store import runs, steps
+from kapelle.store.database import Connection
+
+
+class Runs:
+    def __init__(self, stage: Stage, starter: Starter) -> None:
+        self._stage = stage
+        self._db = stage.db
+        self._starter = starter
+
+    async def start(
+        self,
+        pattern: str,
+        spec: dict[str, Any],
+        idempotency_key: str | None = None,
+        schedule_id: str | None = None,
+    ) -> Run:
+        """Store a run; once this returned, nothing but a person ends it without a verdict."""
+        run_id = await self._starter.start(pattern, spec, idempotency_key, schedule_id=schedule_id)
+        return await self.get(run_id)
+
+    def patterns(self, directory: str | None) -> list[Pattern]:
+        """Every pattern that may be named, as seen from a directory."""
+        found = registry.available(self._stage.home, Path(directory) if directory else None)
+        return [found[name] for name in sorted(found)]
+
+    async def get(self, text: str) -> Run:
+        return await self._db.read(runs.get, text)
+
+    async def page(
+        self,
+        statuses: Sequence[RunStatus],
+        pattern: str | None,
+        project: str | None,
+        parent_id: str | None,
+        archived: bool,
+        cursor: str | None,
+        limit: int,
+    ) -> tuple[list[Run], bool]:
+        """Some runs, newest first, and whether there are more."""
+        return await self._db.read(
+            runs.page,
+            statuses=statuses,
+            pattern=pattern,
+            project=project,
+            parent_id=parent_id,
+            archived=archived,
+            before=cursor,
+            limit=limit,
+        )
+
+    async def steps(self, text: str) -> list[Step]:
+        """What the run did and does, in order."""
+        return await self._db.read(lambda c: steps.shown(c, runs.resolve(c, text)))
+
+    async def wait(self, text: str, timeout_s: float) -> Run:
+        """The run as soon as it has ended, waits or is paused, or as it is when time is up."""
+        deadline = time.monotonic() + timeout_s
+        resting = RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
+        with self._db.watch() as changed:
+            while True:
+                run = await self.get(text)
+                left = deadline - time.monotonic()
+                if run.status in resting or left <= 0:
+                    return run
+                await changed.wait(min(left, 5.0))
+
+    async def pause(self, text: str, *, now: bool = False) -> Run:
+        """Start nothing more; what is at work ends first, or at once goes back to the queue."""
+        run_id = await self._id(text)
+        await run_actions.pause(self._stage, run_id, "paused by a person", now=now)
+        return await self.get(run_id)
+
+    async def resume(self, text: str) -> Run:
+        return await self._turn(text, run_actions.resume)
+
+    async def cancel(self, text: str, reason: str | None = None, *, with_tasks: bool = True) -> Run:
+        """End a run, with its tasks and the runs inside it or without."""
+        run_id = await self._id(text)
+        why = reason or "cancelled by a person"
+        await run_actions.cancel(self._stage, run_id, why, with_tasks=with_tasks)
+        return await self.get(run_id)
+
+    async def answer(self, text: str, answer: str, token: str | None = None) -> Run:
+        """Answer a question of the run, which then goes on."""
+        return await self._turn(text, run_actions.answer, token, answer)
+
+    async def _id(self, text: str) -> str:
+        return await self._db.read(lambda c: runs.row(c, runs.resolve(c, text))["id"])
+
+    async def _turn(self, text: str, change: Callable[..., None], *args: Any) -> Run:
+        def apply(connection: Connection) -> str:
+            run_id = runs.resolve(connection, text)
+            change(connection, run_id, *args)
+            return run_id
+
+        return await self.get(await self._db.write(apply))

@@ -1,0 +1,202 @@
+"""Queries about runs: insert, find, list, and who belongs to whom."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.domain.ids import as_prefix, is_id
+from kapelle.domain.run import Run, Spent
+from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.task import Workspace
+from kapelle.store import steps
+from kapelle.store.tables import attempts, runs, tasks
+
+Row = sa.RowMapping
+
+_ROW = sa.select(runs).where(runs.c.id == sa.bindparam("run_id"))
+_ANY_QUEUED = sa.select(sa.literal(1)).where(runs.c.status == RunStatus.QUEUED).limit(1)
+_UPDATE = runs.update().where(runs.c.id == sa.bindparam("run_id"))
+
+
+def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
+    connection.execute(runs.insert(), values)
+
+
+def row(connection: sa.Connection, run_id: str) -> Row:
+    """The stored row of a run, or NotFound."""
+    found = connection.execute(_ROW, {"run_id": run_id}).mappings().first()
+    if found is None:
+        raise NotFound(f"There is no run {run_id}.", hint="kapelle runs list shows them.")
+    return found
+
+
+def update(connection: sa.Connection, run_id: str, /, **values: Any) -> None:
+    connection.execute(_UPDATE, {"run_id": run_id, **values})
+
+
+def resolve(connection: sa.Connection, text: str) -> str:
+    """The whole id for what a person typed: an id, or any prefix that only one run has."""
+    if is_id("run", text):
+        return text
+    prefix = as_prefix("run", text)
+    if prefix is None:
+        raise NotFound(f"{text!r} is not a run id.", hint="kapelle runs list shows the ids.")
+    query = sa.select(runs.c.id).where(runs.c.id.startswith(prefix, autoescape=True)).limit(3)
+    found = list(connection.execute(query).scalars())
+    if not found:
+        raise NotFound(f"No run's id begins with {text!r}.", hint="kapelle runs list shows them.")
+    if len(found) > 1:
+        raise InvalidInput(f"Several runs' ids begin with {text!r}.", hint="Type more of it.")
+    return str(found[0])
+
+
+def get(connection: sa.Connection, text: str) -> Run:
+    """A run by id or unique prefix."""
+    return as_run(connection, row(connection, resolve(connection, text)))
+
+
+def by_idempotency_key(connection: sa.Connection, key: str) -> Row | None:
+    query = sa.select(runs).where(runs.c.idempotency_key == key)
+    return connection.execute(query).mappings().first()
+
+
+def page(
+    connection: sa.Connection,
+    *,
+    statuses: Sequence[RunStatus] = (),
+    pattern: str | None = None,
+    project: str | None = None,
+    parent_id: str | None = None,
+    archived: bool = False,
+    before: str | None = None,
+    limit: int = 50,
+) -> tuple[list[Run], bool]:
+    """Runs, newest first, and whether there are more; before is the last id of the page before."""
+    query = sa.select(runs).order_by(runs.c.id.desc()).limit(limit + 1)
+    if statuses:
+        query = query.where(runs.c.status.in_(statuses))
+    for column, wanted in (
+        (runs.c.pattern, pattern),
+        (runs.c.project, project),
+        (runs.c.parent_id, parent_id),
+    ):
+        if wanted is not None:
+            query = query.where(column == wanted)
+    if not archived:
+        query = query.where(runs.c.archived_at.is_(None))
+    if before is not None:
+        query = query.where(runs.c.id < before)
+    found = list(connection.execute(query).mappings())
+    return [as_run(connection, row_) for row_ in found[:limit]], len(found) > limit
+
+
+def end_wish(connection: sa.Connection, run_id: str) -> str | None:
+    """The reason for which a run is to end, if somebody wants it to."""
+    found = connection.execute(_ROW, {"run_id": run_id}).mappings().first()
+    if found is None or found["stop"] not in {"cancel", "abandon"}:
+        return None
+    return found["reason"] or "cancelled"
+
+
+def any_queued(connection: sa.Connection) -> bool:
+    return connection.execute(_ANY_QUEUED).scalar() is not None
+
+
+def next_queued(connection: sa.Connection, limit: int) -> list[str]:
+    """Queued runs in order; children of other runs come first, for their parents wait for them."""
+    is_top = sa.case((runs.c.parent_id.is_(None), 1), else_=0)
+    query = sa.select(runs.c.id, is_top).where(runs.c.status == RunStatus.QUEUED)
+    query = query.order_by(is_top, runs.c.id)
+    children = query.where(runs.c.parent_id.is_not(None))
+    found = [run_id for run_id, _ in connection.execute(children)]
+    tops = query.where(runs.c.parent_id.is_(None)).limit(max(0, limit))
+    return found + [run_id for run_id, _ in connection.execute(tops)]
+
+
+def running(connection: sa.Connection) -> list[str]:
+    query = sa.select(runs.c.id).where(runs.c.status == RunStatus.RUNNING).order_by(runs.c.id)
+    return list(connection.execute(query).scalars())
+
+
+def running_tops(connection: sa.Connection) -> int:
+    query = sa.select(sa.func.count()).where(runs.c.status == RunStatus.RUNNING)
+    return connection.execute(query.where(runs.c.parent_id.is_(None))).scalar() or 0
+
+
+def family(connection: sa.Connection, run_id: str) -> list[str]:
+    """The run and all runs below it, parents before their children."""
+    found, generation = [run_id], [run_id]
+    while generation:
+        query = sa.select(runs.c.id).where(runs.c.parent_id.in_(generation)).order_by(runs.c.id)
+        generation = list(connection.execute(query).scalars())
+        found += generation
+    return found
+
+
+def open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
+    """Tasks of these runs that have not ended."""
+    query = sa.select(tasks.c.id, tasks.c.status).where(tasks.c.run_id.in_(run_ids))
+    query = query.where(tasks.c.status.not_in(FINAL)).order_by(tasks.c.id)
+    return list(connection.execute(query).mappings())
+
+
+def has_running_task(connection: sa.Connection, run_ids: Sequence[str]) -> bool:
+    query = sa.select(sa.literal(1)).where(tasks.c.run_id.in_(run_ids))
+    query = query.where(tasks.c.status == TaskStatus.RUNNING).limit(1)
+    return connection.execute(query).scalar() is not None
+
+
+def ids_of_worktrees(connection: sa.Connection) -> set[str]:
+    query = sa.select(runs.c.id).where(runs.c.workspace_kind == "worktree")
+    return set(connection.execute(query).scalars())
+
+
+def spent(connection: sa.Connection, run_ids: Sequence[str]) -> tuple[int, float | None]:
+    """How many attempts of agents these runs made, and what is known of their cost."""
+    query = (
+        sa.select(sa.func.count(), sa.func.sum(attempts.c.cost_usd))
+        .join(tasks, tasks.c.id == attempts.c.task_id)
+        .where(tasks.c.run_id.in_(run_ids))
+    )
+    calls, cost = connection.execute(query).one()
+    return calls, cost
+
+
+def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
+    query = sa.select(runs.c.id).where(runs.c.status.in_(RUN_FINAL), runs.c.ended_at < moment)
+    return list(connection.execute(query.order_by(runs.c.id).limit(limit)).scalars())
+
+
+def delete(connection: sa.Connection, run_id: str) -> None:
+    connection.execute(runs.delete().where(runs.c.id == run_id))
+
+
+def workspace_of(row: Row) -> Workspace:
+    return Workspace.model_validate(
+        {name: row[f"workspace_{name}"] for name in Workspace.model_fields}
+    )
+
+
+def as_run(connection: sa.Connection, row: Row) -> Run:
+    values = {name: row[name] for name in Run.model_fields if name in row}
+    calls, cost = spent(connection, family(connection, row["id"]))
+    asked = steps.questions(connection, row["id"]) if row["waiting_for"] == "input" else []
+    return Run.model_validate(
+        {
+            **values,
+            "workspace": workspace_of(row),
+            "questions": asked,
+            "spent": Spent(seconds=_seconds(row), agent_calls=calls, cost_usd=cost),
+        }
+    )
+
+
+def _seconds(row: Row) -> float:
+    """Time under way; of one that is under way, up to now."""
+    seconds: float = row["active_s"]
+    if row["active_since"] is not None:
+        seconds += (datetime.now(row["active_since"].tzinfo) - row["active_since"]).total_seconds()
+    return round(seconds, 3)

@@ -1,0 +1,162 @@
+"""Queries about schedules: insert, find, list, and which of them need attention."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.domain.ids import as_prefix, is_id
+from kapelle.domain.schedule import OPEN, Outcome, Schedule, ScheduleStatus
+from kapelle.domain.states import FINAL, RUN_FINAL
+from kapelle.store import events
+from kapelle.store.tables import firings, runs, schedules, tasks
+
+Row = sa.RowMapping
+
+_ROW = sa.select(schedules).where(schedules.c.id == sa.bindparam("schedule_id"))
+_UPDATE = schedules.update().where(schedules.c.id == sa.bindparam("schedule_id"))
+_ACTIVE = schedules.c.status == ScheduleStatus.ACTIVE
+_ATTENTION = (
+    sa.select(schedules.c.id)
+    .where(
+        sa.or_(
+            # What has no next slot waits for what was started, by itself or by another.
+            sa.and_(_ACTIVE, schedules.c.next_at.is_(None)),
+            sa.and_(_ACTIVE, schedules.c.next_at <= sa.bindparam("now")),
+            # What repeats is looked at because clocks may go back.
+            sa.and_(_ACTIVE, schedules.c.every_s.is_not(None)),
+            sa.and_(schedules.c.status.in_(OPEN), schedules.c.expires_at <= sa.bindparam("now")),
+        )
+    )
+    .order_by(schedules.c.next_at, schedules.c.id)
+)
+_NEXT = sa.select(sa.func.min(schedules.c.next_at), sa.func.min(schedules.c.expires_at)).where(
+    schedules.c.status.in_(OPEN)
+)
+
+
+def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
+    connection.execute(schedules.insert(), values)
+
+
+def row(connection: sa.Connection, schedule_id: str) -> Row:
+    """The stored row of a schedule, or NotFound."""
+    found = connection.execute(_ROW, {"schedule_id": schedule_id}).mappings().first()
+    if found is None:
+        raise NotFound(
+            f"There is no schedule {schedule_id}.", hint="kapelle schedule list shows them."
+        )
+    return found
+
+
+def update(connection: sa.Connection, schedule_id: str, /, **values: Any) -> None:
+    connection.execute(_UPDATE, {"schedule_id": schedule_id, **values})
+
+
+def change(
+    connection: sa.Connection,
+    schedule: Row,
+    status: ScheduleStatus,
+    reason: str | None,
+    now: datetime,
+    /,
+    **values: Any,
+) -> None:
+    """Move a schedule to a status and tell the history."""
+    if status not in OPEN:
+        values |= {"ended_at": now, "next_at": None}
+    update(connection, schedule["id"], status=status, reason=reason, **values)
+    events.append(
+        connection,
+        f"schedule.{status}",
+        schedule_id=schedule["id"],
+        title=schedule["title"],
+        reason=reason,
+    )
+
+
+def resolve(connection: sa.Connection, text: str) -> str:
+    """The whole id for what a person typed: an id, or any prefix that only one schedule has."""
+    if is_id("schedule", text):
+        return text
+    prefix = as_prefix("schedule", text)
+    hint = "kapelle schedule list shows the ids."
+    if prefix is None:
+        raise NotFound(f"{text!r} is not a schedule id.", hint=hint)
+    query = sa.select(schedules.c.id).where(schedules.c.id.startswith(prefix, autoescape=True))
+    found = list(connection.execute(query.limit(3)).scalars())
+    if not found:
+        raise NotFound(f"No schedule's id begins with {text!r}.", hint=hint)
+    if len(found) > 1:
+        raise InvalidInput(f"Several schedules' ids begin with {text!r}.", hint="Type more of it.")
+    return str(found[0])
+
+
+def get(connection: sa.Connection, text: str) -> Schedule:
+    """A schedule by id or unique prefix."""
+    return _shown(connection, [row(connection, resolve(connection, text))])[0]
+
+
+def by_idempotency_key(connection: sa.Connection, key: str) -> Row | None:
+    query = sa.select(schedules).where(schedules.c.idempotency_key == key)
+    return connection.execute(query).mappings().first()
+
+
+def page(
+    connection: sa.Connection,
+    *,
+    statuses: Sequence[ScheduleStatus] = (),
+    project: str | None = None,
+    before: str | None = None,
+    limit: int = 50,
+) -> tuple[list[Schedule], bool]:
+    """Schedules, newest first, and whether there are more; before is the last id seen."""
+    query = sa.select(schedules).order_by(schedules.c.id.desc()).limit(limit + 1)
+    if statuses:
+        query = query.where(schedules.c.status.in_(statuses))
+    if project is not None:
+        query = query.where(schedules.c.project == project)
+    if before is not None:
+        query = query.where(schedules.c.id < before)
+    found = list(connection.execute(query).mappings())
+    return _shown(connection, found[:limit]), len(found) > limit
+
+
+def needing_attention(connection: sa.Connection, now: datetime) -> list[str]:
+    """The schedules that something may have to be done about, those whose slot is first first."""
+    return list(connection.execute(_ATTENTION, {"now": now}).scalars())
+
+
+def next_moment(connection: sa.Connection) -> datetime | None:
+    """When the next slot comes or the next schedule expires."""
+    return min((at for at in connection.execute(_NEXT).one() if at is not None), default=None)
+
+
+def open_ones(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
+    """Those of the schedules that have not ended."""
+    query = sa.select(schedules.c.id).where(schedules.c.id.in_(ids), schedules.c.status.in_(OPEN))
+    return set(connection.execute(query).scalars())
+
+
+def in_flight(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[str]]:
+    """By schedule, the tasks and runs that its firings started and that have not ended."""
+    query = (
+        sa.select(firings.c.schedule_id, firings.c.subject)
+        .outerjoin(tasks, tasks.c.id == firings.c.subject)
+        .outerjoin(runs, runs.c.id == firings.c.subject)
+        .where(firings.c.schedule_id.in_(ids), firings.c.outcome == Outcome.STARTED)
+        .where(sa.or_(tasks.c.status.not_in(FINAL), runs.c.status.not_in(RUN_FINAL)))
+        .order_by(firings.c.schedule_id, firings.c.slot)
+    )
+    found: dict[str, list[str]] = defaultdict(list)
+    for schedule_id, subject in connection.execute(query):
+        found[schedule_id].append(subject)
+    return found
+
+
+def _shown(connection: sa.Connection, rows: Sequence[Row]) -> list[Schedule]:
+    going = in_flight(connection, [row["id"] for row in rows])
+    return [Schedule.model_validate({**row, "in_flight": going.get(row["id"], [])}) for row in rows]

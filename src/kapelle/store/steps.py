@@ -1,0 +1,96 @@
+"""Queries about the steps of runs: what was begun, and what came of it."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from kapelle.domain.errors import Conflict
+from kapelle.domain.run import Question, Step
+from kapelle.store.tables import steps
+
+Row = sa.RowMapping
+
+_INSERT = steps.insert()
+_UPDATE = (
+    steps.update()
+    .where(steps.c.run_id == sa.bindparam("run"))
+    .where(steps.c.position == sa.bindparam("at"))
+)
+
+
+def begin(
+    connection: sa.Connection,
+    run_id: str,
+    position: str,
+    kind: str,
+    label: str,
+    *,
+    subject: str | None = None,
+    data: dict[str, Any] | None = None,
+) -> None:
+    what = {"run_id": run_id, "position": position, "kind": kind, "label": label}
+    about = {"subject": subject, "data": data or {}, "started_at": datetime.now(UTC)}
+    connection.execute(_INSERT, {**what, **about})
+
+
+def end(
+    connection: sa.Connection,
+    run_id: str,
+    position: str,
+    result: Any = None,
+    error: dict[str, Any] | None = None,
+) -> None:
+    """Record what came of a step, once and for ever."""
+    values = {"result": result, "error": error, "ended_at": datetime.now(UTC)}
+    connection.execute(_UPDATE, {"run": run_id, "at": position, **values})
+
+
+def of_run(connection: sa.Connection, run_id: str) -> dict[str, Row]:
+    """All steps of a run by position."""
+    query = sa.select(steps).where(steps.c.run_id == run_id)
+    return {row["position"]: row for row in connection.execute(query).mappings()}
+
+
+def shown(connection: sa.Connection, run_id: str) -> list[Step]:
+    """The steps in the order in which they were begun."""
+    query = sa.select(steps).where(steps.c.run_id == run_id)
+    query = query.order_by(steps.c.started_at, steps.c.position)
+    return [
+        Step.model_validate({**row, "error": row["error"] and row["error"]["message"]})
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def questions(connection: sa.Connection, run_id: str) -> list[Question]:
+    """What a run has asked and nobody has answered."""
+    query = sa.select(steps).where(steps.c.run_id == run_id, steps.c.kind == "ask")
+    query = query.where(steps.c.ended_at.is_(None)).order_by(steps.c.position)
+    return [
+        Question(
+            token=f"{run_id}:{row['position']}",
+            text=row["label"],
+            default=row["data"].get("default"),
+            asked_at=row["started_at"],
+        )
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def answer(connection: sa.Connection, run_id: str, position: str, text: str) -> None:
+    query = sa.select(steps.c.kind, steps.c.ended_at)
+    query = query.where(steps.c.run_id == run_id, steps.c.position == position)
+    found = connection.execute(query).mappings().first()
+    if found is None or found["kind"] != "ask":
+        raise Conflict(f"{run_id} asked no such question.", hint=f"kapelle runs status {run_id}")
+    if found["ended_at"] is not None:
+        raise Conflict(f"This question of {run_id} was answered already.")
+    end(connection, run_id, position, text)
+
+
+def subject(connection: sa.Connection, run_id: str, position: str) -> str:
+    """The task or run that a step started."""
+    query = sa.select(steps.c.subject)
+    query = query.where(steps.c.run_id == run_id, steps.c.position == position)
+    found: str = connection.execute(query).scalar_one()
+    return found
