@@ -22,6 +22,7 @@ from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 from kapelle.engine.bell import Bell
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.durable import Durable
+from kapelle.engine.run_mirror import RunMirror
 from kapelle.engine.stage import Stage
 from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, write_private
@@ -35,6 +36,7 @@ from kapelle.service.history import History
 from kapelle.service.instance import Instance, Stopping
 from kapelle.service.logins import Logins
 from kapelle.service.output import Output
+from kapelle.service.run_changes import RunChanges
 from kapelle.service.runs import Runs
 from kapelle.service.tasks import Tasks
 from kapelle.service.transcript import Transcripts
@@ -162,6 +164,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         Agents(stage),
         usage=Usages(stage),
         runs=Runs(stage, starter),
+        run_changes=RunChanges(stage, tasks),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
@@ -171,7 +174,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
     serving = [asyncio.create_task(door.serve()) for door in doors]
-    duties = (conductor.run(), upkeep(stage, durable), bell.run())
+    duties = (conductor.run(), upkeep(stage, durable), bell.run(), RunMirror(stage).run())
     background = [*serving, *(asyncio.create_task(duty) for duty in duties)]
     _write_info(home, stage.url, port)
     await db.write(events.append, "daemon.started", version=__version__, pid=os.getpid())

@@ -10,6 +10,7 @@ from kapelle.domain.errors import KapelleError
 from kapelle.engine.setbacks import Setbacks
 from kapelle.engine.stage import Stage
 from kapelle.store import attempts, runs, tasks
+from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.upkeep")
 # A run directory is younger than its row only while an attempt is being prepared.
@@ -30,10 +31,21 @@ async def stop_unknown_attempts(stage: Stage) -> None:
             stage.runner.stop(run_dir, "this attempt is in no database")
 
 
-def _unfinished(directory: Path) -> list[Path]:
+async def stop_unknown_steps(stage: Stage) -> None:
+    """The same for the checks of runs."""
+    present = await asyncio.to_thread(_unfinished, stage.home.runs, "*/steps/**/claim")
+    known = await stage.db.read(runs.running) if present else []
+    for run_dir in present:
+        run_id = run_dir.relative_to(stage.home.runs).parts[0]
+        if run_id not in known:
+            _log.warning("%s is not under way: a check of it is ended", run_id)
+            stage.runner.stop(run_dir, "this run is not under way")
+
+
+def _unfinished(directory: Path, pattern: str = "*/claim") -> list[Path]:
     return [
         claim.parent
-        for claim in _older(directory, "*/claim", _ATTEMPT_AGE_S)
+        for claim in _older(directory, pattern, _ATTEMPT_AGE_S)
         if not (claim.parent / "exit.json").exists()
     ]
 
@@ -57,13 +69,13 @@ async def put_away_unknown_worktrees(stage: Stage, setbacks: Setbacks) -> None:
 
 async def finish_archiving(stage: Stage, setbacks: Setbacks) -> None:
     """Remove the worktrees of archived tasks, where a crash came between the row and that."""
-    standing = await stage.workspaces.standing()
-    archived = await stage.db.read(tasks.archived_at_of, sorted(standing))
+    standing = sorted(await stage.workspaces.standing())
+    archived = await stage.db.read(_archived_at_of, standing)
     for task_id, moment in archived.items():
         if not _long_archived(moment) or not setbacks.may_try(task_id):
             continue
         # Asked again, for the removals before this one may have taken a while.
-        now = await stage.db.glance(tasks.archived_at_of, [task_id])
+        now = await stage.db.glance(_archived_at_of, [task_id])
         if not _long_archived(now.get(task_id)):
             continue
         try:
@@ -76,12 +88,18 @@ async def finish_archiving(stage: Stage, setbacks: Setbacks) -> None:
 
 
 async def drop_unused_secrets(stage: Stage) -> None:
-    """Delete the variables of tasks that were never stored, or that are archived."""
+    """Delete the variables of tasks and runs that were never stored, or that are archived."""
     paths = await asyncio.to_thread(_older, stage.home.secrets, "task_*.json", _REQUEST_AGE_S)
-    stored = await stage.db.read(tasks.archived_at_of, [path.stem for path in paths])
+    paths += await asyncio.to_thread(_older, stage.home.secrets, "run_*.json", _REQUEST_AGE_S)
+    stored = await stage.db.read(_archived_at_of, [path.stem for path in paths])
     for path in paths:
         if path.stem not in stored or _long_archived(stored[path.stem]):
             path.unlink(missing_ok=True)
+
+
+def _archived_at_of(connection: Connection, ids: list[str]) -> dict[str, datetime | None]:
+    """When tasks and runs were archived, those that are stored."""
+    return tasks.archived_at_of(connection, ids) | runs.archived_at_of(connection, ids)
 
 
 def _long_archived(moment: datetime | None) -> bool:

@@ -1,4 +1,4 @@
-"""Forgetting tasks that ended longer ago than they are to be kept; branches and refs stay."""
+"""Forgetting tasks and runs that ended longer ago than they are kept; branches and refs stay."""
 
 import asyncio
 import shutil
@@ -10,7 +10,7 @@ from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.setbacks import Setbacks
 from kapelle.engine.stage import Stage
-from kapelle.store import events, tasks
+from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection
 
 _AT_A_TIME = 100
@@ -31,6 +31,28 @@ async def forget_old_tasks(stage: Stage, setbacks: Setbacks) -> None:
             setbacks.note(task_id, error)
         else:
             setbacks.overcome(task_id)
+
+
+async def forget_old_runs(stage: Stage, setbacks: Setbacks) -> None:
+    """The same for runs, whose tasks are forgotten for themselves."""
+    days = stage.settings().tasks.retention_days
+    if not days:
+        return
+    limit = datetime.now(UTC) - timedelta(days=days)
+    for run_id in await stage.db.read(runs.ended_before, limit, _AT_A_TIME + len(setbacks)):
+        if not setbacks.may_try(run_id):
+            continue
+        try:
+            run = await stage.db.read(runs.get, run_id)
+            if run.workspace.kind is WorkspaceKind.WORKTREE and run.workspace.owner is None:
+                await stage.workspaces.discard(run_id)
+            await asyncio.to_thread(shutil.rmtree, stage.home.runs / run_id, True)
+            (stage.home.secrets / f"{run_id}.json").unlink(missing_ok=True)
+            await stage.db.write(runs.delete, run_id)
+        except (KapelleError, OSError) as error:
+            setbacks.note(run_id, error)
+        else:
+            setbacks.overcome(run_id)
 
 
 async def forget(stage: Stage, task_id: str, limit: datetime) -> None:

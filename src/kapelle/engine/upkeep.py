@@ -47,6 +47,7 @@ class Upkeep:
         await _guarded("the backup", self._back_up)
         await _guarded("shortening the log", self._shorten_log)
         await _guarded("stopping attempts", lambda: orphans.stop_unknown_attempts(stage))
+        await _guarded("stopping checks", lambda: orphans.stop_unknown_steps(stage))
         await _guarded(
             "looking for unknown worktrees",
             lambda: orphans.put_away_unknown_worktrees(stage, setbacks),
@@ -54,6 +55,7 @@ class Upkeep:
         await _guarded("finishing archives", lambda: orphans.finish_archiving(stage, setbacks))
         await _guarded("dropping secrets", lambda: orphans.drop_unused_secrets(stage))
         await _guarded("forgetting tasks", lambda: retention.forget_old_tasks(stage, setbacks))
+        await _guarded("forgetting runs", lambda: retention.forget_old_runs(stage, setbacks))
         await _guarded("shortening the engine's history", self._shorten_history)
         await _guarded("tidying", self._tidy)
 

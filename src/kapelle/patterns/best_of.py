@@ -65,6 +65,7 @@ async def best_of(ctx: Context, spec: BestOfSpec) -> BestOfResult:
     for candidate in candidates:
         if candidate is not winner and candidate.task.changed:
             candidate.against_winner = await ctx.compare(winner.task, candidate.task)
+            await ctx.put_away(candidate.task)
     merged = await ctx.merge(winner.task)
     await ctx.progress(winner=winner.number, agent=winner.agent, score=winner.score)
     result = BestOfResult(

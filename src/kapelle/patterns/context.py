@@ -16,6 +16,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 Place = Literal["run", "own"]
 
+_SHOWN = 8_000
+
 
 class Context(ABC):
     """The world of one run. Each call is a step: made once, and after a crash remembered.
@@ -50,11 +52,13 @@ class Context(ABC):
         timeout_s: float | None = None,
         max_attempts: int = 1,
         context: dict[str, str] | None = None,
+        disposable: bool = False,
     ) -> TaskResult:
         """Have an agent do something and wait for the end.
 
         workspace "run" is the run's own worktree, in which one task works after another; "own"
-        is a worktree for this task alone, made from where the run's branch is now.
+        is a worktree for this task alone, made from where the run's branch is now; a disposable
+        one is removed at the end, and what was changed there goes to the archive.
         """
 
     @abstractmethod
@@ -109,6 +113,10 @@ class Context(ABC):
         """Merge the branch of a task that had a worktree of its own into the run's."""
 
     @abstractmethod
+    async def put_away(self, task: TaskResult) -> None:
+        """Remove the worktree of a task that is not needed any more; its work is archived."""
+
+    @abstractmethod
     async def take_in(self, task: TaskResult) -> list[str]:
         """Merge the run's branch into a task's: the files that conflict, with their markers."""
 
@@ -139,24 +147,24 @@ class Context(ABC):
     ) -> M:
         """An agent's answer as an object of this shape; one that cannot be read is asked again."""
         asked = f"{prompt}\n\n{instructions(shape)}"
-        answer = await self.task(asked, title=title, agent=agent, model=model, workspace="own")
-        if not answer.ok:
-            raise Failed(f"{title}: {answer.reason or answer.status}")
-        try:
-            return read_answer(answer.text, shape)
-        except Unreadable as problem:
-            again = (
-                f"{asked}\n\n## Your answer before this one could not be used\n{problem}\n\n"
-                f"It was:\n~~~\n{answer.text[-8000:]}\n~~~\nAnswer again."
+        problem = ""
+        for name in (title, f"{title} (again)"):
+            answer = await self.task(
+                asked + problem,
+                title=name,
+                agent=agent,
+                model=model,
+                workspace="own",
+                disposable=True,
             )
-        repaired = await self.task(
-            again, title=f"{title} (again)", agent=agent, model=model, workspace="own"
-        )
-        if not repaired.ok:
-            raise Failed(f"{title}: {repaired.reason or repaired.status}")
-        try:
-            return read_answer(repaired.text, shape)
-        except Unreadable as problem:
-            raise Failed(
-                f"{title}: the answer of {repaired.agent} is unusable: {problem}"
-            ) from None
+            if not answer.ok:
+                raise Failed(f"{title}: {answer.reason or answer.status}")
+            try:
+                return read_answer(answer.text, shape)
+            except Unreadable as error:
+                problem = (
+                    f"\n\n## Your answer before this one could not be used\n{error}\n\n"
+                    f"It was:\n~~~\n{answer.text[-_SHOWN:]}\n~~~\nAnswer again."
+                )
+                why = f"{title}: the answer of {answer.agent} is unusable: {error}"
+        raise Failed(why)

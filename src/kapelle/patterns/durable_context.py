@@ -1,5 +1,6 @@
 """The Context of a run in the daemon: steps are journalled, tasks and worktrees are real ones."""
 
+import logging
 import time
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,7 @@ from kapelle.patterns.waiting import Waiting
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
 
+_log = logging.getLogger("kapelle.runs")
 _CHANGES = 4_000
 _PATCH = 30_000
 
@@ -71,6 +73,7 @@ class DurableContext(Context):
         timeout_s: float | None = None,
         max_attempts: int = 1,
         context: dict[str, str] | None = None,
+        disposable: bool = False,
     ) -> TaskResult:
         own = workspace == "own"
         spec = self.spec
@@ -113,14 +116,27 @@ class DurableContext(Context):
                 ),
             )
 
-        result = await self._journal.step("task", title or prompt[:80], self._see_task, begin=begin)
+        async def perform(position: str, _data: dict[str, Any]) -> Any:
+            return await self._see_task(position, disposable=disposable and own)
+
+        result = await self._journal.step("task", title or prompt[:80], perform, begin=begin)
         return TaskResult.model_validate(result)
 
-    async def _see_task(self, position: str, _data: dict[str, Any]) -> Any:
+    async def _see_task(self, position: str, *, disposable: bool) -> Any:
         task_id = await self._stage.db.read(steps.subject, self.run_id, position)
         await self.waiting.for_task(task_id, may_ask=not self._never_blocks)
         task = await self._stage.db.read(tasks.get, task_id)
+        if disposable:
+            await self._put_away(task_id)
         return TaskResult.of(task).model_dump(mode="json")
+
+    async def _put_away(self, task_id: str) -> None:
+        """Remove a worktree that has served its purpose; its content is archived first."""
+        if self._is_git:
+            try:
+                await self._stage.workspaces.remove(task_id)
+            except KapelleError as error:
+                _log.warning("the worktree of %s stays: %s", task_id, error.message)
 
     @property
     def _never_blocks(self) -> bool:
@@ -271,7 +287,14 @@ class DurableContext(Context):
             raise Conflict(error.message, hint=error.hint) from error
         await self._remember(merged.commit)
         await self._stage.db.write(tasks.update, task.id, merged_at=datetime.now(UTC))
+        await self._put_away(task.id)
         return Merged(commit=merged.commit)
+
+    async def put_away(self, task: TaskResult) -> None:
+        async def perform(_position: str, _data: dict[str, Any]) -> None:
+            await self._put_away(task.id)
+
+        await self._journal.step("put_away", task.id, perform)
 
     async def take_in(self, task: TaskResult) -> list[str]:
         async def perform(_position: str, _data: dict[str, Any]) -> list[str]:

@@ -112,7 +112,12 @@ async def _by_schema(
 
     asked = f"{prompt}\n\n{instructions(schema)}"
     reply = await ctx.task(
-        asked, title="Judge", agent=spec.judge, model=spec.judge_model, workspace="own"
+        asked,
+        title="Judge",
+        agent=spec.judge,
+        model=spec.judge_model,
+        workspace="own",
+        disposable=True,
     )
     if not reply.ok:
         raise Failed(f"Judge: {reply.reason}")

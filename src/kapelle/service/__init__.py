@@ -8,6 +8,7 @@ from kapelle.service.history import History
 from kapelle.service.instance import Instance
 from kapelle.service.logins import Logins
 from kapelle.service.output import Output
+from kapelle.service.run_changes import RunChanges
 from kapelle.service.runs import Runs
 from kapelle.service.tasks import Tasks
 from kapelle.service.transcript import Transcripts
@@ -28,3 +29,4 @@ class Service:
     agents: Agents
     usage: Usages
     runs: Runs
+    run_changes: RunChanges

@@ -24,7 +24,9 @@ class DiffView(BaseModel):
 
 
 class MergeView(BaseModel):
-    task_id: str
+    """id is the task or run that was merged."""
+
+    id: str
     base: str
     commit: str
     already: bool
@@ -35,15 +37,24 @@ class Changes:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
 
-    async def diff(self, text: str) -> DiffView:
-        """What a task changed since it began, uncommitted work included."""
-        diff = await self._diff(text)
-        patch = await asyncio.to_thread(diff.patch.decode, "utf-8", "replace")
-        return DiffView(patch=patch, stat=diff.stat, files=diff.files, truncated=diff.truncated)
+    async def diff(self, text: str, against: str | None = None) -> DiffView:
+        """What a task changed since it began, uncommitted work included; or how its work differs
+        from another task's."""
+        diff = await (self._diff(text) if against is None else self._between(against, text))
+        return await shown(diff)
 
     async def patch(self, text: str) -> bytes:
         """The same as bytes, which `git apply` takes whatever the encoding of the files."""
         return (await self._diff(text)).patch
+
+    async def _between(self, one: str, other: str) -> Diff:
+        tasks_ = [await self._stage.db.read(tasks.get, text) for text in (one, other)]
+        commits = [task.workspace.commit for task in tasks_]
+        for task, commit in zip(tasks_, commits, strict=True):
+            if commit is None:
+                raise Conflict(f"{task.id} left no commit that could be compared.")
+        owner = tasks_[0].workspace.owner or tasks_[0].id
+        return await self._stage.workspaces.compare(owner, str(commits[0]), str(commits[1]))
 
     async def _diff(self, text: str) -> Diff:
         task = await self._stage.db.read(tasks.get, text)
@@ -74,12 +85,18 @@ class Changes:
             await self._stage.db.write(_record_merge, task.id, merged.base, merged.commit)
         updated = merged.checkout_updated
         return MergeView(
-            task_id=task.id,
+            id=task.id,
             base=merged.base,
             commit=merged.commit,
             already=merged.already,
             checkout_updated=str(updated) if updated else None,
         )
+
+
+async def shown(diff: Diff) -> DiffView:
+    """A diff as text."""
+    patch = await asyncio.to_thread(diff.patch.decode, "utf-8", "replace")
+    return DiffView(patch=patch, stat=diff.stat, files=diff.files, truncated=diff.truncated)
 
 
 def _require_mergeable(task: Task, force: bool) -> None:

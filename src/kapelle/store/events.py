@@ -10,6 +10,9 @@ from kapelle.store.tables import events, tasks
 Value = str | int | float | bool | None
 
 _INSERT = events.insert()
+# An event of a run's task is one of the run as well.
+_RUN: sa.ColumnElement[str] = sa.func.coalesce(events.c.run_id, tasks.c.run_id)
+_WITH_RUN = sa.select(events, _RUN.label("of_run")).outerjoin(tasks, tasks.c.id == events.c.task_id)
 
 
 def append(
@@ -35,22 +38,35 @@ def after(
     limit: int = 500,
 ) -> list[Event]:
     """The events with a number above seq, oldest first; those of a run include its tasks'."""
-    query = sa.select(events).where(events.c.seq > seq).order_by(events.c.seq).limit(limit)
+    query = _WITH_RUN.where(events.c.seq > seq).order_by(events.c.seq).limit(limit)
     if task_id is not None:
         query = query.where(events.c.task_id == task_id)
     if run_id is not None:
-        own = sa.select(tasks.c.id).where(tasks.c.run_id == run_id)
-        query = query.where(sa.or_(events.c.run_id == run_id, events.c.task_id.in_(own)))
-    return [Event.model_validate(dict(row._mapping)) for row in connection.execute(query)]
+        query = query.where(run_id == _RUN)
+    return [_event(row) for row in connection.execute(query).mappings()]
+
+
+def of_runs(
+    connection: sa.Connection, seq: int, limit: int = 500
+) -> tuple[list[tuple[str, Event]], int]:
+    """The events of runs and of their tasks above seq, each with its run, and how far that is."""
+    query = _WITH_RUN.where(events.c.seq > seq, _RUN.is_not(None)).order_by(events.c.seq)
+    rows = connection.execute(query.limit(limit)).mappings()
+    found = [(row["of_run"], _event(row)) for row in rows]
+    reached = found[-1][1].seq if len(found) == limit else last_seq(connection)
+    return found, max(reached, seq)
+
+
+def _event(row: sa.RowMapping) -> Event:
+    return Event.model_validate({**row, "run_id": row["of_run"]})
 
 
 def subjects_after(
     connection: sa.Connection, seq: int, limit: int = 5000
 ) -> list[tuple[int, str | None, str | None]]:
     """Number, task and run of the events above seq; an event of a run's task counts as its own."""
-    run_id = sa.func.coalesce(events.c.run_id, tasks.c.run_id)
     query = (
-        sa.select(events.c.seq, events.c.task_id, run_id)
+        sa.select(events.c.seq, events.c.task_id, _RUN)
         .outerjoin(tasks, tasks.c.id == events.c.task_id)
         .where(events.c.seq > seq)
         .order_by(events.c.seq)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.ids import as_prefix, is_id
 from kapelle.domain.run import Run, Spent
-from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus
 from kapelle.domain.task import Workspace
 from kapelle.store import steps
 from kapelle.store.tables import attempts, runs, tasks
@@ -143,10 +143,20 @@ def open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
     return list(connection.execute(query).mappings())
 
 
-def has_running_task(connection: sa.Connection, run_ids: Sequence[str]) -> bool:
-    query = sa.select(sa.literal(1)).where(tasks.c.run_id.in_(run_ids))
-    query = query.where(tasks.c.status == TaskStatus.RUNNING).limit(1)
-    return connection.execute(query).scalar() is not None
+def ended_tasks(connection: sa.Connection, run_id: str) -> list[str]:
+    query = sa.select(tasks.c.id).where(tasks.c.run_id == run_id, tasks.c.status.in_(FINAL))
+    return list(connection.execute(query.order_by(tasks.c.id)).scalars())
+
+
+def archived_at_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, datetime | None]:
+    """Those of the runs that are stored, with when they were archived."""
+    found: dict[str, datetime | None] = {}
+    # In portions, because a database takes so many parameters and no more.
+    for start in range(0, len(ids), 500):
+        query = sa.select(runs.c.id, runs.c.archived_at)
+        query = query.where(runs.c.id.in_(ids[start : start + 500]))
+        found |= {run_id: moment for run_id, moment in connection.execute(query)}
+    return found
 
 
 def ids_of_worktrees(connection: sa.Connection) -> set[str]:

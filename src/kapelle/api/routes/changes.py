@@ -1,6 +1,8 @@
 """What a task changed, and merging it."""
 
-from fastapi import APIRouter, Depends, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict
 
 from kapelle.api.access import UseCases, own_task_only, owner_only
@@ -17,9 +19,14 @@ class MergeBody(BaseModel):
 
 
 @router.get("/diff", dependencies=[Depends(own_task_only)])
-async def diff(task_id: str, service: UseCases) -> DiffView:
-    """Everything that changed in the task's worktree since it began."""
-    return await service.changes.diff(task_id)
+async def diff(
+    task_id: str,
+    service: UseCases,
+    against: Annotated[str | None, Query(max_length=100)] = None,
+) -> DiffView:
+    """Everything that changed in the task's worktree since it began; or, against another task of
+    the same repository, how their work differs."""
+    return await service.changes.diff(task_id, against)
 
 
 @router.get(

@@ -2,13 +2,15 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from kapelle.api.access import UseCases, owner_only
+from kapelle.api.routes.changes import MergeBody
 from kapelle.domain.run import Run, Step
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Text
 from kapelle.domain.states import RunStatus
+from kapelle.service.changes import DiffView, MergeView
 
 router = APIRouter(prefix="/runs", tags=["runs"], dependencies=[Depends(owner_only)])
 
@@ -112,6 +114,35 @@ async def cancel(run_id: str, service: UseCases, body: CancelBody | None = None)
     """End a run with all that it started, or leave its tasks to go on."""
     body = body or CancelBody()
     return await service.runs.cancel(run_id, body.reason, with_tasks=body.with_tasks)
+
+
+@router.get("/{run_id}/diff")
+async def diff(run_id: str, service: UseCases) -> DiffView:
+    """Everything that the run has brought together in its worktree since it began."""
+    return await service.run_changes.diff(run_id)
+
+
+@router.get(
+    "/{run_id}/patch",
+    response_class=Response,
+    responses={200: {"content": {"text/x-diff": {}}, "description": "A patch for git apply"}},
+)
+async def patch(run_id: str, service: UseCases) -> Response:
+    """The diff alone, byte for byte."""
+    return Response(await service.run_changes.patch(run_id), media_type="text/x-diff")
+
+
+@router.post("/{run_id}/merge")
+async def merge(run_id: str, service: UseCases, body: MergeBody | None = None) -> MergeView:
+    """Merge a completed run's branch into its base, or another branch."""
+    wish = body or MergeBody()
+    return await service.run_changes.merge(run_id, wish.into, wish.force)
+
+
+@router.post("/{run_id}/archive")
+async def archive(run_id: str, service: UseCases) -> Run:
+    """Put an ended run away with its tasks; worktrees are removed, the work is kept."""
+    return await service.run_changes.archive(run_id)
 
 
 @router.post("/{run_id}/answer")

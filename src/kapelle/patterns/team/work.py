@@ -85,8 +85,10 @@ class Workers:
                 if merged.ok:
                     return outcome.model_copy(update={"status": "merged", "reason": None})
                 conflicts = await self._ctx.take_in(task)
-                task = await self._resolve(subgoal, task, conflicts)
-                outcome.tasks.append(task.id)
+                resolved = await self._resolve(subgoal, task, conflicts)
+                outcome.tasks.append(resolved.id)
+                await self._ctx.put_away(task)
+                task = resolved
                 if not task.ok:
                     break
         reason = f"its conflict with others' work was not resolved: {task.reason}"
