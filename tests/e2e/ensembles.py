@@ -32,9 +32,11 @@ def rule(match: str, *steps: dict[str, Any]) -> str:
     return f"[[rule]]\nmatch = {json.dumps(match)}\ndo = [{', '.join(map(_inline, steps))}]\n"
 
 
-def _inline(step: dict[str, Any]) -> str:
-    # A JSON string or number is one of TOML as well.
-    return "{ " + ", ".join(f"{key} = {json.dumps(value)}" for key, value in step.items()) + " }"
+def _inline(value: Any) -> str:
+    """A value in TOML, of which a JSON string, number or truth is one as well."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_inline(item)}" for key, item in value.items()) + " }"
+    return json.dumps(value)
 
 
 def answer(value: Any) -> dict[str, Any]:
@@ -45,7 +47,7 @@ def answer(value: Any) -> dict[str, Any]:
 def play(*steps: dict[str, Any]) -> str:
     """A prompt that brings its own part."""
     body = "\n".join(
-        "[[do]]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in step.items())
+        "[[do]]\n" + "\n".join(f"{key} = {_inline(value)}" for key, value in step.items())
         for step in steps
     )
     return f"Play.\n```rehearsal\n{body}\n```\n"

@@ -1,0 +1,253 @@
+"""Teams: parallel parts in worktrees of their own become one verified branch, or it is said why."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.ensembles import (
+    DIAMOND,
+    YES,
+    answer,
+    diamond_team,
+    files_on_branch,
+    on_branch,
+    perform,
+    rest,
+    rule,
+    subjects,
+    with_playbook,
+)
+from tests.e2e.instance import Instance
+
+GOAL = {"goal": "Build all parts", "success_criteria": ["all parts are there"]}
+
+
+def one(task: str = "WORK") -> dict[str, Any]:
+    return {"subgoals": [{"id": "only", "title": "the part", "task": task}]}
+
+
+def test_a_diamond_of_parts_becomes_one_branch(kapelle: Instance, repository: Path) -> None:
+    with_playbook(kapelle, diamond_team())
+    run = perform(kapelle, "team", repository, **GOAL, verify=["test $(wc -l < all.txt) = 3"])
+    assert run["status"] == "completed", run["reason"]
+    iteration = run["result"]["iterations"][0]
+    assert [outcome["status"] for outcome in iteration["outcomes"]] == ["merged"] * 4
+    assert on_branch(repository, run, "all.txt") == "a\nb\nc\n"
+    # Four worktrees, four branches, each merged for itself.
+    assert len([line for line in subjects(repository, run) if line.startswith("Merge")]) == 4
+    assert iteration["review"]["goal_complete"]
+    listed = subprocess.run(
+        ["git", "worktree", "list"], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert "task_" not in listed.stdout
+    checkout = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=repository, capture_output=True, text=True, check=True
+    )
+    assert checkout.stdout == ""
+
+
+def test_a_conflict_is_given_back_to_a_worker(kapelle: Instance, repository: Path) -> None:
+    plan = {
+        "subgoals": [
+            {"id": "one", "title": "one", "task": "WORK-1"},
+            {"id": "two", "title": "two", "task": "WORK-2"},
+        ]
+    }
+    with_playbook(
+        kapelle,
+        rule("Resolve every conflict", {"run": "sed -i -E '/^(<<<<<<<|=======|>>>>>>>)/d' same"})
+        + rule("You plan", answer(plan))
+        + rule("You review", answer(YES))
+        + rule("^WORK-1", {"write": "same", "content": "one\n"})
+        + rule("^WORK-2", {"write": "same", "content": "two\n"}),
+    )
+    run = perform(kapelle, "team", repository, **GOAL)
+    assert run["status"] == "completed", run["reason"]
+    outcomes = run["result"]["iterations"][0]["outcomes"]
+    assert sorted(len(outcome["tasks"]) for outcome in outcomes) == [1, 2]
+    content = on_branch(repository, run, "same")
+    assert content is not None
+    assert sorted(content.splitlines()) == ["one", "two"]
+
+
+def test_a_conflict_that_is_not_resolved_is_told(kapelle: Instance, repository: Path) -> None:
+    plan = {
+        "subgoals": [
+            {"id": "one", "title": "one", "task": "WORK-1"},
+            {"id": "two", "title": "two", "task": "WORK-2"},
+        ]
+    }
+    with_playbook(
+        kapelle,
+        rule("Resolve every conflict", {"result": "I did it!"})
+        + rule("You plan", answer(plan))
+        + rule("You review", answer({**YES, "goal_complete": False}))
+        + rule("^WORK-1", {"write": "same", "content": "one\n"})
+        + rule("^WORK-2", {"write": "same", "content": "two\n"}),
+    )
+    run = perform(kapelle, "team", repository, **GOAL, max_iterations=1)
+    assert run["status"] == "failed"
+    statuses = [item["status"] for item in run["result"]["iterations"][0]["outcomes"]]
+    assert sorted(statuses) == ["conflict", "merged"]
+    assert on_branch(repository, run, "same") in {"one\n", "two\n"}
+
+
+def test_a_lying_worker_is_caught(kapelle: Instance, repository: Path) -> None:
+    with_playbook(
+        kapelle,
+        rule("You plan", answer(one()))
+        + rule("You review", answer({**YES, "goal_complete": False}))
+        + rule("^WORK", {"result": "Done, all of it!"}),
+    )
+    run = perform(kapelle, "team", repository, **GOAL, max_iterations=1)
+    assert run["status"] == "failed"
+    outcome = run["result"]["iterations"][0]["outcomes"][0]
+    assert outcome["status"] == "failed"
+    assert "diff_not_empty" in outcome["reason"]
+    # It was given a second chance, and told why.
+    assert len(outcome["tasks"]) == 2
+    second = kapelle.task(outcome["tasks"][1])
+    assert "was not accepted" in second["prompt"]
+    assert subjects(repository, run) == []
+
+
+def test_the_reviewers_no_brings_another_iteration(kapelle: Instance, repository: Path) -> None:
+    no = {**YES, "quality": False, "goal_complete": False, "feedback": "WORK-MORE is missing"}
+    with_playbook(
+        kapelle,
+        rule("You plan[\\s\\S]*WORK-MORE", answer(one("WORK-MORE")))
+        + rule("You plan", answer(one("WORK-FIRST")))
+        + rule("You review[\\s\\S]*more\\.txt", answer(YES))
+        + rule("You review", answer(no))
+        + rule("^WORK-FIRST", {"write": "first.txt", "content": "1\n"})
+        + rule("^WORK-MORE", {"write": "more.txt", "content": "2\n"}),
+    )
+    run = perform(kapelle, "team", repository, **GOAL)
+    assert run["status"] == "completed", run["reason"]
+    assert len(run["result"]["iterations"]) == 2
+    assert {"first.txt", "more.txt"} <= files_on_branch(repository, run)
+
+
+def test_failing_verification_is_a_hard_gate(kapelle: Instance, repository: Path) -> None:
+    """No reviewer is asked, and the next plan sees the end of the output."""
+    with_playbook(
+        kapelle,
+        rule("You plan[\\s\\S]*NEEDLE", answer(one("WORK-MEND")))
+        + rule("You plan", answer(one("WORK-BREAK")))
+        + rule("You review", answer(YES))
+        + rule("^WORK-BREAK", {"write": "v.txt", "content": "bad\n"})
+        + rule("^WORK-MEND", {"write": "v.txt", "content": "good\n"}),
+    )
+    check = "grep -q good v.txt || { seq 1 50000; echo NEEDLE; exit 1; }"
+    run = perform(kapelle, "team", repository, **GOAL, verify=[check])
+    assert run["status"] == "completed", run["reason"]
+    first, second = run["result"]["iterations"]
+    assert first["review"] is None
+    assert not first["checks"][0]["passed"]
+    assert second["review"] is not None
+
+
+def test_a_failed_worker_is_a_result(kapelle: Instance, repository: Path) -> None:
+    with_playbook(
+        kapelle,
+        rule("^WORK-B", {"crash": "KILL"}) + diamond_team({**YES, "goal_complete": False}),
+    )
+    run = perform(kapelle, "team", repository, **GOAL, max_iterations=1, max_task_retries=0)
+    assert run["status"] == "failed"
+    statuses = {o["id"]: o["status"] for o in run["result"]["iterations"][0]["outcomes"]}
+    assert statuses == {"a": "merged", "b": "failed", "c": "merged", "d": "blocked"}
+
+
+def test_an_unreadable_plan_is_asked_for_again(kapelle: Instance, repository: Path) -> None:
+    with_playbook(
+        kapelle,
+        rule("You plan[\\s\\S]*could not be used", answer(one()))
+        + rule("You plan", {"result": "First I would look around, then I would begin."})
+        + rule("You review", answer(YES))
+        + rule("^WORK", {"write": "w.txt", "content": "1\n"}),
+    )
+    run = perform(kapelle, "team", repository, **GOAL)
+    assert run["status"] == "completed", run["reason"]
+
+
+def test_a_plan_in_a_circle_is_refused(kapelle: Instance, repository: Path) -> None:
+    plan = {
+        "subgoals": [
+            {"id": "x", "title": "x", "task": "X", "depends_on": ["y"]},
+            {"id": "y", "title": "y", "task": "Y", "depends_on": ["x"]},
+        ]
+    }
+    with_playbook(kapelle, rule("You plan", answer(plan)))
+    run = perform(kapelle, "team", repository, **GOAL, max_iterations=1)
+    assert run["status"] == "failed"
+    assert "in a circle: x, y" in run["reason"]
+
+
+def test_intake_proposes_criteria(kapelle: Instance, repository: Path) -> None:
+    intake = {"success_criteria": ["CRITERION"], "questions": ["Ignored, nobody is asked?"]}
+    with_playbook(
+        kapelle,
+        rule("You prepare", answer(intake))
+        + rule("You plan[\\s\\S]*CRITERION", answer(one()))
+        + rule("You review[\\s\\S]*CRITERION", answer(YES))
+        + rule("^WORK", {"write": "w.txt", "content": "1\n"}),
+    )
+    run = perform(kapelle, "team", repository, goal="Build it")
+    assert run["status"] == "completed", run["reason"]
+    assert run["result"]["success_criteria"] == ["CRITERION"]
+
+
+def test_questions_suspend_it_and_answers_reach_the_planner(
+    kapelle: Instance, repository: Path
+) -> None:
+    questions = [f"Question {number}?" for number in range(6)]
+    intake = {"success_criteria": ["done"], "questions": questions}
+    with_playbook(
+        kapelle,
+        rule("You prepare", answer(intake))
+        + rule("You plan[\\s\\S]*Question 0\\? blue", answer(one()))
+        + rule("You review", answer(YES))
+        + rule("^WORK", {"write": "w.txt", "content": "1\n"}),
+    )
+    run = perform(kapelle, "team", repository, goal="Build it", ask=True)
+    assert run["status"] == "waiting"
+    assert [question["text"] for question in run["questions"]] == questions[:4]
+    for question in run["questions"]:
+        kapelle.post(f"/runs/{run['id']}/answer", {"answer": "blue", "token": question["token"]})
+    run = rest(kapelle, run["id"])
+    assert run["status"] == "completed", run["reason"]
+
+
+def test_every_role_may_have_its_own_agent(kapelle: Instance, repository: Path) -> None:
+    root = kapelle.home.root
+    books = {
+        "thinker": rule("You plan", answer(one())),
+        "doer": rule("^WORK", {"write": "w.txt", "content": "1\n"}),
+        "critic": rule("You review", answer(YES)),
+    }
+    lines = []
+    for name, text in books.items():
+        path = root / f"{name}.toml"
+        path.write_text(text, encoding="utf-8")
+        lines.append(f'[agents.{name}]\ntype = "rehearsal"\nplaybook = {json.dumps(str(path))}\n')
+    kapelle.home.config.write_text("\n".join(lines), encoding="utf-8")
+    roles = {"planner": "thinker", "worker": "doer", "reviewer": "critic"}
+    run = perform(kapelle, "team", repository, **GOAL, **roles)
+    assert run["status"] == "completed", run["reason"]
+    steps = kapelle.get(f"/runs/{run['id']}/steps")
+    used = [kapelle.task(step["subject"])["agent"] for step in steps if step["kind"] == "task"]
+    assert used == ["thinker", "doer", "critic"]
+
+
+def test_in_place_one_works_at_a_time(kapelle: Instance, tmp_path: Path) -> None:
+    place = tmp_path / "plain"
+    place.mkdir()
+    with_playbook(
+        kapelle,
+        rule("You plan", answer({"subgoals": DIAMOND["subgoals"][:3]}))
+        + rule("You review", answer(YES))
+        + rule("^WORK", {"run": "test ! -e busy && touch busy && sleep 0.3 && rm busy"}),
+    )
+    run = perform(kapelle, "team", place, **GOAL)
+    assert run["status"] == "completed", run["reason"]
