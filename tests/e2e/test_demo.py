@@ -51,13 +51,17 @@ def test_the_demo_conducts_an_ensemble_to_a_verified_merged_result(tmp_path: Pat
     assert done.returncode == 0, done.stdout + done.stderr
     told = done.stdout
     assert "rehearsals" in told.splitlines()[1]
-    assert "17 of 21 tests fail → all 21 tests pass" in told
+    assert "17 of 21 tests fail → all 25 tests pass" in told
     assert re.search(r"rhythm +completed +2 +success +2 of 2 checks +[0-9a-f]{10}", told)
     assert re.search(r"score +failed +1 +success +1 of 2 checks +no", told)
     assert re.search(r"melody +completed +1 +success +2 of 2 checks +[0-9a-f]{10}", told)
     assert re.search(r"melody +blocked +waits for intervals and scales", told)
     assert re.search(r"kill -9 \d+: the daemon is gone, while .*intervals and scales", told)
     assert "only verified work is merged" in told
+    assert "iteration 1: the reviewer says no to goal complete" in told
+    assert "completed: the goal is reached after iteration 2" in told
+    assert "loop: 903 → 776 → none → 655 → 843 bytes" in told
+    assert re.search(r"kill -9 \d+: the next daemon \(\d+\) goes on with the run", told)
     assert nothing_runs(place)
     assert not place.exists()
     assert not yours.exists()

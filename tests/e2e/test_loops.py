@@ -20,7 +20,9 @@ from tests.e2e.repositories import git
 GROW = play({"run": "echo x >> n.txt"})
 COUNT = "wc -l < n.txt"
 # The n-th time it is played, the n-th number is what it leaves.
-SERIES = "n=$(cat turn 2>/dev/null || echo 0); echo $((n+1)) > turn; set -- {}; shift $n; echo $1 > v"
+SERIES = (
+    "n=$(cat turn 2>/dev/null || echo 0); echo $((n+1)) > turn; set -- {}; shift $n; echo $1 > v"
+)
 
 
 def test_a_condition_that_holds_ends_it(kapelle: Instance, repository: Path) -> None:
@@ -212,7 +214,9 @@ def test_a_checkpoint_carries_the_context(kapelle: Instance, repository: Path) -
     prompt = play({"run": "echo x >> n.txt"}, {"result": "REMEMBERED"})
     until = ["test $(wc -l < n.txt) -ge 2"]
     for checkpoint in (False, True):
-        run = perform(kapelle, "loop", repository, prompt=prompt, until=until, checkpoint=checkpoint)
+        run = perform(
+            kapelle, "loop", repository, prompt=prompt, until=until, checkpoint=checkpoint
+        )
         second = kapelle.task(run["result"]["iterations"][1]["tasks"][0])
         attempt = kapelle.home.attempts / second["attempts"][0]["id"]
         told = (attempt / "prompt").read_text(encoding="utf-8").partition("```\n")[2]

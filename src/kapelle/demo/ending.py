@@ -46,9 +46,20 @@ def _sentences(report: Report) -> Iterator[str]:
         if task["status"] == "failed" and task["attempts"][-1]["claimed"] == "success":
             said = one_line(task["result"] or "success", 60)
             yield f'{part.key}: the agent said "{said}" The check knew better.'
+    if report.team.merged:
+        number = len(report.team.run["result"]["iterations"])
+        yield f"team: the reviewer said no once, so it took {number} iterations."
+    if report.loop.merged:
+        scores = [f"{score:g}" if score is not None else "none" for score in _scores(report)]
+        yield f"loop: {' → '.join(scores)} bytes; main has the best, and the tests still pass."
     if report.kill:
         names = listing(report.kill.attempts)
         yield f"kill -9 of the daemon: {names} went on, and the next daemon found them again."
+
+
+def _scores(report: Report) -> list[float | None]:
+    scores: list[float | None] = report.loop.run["result"]["scores"]
+    return scores
 
 
 def verdict(report: Report) -> Iterator[str]:
@@ -71,6 +82,7 @@ def directions(report: Report, place: Place, kapelle: str) -> Iterator[str]:
         (f"{kapelle} status {ids['score']}", "what was claimed, what was verified"),
         (f"{kapelle} logs {ids['melody']}", "what an agent said and did"),
         (f"{kapelle} diff {ids['rhythm']}", "what it changed"),
+        (f"{kapelle} runs status {report.team.run.get('id')}", "how the team got there"),
         (f"git -C {repository} log --oneline --graph", ""),
         (f"{kapelle} stop", "because looking starts the daemon again"),
         (f"rm -rf {shlex.quote(str(place.root))}", "when you have seen enough"),
@@ -104,4 +116,6 @@ def as_document(report: Report, place: Place, *, kept: bool) -> dict[str, Any]:
         "merged": report.merged,
         "refused": report.refused,
         "tasks": report.tasks,
+        "team": report.team.run,
+        "loop": report.loop.run,
     }

@@ -5,6 +5,7 @@ from typing import Any
 
 from kapelle.cli.outcome import Task
 from kapelle.demo.ensemble import ENSEMBLE, Part
+from kapelle.demo.runs import Played
 from kapelle.demo.sample import Tally
 from kapelle.demo.views import Tasks
 from kapelle.demo.watching import Kill
@@ -19,6 +20,8 @@ class Report:
     merged: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     tune: str = ""
+    team: Played = field(default_factory=Played)
+    loop: Played = field(default_factory=Played)
     survivors: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -35,6 +38,7 @@ class Report:
             found += [
                 self._interrupted(key) for key in self.kill.attempts if self._interrupted(key)
             ]
+        found += self._problems_of_runs()
         if self.after is None or not self.after.passes:
             found.append(f"On the merged main, {self.after or 'the tests were not run'}.")
         found += [f"Process {name} was left over and had to be killed." for name in self.survivors]
@@ -52,6 +56,20 @@ class Report:
         if (part.key in self.merged) != (part.ends == "completed"):
             return [f"{part.key} was {'' if part.key in self.merged else 'not '}merged."]
         return []
+
+    def _problems_of_runs(self) -> list[str]:
+        found = []
+        for name, played in (("team", self.team), ("loop", self.loop)):
+            if played.run.get("status") != "completed" or played.merged is None:
+                status, reason = played.run.get("status"), played.run.get("reason")
+                found.append(f"The {name} is {status} ({reason}), and should be merged.")
+        if not found and len(self.team.run["result"]["iterations"]) != 2:
+            found.append("The team should have needed two iterations.")
+        if not found and self.loop.run["result"]["best"]["number"] != 3:
+            found.append("The loop's third iteration should have been the best.")
+        if self.team.killed is None:
+            found.append("The daemon was never killed in the middle of the team's work.")
+        return found
 
     def _interrupted(self, key: str) -> str:
         """What the kill did to an attempt that ran meanwhile; nothing, if all went well."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kapelle.cli.client import Client, task_path
 from kapelle.cli.text import one_line
-from kapelle.demo import sample
+from kapelle.demo import runs, sample
 from kapelle.demo.doors import typed
 from kapelle.demo.ensemble import ENSEMBLE
 from kapelle.demo.place import Place
@@ -43,6 +43,8 @@ def perform(place: Place, view: View, playbook: Path | None) -> Report:
     report.kill = watch(client, report.tasks, view)
     _merge(report, view)
     _refuse(report, view)
+    report.team = runs.team(client, str(place.repository), view)
+    report.loop = runs.loop(client, str(place.repository), view)
     _test(place, report, view)
     report.tasks = {key: client.get(task_path(task["id"])) for key, task in report.tasks.items()}
     report.seconds = time.monotonic() - began_at
@@ -128,7 +130,7 @@ def _message(stderr: str) -> str:
 
 
 def _test(place: Place, report: Report, view: View) -> None:
-    view.say("5  The sample's own tests, on the merged main", "bold")
+    view.say("7  The sample's own tests, on the merged main", "bold")
     dirty = sample.git(place.repository, "status", "--porcelain")
     if dirty:
         raise KapelleError(f"The checkout of main is not what was merged: {dirty}")
