@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import machine
-from bench.measures import burst, events, idle, listing, memory, output, reads, start
+from bench.measures import burst, events, idle, listing, memory, output, reads, runs, start
 from bench.report import Measure, Row, Run, table
 
 MEASURES: dict[str, Measure] = {
@@ -24,6 +24,8 @@ MEASURES: dict[str, Measure] = {
     "reads": reads.measure,
     "events": events.measure,
     "output": output.measure,
+    "iterations": runs.iterations,
+    "runs": runs.queued,
 }
 _RESULTS = Path(__file__).parent / "results"
 _KILLS = "200 kill -9 of the daemon over 400 tasks: `make chaos` counts what is lost or repeated."

@@ -11,7 +11,7 @@ from kapelle import __version__
 from kapelle.domain.errors import Conflict
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.stage import Stage
-from kapelle.store import backup, tasks
+from kapelle.store import backup, runs, tasks
 
 
 class DaemonView(BaseModel):
@@ -24,6 +24,8 @@ class DaemonView(BaseModel):
     running: int
     max_attempts: int
     queued: int
+    runs_under_way: int
+    runs_queued: int
     held: str | None
     stranded: list[str]
 
@@ -59,6 +61,8 @@ class Instance:
             running=self._conductor.running,
             max_attempts=self._conductor.slots,
             queued=counts.get("queued", 0),
+            runs_under_way=sum(performer.startswith("run_") for performer in self._stage.live),
+            runs_queued=await self._stage.db.read(runs.count_queued),
             held=self._conductor.held,
             stranded=self._conductor.stranded,
         )

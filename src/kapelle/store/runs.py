@@ -105,6 +105,11 @@ def any_queued(connection: sa.Connection) -> bool:
     return connection.execute(_ANY_QUEUED).scalar() is not None
 
 
+def count_queued(connection: sa.Connection) -> int:
+    query = sa.select(sa.func.count()).where(runs.c.status == RunStatus.QUEUED)
+    return connection.execute(query).scalar() or 0
+
+
 def next_queued(connection: sa.Connection, limit: int) -> list[str]:
     """Queued runs in order; children of other runs come first, for their parents wait for them."""
     is_top = sa.case((runs.c.parent_id.is_(None), 1), else_=0)
