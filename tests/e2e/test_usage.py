@@ -122,7 +122,7 @@ def test_usage_by_filters(kapelle: Instance, used: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("query", "status", "words"),
     [
-        ("by=colour", 422, "'agent', 'model', 'project', 'task' or 'day'"),
+        ("by=colour", 422, "'agent', 'model', 'project', 'task', 'run' or 'day'"),
         ("since=yesterday", 422, "neither a date nor a time"),
         ("until=2026-13-01", 422, "neither a date nor a time"),
         ("task=task_zzz", 404, "No task's id begins with"),
@@ -156,7 +156,7 @@ def test_the_command_line_filters_and_has_json(kapelle: Instance, used: dict[str
     assert (none.stdout, none.stderr) == ("", "No attempts match.\n")
     wrong = kapelle.cli("usage", "--by", "colour")
     assert wrong.returncode == 2
-    assert "Use agent, model, project, task or day." in wrong.stderr
+    assert "Use agent, model, project, task, run or day." in wrong.stderr
 
 
 def test_status_tells_what_each_attempt_used(kapelle: Instance, used: dict[str, str]) -> None:

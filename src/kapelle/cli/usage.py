@@ -12,7 +12,7 @@ from kapelle.cli.output import document, say
 from kapelle.cli.text import one_line
 from kapelle.cli.values import choice, not_empty, since
 
-PROPERTIES = ("agent", "model", "project", "task", "day")
+PROPERTIES = ("agent", "model", "project", "task", "run", "day")
 _COUNTERS = ("attempts", "input_tokens", "cached_tokens", "output_tokens", "turns")
 _HEADER = ("ATTEMPTS", "INPUT", "CACHED", "OUTPUT", "TURNS", "COST")
 _LONGEST_KEY = 60
@@ -36,6 +36,9 @@ def usage(
         str | None,
         typer.Option(metavar="ID", help="Only this task's.", autocompletion=complete_task),
     ] = None,
+    run: Annotated[
+        str | None, typer.Option(metavar="ID", help="Only this run's and those inside it.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show what was used: tokens, turns and money.
@@ -44,7 +47,7 @@ def usage(
     zero; prices of your own go into [prices] of the configuration.
     """
     query = {"by": choice("--by", by.lower(), PROPERTIES)}
-    given = {"agent": agent, "model": model, "project": project, "task": task}
+    given = {"agent": agent, "model": model, "project": project, "task": task, "run": run}
     filters = {
         name: not_empty(text, f"--{name}") for name, text in given.items() if text is not None
     }

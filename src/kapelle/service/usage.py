@@ -8,7 +8,8 @@ from pydantic import BaseModel
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.engine.stage import Stage
-from kapelle.store import tasks, usage
+from kapelle.store import runs, tasks, usage
+from kapelle.store.database import Connection
 from kapelle.store.usage import Filters
 
 By = usage.By
@@ -60,6 +61,7 @@ class Usages:
         model: str | None = None,
         project: str | None = None,
         task: str | None = None,
+        run: str | None = None,
     ) -> UsageReport:
         """What attempts used, by one property; times are of their start."""
         filters = Filters(
@@ -69,10 +71,16 @@ class Usages:
             model=model,
             project=project,
             task_id=await self._db.read(tasks.resolve, task) if task else None,
+            run_ids=await self._db.read(_family, run) if run else None,
         )
         found = await self._db.read(usage.grouped, by, filters)
         rows = sorted((_row(by, dict(mapping)) for mapping in found), key=_order(by))
         return UsageReport(by=by, rows=rows, total=_total(rows))
+
+
+def _family(connection: Connection, text: str) -> list[str]:
+    """A run with those inside it."""
+    return runs.family(connection, runs.resolve(connection, text))
 
 
 def _row(by: By, values: dict[str, Any]) -> UsageRow:

@@ -11,8 +11,10 @@ Value = str | int | float | bool | None
 
 _INSERT = events.insert()
 # An event of a run's task is one of the run as well.
-_RUN: sa.ColumnElement[str] = sa.func.coalesce(events.c.run_id, tasks.c.run_id)
-_WITH_RUN = sa.select(events, _RUN.label("of_run")).outerjoin(tasks, tasks.c.id == events.c.task_id)
+_run_of_event: sa.ColumnElement[str] = sa.func.coalesce(events.c.run_id, tasks.c.run_id)
+_with_run = sa.select(events, _run_of_event.label("of_run")).outerjoin(
+    tasks, tasks.c.id == events.c.task_id
+)
 
 
 def append(
@@ -38,11 +40,11 @@ def after(
     limit: int = 500,
 ) -> list[Event]:
     """The events with a number above seq, oldest first; those of a run include its tasks'."""
-    query = _WITH_RUN.where(events.c.seq > seq).order_by(events.c.seq).limit(limit)
+    query = _with_run.where(events.c.seq > seq).order_by(events.c.seq).limit(limit)
     if task_id is not None:
         query = query.where(events.c.task_id == task_id)
     if run_id is not None:
-        query = query.where(run_id == _RUN)
+        query = query.where(_run_of_event == run_id)
     return [_event(row) for row in connection.execute(query).mappings()]
 
 
@@ -50,7 +52,7 @@ def of_runs(
     connection: sa.Connection, seq: int, limit: int = 500
 ) -> tuple[list[tuple[str, Event]], int]:
     """The events of runs and of their tasks above seq, each with its run, and how far that is."""
-    query = _WITH_RUN.where(events.c.seq > seq, _RUN.is_not(None)).order_by(events.c.seq)
+    query = _with_run.where(events.c.seq > seq, _run_of_event.is_not(None)).order_by(events.c.seq)
     rows = connection.execute(query.limit(limit)).mappings()
     found = [(row["of_run"], _event(row)) for row in rows]
     reached = found[-1][1].seq if len(found) == limit else last_seq(connection)
@@ -66,7 +68,7 @@ def subjects_after(
 ) -> list[tuple[int, str | None, str | None]]:
     """Number, task and run of the events above seq; an event of a run's task counts as its own."""
     query = (
-        sa.select(events.c.seq, events.c.task_id, _RUN)
+        sa.select(events.c.seq, events.c.task_id, _run_of_event)
         .outerjoin(tasks, tasks.c.id == events.c.task_id)
         .where(events.c.seq > seq)
         .order_by(events.c.seq)

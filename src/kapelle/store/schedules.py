@@ -33,9 +33,8 @@ _ATTENTION = (
     )
     .order_by(schedules.c.next_at, schedules.c.id)
 )
-_NEXT = sa.select(sa.func.min(schedules.c.next_at), sa.func.min(schedules.c.expires_at)).where(
-    schedules.c.status.in_(OPEN)
-)
+_NEXT_SLOT = sa.select(sa.func.min(schedules.c.next_at)).where(_ACTIVE)
+_NEXT_EXPIRY = sa.select(sa.func.min(schedules.c.expires_at)).where(schedules.c.status.in_(OPEN))
 
 
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
@@ -132,7 +131,8 @@ def needing_attention(connection: sa.Connection, now: datetime) -> list[str]:
 
 def next_moment(connection: sa.Connection) -> datetime | None:
     """When the next slot comes or the next schedule expires."""
-    return min((at for at in connection.execute(_NEXT).one() if at is not None), default=None)
+    moments = [connection.execute(query).scalar() for query in (_NEXT_SLOT, _NEXT_EXPIRY)]
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 def open_ones(connection: sa.Connection, ids: Sequence[str]) -> set[str]:

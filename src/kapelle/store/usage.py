@@ -1,5 +1,6 @@
 """What attempts used, added up by one of their properties."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -8,7 +9,7 @@ import sqlalchemy as sa
 
 from kapelle.store.tables import attempts, tasks
 
-By = Literal["agent", "model", "project", "task", "day"]
+By = Literal["agent", "model", "project", "task", "run", "day"]
 
 # Written out, because PostgreSQL takes two parameters for two different expressions.
 _DAY = sa.literal_column("86400000000", sa.BigInteger)
@@ -17,6 +18,7 @@ _KEYS: dict[By, sa.ColumnElement[Any]] = {
     "model": attempts.c.model,
     "project": tasks.c.project,
     "task": attempts.c.task_id,
+    "run": tasks.c.run_id,
     "day": sa.type_coerce(attempts.c.started_at, sa.BigInteger) // _DAY,
 }
 _COUNTERS = ("input_tokens", "output_tokens", "cached_tokens", "turns")
@@ -32,6 +34,7 @@ class Filters:
     model: str | None = None
     project: str | None = None
     task_id: str | None = None
+    run_ids: Sequence[str] | None = None
 
 
 def grouped(connection: sa.Connection, by: By, filters: Filters) -> list[sa.RowMapping]:
@@ -79,4 +82,6 @@ def _conditions(filters: Filters) -> list[sa.ColumnElement[bool]]:
     ):
         if wanted is not None:
             found.append(column == wanted)
+    if filters.run_ids is not None:
+        found.append(tasks.c.run_id.in_(filters.run_ids))
     return found

@@ -25,6 +25,7 @@ async def usage(
     model: Name | None = None,
     project: Name | None = None,
     task: Annotated[Text | None, Query(max_length=100)] = None,
+    run: Annotated[Text | None, Query(max_length=100)] = None,
 ) -> UsageReport:
-    """What the attempts used that started in a time, by agent, model, project, task or UTC day."""
-    return await service.usage.report(by, since, until, agent, model, project, task)
+    """What attempts used that started in a time: by agent, model, project, task, run, UTC day."""
+    return await service.usage.report(by, since, until, agent, model, project, task, run)
