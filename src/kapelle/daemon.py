@@ -23,6 +23,8 @@ from kapelle.engine.bell import Bell
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.durable import Durable
 from kapelle.engine.run_mirror import RunMirror
+from kapelle.engine.schedule_secrets import ScheduleSecrets
+from kapelle.engine.scheduler import Scheduler
 from kapelle.engine.stage import Stage
 from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, write_private
@@ -38,6 +40,8 @@ from kapelle.service.logins import Logins
 from kapelle.service.output import Output
 from kapelle.service.run_changes import RunChanges
 from kapelle.service.runs import Runs
+from kapelle.service.scheduled_work import ScheduledWork
+from kapelle.service.schedules import Schedules
 from kapelle.service.tasks import Tasks
 from kapelle.service.transcript import Transcripts
 from kapelle.service.usage import Usages
@@ -152,7 +156,10 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     bell, starter = Bell(db), Starter(stage)
     RunPerformance(stage, durable, bell, starter)
     stopping = Stopping(asyncio.Event())
-    tasks = Tasks(stage, conductor)
+    tasks, runs = Tasks(stage, conductor), Runs(stage, starter)
+    work = ScheduledWork(stage, tasks, runs, starter)
+    kept = ScheduleSecrets(home.secrets)
+    scheduler = Scheduler(db, work, kept)
     service = Service(
         tasks,
         Output(stage),
@@ -163,8 +170,9 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         Logins(),
         Agents(stage),
         usage=Usages(stage),
-        runs=Runs(stage, starter),
+        runs=runs,
         run_changes=RunChanges(stage, tasks),
+        schedules=Schedules(db, scheduler, work, kept),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
@@ -175,13 +183,16 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (conductor.run(), upkeep(stage, durable), bell.run(), RunMirror(stage).run())
-    background = [*serving, *(asyncio.create_task(duty) for duty in duties)]
+    scheduling = asyncio.create_task(scheduler.run())
+    background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]
     _write_info(home, stage.url, port)
     await db.write(events.append, "daemon.started", version=__version__, pid=os.getpid())
     _log.info("Kapelle %s serves %s for %s", __version__, stage.url, home.root)
     await _until_stopped(stopping, background)
     conductor.paused = True
+    scheduling.cancel()
     if stopping.agents:
+        await runs.pause_all("paused with the daemon")
         await tasks.stop_all("stopped with the daemon")
     for door in doors:
         door.close()

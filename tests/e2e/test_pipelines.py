@@ -13,6 +13,7 @@ from tests.e2e.ensembles import (
     with_playbook,
 )
 from tests.e2e.instance import Instance
+from tests.e2e.repositories import git, make_repository
 
 
 def test_steps_build_on_each_other(kapelle: Instance, repository: Path) -> None:
@@ -63,6 +64,21 @@ def test_steps_in_directories_of_their_own(kapelle: Instance, repository: Path) 
     where = on_branch(repository, run, "docs/where")
     assert where is not None
     assert where.strip() == f"{run['workspace']['path']}/docs"
+
+
+def test_a_step_in_another_repository(kapelle: Instance, repository: Path, tmp_path: Path) -> None:
+    other = make_repository(tmp_path / "other")
+    steps = [
+        play({"write": "one", "content": "1\n"}),
+        {"prompt": play({"write": "two", "content": "2\n"}), "directory": str(other)},
+    ]
+    run = perform(kapelle, "pipeline", repository, steps=steps)
+    assert run["status"] == "failed"
+    assert "--workspaces each" in run["reason"]
+    run = perform(kapelle, "pipeline", repository, steps=steps, workspaces="each")
+    assert run["status"] == "completed", run["reason"]
+    second = run["result"]["steps"][1]["task"]
+    assert git(other, "show", f"{second['branch']}:two") == "2"
 
 
 def test_the_best_score_wins(kapelle: Instance, repository: Path) -> None:

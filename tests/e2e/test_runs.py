@@ -281,6 +281,20 @@ async def own(ctx, spec):
         kapelle.post(f"/runs/{run['id']}/answer", {"answer": "x"})
 
 
+def test_a_task_that_asks_makes_its_run_wait(kapelle: Instance, repository: Path) -> None:
+    asks = play({"ask": "Which colour?"})
+    run_id = start(kapelle, "loop", repository, prompt=asks, until=["true"], max_iterations=1)
+    run = rest(kapelle, run_id)
+    assert (run["status"], run["waiting_for"]) == ("waiting", "input")
+    assert "Which colour?" in run["reason"]
+    task = tasks_of(kapelle, run_id)[0]
+    assert f"kapelle resume {task['id']}" in run["reason"]
+    followed = kapelle.cli("runs", "tail", run_id)
+    assert followed.returncode == 3
+    kapelle.post(f"/tasks/{task['id']}/cancel")
+    assert rest(kapelle, run_id)["status"] == "failed"
+
+
 def test_time_runs_out_while_an_agent_works(kapelle: Instance, repository: Path) -> None:
     began = time.monotonic()
     run = perform(kapelle, "loop", repository, prompt=FOR_EVER, until=["true"], max_seconds=2)

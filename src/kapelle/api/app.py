@@ -23,6 +23,7 @@ from kapelle.api.routes import (
     output,
     patterns,
     runs,
+    schedules,
     tasks,
     usage,
 )
@@ -54,7 +55,7 @@ def routes() -> FastAPI:
         responses={code: {"model": ErrorView, "description": d} for code, d in _ERRORS.items()},
     )
     for module in (
-        tasks, output, changes, runs, patterns, events, agents, instance, logins, usage,
+        tasks, output, changes, runs, patterns, schedules, events, agents, instance, logins, usage,
     ):  # fmt: skip
         app.include_router(module.router, prefix="/api/v1")
     app.add_api_route("/healthz", instance.healthz, include_in_schema=False)

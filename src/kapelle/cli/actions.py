@@ -5,24 +5,25 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client, task_path
-from kapelle.cli.options import Json, TaskId, TaskIds
+from kapelle.cli.client import Client, path_of, task_path
+from kapelle.cli.options import Json, TaskId
 from kapelle.cli.outcome import FINAL, Task
 from kapelle.cli.output import data, document, say
+from kapelle.cli.run_ids import AnyId, AnyIds, is_run, run_path
 from kapelle.cli.run_options import Budget, MaxTurns
 from kapelle.cli.values import listed, optional_usd
-from kapelle.domain.errors import KapelleError
+from kapelle.domain.errors import InvalidInput, KapelleError
 
 
 def cancel(
-    task_ids: TaskIds,
+    task_ids: AnyIds,
     reason: Annotated[str | None, typer.Option(help="Why, for the record.")] = None,
     no_wait: Annotated[
         bool, typer.Option("--no-wait", help="Do not wait until they have ended.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Stop tasks, with every process they started."""
+    """Stop tasks and runs, with every process they started."""
     client = Client()
     tasks, failure = _each(client, task_ids, "cancel", {"reason": reason})
     if not no_wait:
@@ -32,8 +33,8 @@ def cancel(
         raise failure
 
 
-def archive(task_ids: TaskIds, as_json: Json = False) -> None:
-    """Take ended tasks out of the list and keep their work."""
+def archive(task_ids: AnyIds, as_json: Json = False) -> None:
+    """Take ended tasks and runs out of the list and keep their work."""
     tasks, failure = _each(Client(), task_ids, "archive")
     _show_all(tasks, as_json, "archived")
     if failure:
@@ -48,7 +49,7 @@ def retry(
 
 
 def resume(
-    task_id: TaskId,
+    task_id: AnyId,
     message: Annotated[
         str | None, typer.Argument(help="An answer or advice for the agent.", show_default=False)
     ] = None,
@@ -56,9 +57,26 @@ def resume(
     max_turns: MaxTurns = None,
     as_json: Json = False,
 ) -> None:
-    """Go on where a task's last attempt left off."""
+    """Go on where a task's last attempt left off, or with a run that is paused."""
+    if is_run(task_id):
+        _resume_run(task_id, message or budget or max_turns, as_json)
+        return
     body = {"message": message, **new_limits(budget, max_turns)}
     _show_one(Client().post(task_path(task_id, "resume"), body), as_json)
+
+
+def _resume_run(run_id: str, more: str | int | None, as_json: bool) -> None:
+    if more:
+        raise InvalidInput(
+            "A run that goes on takes neither a message nor new limits.",
+            hint=f'`kapelle runs answer {run_id.strip()} "…"` answers what it asked.',
+        )
+    run = Client().post(run_path(run_id, "resume"))
+    if as_json:
+        document(run)
+        return
+    data(run["id"])
+    say(f"It is {run['status']} again; `kapelle runs tail {run['id']}` follows it.")
 
 
 def new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | None]:
@@ -77,9 +95,9 @@ def _each(
     """Do it to every task; one that refuses does not keep the others from it."""
     tasks: list[Task] = []
     failure: KapelleError | None = None
-    for task_id in listed(task_ids, "A task id"):
+    for task_id in listed(task_ids, "An id"):
         try:
-            tasks.append(client.post(task_path(task_id, action), body))
+            tasks.append(client.post(path_of(task_id, action), body))
         except KapelleError as error:
             if failure:
                 say(f"kapelle: {failure.message}")
@@ -89,8 +107,8 @@ def _each(
 
 def _ended(client: Client, task: Task) -> Task:
     while task["status"] not in FINAL:
-        task = client.get(task_path(task["id"], "wait"), {"timeout_s": 25})
-        if task["status"] == "waiting":
+        task = client.get(path_of(task["id"], "wait"), {"timeout_s": 25})
+        if task["status"] in {"waiting", "paused"}:
             # A waiting task is told at once, so only this pause keeps us from asking without end.
             time.sleep(0.3)
     return task

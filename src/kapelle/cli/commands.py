@@ -10,16 +10,47 @@ from kapelle.cli.coercion import LightCommand, LightGroup
 
 COMMANDS = {
     "run": ("kapelle.cli.run:run", "Give an agent a task and print the task's id."),
+    "pipeline": (
+        "kapelle.cli.pipeline:pipeline",
+        "Have agents do steps one after another, each told what the one before it did.",
+    ),
+    "loop": (
+        "kapelle.cli.loop:loop",
+        "Have an agent try again until a condition holds, or to make a number better.",
+    ),
+    "team": (
+        "kapelle.cli.team:team",
+        "Have a team reach a goal: plan, work in parallel, verify, review, again until done.",
+    ),
+    "best-of": (
+        "kapelle.cli.best_of:best_of",
+        "Give the same task to several at once and keep the best of what they made.",
+    ),
+    "start": ("kapelle.cli.start:start", "Start a run of any pattern, your own too."),
+    "runs": (
+        "kapelle.cli.runs:runs",
+        "List runs, look at them, and pause, answer or end them.",
+    ),
+    "schedule": (
+        "kapelle.cli.schedule:schedule",
+        "Start work later, again and again, or after other work.",
+    ),
     "list": ("kapelle.cli.listing:list_tasks", "List tasks, the newest first."),
     "status": (
         "kapelle.cli.status:status",
-        "Show one task: what was claimed and what was verified.",
+        "Show one task: what was claimed and what was verified; or one run.",
     ),
-    "logs": ("kapelle.cli.logs:logs", "Show what a task's agent said and did."),
-    "wait": ("kapelle.cli.wait:wait", "Wait until tasks have ended."),
-    "cancel": ("kapelle.cli.actions:cancel", "Stop tasks, with every process they started."),
+    "logs": ("kapelle.cli.logs:logs", "Show what a task's agent said and did, or what a run did."),
+    "wait": ("kapelle.cli.wait:wait", "Wait until tasks or runs have ended."),
+    "cancel": (
+        "kapelle.cli.actions:cancel",
+        "Stop tasks and runs, with every process they started.",
+    ),
     "retry": ("kapelle.cli.actions:retry", "Run an ended task once more from the beginning."),
-    "resume": ("kapelle.cli.actions:resume", "Go on where a task's last attempt left off."),
+    "resume": (
+        "kapelle.cli.actions:resume",
+        "Go on where a task's last attempt left off, or with a run that is paused.",
+    ),
     "continue": (
         "kapelle.cli.continue_:continue_",
         "Follow up on a task that has ended or waits.",
@@ -30,10 +61,10 @@ COMMANDS = {
     ),
     "archive": (
         "kapelle.cli.actions:archive",
-        "Take ended tasks out of the list and keep their work.",
+        "Take ended tasks and runs out of the list and keep their work.",
     ),
-    "diff": ("kapelle.cli.diff:diff", "Show what a task changed."),
-    "merge": ("kapelle.cli.merge:merge", "Merge a task's branch into its base."),
+    "diff": ("kapelle.cli.diff:diff", "Show what a task or a run changed."),
+    "merge": ("kapelle.cli.merge:merge", "Merge the branch of a task or a run into its base."),
     "usage": ("kapelle.cli.usage:usage", "Show what was used: tokens, turns and money."),
     "events": ("kapelle.cli.events:events", "Show the history of everything that happened."),
     "agents": (

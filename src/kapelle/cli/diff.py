@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client, task_path
-from kapelle.cli.options import Json, TaskId
+from kapelle.cli.client import Client, path_of
+from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
+from kapelle.cli.run_ids import AnyId
 from kapelle.cli.style import colourful, paint
 from kapelle.cli.text import clean
 
@@ -15,20 +16,24 @@ _STYLES = {"+++": "bold", "---": "bold", "diff": "bold", "@@": "cyan", "+": "gre
 
 
 def diff(
-    task_id: TaskId,
+    task_id: AnyId,
     stat: Annotated[
         bool, typer.Option("--stat", help="Only how much changed in which file.")
     ] = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="The patch byte for byte, so that `git apply` takes it.")
     ] = False,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Instead, how it differs from that task's work."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show what a task changed."""
+    """Show what a task or a run changed."""
     if raw and not stat and not as_json:
-        sys.stdout.buffer.write(Client().get_bytes(task_path(task_id, "patch"), {})[0])
+        sys.stdout.buffer.write(Client().get_bytes(path_of(task_id, "patch"), {})[0])
         return
-    changes = Client().get(task_path(task_id, "diff"))
+    changes = Client().get(path_of(task_id, "diff"), {"against": against})
     if as_json:
         document(changes)
         return

@@ -8,6 +8,7 @@ import typer
 from kapelle.cli.client import Client
 from kapelle.cli.options import Follow, JsonLines, complete_task
 from kapelle.cli.output import json_line
+from kapelle.cli.run_ids import complete_run
 from kapelle.cli.text import one_line
 from kapelle.cli.times import moment
 
@@ -21,13 +22,21 @@ def events(
         str | None,
         typer.Option(metavar="ID", help="Only this task's.", autocompletion=complete_task),
     ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Only this run's and its tasks'.", autocompletion=complete_run
+        ),
+    ] = None,
     as_json: JsonLines = False,
 ) -> None:
     """Show the history of everything that happened.
 
     With --follow and without --after, it begins now.
     """
-    query = {"after": after, "task_id": task, "follow": "true" if follow else "false"}
+    query = {
+        "after": after, "task_id": task, "run_id": run, "follow": "true" if follow else "false",
+    }  # fmt: skip
     for event in Client().stream("/events", query, endless=follow):
         if "seq" not in event.data:
             continue
@@ -39,9 +48,10 @@ def events(
 
 
 def event_line(event: dict[str, Any]) -> str:
-    """One event for people: number, local time, what happened, to which task."""
+    """One event for people: number, local time, what happened, to which task or run."""
     facts = _facts(event["kind"], event["data"])
-    words = f"{event['seq']} {_clock(event['at'])} {event['kind']} {event['task_id'] or ''} {facts}"
+    subject = event["task_id"] or event.get("run_id") or ""
+    words = f"{event['seq']} {_clock(event['at'])} {event['kind']} {subject} {facts}"
     return one_line(words, 400)
 
 

@@ -67,7 +67,7 @@ class LiveTasks:
 
 
 def _cells(task: Task) -> list[Text]:
-    number = len(task["attempts"])
+    number = len(task.get("attempts", ()))  # a run has none
     facts = [
         f"attempt {number}" if number > 1 else "",
         between(task["started_at"], task["ended_at"]),

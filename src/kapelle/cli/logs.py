@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from kapelle.cli.client import Client, task_path
-from kapelle.cli.options import Follow, JsonLines, TaskId
+from kapelle.cli.options import Follow, JsonLines
 from kapelle.cli.output import say
+from kapelle.cli.run_ids import AnyId, is_run
 from kapelle.domain.errors import InvalidInput
 
 CHUNK = 1_000_000
@@ -17,7 +18,7 @@ POLL_S = 0.25
 
 
 def logs(
-    task_id: TaskId,
+    task_id: AnyId,
     follow: Follow = False,
     tail: Annotated[
         int | None, typer.Option(min=0, help="Only the last so many lines or events.")
@@ -32,10 +33,12 @@ def logs(
     ] = None,
     as_json: JsonLines = False,
 ) -> None:
-    """Show what a task's agent said and did."""
+    """Show what a task's agent said and did, or what a run did."""
     _refuse_contradictions(stream, raw, as_json)
     client = Client()
-    if raw:
+    if is_run(task_id):
+        _of_run(client, task_id, tail, follow, as_json, only_of_tasks=raw or attempt is not None)
+    elif raw:
         _write_raw(_chunks(client, task_id, attempt, stream or "out", follow), tail)
     elif follow and attempt is None:
         _follow(client, task_id, tail, as_json)
@@ -50,6 +53,25 @@ def _refuse_contradictions(stream: str | None, raw: bool, as_json: bool) -> None
         raise InvalidInput("--stream goes only with --raw.", hint=f"Write --raw --stream {stream}.")
     if raw and as_json:
         raise InvalidInput("--raw and --json exclude each other.", hint="Leave one of them out.")
+
+
+def _of_run(
+    client: Client,
+    run_id: str,
+    tail: int | None,
+    follow: bool,
+    as_json: bool,
+    *,
+    only_of_tasks: bool,
+) -> None:
+    if only_of_tasks:
+        raise InvalidInput(
+            "A run has neither attempts nor raw output of its own.",
+            hint=f"`kapelle runs steps {run_id.strip()}` lists its tasks, which have.",
+        )
+    from kapelle.cli.run_tail import follow_to_end, show_past
+
+    (follow_to_end if follow else show_past)(client, run_id, tail, as_json)
 
 
 def _follow(client: Client, task_id: str, tail: int | None, as_json: bool) -> None:

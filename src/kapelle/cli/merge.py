@@ -4,25 +4,24 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client, task_path
-from kapelle.cli.options import Json, TaskId
+from kapelle.cli.client import Client, path_of
+from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
+from kapelle.cli.run_ids import AnyId
 
 
 def merge(
-    task_id: TaskId,
+    task_id: AnyId,
     into: Annotated[
         str | None,
         typer.Option(metavar="BRANCH", help="The branch to merge into; by default its base."),
     ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Even if the task is not completed.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if it is not completed.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Merge a task's branch into its base."""
+    """Merge the branch of a task or a run into its base."""
     body = {"into": into, "force": force}
-    merged = Client().post(task_path(task_id, "merge"), body, timeout=600)
+    merged = Client().post(path_of(task_id, "merge"), body, timeout=600)
     if as_json:
         document(merged)
         return
@@ -32,4 +31,4 @@ def merge(
         return
     updated = merged["checkout_updated"]
     where = f"; the checkout {updated} was updated" if updated else ""
-    say(f"Merged {merged['task_id']} into {merged['base']}{where}.")
+    say(f"Merged {merged['id']} into {merged['base']}{where}.")

@@ -9,17 +9,20 @@ Task = dict[str, Any]
 
 
 def settled(task: Task) -> bool:
-    """Whether nothing more will happen by itself; a rate limit passes, a question does not."""
+    """Whether nothing more will happen by itself; a rate limit passes, a question does not.
+
+    It may be a run as well, which can also be paused.
+    """
     if task["status"] == "waiting":
         return bool(task["waiting_for"] != "rate_limit")
-    return task["status"] in FINAL
+    return task["status"] in FINAL | {"paused"}
 
 
 def exit_code(task: Task) -> int:
-    """0 done, 1 the work failed, 3 input needed."""
+    """0 done, 1 the work failed, 3 a person is needed: for an answer, or to let it go on."""
     if task["status"] == "completed":
         return DONE
-    return INPUT_NEEDED if task["status"] == "waiting" else WORK_FAILED
+    return INPUT_NEEDED if task["status"] in {"waiting", "paused"} else WORK_FAILED
 
 
 def exit_code_of_all(tasks: list[Task]) -> int:

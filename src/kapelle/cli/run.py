@@ -9,7 +9,10 @@ from kapelle.cli import run_options as given
 from kapelle.cli.client import Client
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, json_line, say
+from kapelle.cli.starting import begin
 from kapelle.cli.task_spec import task_spec
+from kapelle.cli.values import duration_s
+from kapelle.domain.errors import InvalidInput
 
 
 def run(
@@ -43,12 +46,29 @@ def run(
     project: given.Project = None,
     tag: given.Tag = None,
     context: given.ContextValue = None,
+    every: given.Every = None,
     follow: given.FollowToEnd = False,
     as_json: Json = False,
 ) -> None:
     """Give an agent a task and print the task's id."""
+    spec = task_spec(ctx.params)
+    if every is not None:
+        _repeat(spec, every, follow, as_json)
+        return
     client = Client()
-    show_new(client, client.create("/tasks", task_spec(ctx.params)), follow, as_json)
+    show_new(client, begin(client, "/tasks", spec), follow, as_json)
+
+
+def _repeat(spec: dict[str, Any], every: str, follow: bool, as_json: bool) -> None:
+    """Create a schedule that does it again and again, and print the schedule's id."""
+    from kapelle.cli.schedule_create import send
+
+    if follow:
+        raise InvalidInput(
+            "--every and --follow exclude each other: it may go on for ever.",
+            hint="`kapelle schedule status ID` shows how it gets on.",
+        )
+    send({"kind": "task", "spec": spec, "every_s": duration_s(every, "--every")}, as_json)
 
 
 def show_new(

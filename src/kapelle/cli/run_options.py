@@ -117,6 +117,13 @@ Tag = Annotated[Words, typer.Option(metavar="NAME", help="A tag; repeatable.")]
 ContextValue = Annotated[
     Words, typer.Option(metavar="KEY=VALUE", help="A fact for the agent; repeatable.")
 ]
+Every = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DURATION",
+        help="As a schedule: at once, then again so long after each success.",
+    ),
+]
 FollowToEnd = Annotated[
     bool,
     typer.Option(

@@ -3,12 +3,18 @@
 import sys
 
 from kapelle.cli.client import Client, task_path
-from kapelle.cli.options import Json, TaskId
+from kapelle.cli.options import Json
 from kapelle.cli.output import document
+from kapelle.cli.run_ids import AnyId, is_run
 
 
-def status(task_id: TaskId, as_json: Json = False) -> None:
-    """Show one task: what was claimed and what was verified."""
+def status(task_id: AnyId, as_json: Json = False) -> None:
+    """Show one task: what was claimed and what was verified; or one run."""
+    if is_run(task_id):
+        from kapelle.cli.run_status import show_status
+
+        show_status(Client(), task_id, as_json)
+        return
     task = Client().get(task_path(task_id))
     if as_json:
         document(task)

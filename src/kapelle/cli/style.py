@@ -15,6 +15,7 @@ STATUS_STYLE = {
     "running": "cyan",
     "waiting": "yellow",
     "blocked": "yellow",
+    "paused": "yellow",
 }
 
 
@@ -48,7 +49,10 @@ def columns_of(text: str) -> int:
 
 
 def table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], styles: Sequence[str | None] | None = None
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    styles: Sequence[str | None] | None = None,
+    indent: int = 0,
 ) -> list[str]:
     """Rows in aligned columns; the last column is cut at the terminal's edge.
 
@@ -64,14 +68,14 @@ def table(
             for cell, width in zip(row, widths, strict=False)
         ]
         used = sum(columns_of(cell) + 2 for cell in cells)
-        last = row[-1] if room is None else fit(row[-1], max(room - used, 8))
+        last = row[-1] if room is None else fit(row[-1], max(room - used - indent, 8))
         if number == 0:
             lines.append(paint("  ".join([*cells, last]).rstrip(), "bold"))
             continue
         if styles and len(cells) > 1:
             cells[1] = paint(cells[1], styles[number - 1])
         lines.append("  ".join([*cells, last]).rstrip())
-    return lines
+    return [" " * indent + line for line in lines]
 
 
 def fit(text: str, room: int) -> str:

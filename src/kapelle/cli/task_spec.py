@@ -50,7 +50,7 @@ def task_spec(options: dict[str, Any]) -> dict[str, Any]:
         ),
         "env": environment(options["env"] or []),
         "mcp": mcp_servers(options["mcp"] or []),
-        "workspace": _workspace(options["worktree"], options["in_place"]),
+        "workspace": workspace_kind(options["worktree"], options["in_place"]),
         "tags": listed(options["tag"] or [], "--tag"),
         "context": key_values(options["context"] or [], "--context"),
     }
@@ -103,7 +103,8 @@ def retry_spec(
     return {"policy": policy or "same", **wanted}
 
 
-def _workspace(worktree: bool, in_place: bool) -> str | None:
+def workspace_kind(worktree: bool, in_place: bool) -> str | None:
+    """The kind of workspace asked for; None leaves it to the settings."""
     if worktree and in_place:
         raise InvalidInput(
             "--worktree and --in-place exclude each other.", hint="Leave one of them out."

@@ -64,6 +64,8 @@ def _circumstances(task: Task) -> Iterator[str]:
         yield _field("labels", one_line(", ".join(filter(None, [task["project"], *task["tags"]]))))
     if task["depends_on"]:
         yield _field("after", " ".join(task["depends_on"]))
+    if task.get("run_id"):
+        yield _field("run", task["run_id"])
 
 
 def _limits(task: Task) -> list[str]:

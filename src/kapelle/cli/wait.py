@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client, task_path
-from kapelle.cli.options import Json, TaskIds
+from kapelle.cli.client import Client, path_of
+from kapelle.cli.options import Json
 from kapelle.cli.outcome import ERROR, Task, exit_code_of_all, settled
 from kapelle.cli.output import data, document, say
+from kapelle.cli.run_ids import AnyIds
 from kapelle.cli.text import one_line
 from kapelle.cli.values import listed, optional_duration_s
 
@@ -21,21 +22,28 @@ Report = Callable[[Task], None]
 
 
 def wait(
-    task_ids: TaskIds,
+    task_ids: AnyIds,
     timeout: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Give up after 90, 90s, 10m or 2h.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Wait until tasks have ended.
+    """Wait until tasks or runs have ended.
 
     Exits with 0 when all are completed, 1 when one failed or was cancelled, 3 when one needs
-    input, 2 when the time is up.
+    input or is paused, 2 when the time is up.
     """
+    wait_for(task_ids, timeout, as_json)
+
+
+def wait_for(
+    ids: list[str], timeout: str | None, as_json: bool, path: Callable[[str], str] = path_of
+) -> None:
+    """Wait for what the ids name, and exit with what became of it."""
     limit_s = optional_duration_s(timeout, "--timeout")
     deadline = None if limit_s is None else time.monotonic() + limit_s
     client = Client()
-    tasks = [client.get(task_path(task_id)) for task_id in listed(task_ids, "A task id")]
+    tasks = [client.get(path(text)) for text in listed(ids, "An id")]
     live = sys.stdout.isatty() and not as_json
     tasks = _live_wait(client, tasks, deadline) if live else _wait(client, tasks, deadline, as_json)
     if as_json:
@@ -98,7 +106,7 @@ def until_settled(
         first = pending[0]
         fresh = [_poll(client, first, min(poll_s, remaining))]
         if poll_s < LONG_POLL_S:
-            fresh += [client.get(task_path(task["id"])) for task in pending[1:]]
+            fresh += [client.get(path_of(task["id"])) for task in pending[1:]]
         for task in fresh:
             known[task["id"]] = task
             report(task)
@@ -108,7 +116,7 @@ def until_settled(
 def _poll(client: Client, task: Task, seconds: float) -> Task:
     began = time.monotonic()
     fresh: Task = client.get(
-        task_path(task["id"], "wait"), {"timeout_s": round(seconds, 3)}, timeout=seconds + 30
+        path_of(task["id"], "wait"), {"timeout_s": round(seconds, 3)}, timeout=seconds + 30
     )
     if not settled(fresh) and time.monotonic() - began < seconds / 2:
         # The answer came early because of a rate limit, which may take long to pass.

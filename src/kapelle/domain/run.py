@@ -61,6 +61,7 @@ class Step(Record):
     kind: str
     label: str
     subject: str | None
+    data: dict[str, Any]
     result: Any
     error: str | None
     started_at: datetime

@@ -30,6 +30,7 @@ class Commands:
     def __init__(self, stage: Stage, run: runs.Row, spec: PatternSpec, budget: RunBudget) -> None:
         self._stage = stage
         self._run_id: str = run["id"]
+        self._owner: str = run["workspace_owner"] or run["id"]
         self._spec = spec
         self._budget = budget
 
@@ -65,7 +66,7 @@ class Commands:
             row = await self._stage.db.read(tasks.get, task)
             diff = await task_diff(self._stage, task, row.workspace)
         else:
-            diff = await self._stage.workspaces.diff(self._run_id)
+            diff = await self._stage.workspaces.diff(self._owner)
         text = diff.stat[-_SHOWN:] if diff.files else "Nothing was changed."
         return CheckResult(name=spec.label, passed=bool(diff.files), output=text, duration_s=0)
 
@@ -118,9 +119,7 @@ class Commands:
             row = await self._stage.db.read(tasks.get, task)
             workspace, directory = row.workspace, Path(row.directory)
         else:
-            run = await self._stage.db.read(runs.row, self._run_id)
-            owner = run["workspace_owner"] or self._run_id
-            run = await self._stage.db.read(runs.row, owner)
+            run = await self._stage.db.read(runs.row, self._owner)
             workspace, directory = runs.workspace_of(run), Path(self._spec.directory)
         if workspace.branch is None:
             return directory

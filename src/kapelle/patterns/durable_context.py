@@ -4,9 +4,10 @@ import logging
 import time
 from collections.abc import Coroutine, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
-from kapelle.domain.errors import Conflict, KapelleError, MergeConflict
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, MergeConflict
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import CheckSpec, Priority, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.engine.bell import Bell
@@ -75,8 +76,15 @@ class DurableContext(Context):
         context: dict[str, str] | None = None,
         disposable: bool = False,
     ) -> TaskResult:
-        own = workspace == "own"
-        spec = self.spec
+        own, spec = workspace == "own", self.spec
+        here = directory is None or await self._is_here(directory)
+        if self._is_git and not here and not own:
+            raise InvalidInput(
+                f"{directory} is not in the repository of the run, whose workspace it shares.",
+                hint="Give each step a workspace of its own: --workspaces each.",
+            )
+        # What goes on from another task starts from that one's branch.
+        from_run = own and here and self._is_git and continue_from is None
         agent = agent or spec.agent
         wanted: dict[str, Any] = {
             "prompt": prompt,
@@ -97,8 +105,7 @@ class DurableContext(Context):
             "context": context or {},
             "retry": _retry(max_attempts),
             "workspace": WorkspaceKind.WORKTREE if self._is_git else WorkspaceKind.IN_PLACE,
-            # What goes on from another task starts from that one's branch.
-            "base": await self._branch() if own and self._is_git and not continue_from else None,
+            "base": await self._branch() if from_run else None,
         }
 
         async def begin(position: str) -> None:
@@ -262,6 +269,12 @@ class DurableContext(Context):
         """What the run's branch holds, so that exactly this is merged later."""
         await self._stage.db.write(runs.update, self._owner, workspace_commit=commit)
 
+    async def _is_here(self, directory: str) -> bool:
+        """Whether a directory is in the repository that the run works in."""
+        own = await self._stage.workspaces.locate(Path(self.spec.directory))
+        other = await self._stage.workspaces.locate(Path(directory))
+        return own is not None and other is not None and own.common_dir == other.common_dir
+
     async def _branch(self) -> str:
         run = await self._stage.db.glance(runs.row, self._owner)
         branch: str = run["workspace_branch"]
@@ -277,6 +290,8 @@ class DurableContext(Context):
     async def _merge(self, task: TaskResult) -> Merged:
         if not self._is_git or not task.changed:
             return Merged(commit=None, problem="it changed nothing")
+        if not await self._is_here(task.directory):
+            return Merged(commit=None, problem="it is in another repository", elsewhere=True)
         title = (await self._stage.db.read(tasks.get, task.id)).title
         message = f"Merge {title}\n\nTask: {task.id}\nRun: {self.run_id}"
         try:

@@ -226,6 +226,8 @@ class _Loop:
         else:
             began = f", {start:g} at the start" if start is not None else ""
             text = f"best: {_shown(self.best)}{began}"
+        if not self.ctx.is_git and self.iterations[-1] is not self.best:
+            text += "; in place nothing is put back, so the directory holds the last iteration"
         missed = spec.target is not None and not self._reaches_target(self.best.score)
         return f"{text}; the target {spec.target:g} was not reached" if missed else text
 

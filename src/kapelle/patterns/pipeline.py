@@ -28,7 +28,7 @@ async def pipeline(ctx: Context, spec: PipelineSpec) -> PipelineResult:
     if own and last is not None:
         # Each goes on from the branch of the one before it, so the last holds them all.
         merged = await ctx.merge(last)
-        if not merged.ok:
+        if not merged.ok and not merged.elsewhere:
             raise Failed(f"the work could not be brought together: {merged.problem}", result)
     return result
 

@@ -26,6 +26,7 @@ class TaskResult(Record):
     failed_checks: list[CheckResult] = []
     cost_usd: float | None = None
     agent: str = ""
+    directory: str = ""
 
     @property
     def ok(self) -> bool:
@@ -51,6 +52,7 @@ class TaskResult(Record):
             failed_checks=[check for check in task.checks if not check.passed],
             cost_usd=sum(known) if known else None,
             agent=task.attempts[-1].agent if task.attempts else task.agent,
+            directory=task.directory,
         )
 
 
@@ -77,11 +79,12 @@ class Scored(Record):
 
 
 class Merged(Record):
-    """Whether a task's branch is in the run's; otherwise the files that conflict."""
+    """Whether a task's branch is in the run's; otherwise why it is not."""
 
     commit: str | None
-    conflicts: list[str] = []
     problem: str | None = None
+    elsewhere: bool = False
+    """Whether the task worked in another repository, where there is nothing to merge into."""
 
     @property
     def ok(self) -> bool:

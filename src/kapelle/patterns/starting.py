@@ -56,7 +56,7 @@ class Starter:
         values: dict[str, Any] = {
             "id": run_id,
             "pattern": pattern,
-            "title": checked.display_title,
+            "title": checked.display_title or pattern,
             "spec": checked.model_dump(mode="json", exclude={"env"}, exclude_unset=True),
             "directory": directory,
             "project": checked.project or settings.project,

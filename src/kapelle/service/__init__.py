@@ -10,6 +10,7 @@ from kapelle.service.logins import Logins
 from kapelle.service.output import Output
 from kapelle.service.run_changes import RunChanges
 from kapelle.service.runs import Runs
+from kapelle.service.schedules import Schedules
 from kapelle.service.tasks import Tasks
 from kapelle.service.transcript import Transcripts
 from kapelle.service.usage import Usages
@@ -30,3 +31,4 @@ class Service:
     usage: Usages
     runs: Runs
     run_changes: RunChanges
+    schedules: Schedules

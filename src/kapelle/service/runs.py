@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from kapelle.domain.errors import Conflict
 from kapelle.domain.run import Run, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine import run_actions
@@ -39,7 +41,7 @@ class Runs:
         return [found[name] for name in sorted(found)]
 
     async def get(self, text: str) -> Run:
-        return await self._db.read(runs.get, text)
+        return await self._db.read(_get, text)
 
     async def page(
         self,
@@ -47,17 +49,19 @@ class Runs:
         pattern: str | None,
         project: str | None,
         parent_id: str | None,
+        nested: bool,
         archived: bool,
         cursor: str | None,
         limit: int,
     ) -> tuple[list[Run], bool]:
         """Some runs, newest first, and whether there are more."""
         return await self._db.read(
-            runs.page,
+            _page,
             statuses=statuses,
             pattern=pattern,
             project=project,
             parent_id=parent_id,
+            nested=nested,
             archived=archived,
             before=cursor,
             limit=limit,
@@ -99,6 +103,12 @@ class Runs:
         """Answer a question of the run, which then goes on."""
         return await self._turn(text, run_actions.answer, token, answer)
 
+    async def pause_all(self, reason: str) -> None:
+        """Pause whatever is under way; running tasks go back to their queue."""
+        for run_id in await self._db.read(runs.running):
+            with suppress(Conflict):  # it has just ended, or is paused with its parent
+                await run_actions.pause(self._stage, run_id, reason, now=True)
+
     async def _id(self, text: str) -> str:
         return await self._db.read(lambda c: runs.row(c, runs.resolve(c, text))["id"])
 
@@ -109,3 +119,27 @@ class Runs:
             return run_id
 
         return await self.get(await self._db.write(apply))
+
+
+def _shown(connection: Connection, run: Run) -> Run:
+    """A run with what it is at; one all of whose tasks wait for a person waits as well."""
+    if run.status is not RunStatus.RUNNING or run.reason is not None:
+        return run
+    going = runs.open_tasks(connection, [run.id])
+    asking = [task for task in going if task["waiting_for"] == "input"]
+    if asking and len(asking) == len(going):
+        first = asking[0]
+        reason = f'{first["id"]} asks: {first["reason"]} (kapelle resume {first["id"]} "…")'
+        changes = {"status": RunStatus.WAITING, "waiting_for": "input", "reason": reason}
+        return run.model_copy(update=changes)
+    told = ", ".join(f"{task['id']} is {task['status']}" for task in going)
+    return run.model_copy(update={"reason": told or "between two tasks"})
+
+
+def _get(connection: Connection, text: str) -> Run:
+    return _shown(connection, runs.get(connection, text))
+
+
+def _page(connection: Connection, /, **wanted: Any) -> tuple[list[Run], bool]:
+    found, more = runs.page(connection, **wanted)
+    return [_shown(connection, run) for run in found], more

@@ -70,6 +70,7 @@ def page(
     pattern: str | None = None,
     project: str | None = None,
     parent_id: str | None = None,
+    nested: bool = False,
     archived: bool = False,
     before: str | None = None,
     limit: int = 50,
@@ -85,6 +86,8 @@ def page(
     ):
         if wanted is not None:
             query = query.where(column == wanted)
+    if parent_id is None and not nested:
+        query = query.where(runs.c.parent_id.is_(None))
     if not archived:
         query = query.where(runs.c.archived_at.is_(None))
     if before is not None:
@@ -143,7 +146,8 @@ def family(connection: sa.Connection, run_id: str) -> list[str]:
 
 def open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
     """Tasks of these runs that have not ended."""
-    query = sa.select(tasks.c.id, tasks.c.status).where(tasks.c.run_id.in_(run_ids))
+    columns = (tasks.c.id, tasks.c.status, tasks.c.reason, tasks.c.waiting_for)
+    query = sa.select(*columns).where(tasks.c.run_id.in_(run_ids))
     query = query.where(tasks.c.status.not_in(FINAL)).order_by(tasks.c.id)
     return list(connection.execute(query).mappings())
 

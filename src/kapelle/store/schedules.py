@@ -19,16 +19,41 @@ Row = sa.RowMapping
 _ROW = sa.select(schedules).where(schedules.c.id == sa.bindparam("schedule_id"))
 _UPDATE = schedules.update().where(schedules.c.id == sa.bindparam("schedule_id"))
 _ACTIVE = schedules.c.status == ScheduleStatus.ACTIVE
+_last_subject = (
+    sa.select(firings.c.subject)
+    .where(firings.c.schedule_id == schedules.c.id)
+    .order_by(firings.c.slot.desc())
+    .limit(1)
+    .correlate(schedules)
+    .scalar_subquery()
+)
+# What repeats is going as long as the last thing that it started is.
+_is_going = sa.or_(
+    *(
+        sa.select(sa.literal(1))
+        .where(table.c.id == _last_subject, table.c.status.not_in(final))
+        .exists()
+        for table, final in ((tasks, FINAL), (runs, RUN_FINAL))
+    )
+)
+_micros = sa.type_coerce(schedules.c.next_at, sa.BigInteger)
+_latest_repetition = sa.bindparam("now_us", type_=sa.BigInteger) + schedules.c.every_s * 1_000_000
 _ATTENTION = (
     sa.select(schedules.c.id)
     .where(
         sa.or_(
-            # What has no next slot waits for what was started, by itself or by another.
-            sa.and_(_ACTIVE, schedules.c.next_at.is_(None)),
             sa.and_(_ACTIVE, schedules.c.next_at <= sa.bindparam("now")),
-            # What repeats is looked at because clocks may go back.
-            sa.and_(_ACTIVE, schedules.c.every_s.is_not(None)),
             sa.and_(schedules.c.status.in_(OPEN), schedules.c.expires_at <= sa.bindparam("now")),
+            # What repeats when the thing before has ended, or when the clock went back.
+            sa.and_(
+                _ACTIVE, schedules.c.every_s.is_not(None), schedules.c.next_at.is_(None), ~_is_going
+            ),
+            sa.and_(_ACTIVE, _micros > _latest_repetition),
+            # What only comes after another schedule's work.
+            sa.and_(
+                _ACTIVE,
+                *(schedules.c[name].is_(None) for name in ("cron", "at", "every_s")),
+            ),
         )
     )
     .order_by(schedules.c.next_at, schedules.c.id)
@@ -126,7 +151,8 @@ def page(
 
 def needing_attention(connection: sa.Connection, now: datetime) -> list[str]:
     """The schedules that something may have to be done about, those whose slot is first first."""
-    return list(connection.execute(_ATTENTION, {"now": now}).scalars())
+    values = {"now": now, "now_us": round(now.timestamp() * 1_000_000)}
+    return list(connection.execute(_ATTENTION, values).scalars())
 
 
 def next_moment(connection: sa.Connection) -> datetime | None:

@@ -13,10 +13,13 @@ from kapelle.workspaces.link import (
     dot_git_is_intact,
     ensure_gitdir,
     restore_dot_git,
+    set_aside,
 )
 from kapelle.workspaces.marker import Marker
 from kapelle.workspaces.names import ARCHIVE, plain_name
+from kapelle.workspaces.obstacles import obstacles
 from kapelle.workspaces.refs import (
+    commit_of,
     head_branch,
     head_commit,
     move_ref,
@@ -97,49 +100,84 @@ async def _return_to_branch(git: Git, marker: Marker) -> None:
 
 
 async def archive_worktree(
-    git: Git, skeletons: Skeletons, marker: Marker, name: str
+    git: Git, skeletons: Skeletons, marker: Marker, name: str, goal: str | None = None
 ) -> tuple[str, str] | None:
-    """Keep HEAD and all uncommitted content; returns the reference and its commit."""
+    """Keep HEAD and all uncommitted content; returns the reference and its commit.
+
+    With a goal, that is where the worktree goes next: what it would overwrite is kept as well, and
+    nothing is when all of it is in the goal's history.
+    """
     if marker.removed:
         return None
     heads = await read_heads(git, marker)
     reading = await skeletons.reading(marker.lender)
     commit = heads.parent
     if marker.present:
-        parents = [heads.parent]
-        if heads.tip is not None and not await is_ancestor(git, reading, heads.tip, heads.parent):
-            parents.append(heads.tip)
-        staged = await stage_all(git, skeletons, marker, heads)
+        parents = [heads.parent, *await _other_work(git, reading, marker, heads)]
+        staged = await stage_all(git, skeletons, marker, heads, goal)
         message = f"kapelle: {marker.task_id} as it was ({name})"
         commit = await commit_tree(git, reading, staged, parents, message)
-    if commit == marker.base_commit:
+    if goal is None and commit == marker.base_commit:
         return None
-    return await keep(git, reading, marker, name, commit), commit
+    if goal is not None and await is_ancestor(git, reading, commit, goal):
+        return None
+    return await keep(git, reading, marker, name, commit, is_new=commit != heads.parent)
 
 
-async def stage_all(git: Git, skeletons: Skeletons, marker: Marker, heads: Heads) -> str:
+async def _other_work(git: Git, reading: Place, marker: Marker, heads: Heads) -> list[str]:
+    """Commits that HEAD does not hold: of the branch, and what an unfinished rebase put aside."""
+    others = [] if heads.tip is None else [heads.tip]
+    place = repository_place(Path(marker.common_dir))
+    others += [line for line in set_aside(marker) if await commit_of(git, place, line) == line]
+    return [
+        commit for commit in others if not await is_ancestor(git, reading, commit, heads.parent)
+    ]
+
+
+async def stage_all(
+    git: Git, skeletons: Skeletons, marker: Marker, heads: Heads, goal: str | None = None
+) -> str:
     """The tree of everything worth keeping, submodules and nested repositories included."""
     reading = await skeletons.reading(marker.lender)
     with skeletons.scratch() as scratch:
         staging = Staging(git, reading, marker.work_tree, scratch)
         tree = (await staging.stage(heads.parent, flatten=True)).tree
+        if goal is not None:
+            directory = marker.work_tree.directory
+            if found := await obstacles(git, reading, directory, tree, goal):
+                tree = await staging.include(found)
     marker.require_present()
     return tree
 
 
-async def keep(git: Git, reading: Place, marker: Marker, name: str, commit: str) -> str:
-    """Hold a commit under the first free archive reference of this name; returns the reference."""
+async def keep(
+    git: Git, reading: Place, marker: Marker, name: str, commit: str, *, is_new: bool = False
+) -> tuple[str, str]:
+    """Hold a commit under the first free archive reference of this name.
+
+    Returns the reference and its commit: the same, or for a new one, which nobody has seen yet,
+    perhaps an older one of equal content and parents.
+    """
     place = repository_place(Path(marker.common_dir))
     for number in range(1, 1000):
         suffix = "" if number == 1 else f"-{number}"
         ref = f"{ARCHIVE}{marker.task_id}/{plain_name(name)}{suffix}"
         held = await read_ref(git, place, ref)
         if held == commit:
-            return ref
+            return ref, commit
+        if is_new and held is not None and await _is_equal(git, reading, held, commit):
+            return ref, held
         if held is None or await is_ancestor(git, reading, held, commit):
             await move_ref(git, place, ref, commit, held, "kapelle: archive")
-            return ref
+            return ref, commit
     raise GitError(f"There are too many archives named {name!r}.")
+
+
+async def _is_equal(git: Git, reading: Place, one: str, other: str) -> bool:
+    """Whether two commits differ in time and message only, as after a repeated call."""
+    arguments = ("rev-list", "--no-walk=unsorted", "--no-commit-header", "--format=%T %P")
+    output = await git.run(reading, *arguments, one, other, "--")
+    return len(set(output.stdout.splitlines())) == 1
 
 
 async def read_heads(git: Git, marker: Marker) -> Heads:

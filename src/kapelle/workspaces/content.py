@@ -74,6 +74,22 @@ class Staging:
             await self._git.run(self._place, "read-tree", fallback, timeout_s=CONTENT_TIMEOUT_S)
         return await self._stage(flatten)
 
+    async def include(self, paths: list[bytes]) -> str:
+        """Stage these files as well, ignored or not; returns the tree with them."""
+        await self._add([path for path in paths if self._can_be_added(path, is_link=False)])
+        return await self._write_tree()
+
+    async def ignored(self, paths: list[bytes]) -> list[bytes]:
+        """Those of the files that staging passed over."""
+        known = set((await self._git.run(self._place, "ls-files", "-z")).fields)
+        return [
+            path
+            for path in paths
+            if path not in known
+            and not self._is_excluded(path)
+            and self._can_be_added(path, is_link=False)
+        ]
+
     async def nested_repositories(self) -> list[Path]:
         """Directories that hold a repository of their own and no file that the index knows."""
         names = [name for name in await self._others(self._place) if name.endswith(b"/")]
@@ -87,8 +103,10 @@ class Staging:
         if flatten:
             await self._flatten()
         await self._add(await self._untracked(self._place, b"", 0))
-        output = await self._git.run(self._place, "write-tree", timeout_s=CONTENT_TIMEOUT_S)
-        return Staged(output.line, self._index)
+        return Staged(await self._write_tree(), self._index)
+
+    async def _write_tree(self) -> str:
+        return (await self._git.run(self._place, "write-tree", timeout_s=CONTENT_TIMEOUT_S)).line
 
     async def _differences(self) -> tuple[list[bytes], list[bytes]]:
         output = await self._git.run(
@@ -155,7 +173,8 @@ class Staging:
         wanted = [path for path in paths if not self._is_excluded(path)]
         for pause_s in _RETRY_PAUSES_S:
             try:
-                return await self._update(wanted, "--stdin")
+                await self._update(wanted, "--stdin")
+                return
             except GitError:
                 await asyncio.sleep(pause_s)
         await self._update(wanted, "--stdin")

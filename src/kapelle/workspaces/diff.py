@@ -6,9 +6,11 @@ from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput, WorkspaceError
 from kapelle.workspaces.commit import commit_now, read_heads
+from kapelle.workspaces.conflicts import shown_path
 from kapelle.workspaces.content import Staging, WorkTree
 from kapelle.workspaces.discovery import Checkout, find_checkout
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
+from kapelle.workspaces.history import require_commit, tip_of
 from kapelle.workspaces.marker import Marker
 from kapelle.workspaces.refs import empty_tree, head_commit
 from kapelle.workspaces.repository import habits_of
@@ -40,6 +42,20 @@ async def worktree_changed(git: Git, skeletons: Skeletons, marker: Marker) -> bo
     with skeletons.scratch() as scratch:
         place, new = await _content(git, skeletons, marker, scratch)
         return await _differ(git, place, marker.base_commit, new)
+
+
+async def uncommitted_files(git: Git, skeletons: Skeletons, marker: Marker) -> list[str]:
+    """Files of the worktree that differ from what the branch holds."""
+    with skeletons.scratch() as scratch:
+        place, new = await _content(git, skeletons, marker, scratch)
+        return await _names(git, place, await tip_of(git, marker), new)
+
+
+async def diff_commits(git: Git, skeletons: Skeletons, marker: Marker, old: str, new: str) -> Diff:
+    """Between two commits of the repository, given by their full ids."""
+    for commit in (old, new):
+        await require_commit(git, marker, commit)
+    return await _diff(git, await skeletons.reading(marker.lender), old, new)
 
 
 async def take_snapshot(git: Git, skeletons: Skeletons, directory: Path) -> str:
@@ -102,14 +118,19 @@ async def _diff(git: Git, place: Place, old: str, new: str) -> Diff:
             max_output=MAX_PATCH,
         ),
         git.run(place, *_DIFF, "--stat=120", "-M", old, new, "--", timeout_s=CONTENT_TIMEOUT_S),
-        git.run(place, *_DIFF, "-r", "-z", "--name-only", "--no-renames", old, new, "--"),
+        _names(git, place, old, new),
     )
     return Diff(
         patch=patch.stdout,
         stat=stat.stdout.decode("utf-8", "backslashreplace"),
-        files=[name.decode("utf-8", "backslashreplace") for name in names.fields],
+        files=names,
         truncated=patch.truncated,
     )
+
+
+async def _names(git: Git, place: Place, old: str, new: str) -> list[str]:
+    arguments = (*_DIFF, "-r", "-z", "--name-only", "--no-renames", old, new, "--")
+    return [shown_path(name) for name in (await git.run(place, *arguments)).fields]
 
 
 async def _differ(git: Git, place: Place, old: str, new: str) -> bool:

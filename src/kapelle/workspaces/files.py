@@ -1,4 +1,4 @@
-"""Copying and linking untracked files into a worktree without ever following a symbolic link."""
+"""Reaching files inside a worktree without ever following a symbolic link: copy, link, read."""
 
 import errno
 import os
@@ -35,6 +35,35 @@ def copy_into(source: Path, target: Path, paths: Sequence[str]) -> list[str]:
 def link_into(source: Path, target: Path, paths: Sequence[str]) -> list[str]:
     """Link to files and directories of the source; what exists in the target is left alone."""
     return [path for path in paths if _link_one(source, target, relative_parts(path))]
+
+
+def open_inside(stack: ExitStack, top: Path, path: str) -> int | None:
+    """A regular file below the top, opened for reading; None for anything else."""
+    parts = path.split("/")
+    if _leads_away(path):
+        return None
+    parent = _descend(stack, top, parts[:-1])
+    if parent is None:
+        return None
+    try:
+        descriptor = _held(stack, os.open(parts[-1], _SOURCE, dir_fd=parent))
+    except OSError:
+        return None
+    return descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+
+
+def unlink_inside(top: Path, path: str) -> None:
+    """Remove a file or link below the top, if it is there."""
+    parts = path.split("/")
+    with ExitStack() as stack:
+        parent = None if _leads_away(path) else _descend(stack, top, parts[:-1])
+        if parent is not None:
+            with suppress(FileNotFoundError):
+                os.unlink(parts[-1], dir_fd=parent)
+
+
+def _leads_away(path: str) -> bool:
+    return "\0" in path or any(part in {"", ".", ".."} for part in path.split("/"))
 
 
 def _copy_one(source: Path, target: Path, parts: tuple[str, ...]) -> bool:

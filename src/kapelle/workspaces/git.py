@@ -102,6 +102,9 @@ class Git:
         self._author = (author_name, author_email)
         self._threads = ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="git")
 
+    def close(self) -> None:
+        self._threads.shutdown()
+
     async def run(
         self,
         place: Place,

@@ -1,14 +1,28 @@
 """The two-way link between a worktree and its git directory, which an agent may have broken."""
 
 import os
+import shutil
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.workspaces.discovery import linked_gitdir, read_pointer
+from kapelle.workspaces.identity import is_real_directory
 from kapelle.workspaces.marker import Marker
 
-_STATES = ("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "SQUASH_MSG")
+_STATES = (
+    *("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "MERGE_AUTOSTASH", "SQUASH_MSG"),
+    *("CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply", "sequencer"),
+)
+_AUTOSTASHES = ("MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash")
 OPERATIONS = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply")
+
+
+def make_ready(marker: Marker) -> None:
+    """Make a worktree fit for git, whatever its agent left; raises when it is not ours any more."""
+    marker.require_present()
+    ensure_gitdir(marker)
+    restore_dot_git(marker)
+    clear_stale_locks(marker)
 
 
 def ensure_gitdir(marker: Marker) -> None:
@@ -58,10 +72,25 @@ def clear_stale_locks(marker: Marker) -> None:
     Path(marker.common_dir, f"{marker.ref}.lock").unlink(missing_ok=True)
 
 
+def is_amid_operation(marker: Marker) -> bool:
+    """Whether the agent left a merge, pick or rebase unfinished."""
+    return any(os.path.lexists(Path(marker.gitdir) / name) for name in _STATES)
+
+
+def set_aside(marker: Marker) -> list[str]:
+    """What only such an operation remembers: commits of changes that git put aside for it."""
+    lines = [read_pointer(Path(marker.gitdir) / name) for name in _AUTOSTASHES]
+    return [line for line in lines if line and line.isalnum()]
+
+
 def clear_operations(marker: Marker) -> None:
-    """Forget a merge or pick that the agent left unfinished."""
+    """Forget such an operation; what it set aside has to be archived before."""
+    gitdir = Path(marker.gitdir)
     for name in _STATES:
-        (Path(marker.gitdir) / name).unlink(missing_ok=True)
+        if is_real_directory(gitdir / name):
+            shutil.rmtree(gitdir / name)
+        else:
+            (gitdir / name).unlink(missing_ok=True)
 
 
 def _put(path: Path, text: str) -> None:

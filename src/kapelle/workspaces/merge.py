@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, MergeConflict, WorkspaceError
-from kapelle.workspaces.checkout import BaseCheckout, checkouts_of, shown
+from kapelle.workspaces.checkout import shown
 from kapelle.workspaces.commit import commit_now, is_ancestor, new_commit
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place, RefMoved
-from kapelle.workspaces.journal import Journal, Move
+from kapelle.workspaces.conflicts import merged_tree
+from kapelle.workspaces.git import Git, Place, RefMoved
 from kapelle.workspaces.marker import Marker
+from kapelle.workspaces.moving import Mover
 from kapelle.workspaces.names import BRANCHES, branch_ref
-from kapelle.workspaces.recovery import Recovery
-from kapelle.workspaces.refs import is_symbolic, move_ref, read_ref, repository_place
+from kapelle.workspaces.refs import is_symbolic, read_ref, repository_place
 from kapelle.workspaces.skeleton import Skeletons
 
 _TRIES = 20
@@ -31,19 +31,17 @@ class Merge:
 class Merger:
     """One merge of one task's branch into one base."""
 
-    def __init__(self, git: Git, skeletons: Skeletons, marker: Marker, journals: Path) -> None:
+    def __init__(self, git: Git, skeletons: Skeletons, marker: Marker, mover: Mover) -> None:
         self._git = git
         self._skeletons = skeletons
         self._marker = marker
-        self._common_dir = Path(marker.common_dir)
-        self._refs = repository_place(self._common_dir)
-        self._journal = Journal(journals, self._common_dir)
-        self._recovery = Recovery(git, skeletons, marker.lender, self._journal)
+        self._mover = mover
+        self._refs = repository_place(Path(marker.common_dir))
 
     async def merge(self, into: str | None, message: str, expected: str | None) -> Merge:
         """Merge, again from the start when the base moved meanwhile."""
         ref = await self._base_ref(into)
-        recovered = await self._recovery.recover()
+        recovered = await self._mover.recover()
         for number in range(_TRIES):
             try:
                 return await self._try(ref, message, expected, recovered)
@@ -87,7 +85,7 @@ class Merger:
             return Merge(name, old, already=True, checkout_updated=recovered)
         tree = await self._merged_tree(reading, name, old, branch)
         new = await new_commit(self._git, reading, tree, [old, branch], message)
-        updated = await self._move(reading, ref, old, new)
+        updated = await self._mover.move(ref, old, new)
         now = await read_ref(self._git, self._refs, ref)
         if now is None or not await is_ancestor(self._git, reading, branch, now):
             raise GitError(f"After the merge, {name} does not hold {self._marker.branch}.")
@@ -102,62 +100,14 @@ class Merger:
             )
 
     async def _merged_tree(self, reading: Place, name: str, old: str, branch: str) -> str:
-        options = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
-        output = await self._git.run(
-            reading, *options, old, branch, ok=(0, 1), timeout_s=CONTENT_TIMEOUT_S
-        )
-        tree, *conflicts = output.fields
-        if output.code == 0:
-            return tree.decode()
+        merged = await merged_tree(self._git, reading, old, branch)
+        if not merged.conflicts:
+            return merged.tree
         raise MergeConflict(
-            f"{self._marker.branch} and {name} conflict in {shown(conflicts)}. "
+            f"{self._marker.branch} and {name} conflict in {shown(merged.conflicts)}. "
             f"{name} was not changed.",
             hint=f"In {self._marker.path}: git merge {name}, resolve, commit; then merge again.",
         )
-
-    async def _move(self, reading: Place, ref: str, old: str, new: str) -> Path | None:
-        toplevel, name = Path(self._marker.toplevel), ref.removeprefix(BRANCHES)
-        found = await checkouts_of(self._git, self._common_dir, toplevel, name)
-        toplevels = tuple(str(item.toplevel) for item in found)
-        self._journal.write(Move(ref, old, new, toplevels, self._marker.task_id))
-        with self._skeletons.scratch() as scratch:
-            checkouts = [
-                await self._recovery.base_checkout(reading, item, scratch) for item in found
-            ]
-            try:
-                await self._move_with(checkouts, ref, old, new)
-            except asyncio.CancelledError:
-                await self._recovery.recover()
-                raise
-            except Exception:
-                for checkout in checkouts:
-                    checkout.unlock()
-                self._journal.clear()
-                raise
-        self._journal.clear()
-        return found[0].toplevel if found else None
-
-    async def _move_with(self, checkouts: list[BaseCheckout], ref: str, old: str, new: str) -> None:
-        for checkout in checkouts:
-            checkout.lock()
-            await checkout.require_clean(old, new)
-        await move_ref(self._git, self._refs, ref, new, old, f"kapelle: {self._marker.task_id}")
-        await self._advance(checkouts, ref, old, new)
-        for checkout in checkouts:
-            checkout.unlock()
-
-    async def _advance(self, checkouts: list[BaseCheckout], ref: str, old: str, new: str) -> None:
-        for number, checkout in enumerate(checkouts):
-            try:
-                await checkout.advance(old, new)
-            except GitError as error:
-                if number == 0:
-                    await move_ref(self._git, self._refs, ref, old, new, "kapelle: undo")
-                top = checkout.work_tree.directory
-                raise Conflict(
-                    f"{top} changed during the merge: {error.message}",
-                    hint=f"Look at git -C {top} status, then merge again.",
-                ) from error
 
     async def _reading(self) -> Place:
         return await self._skeletons.reading(self._marker.lender)

@@ -60,6 +60,12 @@ async def move_ref(
     await git.run(place, "update-ref", "-m", reason, "--stdin", "-z", stdin=text.encode())
 
 
+async def delete_ref(git: Git, place: Place, ref: str, old: str) -> None:
+    """Compare and delete. Raises RefMoved."""
+    text = f"option no-deref\0delete {ref}\0{old}\0"
+    await git.run(place, "update-ref", "--stdin", "-z", stdin=text.encode())
+
+
 async def is_symbolic(git: Git, place: Place, ref: str) -> bool:
     output = await git.run(place, "symbolic-ref", "--quiet", "--", ref, ok=(0, 1, 128))
     return output.code == 0

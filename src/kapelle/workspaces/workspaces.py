@@ -2,38 +2,47 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict
 from kapelle.domain.task import Workspace
 from kapelle.workspaces import repository
 from kapelle.workspaces.commit import archive_worktree, commit_worktree
+from kapelle.workspaces.conflicts import marked_files
 from kapelle.workspaces.diff import (
     Diff,
+    diff_commits,
     diff_since_snapshot,
     diff_worktree,
     take_snapshot,
+    uncommitted_files,
     worktree_changed,
 )
 from kapelle.workspaces.discovery import find_checkout
 from kapelle.workspaces.git import Git
-from kapelle.workspaces.locks import Locks
+from kapelle.workspaces.guard import Guard
+from kapelle.workspaces.history import Commit, log_of, require_commit, tip_of
 from kapelle.workspaces.marker import Marker, Markers
 from kapelle.workspaces.merge import Merge, Merger
 from kapelle.workspaces.names import plain_name
 from kapelle.workspaces.recovery import finish_merges
-from kapelle.workspaces.removal import remove_worktree, reset_worktree
+from kapelle.workspaces.removal import drop_empty_branch, remove_worktree
 from kapelle.workspaces.repository import Repository
+from kapelle.workspaces.restoring import reset_worktree, restore_worktree
 from kapelle.workspaces.skeleton import Skeletons
+from kapelle.workspaces.taking import take_in
 from kapelle.workspaces.worktree import Order, base_of, clear_half_made, create_worktree
 
 _SNAPSHOT_AGE_DAYS = 30
 
 
 class Workspaces:
-    """Worktrees of tasks under one home, and snapshots of directories worked on in place."""
+    """Worktrees under one home, and snapshots of directories worked on in place.
+
+    An owner is the id of a task or a run. What is done to a worktree may be done again after a
+    crash at any moment, and leads to the same.
+    """
 
     def __init__(
         self, home: Path, author_name: str, author_email: str, *, executable: str = "git"
@@ -47,36 +56,56 @@ class Workspaces:
         self._git = Git(executable, empty_home, author_name, author_email)
         self._skeletons = Skeletons(self._git, self._home)
         self._markers = Markers(self._home / "worktrees")
-        self._locks = Locks(self._home / "locks")
+        self._guard = Guard(self._git, self._skeletons, self._markers, self._home)
+
+    def close(self) -> None:
+        """End the threads that wait for git."""
+        self._git.close()
 
     async def locate(self, directory: Path) -> Repository | None:
         return await repository.locate(self._git, directory)
 
     async def create(
         self,
-        task_id: str,
+        owner: str,
         directory: Path,
         base: str | None,
         copy: Sequence[str] = (),
         link: Sequence[str] = (),
     ) -> Workspace:
-        """A worktree on the branch kapelle/<task_id>; called again, it returns the same one."""
-        async with self._locks.hold("task", plain_name(task_id)):
-            order = Order(task_id, directory, base, copy, link)
+        """A worktree on the branch kapelle/<owner>; called again, it returns the same one."""
+        async with self._guard.alone(owner):
+            await self._guard.try_to_settle(self._markers.read(owner))
+            order = Order(owner, directory, base, copy, link)
             return await create_worktree(self._git, self._skeletons, self._markers, order)
 
-    async def commit(self, task_id: str, message: str) -> str | None:
-        """Commit everything onto the task's branch; None when there is nothing but the base."""
-        async with self._exclusive(task_id) as marker:
-            if marker.removed:
-                raise Conflict(f"The worktree of {task_id} was removed.", hint="Create it again.")
+    async def commit(self, owner: str, message: str) -> str | None:
+        """Commit everything onto the owner's branch; None when there is nothing but the base."""
+        async with self._guard.standing(owner) as marker:
             return await commit_worktree(self._git, self._skeletons, marker, message)
 
-    async def diff(self, task_id: str) -> Diff:
-        return await diff_worktree(self._git, self._skeletons, self._markers.require(task_id))
+    async def tip(self, owner: str) -> str:
+        """The commit that the owner's branch holds now, or the base commit without a branch."""
+        return await tip_of(self._git, self._markers.require(owner))
 
-    async def changed(self, task_id: str) -> bool:
-        return await worktree_changed(self._git, self._skeletons, self._markers.require(task_id))
+    async def log(self, owner: str, limit: int | None = 20) -> list[Commit]:
+        """What the branch gained since its base, newest first; a branch taken in counts as one."""
+        return await log_of(self._git, self._skeletons, self._markers.require(owner), limit)
+
+    async def diff(self, owner: str) -> Diff:
+        return await diff_worktree(self._git, self._skeletons, self._markers.require(owner))
+
+    async def changed(self, owner: str) -> bool:
+        return await worktree_changed(self._git, self._skeletons, self._markers.require(owner))
+
+    async def uncommitted(self, owner: str) -> list[str]:
+        """Files of the worktree that differ from what the owner's branch holds."""
+        return await uncommitted_files(self._git, self._skeletons, self._markers.require(owner))
+
+    async def compare(self, owner: str, old: str, new: str) -> Diff:
+        """From one commit of the owner's repository to another, whosever they are."""
+        marker = self._markers.require(owner)
+        return await diff_commits(self._git, self._skeletons, marker, old, new)
 
     async def snapshot(self, directory: Path) -> str:
         return await take_snapshot(self._git, self._skeletons, directory)
@@ -84,28 +113,54 @@ class Workspaces:
     async def diff_since(self, directory: Path, tree: str) -> Diff:
         return await diff_since_snapshot(self._git, self._skeletons, directory, tree)
 
-    async def archive(self, task_id: str, name: str) -> str | None:
-        """Keep the content under refs/kapelle/archive/<task_id>/<name>; None if it is the base."""
+    async def archive(self, owner: str, name: str) -> str | None:
+        """Keep the content under refs/kapelle/archive/<owner>/<name>; None if it is the base."""
         plain_name(name)
-        async with self._exclusive(task_id) as marker:
+        async with self._guard.known(owner) as marker:
             if not marker.removed:
                 marker.require_present()
             archived = await archive_worktree(self._git, self._skeletons, marker, name)
             return None if archived is None else archived[1]
 
-    async def reset(self, task_id: str, name: str, base: str | None = None) -> Workspace:
+    async def reset(self, owner: str, name: str, base: str | None = None) -> Workspace:
         """Archive, then go back to the base commit, or to the present commit of another base."""
         plain_name(name)
-        async with self._exclusive(task_id) as marker:
+        async with self._guard.known(owner) as marker:
             tools = (self._git, self._skeletons, self._markers)
             return (await reset_worktree(*tools, marker, name, base)).as_workspace()
 
-    async def remove(self, task_id: str) -> None:
+    async def restore(self, owner: str, commit: str, name: str) -> None:
+        """Put branch, index and files to a commit; what would be lost is archived before.
+
+        The base stays what it was, and ignored files stay where they are.
+        """
+        plain_name(name)
+        async with self._guard.known(owner) as marker:
+            await require_commit(self._git, marker, commit)
+            await restore_worktree(self._git, self._skeletons, marker, name, commit)
+
+    async def take_in(self, owner: str, branch: str, message: str) -> list[str]:
+        """Merge a branch into the owner's branch and worktree; returns the paths in conflict.
+
+        What is uncommitted is committed first. A conflict is committed with its markers, so that
+        it can be resolved in ordinary files; what is not resolved is returned again.
+        """
+        async with self._guard.standing(owner) as marker, self._guard.merging(marker):
+            mover = self._guard.mover(marker, marker)
+            return await take_in(self._git, self._skeletons, marker, mover, branch, message)
+
+    async def conflicted(self, owner: str, paths: Sequence[str]) -> list[str]:
+        """Those of the paths that are text files of the worktree and hold conflict markers."""
+        async with self._guard.standing(owner) as marker:
+            marker.require_present()
+            return await asyncio.to_thread(marked_files, Path(marker.path), paths)
+
+    async def remove(self, owner: str) -> None:
         """Archive, verify, remove; the branch and what is needed to show a diff stay."""
-        async with self._locks.hold("task", plain_name(task_id)):
-            half_made = self._markers.intended(task_id) is not None
+        async with self._guard.alone(owner):
+            half_made = self._markers.intended(owner) is not None
             read = self._markers.read if half_made else self._markers.require
-            await self._put_away(task_id, read(task_id))
+            await self._put_away(owner, read(owner))
 
     async def check_base(self, directory: Path, base: str) -> None:
         """Raise InvalidInput when the base is unknown in the repository around the directory."""
@@ -114,59 +169,65 @@ class Workspaces:
             await base_of(self._git, checkout, base)
 
     async def merge(
-        self, task_id: str, into: str | None, message: str, *, expected: str | None = None
+        self, owner: str, into: str | None, message: str, *, expected: str | None = None
     ) -> Merge:
-        """Merge the task's branch into a branch, by default the one it was made from.
+        """Merge the owner's branch into a branch, by default the one it was made from.
 
         When the branch does not hold the expected commit, nothing is merged.
         """
-        marker = self._markers.require(task_id)
-        async with self._locks.hold("merge", marker.common_dir):
-            return await self._merger(marker).merge(into, message, expected)
+        marker = self._markers.require(owner)
+        target = marker.base if into is None else into
+        async with self._guard.onto(target) as standing, self._guard.merging(marker):
+            return await self._merger(marker, standing).merge(into, message, expected)
 
     async def finish_merges(self) -> list[str]:
-        """Complete or undo merges that a crash cut short; returns the tasks they were of."""
-        journals = self._home / "merges"
-        return await finish_merges(self._git, self._skeletons, self._locks, journals)
+        """Complete or undo merges that a crash cut short; returns the owners they were of."""
+        journals, locks = self._home / "merges", self._guard.locks
+        return await finish_merges(self._git, self._skeletons, locks, journals)
 
-    async def is_merged(self, task_id: str, into: str | None) -> bool:
-        return await self._merger(self._markers.require(task_id)).is_merged(into)
+    async def is_merged(self, owner: str, into: str | None) -> bool:
+        return await self._merger(self._markers.require(owner)).is_merged(into)
 
     async def traces(self) -> set[str]:
-        """Tasks of which anything is known here, be their worktrees ready, half-made or removed."""
+        """Owners of whom anything is known here, be their worktrees ready, half-made or removed."""
         return await asyncio.to_thread(self._markers.traces)
 
     async def standing(self) -> set[str]:
-        """Tasks whose worktree is on the disk, ready or half-made."""
+        """Owners whose worktree is on the disk, ready or half-made."""
         return await asyncio.to_thread(self._markers.standing)
 
-    async def discard(self, task_id: str) -> None:
-        """Archive and remove a worktree, or clear away a half-made one, and forget the task."""
-        async with self._locks.hold("task", plain_name(task_id)):
-            await self._put_away(task_id, self._markers.read(task_id))
-            self._markers.forget(task_id)
+    async def discard(self, owner: str) -> None:
+        """Archive and remove a worktree, or clear away a half-made one, and forget the owner."""
+        async with self._guard.alone(owner):
+            await self._put_away(owner, self._markers.read(owner))
+            self._markers.forget(owner)
 
-    async def _put_away(self, task_id: str, marker: Marker | None) -> None:
-        begun_in = self._markers.intended(task_id)
+    async def dismiss(self, owner: str) -> None:
+        """Like discard, and the branch goes as well when it holds nothing but the base."""
+        async with self._guard.alone(owner):
+            marker = self._markers.read(owner)
+            await self._put_away(owner, marker)
+            if marker is not None:
+                await drop_empty_branch(self._git, self._skeletons, marker)
+            self._markers.forget(owner)
+
+    async def _put_away(self, owner: str, marker: Marker | None) -> None:
+        begun_in = self._markers.intended(owner)
         if marker is not None and not marker.removed:
             await remove_worktree(self._git, self._skeletons, self._markers, marker)
         elif begun_in is not None:
-            await clear_half_made(self._markers, task_id, begun_in)
-            self._markers.fulfilled(task_id)
-        elif os.path.lexists(path := self._markers.worktree(task_id)):
+            await clear_half_made(self._markers, owner, begun_in)
+            self._markers.fulfilled(owner)
+        elif os.path.lexists(path := self._markers.worktree(owner)):
             raise Conflict(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
 
     async def tidy(self) -> None:
         """Drop old snapshots and what killed processes left behind."""
         await self._skeletons.tidy(_SNAPSHOT_AGE_DAYS)
 
-    def _merger(self, marker: Marker) -> Merger:
-        return Merger(self._git, self._skeletons, marker, self._home / "merges")
-
-    @asynccontextmanager
-    async def _exclusive(self, task_id: str) -> AsyncIterator[Marker]:
-        async with self._locks.hold("task", plain_name(task_id)):
-            yield self._markers.require(task_id)
+    def _merger(self, marker: Marker, standing: Marker | None = None) -> Merger:
+        mover = self._guard.mover(marker, standing)
+        return Merger(self._git, self._skeletons, marker, mover)
 
 
 def working_directory(workspace: Workspace, directory: Path) -> Path:

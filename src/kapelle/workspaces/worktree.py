@@ -31,7 +31,7 @@ from kapelle.workspaces.skeleton import Skeletons
 
 @dataclass(frozen=True)
 class Order:
-    """What is asked for: a worktree for a task, from a directory's repository."""
+    """What is asked for: a worktree for a task or a run, from a directory's repository."""
 
     task_id: str
     directory: Path
@@ -56,10 +56,12 @@ async def create_worktree(
             f"{markers.worktree(order.task_id)} exists and was not made by Kapelle.",
             hint="Move it away, then try again.",
         )
+    if marker is not None:
+        # The branch it was made from may be gone by now; its own was kept, and so is the base.
+        order = replace(order, base=marker.base_commit)
     plan = await _plan(git, markers, order)
     if marker is not None:
-        # The branch was kept when the worktree was removed, and so is the base to compare with.
-        plan = replace(plan, base=marker.base, base_commit=marker.base_commit)
+        plan = replace(plan, base=marker.base)
     return await _make(git, skeletons, markers, plan, order, afresh=marker is None)
 
 

@@ -245,6 +245,11 @@ async def test_nothing_planted_is_run(box: Sandbox) -> None:
         await work.diff_since(box.repo, tree)
         (box.repo / "in-place.t").unlink()
 
+    base = await work.tip("task_0")
+
+    async def compare() -> None:
+        await work.compare("task_0", base, await work.tip("task_0"))
+
     operations: list[tuple[str, Operation]] = [
         ("locate", lambda: work.locate(box.repo)),
         ("locate worktree", lambda: work.locate(path)),
@@ -263,6 +268,14 @@ async def test_nothing_planted_is_run(box: Sandbox) -> None:
         ("change last", lambda: change(3)),
         ("commit last", lambda: work.commit("task_0", "more")),
         ("merge last", lambda: work.merge("task_0", "main", "merge")),
+        ("log", lambda: work.log("task_0")),
+        ("compare", compare),
+        ("change more", lambda: change(4)),
+        ("take in", lambda: work.take_in("task_0", "main", "take in")),
+        ("restore", lambda: work.restore("task_0", base, "three")),
+        ("restore again", lambda: work.restore("task_0", base, "three")),
+        ("uncommitted", lambda: work.uncommitted("task_0")),
+        ("merge into a task", lambda: work.merge("task_1", "kapelle/task_0", "merge")),
         ("remove", lambda: work.remove("task_0")),
         ("diff of the branch", lambda: work.diff("task_0")),
         ("create again", lambda: work.create("task_0", box.repo, None)),
@@ -286,6 +299,8 @@ async def test_conflicts_and_refusals_run_nothing_either(box: Sandbox) -> None:
     canaries.hush()
     with pytest.raises(KapelleError):
         await box.workspaces.merge("task_0", None, "m")
+    assert "conflict.txt" in await box.workspaces.take_in("task_0", "main", "m")
+    assert await box.workspaces.conflicted("task_0", ["conflict.txt"]) == ["conflict.txt"]
     box.write("a.txt", "dirty")
     for base in ("missing", "origin/main", "--x"):
         with suppress(KapelleError):

@@ -10,6 +10,8 @@ SUBCOMMANDS = [
     *(f"config {name}" for name in ("show", "get", "set", "reset", "path")),
     *(f"agents {name}" for name in ("list", "check")),
     *(f"agents config {name}" for name in ("show", "set", "reset")),
+    *(f"runs {name}" for name in ("list", "status", "tail", "steps", "result", "wait")),
+    *(f"runs {name}" for name in ("pause", "resume", "cancel", "answer")),
 ]
 
 

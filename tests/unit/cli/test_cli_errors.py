@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.cli.client import _class_of
 from kapelle.cli.errors import internal_error, show_error, wants_json
+from kapelle.client.refusals import class_of
 from kapelle.domain.errors import InvalidInput, KapelleError, MergeConflict, NotFound
 
 
@@ -35,9 +35,9 @@ def test_json_is_recognised_before_parsing() -> None:
 
 
 def test_codes_lead_back_to_their_classes() -> None:
-    assert _class_of("merge_conflict") is MergeConflict
-    assert _class_of("not_found") is NotFound
-    assert _class_of("from_the_future") is KapelleError
+    assert class_of("merge_conflict") is MergeConflict
+    assert class_of("not_found") is NotFound
+    assert class_of("from_the_future") is KapelleError
 
 
 def test_an_unforeseen_error_is_written_down(

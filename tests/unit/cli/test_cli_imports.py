@@ -33,7 +33,22 @@ def loaded_after(*arguments: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["list"], ["status", "x"], ["run", "x"], ["run", "-f", "x"]]
+    "arguments",
+    [
+        ["--help"],
+        ["list"],
+        ["status", "x"],
+        ["status", "run_x"],
+        ["run", "x"],
+        ["run", "-f", "x"],
+        ["runs"],
+        ["runs", "tail", "x"],
+        ["loop", "x", "--until", "true", "-f"],
+        ["pipeline", "x", "y"],
+        ["best-of", "x"],
+        ["team", "x"],
+        ["start", "x"],
+    ],
 )
 def test_the_daemons_libraries_stay_out(arguments: list[str]) -> None:
     loaded = loaded_after(*arguments)

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.cli.errors import internal_error
-from kapelle.cli.transport import Address
+from kapelle.client.address import Address
 from kapelle.domain.errors import InvalidInput
 from kapelle.home import Home
 

@@ -64,13 +64,14 @@ async def page(
     pattern: Name | None = None,
     project: Name | None = None,
     parent_id: Annotated[str | None, Query(pattern=_CURSOR)] = None,
+    nested: bool = False,
     archived: bool = False,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     cursor: Annotated[str | None, Query(pattern=_CURSOR)] = None,
 ) -> Page:
-    """Runs, newest first; next_cursor leads to the next page."""
+    """Runs, newest first; next_cursor leads to the next page. Nested ones are inside others."""
     found, more = await service.runs.page(
-        status or [], pattern, project, parent_id, archived, cursor, limit
+        status or [], pattern, project, parent_id, nested, archived, cursor, limit
     )
     return Page(runs=found, next_cursor=found[-1].id if more else None)
 

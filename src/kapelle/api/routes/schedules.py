@@ -1,0 +1,94 @@
+"""Schedules: create, list, look, pause, resume, cancel, run now."""
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query
+from pydantic import BaseModel, ConfigDict
+
+from kapelle.api.access import UseCases, owner_only
+from kapelle.domain.schedule import Firing, Moment, Schedule, ScheduleSpec, ScheduleStatus
+from kapelle.domain.specs import Name
+
+router = APIRouter(prefix="/schedules", tags=["schedules"], dependencies=[Depends(owner_only)])
+
+_CURSOR = "^schedule_[0-9a-z]{26}$"
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+
+class Page(BaseModel):
+    schedules: list[Schedule]
+    next_cursor: str | None
+
+
+class FiringPage(BaseModel):
+    firings: list[Firing]
+    next_cursor: datetime | None
+
+
+class CancelBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    with_work: bool = False
+
+
+@router.post("", status_code=201)
+async def create(
+    spec: ScheduleSpec,
+    service: UseCases,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+) -> Schedule:
+    """Create a schedule; what it is to start is examined at once."""
+    return await service.schedules.create(spec, idempotency_key)
+
+
+@router.get("")
+async def page(
+    service: UseCases,
+    status: Annotated[list[ScheduleStatus] | None, Query()] = None,
+    project: Name | None = None,
+    limit: Limit = 50,
+    cursor: Annotated[str | None, Query(pattern=_CURSOR)] = None,
+) -> Page:
+    """Schedules, newest first; next_cursor leads to the next page."""
+    found, more = await service.schedules.page(status or [], project, cursor, limit)
+    return Page(schedules=found, next_cursor=found[-1].id if more else None)
+
+
+@router.get("/{schedule_id}")
+async def get(schedule_id: str, service: UseCases) -> Schedule:
+    """One schedule, by its id or any unique prefix of it."""
+    return await service.schedules.get(schedule_id)
+
+
+@router.get("/{schedule_id}/firings")
+async def firings(
+    schedule_id: str, service: UseCases, limit: Limit = 50, cursor: Moment | None = None
+) -> FiringPage:
+    """What became of its slots, newest first; next_cursor leads to the next page."""
+    found, more = await service.schedules.history(schedule_id, cursor, limit)
+    return FiringPage(firings=found, next_cursor=found[-1].slot if more else None)
+
+
+@router.post("/{schedule_id}/pause")
+async def pause(schedule_id: str, service: UseCases) -> Schedule:
+    """Start nothing until it is resumed; what was started goes on."""
+    return await service.schedules.pause(schedule_id)
+
+
+@router.post("/{schedule_id}/resume")
+async def resume(schedule_id: str, service: UseCases) -> Schedule:
+    """Go on with the next slot; those that came meanwhile are not made up for."""
+    return await service.schedules.resume(schedule_id)
+
+
+@router.post("/{schedule_id}/cancel")
+async def cancel(schedule_id: str, service: UseCases, body: CancelBody | None = None) -> Schedule:
+    """End a schedule; with_work also ends what it started and what is still going."""
+    with_work = body.with_work if body else False
+    return await service.schedules.cancel(schedule_id, with_work=with_work)
+
+
+@router.post("/{schedule_id}/run")
+async def run(schedule_id: str, service: UseCases) -> Firing:
+    """Start at once what it starts, besides its slots."""
+    return await service.schedules.run_now(schedule_id)

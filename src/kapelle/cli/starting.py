@@ -1,0 +1,50 @@
+"""Where every command that starts something sends it, so that a schedule can keep it instead."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from kapelle.cli.client import Client
+
+
+@dataclass(frozen=True)
+class Order:
+    """What would have been sent: the path of the API and the body."""
+
+    path: str
+    body: dict[str, Any]
+
+
+class _Collected(BaseException):
+    """Ends a command whose order was taken; not an Exception, so that nobody catches it."""
+
+
+_orders: ContextVar[list[Order] | None] = ContextVar("orders", default=None)
+
+
+def begin(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Start a task or a run, and return it; while orders are collected, keep it and go no further.
+
+    The client is not asked for anything in the latter case, so no daemon is needed.
+    """
+    orders = _orders.get()
+    if orders is not None:
+        orders.append(Order(path, body))
+        raise _Collected
+    started: dict[str, Any] = client.create(path, body)
+    return started
+
+
+@contextmanager
+def collecting() -> Iterator[list[Order]]:
+    """Take the order of the command that is run inside instead of sending it."""
+    orders: list[Order] = []
+    token = _orders.set(orders)
+    try:
+        yield orders
+    except _Collected:
+        pass
+    finally:
+        _orders.reset(token)

@@ -1,0 +1,91 @@
+"""Where the daemon is: its home's unix socket, or a URL with a token."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from kapelle.domain.errors import InvalidInput, Unauthorized
+from kapelle.home import Home
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the daemon listens; without a URL it is the home's own socket.
+
+    A token that is not given is that of KAPELLE_TOKEN, or the one in the home.
+    """
+
+    home: Home
+    url: str | None = None
+    token: str | None = field(default=None, repr=False)
+    url_origin: str = "KAPELLE_URL"
+
+    @classmethod
+    def from_environment(cls) -> "Address":
+        return cls(Home.default(), os.environ.get("KAPELLE_URL") or None)
+
+    @classmethod
+    def given(
+        cls,
+        url: str | None = None,
+        token: str | None = None,
+        home: str | os.PathLike[str] | None = None,
+    ) -> "Address":
+        """What is given wins over the environment; a home that is named means its socket."""
+        place = Home.default() if home is None else Home(Path(home).expanduser().absolute())
+        if url is not None:
+            return cls(place, url, token, url_origin="url")
+        return cls(place, None if home else os.environ.get("KAPELLE_URL") or None, token)
+
+    def __str__(self) -> str:
+        return self.url or str(self.home.socket)
+
+    def parts(self) -> tuple[str, str, int | None]:
+        """Scheme, host and port of the URL."""
+        try:
+            parts = urlsplit(self.url or "")
+            scheme, host, port = parts.scheme, parts.hostname, parts.port
+        except ValueError:
+            scheme, host, port = "", None, None
+        if scheme not in {"http", "https"} or not host:
+            raise InvalidInput(
+                f"{self.url_origin} is not an address: {self.url!r}.",
+                hint="Write it like http://127.0.0.1:8470, or unset it to use the local socket.",
+            )
+        return scheme, host, port
+
+    @property
+    def base_path(self) -> str:
+        return urlsplit(self.url).path.rstrip("/") if self.url else ""
+
+    def headers(self) -> dict[str, str]:
+        """The socket's file mode is its key; a URL needs a token."""
+        if self.url is None:
+            return {}
+        token = self._named_token() or self._stored_token()
+        if not (token.isascii() and token.isprintable()):
+            raise InvalidInput(
+                f"The token from {self.token_origin} holds characters that no token has.",
+                hint="Copy it anew; it is one line of letters and digits.",
+            )
+        return {"Authorization": f"Bearer {token}"}
+
+    @property
+    def token_origin(self) -> str:
+        """Where the token comes from, in words that do not show it."""
+        if self.token:
+            return "token"
+        return "KAPELLE_TOKEN" if self._named_token() else str(self.home.token)
+
+    def _named_token(self) -> str:
+        return (self.token or os.environ.get("KAPELLE_TOKEN", "")).strip()
+
+    def _stored_token(self) -> str:
+        try:
+            return self.home.token.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError):
+            raise Unauthorized(
+                f"{self.url_origin} is set, but there is no token for {self.url}.",
+                hint="Set KAPELLE_TOKEN, or unset KAPELLE_URL to use the local daemon.",
+            ) from None

@@ -1,0 +1,150 @@
+"""Starting the daemon in the background when none answers."""
+
+import fcntl
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import IO
+
+from kapelle.domain.errors import InvalidInput, Unavailable
+from kapelle.home import Home
+
+START_TIMEOUT_S = 20.0
+PAUSE_S = 0.05
+LOG_LINES = 8
+_LOG_ENTRY = re.compile(r"\d{4}-\d\d-\d\d ")
+
+
+def ensure_daemon(home: Home) -> None:
+    """Start a daemon and return when the socket answers; of many callers at once, one starts it."""
+    _make_root(home)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    # Starting is dear, so the others wait for the first one instead of starting in vain.
+    with open(home.root / "start.lock", "ab") as lock:
+        while not _taken(lock):
+            if answers(home.socket):
+                return
+            if time.monotonic() > deadline:
+                raise _failed(home, "did not answer in time", [])
+            time.sleep(PAUSE_S)
+        if not answers(home.socket):
+            _start(home, deadline)
+
+
+def _make_root(home: Home) -> None:
+    advice = "Set KAPELLE_HOME to a directory of your own."
+    try:
+        home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except FileExistsError:
+        raise InvalidInput(f"{home.root}: Not a directory.", hint=advice) from None
+    except OSError as error:
+        raise InvalidInput(f"{home.root}: {error.strerror}.", hint=advice) from None
+
+
+def _taken(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _start(home: Home, deadline: float) -> None:
+    log_began_at = _size(home.log)
+    process = _launch(home)
+    while time.monotonic() < deadline:
+        if answers(home.socket):
+            # Whoever lives longer than the daemon is not to keep a zombie of it.
+            threading.Thread(target=process.wait, daemon=True).start()
+            return
+        if process.poll() is not None and not _another_holds(home):
+            break
+        time.sleep(PAUSE_S)
+    code = process.poll()
+    what = "did not answer in time" if code is None else f"ended with exit code {code}"
+    raise _failed(home, what, _new_log_lines(home.log, log_began_at))
+
+
+def answers(path: Path) -> bool:
+    """Whether a daemon accepts connections on this socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(2)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _another_holds(home: Home) -> bool:
+    """Whether the lock names a living process: the daemon that was faster than ours."""
+    try:
+        os.kill(int(home.lock.read_text(encoding="ascii")), 0)
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _launch(home: Home) -> subprocess.Popen[bytes]:
+    environment = dict(os.environ)
+    # Only the platform's own home keeps its configuration elsewhere.
+    if home.config_directory is None:
+        environment["KAPELLE_HOME"] = str(home.root)
+    descriptor = os.open(home.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "kapelle.daemon"],
+            stdin=subprocess.DEVNULL,
+            stdout=descriptor,
+            stderr=descriptor,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+            close_fds=True,
+        )
+    finally:
+        os.close(descriptor)
+
+
+def _failed(home: Home, what: str, lines: list[str]) -> Unavailable:
+    hint = f"The whole log is {home.log}; `kapelle doctor` looks for the cause."
+    reason = why_it_gave_up(lines)
+    if reason is not None:
+        return Unavailable(f"The daemon could not start: {reason}", hint=hint)
+    told = "".join(f"\n  {line}" for line in lines)
+    log = f", and its log says:{told}" if lines else "."
+    return Unavailable(f"The daemon was started but {what}{log}", hint=hint)
+
+
+def why_it_gave_up(lines: list[str]) -> str | None:
+    """The daemon's last words on one line, if the log ends with them; they may take several."""
+    for start in range(len(lines) - 1, -1, -1):
+        if _LOG_ENTRY.match(lines[start]):
+            return None
+        if lines[start].startswith("kapelle: "):
+            return " ".join(line.strip() for line in lines[start:]).removeprefix("kapelle: ")
+    return None
+
+
+def _new_log_lines(log: Path, began_at: int) -> list[str]:
+    try:
+        with open(log, "rb") as stream:
+            stream.seek(began_at)
+            text = stream.read()[-20_000:].decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-LOG_LINES:]
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,273 @@
+"""What a schedule does now: pure rules from what is known of it to what becomes of its slots."""
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Protocol
+
+from kapelle.domain.schedule import MissedPolicy, Outcome, ScheduleStatus, Trigger
+from kapelle.domain.states import TaskStatus
+from kapelle.engine.slots import Passed, next_slot, passed, slots_after
+
+# A slot that is found later than this was missed.
+GRACE = timedelta(seconds=60)
+_INSTANT = timedelta(microseconds=1)
+
+
+class Row(Protocol):
+    """A stored row, by the names of its columns."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Leader:
+    """What is known of the schedule that another one follows."""
+
+    id: str
+    is_open: bool
+    # What it started and what is still going, and why the last of it was no success.
+    going: str | None
+    failed: str | None
+    # Its slots whose work has succeeded and that the follower has not answered.
+    to_follow: tuple[datetime, ...] = ()
+
+
+@dataclass(frozen=True)
+class Situation:
+    """All that decides about a schedule, read at one moment."""
+
+    schedule: Row
+    now: datetime
+    # What an earlier slot started and what is still going.
+    going: str | None
+    holding: bool
+    # Slots that are being started, which count as runs.
+    starting: int
+    latest: Row | None
+    last_slot: datetime | None
+    leader: Leader | None
+
+    @property
+    def end_of_time(self) -> datetime:
+        """The first moment whose slot does not count any more, or just after now."""
+        expires_at: datetime | None = self.schedule["expires_at"]
+        return min(expires_at or self.now + _INSTANT, self.now + _INSTANT)
+
+    @property
+    def expired(self) -> bool:
+        expires_at: datetime | None = self.schedule["expires_at"]
+        return expires_at is not None and expires_at <= self.now
+
+
+@dataclass
+class Decision:
+    """What becomes of slots, when the next one comes, and what the schedule becomes by it."""
+
+    next_at: datetime | None
+    firings: list[tuple[datetime, Outcome, str | None]] = field(default_factory=list)
+    status: tuple[ScheduleStatus, str] | None = None
+
+    def add(self, slot: datetime, outcome: Outcome, reason: str | None) -> None:
+        self.firings.append((slot, outcome, reason))
+
+    def count(self, outcome: Outcome) -> int:
+        return sum(found is outcome for _, found, _ in self.firings)
+
+    def changes(self, schedule: Row) -> bool:
+        """Whether anything is to be written down."""
+        moved = self.next_at != schedule["next_at"]
+        return moved or bool(self.firings) or self.status is not None
+
+
+def trigger_of(schedule: Row) -> Trigger:
+    if schedule["cron"] is not None:
+        return "cron"
+    if schedule["at"] is not None:
+        return "at"
+    return "after" if schedule["every_s"] is None else "every"
+
+
+def next_by_cron(schedule: Row, now: datetime) -> datetime | None:
+    """The next slot that comes before the schedule expires."""
+    slot = next_slot(schedule["cron"], schedule["timezone"], now)
+    expires_at = schedule["expires_at"]
+    return None if slot is None or (expires_at and slot >= expires_at) else slot
+
+
+def decide(situation: Situation) -> Decision:
+    """What is due for an open schedule; a paused one can do nothing but expire."""
+    decision = Decision(next_at=situation.schedule["next_at"])
+    if situation.schedule["status"] == ScheduleStatus.ACTIVE:
+        match trigger_of(situation.schedule):
+            case "cron":
+                _by_cron(situation, decision)
+            case "at":
+                _at_a_time(situation, decision)
+            case "every":
+                _repeatedly(situation, decision)
+            case "after":
+                _following(situation, decision)
+    if decision.status is None and situation.expired:
+        decision.status = (ScheduleStatus.EXPIRED, "its time is over")
+    return decision
+
+
+def release(situation: Situation) -> tuple[Outcome, str | None]:
+    """What becomes of a slot that was held back."""
+    leader = situation.leader
+    if leader is not None and leader.going:
+        return Outcome.HELD, None
+    if situation.going and not situation.schedule["overlap"]:
+        return Outcome.SKIPPED, _still_going(situation.going)
+    if leader is not None and leader.failed:
+        return Outcome.SKIPPED, leader.failed
+    return Outcome.STARTING, "was held back until what it comes after had ended"
+
+
+def _by_cron(situation: Situation, decision: Decision) -> None:
+    schedule, now = situation.schedule, situation.now
+    if decision.next_at is None or decision.next_at > now:
+        return
+    late, fresh = _due(situation, decision.next_at)
+    if late is not None and schedule["missed"] == MissedPolicy.FAIL:
+        decision.add(late.newest, Outcome.MISSED, _missed(late))
+        decision.status = (ScheduleStatus.FAILED, _missed(late))
+        return
+    if late is not None and schedule["missed"] == MissedPolicy.CATCHUP and not situation.expired:
+        slot = fresh[-1] if fresh else late.newest
+        _fire(situation, decision, slot, f"makes up for {_slots(late)}")
+        fresh = []
+    elif late is not None:
+        decision.add(late.newest, Outcome.MISSED, _missed(late))
+    for slot in fresh:
+        _fire(situation, decision, slot)
+    decision.next_at = next_by_cron(schedule, now)
+    if decision.next_at is None and schedule["expires_at"] is None:
+        decision.status = (ScheduleStatus.COMPLETED, "its last slot has passed")
+
+
+def _due(situation: Situation, first: datetime) -> tuple[Passed | None, list[datetime]]:
+    """The slots from first on: those that were missed, and those that are just due."""
+    cron, zone = situation.schedule["cron"], situation.schedule["timezone"]
+    limit = situation.now - GRACE
+    late = passed(cron, zone, first, min(limit, situation.end_of_time) - _INSTANT)
+    fresh = []
+    for slot in slots_after(cron, zone, max(first, limit) - _INSTANT):
+        if slot >= situation.end_of_time:
+            break
+        fresh.append(slot)
+    return late, fresh
+
+
+def _at_a_time(situation: Situation, decision: Decision) -> None:
+    schedule, slot = situation.schedule, decision.next_at
+    if slot is None or slot > situation.now:
+        return
+    decision.next_at = None
+    late = situation.now - slot > GRACE
+    if late and (schedule["missed"] != MissedPolicy.CATCHUP or situation.expired):
+        reason = f"its time {_shown(slot)} was missed: Kapelle was not running"
+        decision.add(slot, Outcome.MISSED, reason)
+        failed = schedule["missed"] == MissedPolicy.FAIL
+        status = ScheduleStatus.FAILED if failed else ScheduleStatus.EXPIRED
+        decision.status = (status, reason)
+        return
+    _fire(situation, decision, slot, "makes up for its time, which was missed" if late else None)
+    _, outcome, reason_ = decision.firings[-1]
+    if outcome is Outcome.SKIPPED:
+        decision.status = (ScheduleStatus.FAILED, reason_ or "its only slot was skipped")
+
+
+def _repeatedly(situation: Situation, decision: Decision) -> None:
+    schedule, now = situation.schedule, situation.now
+    pause = timedelta(seconds=schedule["every_s"])
+    if situation.expired:
+        return
+    if decision.next_at is None:
+        if situation.going:
+            return
+        _after_the_last(situation, decision, pause)
+        if decision.status is not None or decision.next_at is None:
+            return
+    # Later than a whole pause from now can only mean that the clock went back.
+    decision.next_at = min(decision.next_at, now + pause)
+    if decision.next_at > now:
+        return
+    if not situation.going:
+        slot = decision.next_at
+        if situation.last_slot is not None:
+            slot = max(slot, situation.last_slot + _INSTANT)
+        _fire(situation, decision, slot)
+    decision.next_at = None
+
+
+def _after_the_last(situation: Situation, decision: Decision, pause: timedelta) -> None:
+    """When to repeat what has ended; only a success is repeated."""
+    latest, now = situation.latest, situation.now
+    status = latest and latest["subject_status"]
+    if latest is None or status is None:
+        # What it started was forgotten meanwhile.
+        decision.next_at = now
+        return
+    reason = f": {latest['subject_reason']}" if latest["subject_reason"] else ""
+    if status == TaskStatus.COMPLETED:
+        decision.next_at = min(latest["subject_ended_at"] or now, now) + pause
+    elif status == TaskStatus.FAILED:
+        decision.status = (ScheduleStatus.FAILED, f"{latest['subject']} failed{reason}")
+    else:
+        # A person wanted it so, and may want it to go on later.
+        decision.status = (ScheduleStatus.PAUSED, f"{latest['subject']} was cancelled{reason}")
+
+
+def _following(situation: Situation, decision: Decision) -> None:
+    leader = situation.leader
+    if leader is None or situation.expired:
+        return
+    for slot in leader.to_follow:
+        _fire(situation, decision, slot, gated=False)
+    at_rest = not leader.to_follow and leader.going is None and not situation.starting
+    if at_rest and not leader.is_open:
+        decision.status = (ScheduleStatus.COMPLETED, f"{leader.id}, which it follows, has ended")
+
+
+def _fire(
+    situation: Situation,
+    decision: Decision,
+    slot: datetime,
+    reason: str | None = None,
+    gated: bool = True,
+) -> None:
+    schedule, leader = situation.schedule, situation.leader if gated else None
+    starting = decision.count(Outcome.STARTING)
+    going = situation.going or ("what the slot before it started" if starting else None)
+    runs = schedule["started"] + situation.starting + starting
+    if schedule["max_runs"] is not None and runs >= schedule["max_runs"]:
+        decision.add(slot, Outcome.SKIPPED, "as many as it may start are started")
+    elif going and not schedule["overlap"]:
+        decision.add(slot, Outcome.SKIPPED, _still_going(going))
+    elif leader and (situation.holding or decision.count(Outcome.HELD)):
+        decision.add(slot, Outcome.SKIPPED, "the slot before it is still held back")
+    elif leader and leader.going:
+        decision.add(slot, Outcome.HELD, f"waits for {leader.going} of {leader.id}")
+    elif leader and leader.failed:
+        decision.add(slot, Outcome.SKIPPED, leader.failed)
+    else:
+        decision.add(slot, Outcome.STARTING, reason)
+
+
+def _still_going(what: str) -> str:
+    return f"{what} is still going"
+
+
+def _missed(late: Passed) -> str:
+    verb = "was missed," if late.count == 1 else "were missed, the last"
+    return f"{_slots(late)} {verb} at {_shown(late.newest)}"
+
+
+def _slots(late: Passed) -> str:
+    number = f"more than {late.count}" if late.more else str(late.count)
+    return f"{number} slot{'' if late.count == 1 else 's'}"
+
+
+def _shown(moment: datetime) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"

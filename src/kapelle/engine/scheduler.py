@@ -1,0 +1,219 @@
+"""Starts what schedules ask for when it is due: each slot once, whatever happens in between."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from kapelle.domain.errors import KapelleError, Unavailable
+from kapelle.domain.schedule import Outcome
+from kapelle.engine import schedule_changes as changes
+from kapelle.engine.failpoints import failpoint
+from kapelle.engine.schedule_secrets import ScheduleSecrets
+from kapelle.store import firings, schedules
+from kapelle.store.database import Connection, Database
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Slot = tuple[str, datetime]
+
+SCHEDULER_FAILPOINTS = (
+    "scheduler_after_decision",
+    "scheduler_before_start",
+    "scheduler_after_start",
+    "scheduler_after_record",
+)
+
+_log = logging.getLogger("kapelle.scheduler")
+# Clocks may be set, so no sleep is long.
+_LONGEST_PAUSE_S = 3.0
+_SHORTEST_PAUSE_S = 0.2
+# Every write of the daemon wakes it, so it may take this part of the time at most.
+_SHARE = 0.1
+_TRIES = 5
+_PATIENCE_S = 1.0
+_SWEEP_S = 3600.0
+
+
+class Starter(Protocol):
+    """Starts and ends the work of schedules."""
+
+    async def start(self, kind: str, spec: dict[str, Any], key: str, schedule_id: str) -> str:
+        """Start a task or run and return its id; the same one again for a key that was used."""
+        ...
+
+    async def cancel(self, subject: str, reason: str) -> None:
+        """End a task or run, unless it has ended already."""
+        ...
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class Scheduler:
+    """Owns the schedules of one daemon."""
+
+    def __init__(
+        self,
+        db: Database,
+        starter: Starter,
+        secrets: ScheduleSecrets,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        self._db = db
+        self._starter = starter
+        self._secrets = secrets
+        self.clock = clock
+        self._lock = asyncio.Lock()
+        # Slots that are held back or being started, as far as the database was asked for them.
+        self._open: set[Slot] = set()
+        self._asked = False
+        self._setbacks: dict[Slot, tuple[int, float]] = {}
+        self._sweep_at = 0.0
+
+    async def run(self) -> None:
+        """Look after schedules until cancelled; a failing pass is logged and made again."""
+        with self._db.watch() as changed:
+            while True:
+                began = time.monotonic()
+                try:
+                    await self.tick()
+                    pause = await self._until_next()
+                except Exception:
+                    _log.exception("a pass of the scheduler failed and will be made again")
+                    pause = 1.0
+                rest = max(_SHORTEST_PAUSE_S, (time.monotonic() - began) / _SHARE)
+                await changed.wait(pause)
+                await asyncio.sleep(min(rest - (time.monotonic() - began), _LONGEST_PAUSE_S))
+
+    async def tick(self, now: datetime | None = None) -> None:
+        """One pass: all that is due is done."""
+        async with self._lock:
+            now = now or self.clock()
+            await self._settle_all(now)
+            for schedule_id in await self._db.glance(schedules.needing_attention, now):
+                await self._attend(schedule_id, now)
+            if time.monotonic() >= self._sweep_at:
+                await self._drop_left_secrets()
+                self._sweep_at = time.monotonic() + _SWEEP_S
+
+    async def alter(
+        self,
+        change: Callable[Concatenate[Connection, str, P], T],
+        schedule_id: str,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Apply a change between two passes; what it wants started is, when this returns."""
+        async with self._lock:
+            await self._settle_all(self.clock())
+            self._asked = False
+            result = await self._db.write(change, schedule_id, *args, **kwargs)
+            await self._settle_all(self.clock())
+            await self._drop_secrets(schedule_id)
+            return result
+
+    async def cancel_work(self, subjects: list[str], reason: str) -> None:
+        for subject in subjects:
+            await self._starter.cancel(subject, reason)
+
+    async def _until_next(self) -> float:
+        moment = await self._db.glance(schedules.next_moment)
+        if moment is None:
+            return _LONGEST_PAUSE_S
+        left = (moment - self.clock()).total_seconds()
+        return min(max(left, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
+
+    async def _attend(self, schedule_id: str, now: datetime) -> None:
+        """See to one schedule; what goes wrong with it keeps no other one waiting."""
+        try:
+            if not await self._db.read(changes.is_due, schedule_id, now):
+                return
+            opened = await self._db.write(changes.advance, schedule_id, now)
+            failpoint("scheduler_after_decision")
+        except Exception:
+            # Whether it was written down is known to the database alone.
+            self._asked = False
+            _log.exception("%s could not be seen to, which will be tried again", schedule_id)
+            return
+        self._open |= {(schedule_id, slot) for slot in opened}
+        for slot in opened:
+            await self._settle((schedule_id, slot), now)
+        await self._drop_secrets(schedule_id)
+
+    async def _settle_all(self, now: datetime) -> None:
+        if not self._asked:
+            rows = await self._db.read(firings.unsettled)
+            self._open = {(row["schedule_id"], row["slot"]) for row in rows}
+            self._asked = True
+        for slot in sorted(self._open, key=lambda found: found[1]):
+            await self._settle(slot, now)
+
+    async def _settle(self, slot: Slot, now: datetime) -> None:
+        firing = await self._db.glance(firings.get, *slot)
+        outcome = firing and firing["outcome"]
+        if outcome == Outcome.HELD and await self._db.read(changes.may_go, *slot, now):
+            outcome = await self._db.write(changes.let_go, *slot, now)
+        if outcome == Outcome.STARTING:
+            await self._start(slot, now)
+        elif outcome != Outcome.HELD:
+            self._open.discard(slot)
+
+    async def _start(self, slot: Slot, now: datetime) -> None:
+        tries, again_at = self._setbacks.get(slot, (0, 0.0))
+        if time.monotonic() < again_at:
+            return
+        try:
+            failpoint("scheduler_before_start")
+            subject = await self._subject(slot)
+            failpoint("scheduler_after_start")
+        except Unavailable as error:
+            _log.warning("%s cannot be started now and will be later: %s", slot[0], error.message)
+            self._setbacks[slot] = (tries, time.monotonic() + _PATIENCE_S)
+            return
+        except KapelleError as error:
+            await self._db.write(changes.not_started, *slot, _sentence(error), now)
+        except Exception as error:
+            _log.exception("%s could not be started", slot[0])
+            if tries + 1 < _TRIES:
+                self._setbacks[slot] = (tries + 1, time.monotonic() + _PATIENCE_S * 2**tries)
+                return
+            problem = f"an error ended its start {_TRIES} times: {type(error).__name__}: {error}"
+            await self._db.write(changes.not_started, *slot, problem, now)
+        else:
+            await self._db.write(changes.started, *slot, subject, now)
+            failpoint("scheduler_after_record")
+        self._setbacks.pop(slot, None)
+        self._open.discard(slot)
+        await self._drop_secrets(slot[0])
+
+    async def _subject(self, slot: Slot) -> str:
+        """What a slot starts or, before a crash, has started."""
+        schedule_id, moment = slot
+        key = changes.key_of(schedule_id, moment)
+        known = await self._db.read(firings.subject_of_key, key)
+        if known is not None:
+            return known
+        schedule = await self._db.read(schedules.row, schedule_id)
+        spec = self._secrets.whole(schedule_id, schedule["spec"])
+        return await self._starter.start(schedule["kind"], spec, key, schedule_id)
+
+    async def _drop_secrets(self, *schedule_ids: str) -> None:
+        """Delete the values of those that have ended, once nothing of theirs is being started."""
+        wanted = await self._db.read(schedules.open_ones, schedule_ids)
+        wanted |= {schedule_id for schedule_id, _ in self._open}
+        for schedule_id in set(schedule_ids) - wanted:
+            self._secrets.forget(schedule_id)
+
+    async def _drop_left_secrets(self) -> None:
+        """The same for what a crash left behind."""
+        left = await asyncio.to_thread(self._secrets.owners)
+        if left:
+            await self._drop_secrets(*left)
+
+
+def _sentence(error: KapelleError) -> str:
+    return f"{error.message} {error.hint or ''}".rstrip()

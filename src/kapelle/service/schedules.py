@@ -1,0 +1,183 @@
+"""Use cases of schedules: create, look, pause, resume, cancel, run now."""
+
+import json
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Protocol
+
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
+from kapelle.domain.ids import new_id
+from kapelle.domain.schedule import OPEN, Firing, Schedule, ScheduleSpec, ScheduleStatus
+from kapelle.engine import schedule_actions
+from kapelle.engine.schedule_rules import GRACE, next_by_cron
+from kapelle.engine.schedule_secrets import ScheduleSecrets
+from kapelle.engine.scheduler import Scheduler
+from kapelle.service.scheduled_work import Examined
+from kapelle.store import events, firings, schedules
+from kapelle.store.database import Connection, Database
+
+# What tells one schedule from another, besides its id.
+_TOLD_APART = (
+    "title", "kind", "spec", "directory", "cron", "timezone", "every_s", "missed", "overlap",
+    "max_runs", "at", "expires_at",
+)  # fmt: skip
+
+
+class Examiner(Protocol):
+    """Says whether work could be started now."""
+
+    async def examine(self, kind: str, spec: dict[str, Any]) -> Examined: ...
+
+
+class Schedules:
+    def __init__(
+        self, db: Database, scheduler: Scheduler, work: Examiner, secrets: ScheduleSecrets
+    ) -> None:
+        self._db = db
+        self._scheduler = scheduler
+        self._work = work
+        self._secrets = secrets
+
+    async def create(self, spec: ScheduleSpec, idempotency_key: str | None = None) -> Schedule:
+        """Store a schedule; what it is to start is examined as if it were started now."""
+        now = self._scheduler.clock()
+        _require_future(spec, now)
+        examined = await self._work.examine(spec.kind, spec.spec)
+        values = _values(spec, examined, now) | {"idempotency_key": idempotency_key}
+        values["spec"] = self._secrets.keep(values["id"], values["spec"])
+        try:
+            stored = await self._db.write(_insert, values, spec.after)
+        except KapelleError:
+            self._secrets.forget(values["id"])
+            raise
+        if stored != values["id"]:
+            self._secrets.forget(values["id"])
+        return await self.get(stored)
+
+    async def get(self, text: str) -> Schedule:
+        return _shown(await self._db.read(schedules.get, text))
+
+    async def page(
+        self,
+        statuses: Sequence[ScheduleStatus],
+        project: str | None,
+        cursor: str | None,
+        limit: int,
+    ) -> tuple[list[Schedule], bool]:
+        """Some schedules, newest first, and whether there are more."""
+        found, more = await self._db.read(
+            schedules.page, statuses=statuses, project=project, before=cursor, limit=limit
+        )
+        return [_shown(schedule) for schedule in found], more
+
+    async def history(
+        self, text: str, before: datetime | None, limit: int
+    ) -> tuple[list[Firing], bool]:
+        """What became of its slots, newest first, and whether there are more."""
+
+        def read(connection: Connection) -> tuple[list[Firing], bool]:
+            schedule_id = schedules.get(connection, text).id
+            return firings.page(connection, schedule_id, before=before, limit=limit)
+
+        return await self._db.read(read)
+
+    async def pause(self, text: str) -> Schedule:
+        """Start nothing until it is resumed; what was started goes on."""
+        return await self._alter(text, schedule_actions.pause)
+
+    async def resume(self, text: str) -> Schedule:
+        """Go on with the next slot; those that came meanwhile are not made up for."""
+        return await self._alter(text, schedule_actions.resume)
+
+    async def cancel(self, text: str, *, with_work: bool = False) -> Schedule:
+        """End a schedule, with what it started and what is still going or without."""
+        schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
+        going = await self._scheduler.alter(schedule_actions.cancel, schedule_id, with_work, now)
+        await self._scheduler.cancel_work(going, f"cancelled with {schedule_id}")
+        return await self.get(schedule_id)
+
+    async def run_now(self, text: str) -> Firing:
+        """Start at once what it starts, besides its slots."""
+        schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
+        slot = await self._scheduler.alter(schedule_actions.run_now, schedule_id, now)
+        row = await self._db.read(firings.get, schedule_id, slot)
+        if row is None:
+            raise Conflict(f"The firing of {schedule_id} is not in its history any more.")
+        return firings.as_firing(row)
+
+    async def _alter(self, text: str, change: Any) -> Schedule:
+        schedule_id = (await self.get(text)).id
+        await self._scheduler.alter(change, schedule_id, self._scheduler.clock())
+        return await self.get(schedule_id)
+
+
+def _require_future(spec: ScheduleSpec, now: datetime) -> None:
+    if spec.at is not None and spec.at < now - GRACE:
+        raise InvalidInput(
+            f"at: {spec.at:%Y-%m-%d %H:%M:%S} UTC has passed.",
+            hint="Name a time to come; `kapelle run` starts something now.",
+        )
+    if spec.expires_at is not None and spec.expires_at <= now:
+        raise InvalidInput(f"expires_at: {spec.expires_at:%Y-%m-%d %H:%M:%S} UTC has passed.")
+
+
+def _values(spec: ScheduleSpec, examined: Examined, now: datetime) -> dict[str, Any]:
+    values = spec.model_dump(exclude={"after", "title", "spec"})
+    values |= {
+        "id": new_id("schedule"),
+        "title": spec.title or examined.title,
+        # What no database can keep (half a surrogate pair) is replaced.
+        "spec": json.loads(
+            json.dumps(examined.spec, ensure_ascii=False).encode("utf-8", "replace")
+        ),
+        "directory": os.path.normpath(examined.directory),
+        "project": examined.project,
+        "status": ScheduleStatus.ACTIVE,
+        "created_at": now,
+    }
+    if spec.cron is not None:
+        values["next_at"] = next_by_cron(values, now)
+    elif spec.every_s is not None:
+        values["next_at"] = now
+    else:
+        values["next_at"] = spec.at
+    return values
+
+
+def _insert(connection: Connection, values: dict[str, Any], after: str | None) -> str:
+    values["after"] = None if after is None else _leader(connection, after, values)
+    key = values["idempotency_key"]
+    known = schedules.by_idempotency_key(connection, key) if key else None
+    if known is not None:
+        if any(known[name] != values[name] for name in _TOLD_APART):
+            raise Conflict(f"This idempotency key was used for another schedule, {known['id']}.")
+        return str(known["id"])
+    schedules.insert(connection, values)
+    events.append(connection, "schedule.created", schedule_id=values["id"], title=values["title"])
+    return str(values["id"])
+
+
+def _leader(connection: Connection, text: str, values: dict[str, Any]) -> str:
+    """The schedule that a new one comes after."""
+    leader = schedules.row(connection, schedules.resolve(connection, text))
+    alone = values["cron"] is None and values["at"] is None
+    if alone and leader["status"] not in OPEN:
+        raise InvalidInput(
+            f"{leader['id']} is {leader['status']}: nothing will come after it any more."
+        )
+    return str(leader["id"])
+
+
+def _shown(schedule: Schedule) -> Schedule:
+    """An active schedule says what it waits for where that is no time."""
+    if schedule.status is not ScheduleStatus.ACTIVE or schedule.next_at is not None:
+        return schedule
+    if schedule.every_s is not None or schedule.at is not None:
+        going = ", ".join(schedule.in_flight) or "what it has started"
+        reason = f"waits until {going} has ended"
+    elif schedule.cron is not None:
+        reason = "no further slot comes before it expires"
+    else:
+        reason = f"waits until work of {schedule.after} has succeeded"
+    return schedule.model_copy(update={"reason": schedule.reason or reason})

@@ -1,0 +1,93 @@
+"""Who may touch a worktree when: one operation at a time, and none amid a merge into it."""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+
+from kapelle.domain.errors import Conflict
+from kapelle.workspaces.commit import checkout_of
+from kapelle.workspaces.git import Git
+from kapelle.workspaces.journal import Journal
+from kapelle.workspaces.link import ensure_gitdir, restore_dot_git
+from kapelle.workspaces.locks import Locks
+from kapelle.workspaces.marker import Marker, Markers
+from kapelle.workspaces.moving import Mover
+from kapelle.workspaces.names import owner_of, plain_name
+from kapelle.workspaces.refs import head_branch
+from kapelle.workspaces.skeleton import Skeletons
+
+
+class Guard:
+    """The lock of an owner is always taken before the one for merging, and never two of owners."""
+
+    def __init__(self, git: Git, skeletons: Skeletons, markers: Markers, home: Path) -> None:
+        self._git = git
+        self._skeletons = skeletons
+        self._markers = markers
+        self._journals = home / "merges"
+        self.locks = Locks(home / "locks")
+
+    def alone(self, owner: str) -> AbstractAsyncContextManager[None]:
+        return self.locks.hold("task", plain_name(owner))
+
+    def merging(self, marker: Marker) -> AbstractAsyncContextManager[None]:
+        return self.locks.hold("merge", marker.common_dir)
+
+    @asynccontextmanager
+    async def known(self, owner: str) -> AsyncIterator[Marker]:
+        """Alone with what is to be archived; a merge into it that cannot be finished is no bar."""
+        async with self.alone(owner):
+            marker = self._markers.require(owner)
+            await self.try_to_settle(marker)
+            yield marker
+
+    @asynccontextmanager
+    async def standing(self, owner: str) -> AsyncIterator[Marker]:
+        """Alone with a worktree that is on the disk and not amid a merge."""
+        async with self.alone(owner):
+            marker = self._markers.require(owner)
+            if marker.removed:
+                raise Conflict(f"The worktree of {owner} was removed.", hint="Create it again.")
+            await self._settle(marker)
+            yield marker
+
+    async def try_to_settle(self, marker: Marker | None) -> None:
+        """Settle where a refusal can wait: commits will be refused, and a restore puts it right."""
+        if marker is not None:
+            with suppress(Conflict):
+                await self._settle(marker)
+
+    async def _settle(self, marker: Marker) -> None:
+        """Finish a merge into this worktree that a crash cut short: half of it is not work."""
+        move = Journal(self._journals, Path(marker.common_dir)).read()
+        if move is not None and marker.path in move.toplevels:
+            async with self.merging(marker):
+                await self.mover(marker).recover()
+
+    @asynccontextmanager
+    async def onto(self, branch: str) -> AsyncIterator[Marker | None]:
+        """Alone with the worktree that a branch of ours is checked out in, if there is one."""
+        owner = owner_of(branch)
+        if owner is None:
+            yield None
+            return
+        async with self.alone(owner):
+            marker = self._markers.read(owner)
+            if marker is None or not marker.present:
+                yield None
+                return
+            await self._require_on_branch(marker)
+            yield marker
+
+    async def _require_on_branch(self, marker: Marker) -> None:
+        """A worktree that stands elsewhere would not move along, and undo the merge later."""
+        ensure_gitdir(marker)
+        restore_dot_git(marker)
+        if await head_branch(self._git, checkout_of(marker)) != marker.branch:
+            raise Conflict(
+                f"{marker.path} does not stand on its branch {marker.branch}.",
+                hint=f"git -C {marker.path} switch {marker.branch}, then merge again",
+            )
+
+    def mover(self, marker: Marker, standing: Marker | None = None) -> Mover:
+        return Mover(self._git, self._skeletons, marker, self._journals, standing)

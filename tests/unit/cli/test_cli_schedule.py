@@ -1,0 +1,266 @@
+"""What is typed about schedules, and how they are shown."""
+
+import inspect
+import re
+import shlex
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from tests.unit.cli.test_cli_commands import command_of
+from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
+
+from kapelle.cli import to_come
+from kapelle.cli.commands import COMMANDS, load
+from kapelle.cli.schedule_create import STARTING, create, ordered
+from kapelle.cli.schedule_view import describe, interval, listing
+from kapelle.cli.starting import collecting
+from kapelle.cli.to_come import time_to_come
+from kapelle.domain.errors import InvalidInput
+
+NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def _at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(to_come, "now", lambda: NOW)
+
+
+@pytest.mark.parametrize(
+    ("typed", "zone", "meant"),
+    [
+        ("90s", None, "2026-03-28T12:01:30+00:00"),
+        ("1h30m", "Asia/Tokyo", "2026-03-28T13:30:00+00:00"),
+        ("18:30", None, "2026-03-28T18:30:00+00:00"),
+        ("9:00", None, "2026-03-29T09:00:00+00:00"),
+        # Clocks go forward that night, so tomorrow's nine o'clock is an hour earlier.
+        ("9:00", "Europe/Berlin", "2026-03-29T07:00:00+00:00"),
+        ("2026-11-01T03:00", None, "2026-11-01T03:00:00+00:00"),
+        ("2026-11-01T03:00", "America/New_York", "2026-11-01T08:00:00+00:00"),
+        ("2026-11-01T03:00:00+01:00", "Asia/Tokyo", "2026-11-01T02:00:00+00:00"),
+        ("2026-11-01", None, "2026-11-01T00:00:00+00:00"),
+    ],
+)
+def test_times_to_come(typed: str, zone: str | None, meant: str) -> None:
+    assert time_to_come(typed, "--at", zone) == meant
+
+
+@pytest.mark.parametrize("typed", ["", "soon", "25:00", "2026-13-01", "tomorrow"])
+def test_other_words_are_no_times(typed: str) -> None:
+    with pytest.raises(InvalidInput, match="not a time to come") as caught:
+        time_to_come(typed, "--at", None)
+    assert caught.value.hint == "Write --at 2h, --at 18:30 or --at 2026-11-01T18:30."
+
+
+def test_a_zone_is_looked_at_where_it_is_needed() -> None:
+    with pytest.raises(InvalidInput, match="not a time zone"):
+        time_to_come("18:30", "--at", "Nowhere")
+
+
+def test_the_command_that_would_start_it_makes_the_specification(tmp_path: Path) -> None:
+    typed = ["run", "tidy up", "-a", "claude", "-C", str(tmp_path), "--check", "make test"]
+    spec = {"prompt": "tidy up", "agent": "claude", "directory": str(tmp_path)}
+    assert ordered(typed) == {"kind": "task", "spec": {**spec, "checks": ["make test"]}}
+
+
+def test_a_pattern_is_kept_by_its_name(tmp_path: Path) -> None:
+    found = ordered(["loop", "make it pass", "--until", "make test", "-C", str(tmp_path)])
+    assert found["kind"] == "loop"
+    assert found["spec"]["prompt"] == "make it pass"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said", "hint"),
+    [
+        ([], "is missing", "End the line with a command"),
+        (["stop"], "not a command that starts work", "Write one of run"),
+        (["tidy up"], "not a command that starts work", "for example `run 'tidy up'`"),
+        (["run", "x", "--cron", "* * * * *"], "No such option: --cron", "come before `run`"),
+        (["run", "x", "--every", "5s"], "cannot start a schedule", "Leave one of them out"),
+        (["run"], "prompt", ""),
+    ],
+)
+def test_what_cannot_be_scheduled(typed: list[str], said: str, hint: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        ordered(typed)
+    assert said in caught.value.message
+    assert hint in (caught.value.hint or "")
+
+
+def test_asking_a_command_for_help_starts_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as caught:
+        ordered(["run", "--help"])
+    assert caught.value.exit_code == 0
+    assert capsys.readouterr().out.startswith("Usage: kapelle run")
+
+
+def test_every_command_that_starts_work_is_known() -> None:
+    assert set(STARTING) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "It is not said when."),
+        ({"cron": "* * * * *", "at": "2h"}, "--cron and --at exclude each other."),
+        ({"at": "2h", "every": "2h"}, "--at and --every exclude each other."),
+        ({"cron": "* * * * *", "missed": "maybe"}, "--missed cannot be 'maybe'."),
+    ],
+)
+def test_options_that_do_not_go_together(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        create(["run", "x"], **options)
+    assert caught.value.message == said
+
+
+def test_all_options_reach_the_daemon(tmp_path: Path) -> None:
+    options: dict[str, Any] = {
+        "cron": "0 3 * * *",
+        "after": "schedule_x",
+        "timezone": "Europe/Berlin",
+        "missed": "catchup",
+        "overlap": True,
+        "max_runs": 3,
+        "expires": "2026-11-01",
+        "title": "nightly",
+    }
+    with collecting() as outer:
+        create(["run", "x", "-C", str(tmp_path)], **options)
+    (order,) = outer
+    assert order.path == "/schedules"
+    assert order.body == {
+        "kind": "task",
+        "spec": {"prompt": "x", "directory": str(tmp_path)},
+        "cron": "0 3 * * *",
+        "after": "schedule_x",
+        "timezone": "Europe/Berlin",
+        "missed": "catchup",
+        "overlap": True,
+        "max_runs": 3,
+        "expires_at": "2026-10-31T23:00:00+00:00",
+        "title": "nightly",
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [f"schedule {name}" for name in ("create", "list", "status", "history", "pause", "resume",
+                                     "cancel", "run")],
+)  # fmt: skip
+def test_every_command_explains_itself_and_has_json(name: str) -> None:
+    _, text = command_of(name)
+    assert text.startswith("Usage:")
+    assert "--json" in text
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "schedules.md"
+EXAMPLES = [
+    line
+    for line in DOCS.read_text(encoding="utf-8").splitlines()
+    if line.startswith(("kapelle schedule create ", "kapelle run "))
+]
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_the_examples_of_the_page_about_schedules_can_be_typed(line: str) -> None:
+    _, name, *arguments = shlex.split(line.partition("   #")[0])
+    with collecting() as orders:
+        load(name)(arguments, standalone_mode=False)
+    assert [order.path for order in orders] == ["/schedules"]
+
+
+def test_the_page_about_schedules_names_every_option() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    for option in inspect.signature(create).parameters.keys() - {"command", "as_json"}:
+        assert re.search(rf"`--{option.replace('_', '-')}[ `]", text), option
+
+
+def schedule(**changes: Any) -> dict[str, Any]:
+    return {
+        "id": "schedule_01",
+        "title": "nightly",
+        "kind": "task",
+        "spec": {"prompt": "tidy \x1b[31mup"},
+        "directory": "/src",
+        "project": None,
+        "cron": "0 3 * * *",
+        "at": None,
+        "every_s": None,
+        "after": None,
+        "timezone": "Europe/Berlin",
+        "missed": "skip",
+        "overlap": False,
+        "max_runs": 5,
+        "expires_at": None,
+        "status": "active",
+        "reason": None,
+        "next_at": (datetime.now(UTC) + timedelta(hours=2, seconds=30)).isoformat(),
+        "started": 2,
+        "in_flight": ["task_01"],
+        "created_at": "2026-03-28T12:00:00Z",
+        "ended_at": None,
+        **changes,
+    }
+
+
+FIRING = {
+    "schedule_id": "schedule_01",
+    "slot": "2026-03-28T02:00:00Z",
+    "at": "2026-03-28T02:00:00.1Z",
+    "outcome": "skipped",
+    "reason": "task_01 is still going",
+    "subject": None,
+    "subject_status": None,
+}
+
+
+def test_a_schedule_is_shown_in_its_own_zone_with_what_may_be_typed_next() -> None:
+    lines = "\n".join(describe(schedule(), [FIRING]))
+    assert "starts     task tidy up" in lines
+    assert "when       0 3 * * * Europe/Berlin" in lines
+    assert "in 2h00m" in lines
+    assert "runs       2 of 5" in lines
+    assert "going      task_01" in lines
+    assert "2026-03-28 03:00:00 CET  skipped" in lines
+    assert "kapelle schedule pause schedule_01" in lines
+    assert "kapelle schedule resume" not in lines
+
+
+def test_an_ended_schedule_offers_nothing_that_is_refused() -> None:
+    lines = "\n".join(describe(schedule(status="failed", reason="broke", next_at=None), []))
+    assert "status     failed: broke" in lines
+    assert "kapelle schedule cancel" not in lines
+
+
+def test_the_list_says_when_and_why_not() -> None:
+    several = [
+        schedule(),
+        schedule(cron=None, every_s=5400, timezone="UTC", status="paused", reason="by a person"),
+        schedule(cron=None, after="schedule_00", next_at=None, timezone="UTC"),
+        schedule(cron=None, at="2026-11-01T02:00:00Z", after="schedule_00"),
+    ]
+    _, first, second, third, fourth = listing(several)
+    assert "0 3 * * * Europe/Berlin" in first
+    assert "every 1h30m" in second
+    assert second.endswith("nightly (by a person)")
+    assert "  after schedule_00  " in third
+    assert "at 2026-11-01 03:00:00 CET after" in fourth
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(2, "2s"), (90, "1m30s"), (600, "10m"), (3600, "1h"), (90061.5, "1d1h1m1.5s"), (1.5, "1.5s")],
+)
+def test_intervals_are_shown_as_they_would_be_typed(seconds: float, shown: str) -> None:
+    assert interval(seconds) == shown
+
+
+@pytest.mark.parametrize(
+    "arguments", [["schedule"], ["schedule", "create", "--at", "2h", "run", "x"]]
+)
+def test_the_daemons_libraries_stay_out(arguments: list[str]) -> None:
+    loaded = loaded_after(*arguments)
+    assert "typer" in loaded
+    assert not loaded & {*FORBIDDEN, *HEAVY, "cronsim"}

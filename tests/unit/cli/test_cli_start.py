@@ -1,0 +1,162 @@
+"""The options of `kapelle start`, made of the schema of a pattern."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from pydantic import Field
+
+from kapelle.cli.commands import load
+from kapelle.cli.pattern_help import pattern_help
+from kapelle.cli.schema_options import options_of, spec_from
+from kapelle.cli.start import start_spec
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.run_specs import BestOfSpec, LoopSpec, PatternSpec, PipelineSpec, TeamSpec
+
+
+class SampleSpec(PatternSpec):
+    names: list[str] = Field(description="whom to greet")
+    loud: bool = Field(False, description="in capitals")
+    times: int | None = None
+    pause_s: float = 0
+    mood: Literal["good", "bad"] = "good"
+    extra: dict[str, int] = Field({})
+    labels: dict[str, str] = Field({})
+    anything: Any = None
+
+
+SCHEMA = SampleSpec.model_json_schema()
+SAMPLE = {"name": "sample", "summary": "Greets.", "origin": "/here.py", "spec_schema": SCHEMA}
+
+
+def given(*words: str) -> dict[str, Any]:
+    return spec_from(words, options_of(SCHEMA))
+
+
+@pytest.mark.parametrize(
+    ("words", "spec"),
+    [
+        (["--names", "Ann", "--names=Bo"], {"names": ["Ann", "Bo"]}),
+        (["--loud"], {"loud": True}),
+        (["--no-loud"], {"loud": False}),
+        (["--loud=false"], {"loud": False}),
+        (["--times", "3"], {"times": 3}),
+        (["--pause-s", "1.5"], {"pause_s": 1.5}),
+        (["--pause-s", "2m"], {"pause_s": 120}),
+        (["--pause-s", "-1"], {"pause_s": -1}),
+        (["--mood", "bad"], {"mood": "bad"}),
+        (["--extra", '{"a": 1}'], {"extra": {"a": 1}}),
+        (["--labels", "a=1", "--labels", '{"b": "2"}'], {"labels": {"a": "1", "b": "2"}}),
+        (["--anything", "[1, 2]"], {"anything": [1, 2]}),
+        (["--anything", "text"], {"anything": "text"}),
+        (["--max-seconds", "1h"], {"max_seconds": 3600}),
+        (["--workspace", "in_place"], {"workspace": "in_place"}),
+    ],
+)
+def test_keys_are_options(words: list[str], spec: dict[str, Any]) -> None:
+    assert given(*words) == spec
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "instead"),
+    [
+        (["--nmaes", "x"], "There is no option --nmaes", "--names"),
+        (["--xyzzy", "x"], "There is no option --xyzzy", "--help"),
+        (["--times", "x"], "a whole number", ""),
+        (["--pause-s", "soon"], "not a duration", "10m"),
+        (["--loud=maybe"], "on or off", "--loud alone"),
+        (["--mood", "odd"], "cannot be 'odd'", "good or bad"),
+        (["--extra", "{"], "is not JSON", ""),
+        (["--labels", "a"], "not a pair", "KEY=VALUE"),
+        (["--labels", '{"a": 1}'], "texts only", "NAME=VALUE"),
+        (["--times"], "needs a value", "--times INTEGER"),
+        (["--times", "1", "--times", "2"], "given twice", ""),
+        (["stray"], "belongs to no option", "--key value"),
+    ],
+)
+def test_what_fits_no_key_gets_a_sentence(words: list[str], problem: str, instead: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        given(*words)
+    assert problem in caught.value.message
+    assert instead in (caught.value.hint or "")
+
+
+def spec_of(*arguments: str) -> dict[str, Any]:
+    return start_spec(load("start").make_context("start", list(arguments)).params, SAMPLE)
+
+
+def test_shared_options_stand_beside_those_of_the_pattern(tmp_path: Path) -> None:
+    spec = spec_of("sample", "-C", str(tmp_path), "--names", "Ann", "-a", "claude", "--budget", "2")
+    assert spec == {
+        "directory": str(tmp_path), "names": ["Ann"], "agent": "claude", "budget_usd": 2,
+    }  # fmt: skip
+    SampleSpec.model_validate(spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("spec.json", '{"names": ["File"], "times": 2}'),
+        ("spec.yaml", "names: [File]\ntimes: 2\n"),
+        ("spec.toml", 'names = ["File"]\ntimes = 2\n'),
+    ],
+)
+def test_options_go_before_what_a_file_says(tmp_path: Path, name: str, content: str) -> None:
+    file = tmp_path / name
+    file.write_text(content, encoding="utf-8")
+    spec = spec_of("sample", "-C", str(tmp_path), "--spec", str(file), "--times", "5")
+    assert spec == {"directory": str(tmp_path), "names": ["File"], "times": 5}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("spec.txt", "", "no kind that is known"),
+        ("spec.json", "{", "is not JSON"),
+        ("spec.yaml", "a: [", "is not YAML"),
+        ("spec.toml", "a = ", "is not TOML"),
+        ("spec.json", "[1]", "holds no fields"),
+        ("spec.yaml", "1: 2", "holds no fields"),
+        ("spec.json", None, "cannot be read"),
+    ],
+)
+def test_a_file_that_is_no_specification(
+    tmp_path: Path, name: str, content: str | None, problem: str
+) -> None:
+    file = tmp_path / name
+    if content is not None:
+        file.write_text(content, encoding="utf-8")
+    with pytest.raises(InvalidInput, match=problem):
+        spec_of("sample", "--spec", str(file))
+
+
+def test_what_is_missing_is_named() -> None:
+    with pytest.raises(InvalidInput, match="sample needs --names"):
+        spec_of("sample")
+
+
+def test_the_help_of_a_pattern() -> None:
+    text = "\n".join(pattern_help(SAMPLE))
+    assert text.startswith("Usage: kapelle start sample [OPTIONS]")
+    assert "--names TEXT         whom to greet (required, repeatable)" in text
+    assert "--mood good|bad      (default good)" in text
+    assert "--extra JSON" in text
+    assert "--labels NAME=VALUE" in text
+    assert "--budget-usd" not in text
+
+
+@pytest.mark.parametrize("model", [PipelineSpec, LoopSpec, TeamSpec, BestOfSpec])
+def test_every_key_of_the_built_in_patterns_is_an_option(model: type[PatternSpec]) -> None:
+    options = options_of(model.model_json_schema())
+    assert set(options) == set(model.model_fields)
+    assert all(option.kind != "any" for option in options.values())
+
+
+def test_a_loop_by_its_keys() -> None:
+    options = options_of(LoopSpec.model_json_schema())
+    words = ["--prompt", "x", "--until", "make test", "--until", '{"command": "b", "timeout_s": 5}']
+    spec = spec_from(words, options)
+    loop = LoopSpec.model_validate({**spec, "directory": "/"})
+    assert [check.command for check in loop.until] == ["make test", "b"]
+    assert json.dumps(spec)
