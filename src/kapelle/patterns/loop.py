@@ -203,7 +203,7 @@ class _Loop:
         return self._end("max_iterations", why, self._has_improved and self.spec.target is None)
 
     def _end(self, stopped_by: StoppedBy, why: str, good: bool) -> LoopResult:
-        if self.spec.optimises:
+        if self.spec.optimises and stopped_by != "target":
             why = f"{why}; {self._achievement()}"
         result = LoopResult(
             stopped_by=stopped_by,
