@@ -9,8 +9,10 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from kapelle.cli.sse import ServerEvent, parse
-from kapelle.cli.transport import Address
-from kapelle.domain.errors import InvalidInput, KapelleError, Unauthorized, Unavailable
+from kapelle.cli.transport import connection_to
+from kapelle.client.address import Address
+from kapelle.client.refusals import ConnectionLost, no_answer, nobody_there, refusal
+from kapelle.domain.errors import InvalidInput, Unavailable
 
 TIMEOUT_S = 60.0
 # The daemon sends a comment every few seconds when there is nothing to tell.
@@ -20,12 +22,6 @@ _TRIES = 4
 
 Query = dict[str, Any]
 Response = http.client.HTTPResponse
-
-
-class ConnectionLost(Unavailable):
-    """The daemon went away before it answered."""
-
-    code = "connection_lost"
 
 
 class Client:
@@ -130,33 +126,21 @@ class Client:
             connection.request(method, self.address.base_path + target, body, sent)
             response = connection.getresponse()
         except TimeoutError:
-            raise Unavailable(
-                f"The daemon at {self.address} did not answer within {timeout:.0f} s.",
-                hint="`kapelle doctor` looks for the cause.",
-            ) from None
+            raise no_answer(self.address, timeout) from None
         except (OSError, http.client.HTTPException) as error:
             raise ConnectionLost("The daemon went away before it answered.") from error
         if response.status >= 400:
-            raise self._refusal(_error(response))
+            raise refusal(self.address, response.status, response.reason, _read(response))
         return response
 
-    def _refusal(self, error: KapelleError) -> KapelleError:
-        if self.address.url is None or not isinstance(error, Unauthorized):
-            return error
-        return Unauthorized(
-            f"{self.address} did not accept the token from {self.address.token_origin}.",
-            hint="Set KAPELLE_TOKEN to that daemon's own, which is in the file `token` of its home,"
-            " or unset KAPELLE_URL to use the local daemon.",
-        )
-
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
-        connection = self.address.connection(timeout)
+        connection = connection_to(self.address, timeout)
         try:
             connection.connect()
         except OSError as error:
             if not self._autostart:
                 raise self._nobody_there(error) from None
-            from kapelle.cli.autostart import ensure_daemon
+            from kapelle.client.autostart import ensure_daemon
 
             ensure_daemon(self.address.home)
             try:
@@ -166,12 +150,8 @@ class Client:
         return connection
 
     def _nobody_there(self, error: OSError) -> Unavailable:
-        if self.address.url:
-            return Unavailable(
-                f"Nothing answers at KAPELLE_URL {self.address} ({error.strerror or error}).",
-                hint="Check the address, or unset KAPELLE_URL to use the local daemon.",
-            )
-        return Unavailable("No daemon is running.", hint="Any other command starts one.")
+        why = error.strerror or error
+        return nobody_there(self.address, why, hint="Any other command starts one.")
 
     def _wait_for_return(self) -> None:
         """After a break: go on when the daemon is back; start it again if it crashed.
@@ -202,6 +182,12 @@ def task_path(task_id: str, *more: str) -> str:
     return "/".join(["/tasks", quote(task_id.strip(), safe=""), *more])
 
 
+def path_of(some_id: str, *more: str) -> str:
+    """The same for what may be a run as well as a task."""
+    path = task_path(some_id, *more)
+    return path.replace("/tasks", "/runs", 1) if some_id.strip().startswith("run_") else path
+
+
 def _target(path: str, query: Query | None = None) -> str:
     given = {key: value for key, value in (query or {}).items() if value is not None}
     suffix = "?" + urlencode(given, doseq=True) if given else ""
@@ -225,24 +211,3 @@ def _read(response: Response) -> bytes:
         return response.read()
     except (OSError, http.client.HTTPException) as error:
         raise ConnectionLost("The daemon went away in the middle of its answer.") from error
-
-
-def _error(response: Response) -> KapelleError:
-    try:
-        told = json.loads(_read(response))["error"]
-        code, message, hint = str(told["code"]), str(told["message"]), told.get("hint")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return KapelleError(f"The daemon answered {response.status} {response.reason}.")
-    error = _class_of(code)(message, hint=hint)
-    error.code = code
-    return error
-
-
-def _class_of(code: str) -> type[KapelleError]:
-    waiting = [KapelleError]
-    while waiting:
-        candidate = waiting.pop()
-        if candidate.code == code:
-            return candidate
-        waiting.extend(candidate.__subclasses__())
-    return KapelleError

@@ -10,6 +10,7 @@ import typer
 from kapelle.cli.client import Client
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
+from kapelle.cli.transport import connection_to
 from kapelle.domain.errors import Unavailable
 from kapelle.home import Home
 
@@ -61,7 +62,7 @@ def stop(
 def _running_pid(client: Client) -> int | None:
     """The daemon's process id, or None when nobody listens."""
     if client.address.url is None:
-        from kapelle.cli.autostart import answers
+        from kapelle.client.autostart import answers
 
         if not answers(client.address.home.socket):
             return None
@@ -84,7 +85,7 @@ def _wait_until_gone(client: Client, pid: int) -> None:
 
 def _answers(client: Client) -> bool:
     try:
-        client.address.connection(2).connect()
+        connection_to(client.address, 2).connect()
     except OSError:
         return False
     return True

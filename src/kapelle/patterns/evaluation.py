@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from kapelle.domain.model_json import Unreadable, instructions, matches_schema, read_answer
+from kapelle.domain.model_json import find_json, instructions, matches_schema
 from kapelle.domain.run_specs import LoopSpec
 from kapelle.patterns.context import Context
 from kapelle.patterns.results import Failed
@@ -106,30 +106,39 @@ async def _by_schema(
     ctx: Context, spec: LoopSpec, prompt: str, schema: dict[str, Any]
 ) -> Evaluation:
     """A judge whose answer has the user's own shape, with done or score in it."""
-
-    class Answer(BaseModel, extra="allow"):
-        pass
-
     asked = f"{prompt}\n\n{instructions(schema)}"
-    reply = await ctx.task(
-        asked,
-        title="Judge",
-        agent=spec.judge,
-        model=spec.judge_model,
-        workspace="own",
-        disposable=True,
-    )
-    if not reply.ok:
-        raise Failed(f"Judge: {reply.reason}")
-    try:
-        found = read_answer(reply.text, Answer).model_dump()
-    except Unreadable as problem:
-        raise Failed(f"the judge's answer is unusable: {problem}") from None
-    problems = matches_schema(found, schema)
-    if problems:
-        raise Failed(f"the judge's answer does not fit its schema: {'; '.join(problems)}")
+    problem = ""
+    for title in ("Judge", "Judge (again)"):
+        reply = await ctx.task(
+            asked + problem,
+            title=title,
+            agent=spec.judge,
+            model=spec.judge_model,
+            workspace="own",
+            disposable=True,
+        )
+        if not reply.ok:
+            raise Failed(f"Judge: {reply.reason}")
+        found = _fitting(reply.text, schema)
+        if isinstance(found, dict):
+            return _as_evaluation(found, spec.optimises)
+        problem = f"\n\n## Your answer before this one could not be used\n{found}\nAnswer again."
+    raise Failed(f"the judge's answer does not fit its schema: {found}")
+
+
+def _fitting(text: str, schema: dict[str, Any]) -> dict[str, Any] | str:
+    """The object in a text that fits a schema, or what is wrong with the best one."""
+    candidates = [value for value in find_json(text) if isinstance(value, dict)]
+    for value in candidates:
+        if not matches_schema(value, schema):
+            return value
+    problems = matches_schema(candidates[0], schema) if candidates else ["there is no JSON object"]
+    return "; ".join(problems)
+
+
+def _as_evaluation(found: dict[str, Any], optimises: bool) -> Evaluation:
     text = json.dumps(found, ensure_ascii=False)
-    if spec.optimises:
+    if optimises:
         score = found.get("score")
         if isinstance(score, bool) or not isinstance(score, int | float):
             raise Failed(f"the judge's answer has no number named score: {text[:300]}")

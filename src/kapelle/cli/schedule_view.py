@@ -1,0 +1,175 @@
+"""Schedules and their firings for people."""
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, tzinfo
+from typing import Any
+
+from kapelle.cli.style import STATUS_STYLE, paint, table
+from kapelle.cli.text import clean, one_line
+from kapelle.cli.times import moment, now, short
+
+_STYLES = {**STATUS_STYLE, "active": "cyan", "expired": "dim", "started": "green", "missed": "red"}
+_ENDED = frozenset({"completed", "failed", "cancelled", "expired"})
+
+Schedule = dict[str, Any]
+Firing = dict[str, Any]
+
+
+def listing(schedules: Sequence[Schedule]) -> list[str]:
+    rows = [
+        [
+            schedule["id"],
+            schedule["status"],
+            one_line(trigger(schedule), 40),
+            _until(schedule["next_at"]),
+            _runs(schedule),
+            one_line(_title(schedule)),
+        ]
+        for schedule in schedules
+    ]
+    styles = [_STYLES.get(schedule["status"]) for schedule in schedules]
+    return table(["ID", "STATUS", "WHEN", "NEXT", "RUNS", "TITLE"], rows, styles)
+
+
+def describe(schedule: Schedule, firings: Sequence[Firing]) -> Iterator[str]:
+    """The lines of the human view, ready for the terminal."""
+    yield paint(one_line(schedule["title"]), "bold")
+    yield _field("id", schedule["id"])
+    status = paint(schedule["status"], _STYLES.get(schedule["status"]))
+    reason = schedule["reason"]
+    yield _field("status", f"{status}: {one_line(reason)}" if reason else status)
+    yield _field("starts", one_line(_work(schedule), 100))
+    yield _field("directory", clean(schedule["directory"]))
+    yield _field("when", one_line(trigger(schedule)))
+    if schedule["next_at"]:
+        yield _field(
+            "next", f"{_clock(schedule['next_at'], schedule)}, {_until(schedule['next_at'])}"
+        )
+    yield from _terms(schedule)
+    yield _field("runs", _runs(schedule))
+    if schedule["in_flight"]:
+        yield _field("going", " ".join(schedule["in_flight"]))
+    if firings:
+        yield _field("firings", "")
+        yield from history(firings, schedule, indent=4)
+    yield ""
+    yield from _commands(schedule)
+
+
+def history(firings: Sequence[Firing], schedule: Schedule, indent: int = 0) -> list[str]:
+    rows = [
+        [
+            _clock(firing["slot"], schedule),
+            firing["outcome"],
+            firing["subject"] or "",
+            firing["subject_status"] or "",
+            one_line(firing["reason"] or ""),
+        ]
+        for firing in firings
+    ]
+    styles = [_STYLES.get(firing["outcome"]) for firing in firings]
+    header = ["SLOT", "OUTCOME", "STARTED", "STATUS", "REASON"]
+    return table(header, rows, styles, indent=indent)
+
+
+def trigger(schedule: Schedule) -> str:
+    """When it starts something, in a few words."""
+    follows = f" after {schedule['after']}" if schedule["after"] else ""
+    if schedule["cron"]:
+        zone = "" if schedule["timezone"] == "UTC" else f" {schedule['timezone']}"
+        return f"{schedule['cron']}{zone}{follows}"
+    if schedule["at"]:
+        return f"at {_clock(schedule['at'], schedule)}{follows}"
+    if schedule["every_s"]:
+        return f"every {interval(schedule['every_s'])}"
+    return follows.strip()
+
+
+def interval(seconds: float) -> str:
+    """A duration as a person would type it: 90 is 1m30s and 3600 is 1h."""
+    left, parts = seconds, ""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        count, left = divmod(left, size)
+        parts += f"{count:.0f}{unit}" if count else ""
+    return parts + (f"{left:g}s" if left or not parts else "")
+
+
+def upcoming(schedule: Schedule) -> str:
+    """What comes next, as the beginning of a sentence."""
+    if schedule["next_at"] is None:
+        return f"It {schedule['reason'] or 'waits'}"
+    return f"Next at {_clock(schedule['next_at'], schedule)}, {_until(schedule['next_at'])}"
+
+
+def _title(schedule: Schedule) -> str:
+    waits = schedule["reason"] and schedule["status"] not in {"completed", "cancelled"}
+    return f"{schedule['title']} ({schedule['reason']})" if waits else str(schedule["title"])
+
+
+def _work(schedule: Schedule) -> str:
+    """What it starts: the kind, and the first words of what that is about."""
+    spec = schedule["spec"]
+    words = next((spec[name] for name in ("prompt", "goal") if spec.get(name)), "")
+    return f"{schedule['kind']} {words}".strip()
+
+
+def _terms(schedule: Schedule) -> Iterator[str]:
+    if schedule["cron"] or schedule["at"]:
+        meaning = {
+            "skip": "skipped",
+            "catchup": "made up for by one start",
+            "fail": "the schedule fails",
+        }
+        yield _field("missed", meaning[schedule["missed"]])
+    yield _field("overlap", "allowed" if schedule["overlap"] else "no")
+    if schedule["expires_at"]:
+        yield _field("expires", _clock(schedule["expires_at"], schedule))
+
+
+def _runs(schedule: Schedule) -> str:
+    most = f" of {schedule['max_runs']}" if schedule["max_runs"] else ""
+    return f"{schedule['started']}{most}"
+
+
+def _until(text: str | None) -> str:
+    at = moment(text)
+    if at is None:
+        return ""
+    left = (at - now()).total_seconds()
+    return f"in {short(left)}" if left > 0 else "now"
+
+
+def _clock(text: str, schedule: Schedule) -> str:
+    """A moment in the schedule's own zone."""
+    at = moment(text)
+    return f"{at.astimezone(_zone(schedule['timezone'])):%Y-%m-%d %H:%M:%S %Z}" if at else ""
+
+
+def _zone(name: str) -> tzinfo:
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, KeyError):
+        return UTC  # the daemon may know zones that this machine does not
+
+
+def _commands(schedule: Schedule) -> Iterator[str]:
+    name = schedule["id"]
+    found = [(f"kapelle schedule history {name}", "what became of its slots")]
+    if schedule["status"] == "active":
+        found.append((f"kapelle schedule pause {name}", "start nothing until it is resumed"))
+    elif schedule["status"] == "paused":
+        found.append((f"kapelle schedule resume {name}", "go on with the next slot"))
+    if schedule["status"] not in _ENDED:
+        found.append((f"kapelle schedule run {name}", "start it now, besides its slots"))
+        found.append((f"kapelle schedule cancel {name}", "end it"))
+    width = max(len(command) for command, _ in found)
+    for command, purpose in found:
+        yield f"  {command.ljust(width)}  {paint(purpose, 'dim')}"
+
+
+def _field(name: str, value: str) -> str:
+    return f"  {paint(name.ljust(10), 'dim')} {value}".rstrip()

@@ -1,0 +1,130 @@
+"""A schedule: what starts a task or a run again and again or later, and what its firings did."""
+
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from kapelle.domain.cron import require_cron, require_zone
+from kapelle.domain.specs import Name, Spec, Text
+
+_YEAR_S = 31_536_000
+_LAST_YEAR = 3000
+
+
+class ScheduleStatus(StrEnum):
+    ACTIVE = "active"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+OPEN = frozenset({ScheduleStatus.ACTIVE, ScheduleStatus.PAUSED})
+
+
+class MissedPolicy(StrEnum):
+    SKIP = "skip"
+    CATCHUP = "catchup"
+    FAIL = "fail"
+
+
+class Outcome(StrEnum):
+    """What became of a slot; the first two are still to become one of the others."""
+
+    HELD = "held"
+    STARTING = "starting"
+    STARTED = "started"
+    SKIPPED = "skipped"
+    MISSED = "missed"
+    FAILED = "failed"
+
+
+def _in_utc(value: datetime) -> datetime:
+    if value.tzinfo is None:
+        shown = value.isoformat()
+        raise ValueError(f"a time zone is missing: write {shown}Z or {shown}+01:00")
+    if not 1970 < value.year < _LAST_YEAR:
+        raise ValueError(f"the year must lie between 1970 and {_LAST_YEAR}")
+    return value.astimezone(UTC)
+
+
+Moment = Annotated[datetime, AfterValidator(_in_utc)]
+Cron = Annotated[Text, Field(max_length=200), AfterValidator(require_cron)]
+Zone = Annotated[Text, Field(max_length=100), AfterValidator(require_zone)]
+
+
+class ScheduleSpec(Spec):
+    """What is started, by which trigger, and what holds for it."""
+
+    title: Name | None = None
+    kind: Name = "task"
+    spec: dict[str, Any]
+    cron: Cron | None = None
+    at: Moment | None = None
+    every_s: float | None = Field(None, ge=1, le=_YEAR_S, allow_inf_nan=False)
+    after: Text | None = Field(None, min_length=1, max_length=100)
+    timezone: Zone = "UTC"
+    missed: MissedPolicy = MissedPolicy.SKIP
+    overlap: bool = False
+    max_runs: int | None = Field(None, ge=1, le=1_000_000)
+    expires_at: Moment | None = None
+
+    @model_validator(mode="after")
+    def _one_trigger(self) -> "ScheduleSpec":
+        given = [name for name in ("cron", "at", "every_s") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} exclude each other: leave all but one out")
+        if not given and self.after is None:
+            raise ValueError("a trigger is missing: give cron, at, every_s or after")
+        if self.every_s is not None and self.after is not None:
+            raise ValueError("after goes with cron or at, or stands alone, but not with every_s")
+        if self.at is not None and self.expires_at is not None and self.expires_at <= self.at:
+            raise ValueError("expires_at must be later than at")
+        return self
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Firing(Record):
+    """One slot and what became of it; subject is the task or run that it started."""
+
+    schedule_id: str
+    slot: datetime
+    at: datetime
+    outcome: Outcome
+    reason: str | None
+    subject: str | None
+    subject_status: str | None
+
+
+class Schedule(Record):
+    id: str
+    title: str
+    kind: str
+    spec: dict[str, Any]
+    directory: str
+    project: str | None
+    cron: str | None
+    at: datetime | None
+    every_s: float | None
+    after: str | None
+    timezone: str
+    missed: MissedPolicy
+    overlap: bool
+    max_runs: int | None
+    expires_at: datetime | None
+    status: ScheduleStatus
+    reason: str | None
+    next_at: datetime | None
+    started: int
+    in_flight: list[str]
+    created_at: datetime
+    ended_at: datetime | None
+
+
+Trigger = Literal["cron", "at", "every", "after"]

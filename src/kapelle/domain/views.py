@@ -1,0 +1,109 @@
+"""What the daemon tells besides tasks, runs and schedules: changes, usage, agents, itself."""
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+LoginSource = Literal["task", "settings", "environment", "stored", "login", "none"]
+By = Literal["agent", "model", "project", "task", "run", "day"]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class DiffView(Record):
+    patch: str
+    stat: str
+    files: list[str]
+    truncated: bool = False
+
+
+class MergeView(Record):
+    """id is the task or run that was merged."""
+
+    id: str
+    base: str
+    commit: str
+    already: bool
+    checkout_updated: str | None
+
+
+class UsageSum(Record):
+    """What some attempts used together; input_tokens includes cached_tokens.
+
+    cost_usd is the sum of the costs that are known, null when none is. unknown_cost counts the
+    attempts that used tokens of an unknown price, unreported those that told nothing at all.
+    """
+
+    attempts: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    turns: int = 0
+    cost_usd: float | None = None
+    unknown_cost: int = 0
+    unreported: int = 0
+
+
+class UsageRow(UsageSum):
+    """The sum of one key, which is null for attempts without such a property."""
+
+    key: str | None
+    title: str | None = None  # of a task
+
+
+class UsageReport(Record):
+    by: By
+    rows: list[UsageRow]
+    total: UsageSum
+
+
+class LoginView(Record):
+    """Where an agent's credential comes from; its value is never shown."""
+
+    source: LoginSource
+    variable: str | None
+    variables: list[str]
+    needed: bool
+    verified_at: datetime | None
+
+
+class AgentView(Record):
+    name: str
+    type: str
+    installed: str | None
+    default: bool
+    status: str
+    problem: str | None
+    hint: str | None
+    model: str | None
+    capabilities: dict[str, bool]
+    login: LoginView
+    tested: str | None
+    paused_until: datetime | None
+    paused_reason: str | None
+
+
+class DaemonView(Record):
+    version: str
+    pid: int
+    started_at: datetime
+    home: str
+    url: str
+    database: str
+    running: int
+    max_attempts: int
+    queued: int
+    runs_under_way: int
+    runs_queued: int
+    held: str | None
+    stranded: list[str]
+
+
+class PatternView(Record):
+    name: str
+    summary: str
+    origin: str
+    spec_schema: dict[str, Any]
