@@ -1,64 +1,11 @@
 """The command line in a terminal: live progress, colours, and an interrupt."""
 
-import os
-import pty
-import select
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.e2e.instance import Instance
-
-
-class Terminal:
-    """A command whose three streams are a terminal."""
-
-    def __init__(self, kapelle: Instance, *arguments: str) -> None:
-        self._master, slave = pty.openpty()
-        environment = {**kapelle.env, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "30"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "kapelle", *arguments],
-            env=environment,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            start_new_session=True,
-            cwd="/",
-        )
-        os.close(slave)
-        self.shown = ""
-
-    def read_until(self, text: str, timeout_s: float = 30) -> str:
-        """Everything shown so far, once the text is in it."""
-        deadline = time.monotonic() + timeout_s
-        while text not in self.shown and self._read(deadline):
-            pass
-        assert text in self.shown, self.shown
-        return self.shown
-
-    def finish(self, timeout_s: float = 30) -> int:
-        deadline = time.monotonic() + timeout_s
-        while self._read(deadline):
-            pass
-        return self.process.wait(timeout_s)
-
-    def _read(self, deadline: float) -> bool:
-        ready, _, _ = select.select([self._master], [], [], max(deadline - time.monotonic(), 0))
-        try:
-            block = os.read(self._master, 65536) if ready else b""
-        except OSError:
-            block = b""
-        self.shown += block.decode("utf-8", "replace")
-        return bool(block)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-        os.close(self._master)
+from tests.e2e.terminal import Terminal
 
 
 @pytest.fixture(scope="module")

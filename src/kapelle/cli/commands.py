@@ -11,28 +11,28 @@ from kapelle.cli.coercion import LightCommand, LightGroup
 COMMANDS = {
     "run": ("kapelle.cli.run:run", "Give an agent a task and print the task's id."),
     "pipeline": (
-        "kapelle.cli.pipeline:pipeline",
+        "kapelle.cli.patterns.pipeline:pipeline",
         "Have agents do steps one after another, each told what the one before it did.",
     ),
     "loop": (
-        "kapelle.cli.loop:loop",
+        "kapelle.cli.patterns.loop:loop",
         "Have an agent try again until a condition holds, or to make a number better.",
     ),
     "team": (
-        "kapelle.cli.team:team",
+        "kapelle.cli.patterns.team:team",
         "Have a team reach a goal: plan, work in parallel, verify, review, again until done.",
     ),
     "best-of": (
-        "kapelle.cli.best_of:best_of",
+        "kapelle.cli.patterns.best_of:best_of",
         "Give the same task to several at once and keep the best of what they made.",
     ),
-    "start": ("kapelle.cli.start:start", "Start a run of any pattern, your own too."),
+    "start": ("kapelle.cli.patterns.start:start", "Start a run of any pattern, your own too."),
     "runs": (
-        "kapelle.cli.runs:runs",
+        "kapelle.cli.runs.group:runs",
         "List runs, look at them, and pause, answer or end them.",
     ),
     "schedule": (
-        "kapelle.cli.schedule:schedule",
+        "kapelle.cli.schedules.group:schedule",
         "Start work later, again and again, or after other work.",
     ),
     "list": ("kapelle.cli.listing:list_tasks", "List tasks, the newest first."),

@@ -8,7 +8,7 @@ import typer
 from kapelle.cli.client import Client
 from kapelle.cli.options import Follow, JsonLines, complete_task
 from kapelle.cli.output import json_line
-from kapelle.cli.run_ids import complete_run
+from kapelle.cli.runs.ids import complete_run
 from kapelle.cli.text import one_line
 from kapelle.cli.times import moment
 

@@ -10,7 +10,7 @@ import typer
 from kapelle.cli.client import Client, task_path
 from kapelle.cli.options import Follow, JsonLines
 from kapelle.cli.output import say
-from kapelle.cli.run_ids import AnyId, is_run
+from kapelle.cli.runs.ids import AnyId, is_run
 from kapelle.domain.errors import InvalidInput
 
 CHUNK = 1_000_000
@@ -69,7 +69,7 @@ def _of_run(
             "A run has neither attempts nor raw output of its own.",
             hint=f"`kapelle runs steps {run_id.strip()}` lists its tasks, which have.",
         )
-    from kapelle.cli.run_tail import follow_to_end, show_past
+    from kapelle.cli.runs.tail import follow_to_end, show_past
 
     (follow_to_end if follow else show_past)(client, run_id, tail, as_json)
 

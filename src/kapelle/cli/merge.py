@@ -7,7 +7,7 @@ import typer
 from kapelle.cli.client import Client, path_of
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
-from kapelle.cli.run_ids import AnyId
+from kapelle.cli.runs.ids import AnyId
 
 
 def merge(

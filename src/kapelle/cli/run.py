@@ -61,7 +61,7 @@ def run(
 
 def _repeat(spec: dict[str, Any], every: str, follow: bool, as_json: bool) -> None:
     """Create a schedule that does it again and again, and print the schedule's id."""
-    from kapelle.cli.schedule_create import send
+    from kapelle.cli.schedules.create import send
 
     if follow:
         raise InvalidInput(

@@ -5,13 +5,13 @@ import sys
 from kapelle.cli.client import Client, task_path
 from kapelle.cli.options import Json
 from kapelle.cli.output import document
-from kapelle.cli.run_ids import AnyId, is_run
+from kapelle.cli.runs.ids import AnyId, is_run
 
 
 def status(task_id: AnyId, as_json: Json = False) -> None:
     """Show one task: what was claimed and what was verified; or one run."""
     if is_run(task_id):
-        from kapelle.cli.run_status import show_status
+        from kapelle.cli.runs.status import show_status
 
         show_status(Client(), task_id, as_json)
         return

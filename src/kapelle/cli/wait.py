@@ -11,7 +11,7 @@ from kapelle.cli.client import Client, path_of
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import ERROR, Task, exit_code_of_all, settled
 from kapelle.cli.output import data, document, say
-from kapelle.cli.run_ids import AnyIds
+from kapelle.cli.runs.ids import AnyIds
 from kapelle.cli.text import one_line
 from kapelle.cli.values import listed, optional_duration_s
 

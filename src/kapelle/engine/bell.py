@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from kapelle.engine.steadily import steadily
 from kapelle.store import events
 from kapelle.store.database import Database
 
@@ -40,15 +41,14 @@ class Bell:
         """Ring for every event, until cancelled."""
         while True:
             await self._somebody.wait()
-            seq = await self._db.read(events.last_seq)
+            seq = await steadily(self._db.read)(events.last_seq)
             # Whoever began to listen before this moment may have missed something.
             self._ring_all()
             with self._db.watch() as changed:
                 while self._listeners:
                     await changed.wait(_LOOK_S)
-                    for number, task_id, run_id in await self._db.glance(
-                        events.subjects_after, seq
-                    ):
+                    found = await steadily(self._db.glance)(events.subjects_after, seq)
+                    for number, task_id, run_id in found:
                         seq = number
                         self._ring(task_id)
                         self._ring(run_id)

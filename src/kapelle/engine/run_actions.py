@@ -42,6 +42,14 @@ def _cancel(
     return stops, family
 
 
+def give_up(connection: Connection, run_id: str, reason: str) -> list[tuple[str, str]]:
+    """End a run that cannot go on as failed, and all that it has started."""
+    stops, _ = _cancel(connection, run_id, reason, "cancel")
+    if runs.row(connection, run_id)["status"] not in RUN_FINAL:
+        run_lifecycle.change(connection, run_id, RunStatus.FAILED, reason)
+    return stops
+
+
 async def pause(stage: Stage, run_id: str, reason: str, *, now: bool = False) -> None:
     """Have a run start nothing more; what is at work ends first, or now goes back to its queue."""
     for attempt_id, stop in await stage.db.write(_pause, run_id, reason, now):
@@ -94,7 +102,10 @@ def answer(connection: Connection, run_id: str, token: str | None, text: str) ->
             hint = "Name one by its token." if asked else f"It is {row['status']}."
             raise Conflict(f"{run_id} {many}.", hint=hint)
         token = asked[0].token
-    steps.answer(connection, run_id, token.rpartition(":")[2], text)
+    asker, _, position = token.rpartition(":")
+    if asker not in {"", run_id}:
+        raise Conflict(f"{token} is the token of a question of another run.")
+    steps.answer(connection, run_id, position, text)
     events.append(connection, "run.answered", run_id=run_id, title=row["title"], answer=text)
     if row["status"] == RunStatus.WAITING and not steps.questions(connection, run_id):
         run_lifecycle.change(connection, run_id, RunStatus.QUEUED, "answered")

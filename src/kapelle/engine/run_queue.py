@@ -3,6 +3,7 @@
 import logging
 
 from kapelle.domain.states import RunStatus
+from kapelle.engine import run_actions
 from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.revival import PERFORMANCES, Revival
@@ -41,7 +42,8 @@ class RunQueue:
     async def _give_up(self, run_id: str) -> None:
         problem = f"an internal error ended it {PERFORMANCES} times; see {self._stage.home.log}"
         _log.error("%s: %s", run_id, problem)
-        await self._stage.db.write(run_lifecycle.change, run_id, RunStatus.FAILED, problem)
+        for attempt_id, stop in await self._stage.db.write(run_actions.give_up, run_id, problem):
+            self._stage.stop(attempt_id, stop)
 
 
 def _take_up(connection: Connection, ready: list[str]) -> list[str]:

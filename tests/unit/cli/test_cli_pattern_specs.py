@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from kapelle.cli.best_of import best_of_spec
 from kapelle.cli.commands import load
-from kapelle.cli.loop_spec import loop_spec
-from kapelle.cli.pipeline import pipeline_spec
-from kapelle.cli.team_spec import team_spec
+from kapelle.cli.patterns.best_of import best_of_spec
+from kapelle.cli.patterns.loop_spec import loop_spec
+from kapelle.cli.patterns.pipeline import pipeline_spec
+from kapelle.cli.patterns.team_spec import team_spec
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.run_specs import BestOfSpec, LoopSpec, PatternSpec, PipelineSpec, TeamSpec
 

@@ -6,12 +6,12 @@ import pytest
 
 from kapelle.cli.events import event_line
 from kapelle.cli.outcome import exit_code, exit_code_of_all, settled
-from kapelle.cli.progress_words import progress_words, state_words
-from kapelle.cli.run_follow import verdict
-from kapelle.cli.run_lines import line, passage, short_title
-from kapelle.cli.run_listing import lines
-from kapelle.cli.run_outcome import next_commands
-from kapelle.cli.run_view import describe
+from kapelle.cli.runs.follow import verdict
+from kapelle.cli.runs.lines import line, passage, short_title
+from kapelle.cli.runs.listing import lines
+from kapelle.cli.runs.outcome import next_commands
+from kapelle.cli.runs.progress import progress_words, state_words
+from kapelle.cli.runs.view import describe
 
 RUN: dict[str, Any] = {
     "id": "run_1",

@@ -12,12 +12,12 @@ import typer
 from tests.unit.cli.test_cli_commands import command_of
 from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
-from kapelle.cli import to_come
 from kapelle.cli.commands import COMMANDS, load
-from kapelle.cli.schedule_create import STARTING, create, ordered
-from kapelle.cli.schedule_view import describe, interval, listing
+from kapelle.cli.schedules import to_come
+from kapelle.cli.schedules.create import STARTING, create, ordered
+from kapelle.cli.schedules.to_come import time_to_come
+from kapelle.cli.schedules.view import describe, interval, listing
 from kapelle.cli.starting import collecting
-from kapelle.cli.to_come import time_to_come
 from kapelle.domain.errors import InvalidInput
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)

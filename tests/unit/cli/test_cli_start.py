@@ -8,9 +8,9 @@ import pytest
 from pydantic import Field
 
 from kapelle.cli.commands import load
-from kapelle.cli.pattern_help import pattern_help
-from kapelle.cli.schema_options import options_of, spec_from
-from kapelle.cli.start import start_spec
+from kapelle.cli.patterns.help import pattern_help
+from kapelle.cli.patterns.schema_options import options_of, spec_from
+from kapelle.cli.patterns.start import start_spec
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.run_specs import BestOfSpec, LoopSpec, PatternSpec, PipelineSpec, TeamSpec
 

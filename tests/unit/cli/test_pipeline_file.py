@@ -13,10 +13,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kapelle.cli.file_tree import Node
-from kapelle.cli.pipeline_file import read_pipeline
-from kapelle.cli.toml_tree import toml_tree
-from kapelle.cli.yaml_tree import yaml_tree
+from kapelle.cli.files.pipeline import read_pipeline
+from kapelle.cli.files.toml_tree import toml_tree
+from kapelle.cli.files.tree import Node
+from kapelle.cli.files.yaml_tree import yaml_tree
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.run_specs import PipelineSpec, StepSpec
 
@@ -610,7 +610,7 @@ def test_no_text_breaks_the_reading(text: str, suffix: str) -> None:
 
 
 def test_the_command_line_stays_light() -> None:
-    probe = "import sys, kapelle.cli.pipeline_file; print(*sys.modules)"
+    probe = "import sys, kapelle.cli.files.pipeline; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60
     )

@@ -1,0 +1,1 @@
+"""Pipelines from files, with errors that name the line."""

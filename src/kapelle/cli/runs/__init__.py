@@ -1,0 +1,1 @@
+"""`kapelle runs`, and following a run wherever one is started."""

@@ -1,0 +1,101 @@
+"""The examples of docs/python.md: each passes mypy --strict, and does what it says."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.ensembles import YES, answer, rule
+from tests.e2e.instance import Instance
+from tests.e2e.repositories import make_repository
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+PARTS = "\n".join(
+    [
+        rule(
+            "You prepare",
+            answer({"success_criteria": ["it is there"], "questions": ["For whom?"]}),
+        ),
+        rule(
+            "You plan",
+            answer({"subgoals": [{"id": "a", "title": "the manual", "task": "PART: write"}]}),
+        ),
+        rule("You review", answer(YES)),
+        rule("Explain", {"result": "It is simple."}),
+        rule("Tidy up", {"say": "Tidying."}, {"result": "All is tidy."}),
+        rule("", {"write": "fixed", "content": "yes"}, {"result": "Mended."}),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Instance, Path]]:
+    """A daemon whose default agent plays a part for each example, and a repository to work on."""
+    directory = tmp_path_factory.mktemp("examples")
+    makefile = "test:\n\ttest -f fixed\n"
+    repository = make_repository(directory / "repository", {"Makefile": makefile})
+    instance = Instance(directory / "home")
+    instance.home.root.mkdir()
+    playbook = directory / "playbook.toml"
+    playbook.write_text(PARTS, encoding="utf-8")
+    settings = ['default_agent = "rehearsal"', "[agents.rehearsal]"]
+    settings.append(f"playbook = {json.dumps(str(playbook))}")
+    instance.home.config.write_text("\n".join(settings), encoding="utf-8")
+    instance.start()
+    try:
+        yield instance, repository
+    finally:
+        instance.destroy()
+
+
+def test_every_example_is_well_typed(tmp_path: Path) -> None:
+    assert len(EXAMPLES) >= 7
+    for number, example in enumerate(EXAMPLES):
+        (tmp_path / f"example_{number}.py").write_text(example, encoding="utf-8")
+    # As somebody checks a program of their own: no configuration, and no plugin.
+    options = ["--strict", "--config-file=", "--cache-dir=cache"]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", *options, *map(str, tmp_path.glob("example_*.py"))],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+SAYS = [
+    ["completed Mended.", "make test passed", "fixed"],
+    ["Explain the parser completed It is simple.", "Explain the tests completed"],
+    ["completed", "task", "all 2 steps are done"],
+    ["completed the goal is reached"],
+    ["task.created", "task.completed", "text Tidying.", "result All is tidy."],
+    ["Update the dependencies task", "Make the tests pass loop"],
+    ["There is no agent 'nobody'", "not_found No task's id begins with"],
+]
+
+
+@pytest.mark.parametrize("number", range(len(EXAMPLES)))
+def test_every_example_runs(ensemble: tuple[Instance, Path], tmp_path: Path, number: int) -> None:
+    instance, repository = ensemble
+    path = tmp_path / "example.py"
+    path.write_text(EXAMPLES[number], encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        cwd=repository,
+        env=instance.env,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    for words in SAYS[number]:
+        assert words in done.stdout

@@ -1,0 +1,155 @@
+"""A budget holds while agents are at work, and ends all that they started."""
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.e2e.ensembles import answer, rule
+from tests.integration.library.hall import NO, YES, Hall, plan, subgoal
+
+from kapelle import Budget, CliAgent, MockAgent, Request, Response
+from kapelle.settings import AgentSettings
+
+# A stubborn program with a child, and a grandchild in a session of its own whose parent is gone.
+HANGS = """
+trap '' TERM
+echo started >> {log}
+sleep 611 &
+(setsid sh -c 'trap "" TERM; sleep 612; sleep 612' &)
+sleep 613
+sleep 613
+"""
+
+
+def _hanging(log: Path) -> CliAgent:
+    return CliAgent.command(["sh", "-c", HANGS.format(log=log)], grace_s=0.5)
+
+
+def test_when_the_time_is_over_a_hanging_agent_ends_with_all_its_children(
+    hall: Hall, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    seen: list[list[str]] = []
+
+    def observe(event: dict[str, object]) -> None:
+        if event["kind"] == "task.started" and event["role"] == "worker":
+            while not log.exists() or len(hall.processes()) < 4:
+                time.sleep(0.05)
+            seen.append(hall.processes())
+
+    orchestrator = hall.orchestrator(
+        MockAgent(), worker=_hanging(log), budget=Budget(max_seconds=4), observer=observe
+    )
+    began = time.monotonic()
+    outcome = orchestrator.run("Hang", "never")
+    assert (outcome.status, outcome.reason) == ("budget", "Its 4 s are over.")
+    assert time.monotonic() - began < 12
+    assert any("sleep 612" in line for line in seen[0]), seen
+    assert hall.processes() == []
+    assert log.read_text(encoding="utf-8") == "started\n"
+
+
+def test_several_hanging_workers_end_together(hall: Hall, tmp_path: Path) -> None:
+    mock = MockAgent({"planner": plan(subgoal("a"), subgoal("b"), subgoal("c"))})
+    worker = CliAgent.command(["sleep", "614"])
+    began = time.monotonic()
+    outcome = hall.orchestrator(mock, worker=worker, budget=Budget(max_seconds=3)).run("x", "y")
+    assert outcome.status == "budget"
+    assert time.monotonic() - began < 8
+    assert hall.processes() == []
+
+
+def test_calls_of_agents_are_counted_the_intake_too(hall: Hall) -> None:
+    agent = MockAgent()
+    outcome = hall.orchestrator(agent, budget=Budget(max_agent_calls=2)).run("x")
+    assert [request.title for request in agent.requests] == ["Intake", "Plan"]
+    assert (outcome.status, outcome.spent.agent_calls) == ("budget", 2)
+    assert "2 times" in outcome.reason
+
+
+def test_work_that_was_merged_before_the_limit_stays_on_the_branch(hall: Hall) -> None:
+    budget = Budget(max_agent_calls=2)
+    agent = MockAgent({"planner": plan(subgoal("a"), subgoal("b", "a"))})
+    outcome = hall.orchestrator(agent, budget=budget).run("x", "y")
+    assert outcome.status == "budget"
+    assert hall.show(outcome.branch, "MOCK.md") == "- part a"
+
+
+def test_money_ends_an_agent_that_is_still_at_work(hall: Hall, tmp_path: Path) -> None:
+    playbook = tmp_path / "playbook.toml"
+    spends = {"usage": {"input": 10, "output": 10, "cost": 0.5}}
+    playbook.write_text(
+        "\n".join(
+            [
+                rule("You plan the work", spends, answer(plan(subgoal("a")))),
+                rule("^WORK-a", {"write": "a.txt"}, spends, {"sleep": 1}, spends, {"hang": True}),
+            ]
+        ),
+        encoding="utf-8",
+    )
+    agent = CliAgent("rehearsal", AgentSettings(playbook=str(playbook)), grace_s=0.5)
+    began = time.monotonic()
+    outcome = hall.orchestrator(agent, budget=Budget(max_usd=1.2)).run("x", "y")
+    assert (outcome.status, outcome.reason) == ("budget", "Its budget of $1.2 is spent.")
+    assert outcome.spent.cost_usd == pytest.approx(1.5)
+    assert time.monotonic() - began < 20
+
+
+def test_money_that_responses_tell_of_is_counted(hall: Hall) -> None:
+    def work(request: Request) -> Response:
+        assert request.cwd is not None
+        with open(request.cwd / "n.txt", "a", encoding="utf-8") as file:
+            file.write("more\n")
+        return Response("Done.", cost_usd=0.4)
+
+    agent = MockAgent({"worker": work, "reviewer": NO})
+    outcome = hall.orchestrator(agent, budget=Budget(max_usd=1.0)).run("x", "y")
+    assert outcome.status == "budget"
+    assert outcome.spent.cost_usd == pytest.approx(1.2)
+    # What the last of the money paid for is on the branch.
+    assert hall.show(outcome.branch, "n.txt").splitlines() == ["more"] * 3
+
+
+def test_the_time_ends_a_check_too(hall: Hall) -> None:
+    agent = MockAgent({"reviewer": YES})
+    orchestrator = hall.orchestrator(agent, verify="sleep 615", budget=Budget(max_seconds=4))
+    began = time.monotonic()
+    outcome = orchestrator.run("x", "y")
+    assert (outcome.status, outcome.reason) == ("budget", "Its 4 s are over.")
+    assert time.monotonic() - began < 10
+    assert hall.processes() == []
+
+
+def test_python_code_that_does_not_end_is_left_behind(hall: Hall) -> None:
+    def never(request: Request) -> str:
+        time.sleep(30)
+        return "too late"
+
+    agent = MockAgent({"worker": never})
+    began = time.monotonic()
+    outcome = hall.orchestrator(agent, budget=Budget(max_seconds=2)).run("x", "y")
+    assert outcome.status == "budget"
+    assert time.monotonic() - began < 8
+
+
+def test_python_code_that_listens_ends_at_once(hall: Hall) -> None:
+    told: list[str] = []
+
+    def listens(request: Request) -> str:
+        request.stop.wait(30)
+        told.append(request.stop.reason)
+        return "stopped"
+
+    outcome = hall.orchestrator(MockAgent({"worker": listens}), budget=Budget(max_seconds=2)).run(
+        "x", "y"
+    )
+    assert outcome.status == "budget"
+    assert "have passed" in told[0]
+
+
+def test_iterations_are_a_budget(hall: Hall) -> None:
+    outcome = hall.orchestrator(MockAgent({"reviewer": NO}), budget=Budget(max_iterations=2)).run(
+        "x", "y"
+    )
+    assert (outcome.status, outcome.iterations) == ("budget", 2)
+    assert "the reviewer says no to goal complete" in outcome.reason

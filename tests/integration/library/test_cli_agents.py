@@ -1,0 +1,193 @@
+"""Programs as agents: judged by what they print, and never outliving their call."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.e2e.ensembles import play
+from tests.integration.library.hall import Hall
+
+from kapelle import (
+    AgentMisconfigured,
+    AgentNotFound,
+    CliAgent,
+    InvalidInput,
+    Request,
+)
+from kapelle.settings import AgentSettings
+
+
+def test_a_template_is_filled_in_and_its_output_is_the_answer(tmp_path: Path) -> None:
+    agent = CliAgent.command(["printf", "%s|%s", "{system}", "{prompt}"])
+    response = agent.run(Request("$(id) `x` {model}", system="be brief", cwd=tmp_path))
+    assert (response.ok, response.text) == (True, "be brief|$(id) `x` {model}")
+
+
+def test_without_a_placeholder_the_prompt_comes_on_stdin_in_the_right_directory(
+    tmp_path: Path,
+) -> None:
+    agent = CliAgent.command(["sh", "-c", "cat; pwd"], cwd=tmp_path)
+    prompt = "words\n" * 100_000
+    response = agent.run(Request(prompt))
+    assert response.ok
+    assert response.text.endswith(f"words\n{tmp_path.resolve()}")
+
+
+def test_an_exit_code_is_a_failure_with_its_last_words(tmp_path: Path) -> None:
+    response = CliAgent.command(["sh", "-c", "echo no luck >&2; exit 3"]).run(
+        Request("x", cwd=tmp_path)
+    )
+    assert not response.ok
+    assert response.reason == "The agent exited with code 3: no luck"
+
+
+def test_a_program_that_cannot_be_started_is_a_failure(tmp_path: Path) -> None:
+    response = CliAgent.command(["true"]).run(Request("x", cwd=tmp_path / "nowhere"))
+    assert not response.ok
+    assert "could not be started" in str(response.reason)
+
+
+def test_an_agent_with_a_protocol_tells_cost_and_session(tmp_path: Path) -> None:
+    agent = CliAgent("rehearsal")
+    usage = {"usage": {"input": 7, "output": 5, "cost": 0.25}}
+    response = agent.run(Request(play(usage, {"session": "s-1"}, {"result": "sung"}), cwd=tmp_path))
+    assert (response.text, response.cost_usd, response.session_id) == ("sung", 0.25, "s-1")
+    assert response.usage is not None
+    assert response.usage.output_tokens == 5
+    failed = agent.run(Request(play({"fail": "hoarse"}), cwd=tmp_path))
+    assert (failed.ok, failed.reason) == (False, "hoarse")
+    asks = agent.run(Request(play({"ask": "Which key?"}), cwd=tmp_path))
+    assert (asks.ok, asks.reason) == (False, "It asks: Which key?")
+
+
+def test_any_amount_of_output_is_survived(tmp_path: Path) -> None:
+    part = play({"flood": 60_000_000}, {"result": "the end"})
+    before = psutil.Process().memory_info().rss
+    assert CliAgent("rehearsal").run(Request(part, cwd=tmp_path)).text == "the end"
+    assert psutil.Process().memory_info().rss - before < 60_000_000
+
+
+def test_a_time_out_ends_the_whole_tree(hall: Hall, tmp_path: Path) -> None:
+    part = play(
+        {"spawn": "trap '' TERM; sleep 621; sleep 621", "detached": True},
+        {"hang": True, "stubborn": True},
+    )
+    agent = CliAgent("rehearsal", timeout_s=1, grace_s=0.3)
+    began = time.monotonic()
+    response = agent.run(Request(part, cwd=tmp_path))
+    assert (response.ok, response.reason) == (False, "It was ended after 1 s.")
+    assert 1 <= time.monotonic() - began < 8
+    assert hall.processes() == []
+
+
+def test_what_an_agent_leaves_behind_ends_with_it(hall: Hall, tmp_path: Path) -> None:
+    part = play({"spawn": "sleep 622", "detached": True}, {"result": "done"})
+    began = time.monotonic()
+    assert CliAgent("rehearsal").run(Request(part, cwd=tmp_path)).ok
+    assert hall.processes() == []
+    assert time.monotonic() - began < 6
+
+
+def test_an_agent_sees_its_own_variables_and_not_every_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_DATABASE_PASSWORD", "hidden-from-agents")
+    agent = CliAgent.command(["env"], env={"OWN": "given"})
+    text = agent.run(Request("x", cwd=tmp_path)).text
+    assert "OWN=given" in text
+    assert "PATH=" in text
+    assert "hidden-from-agents" not in text
+
+
+def test_names_and_settings_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(AgentNotFound, match="did you mean claude"):
+        CliAgent("claud")
+    with pytest.raises(InvalidInput, match="its name"):
+        CliAgent("my tool", AgentSettings(command=["x"]))
+    with pytest.raises(AgentMisconfigured, match="not-there"):
+        CliAgent("claude", AgentSettings(program="not-there")).run(Request("x", cwd=tmp_path))
+
+
+STUB = '#!/bin/sh\ncat > /dev/null\necho "$@" > {log}\n'
+DANGER = {
+    "claude": ("--dangerously-skip-permissions", "--permission-mode acceptEdits"),
+    "codex": ("--dangerously-bypass-approvals-and-sandbox", "--sandbox workspace-write"),
+    "copilot": ("--allow-all ", "--allow-tool=write"),
+    "gemini": ("--approval-mode yolo", "--approval-mode auto_edit"),
+    "qwen": ("--yolo", "--approval-mode auto-edit"),
+}
+
+
+@pytest.mark.parametrize("name", DANGER)
+def test_permissions_are_skipped_only_when_asked_for(name: str, tmp_path: Path) -> None:
+    log, program = tmp_path / "argv", tmp_path / "stub"
+    program.write_text(STUB.format(log=log), encoding="utf-8")
+    program.chmod(0o755)
+    settings = AgentSettings(program=str(program), model="m")
+    dangerous, instead = DANGER[name]
+    for skip in (True, False):
+        agent = CliAgent(name, settings, skip_permissions=skip)
+        agent.run(Request("x", cwd=tmp_path))
+        argv = log.read_text(encoding="utf-8")
+        assert (dangerous in argv) is skip
+        assert (instead in argv) is not skip
+
+
+def test_an_agent_that_cannot_be_held_back_says_so() -> None:
+    for agent in ("opencode", "rehearsal"):
+        with pytest.raises(AgentMisconfigured, match="skip_permissions=False"):
+            CliAgent(agent, skip_permissions=False)
+    with pytest.raises(AgentMisconfigured, match="up to its command"):
+        CliAgent.command(["mytool", "{prompt}"], skip_permissions=False)
+    CliAgent.aider(skip_permissions=False)
+
+
+def test_each_kind_has_a_short_name() -> None:
+    made = [
+        CliAgent.claude_code(cwd="."),
+        CliAgent.codex(model="m"),
+        CliAgent.gemini(),
+        CliAgent.opencode(),
+        CliAgent.aider(timeout_s=5),
+        CliAgent.qwen(),
+        CliAgent.copilot(skip_permissions=False),
+        CliAgent.command(["/usr/bin/my tool.py", "{prompt}"]),
+    ]
+    names = ["claude", "codex", "gemini", "opencode", "aider", "qwen", "copilot", "my-tool-py"]
+    assert [agent.name for agent in made] == names
+
+
+PROGRAM = """
+import sys
+from kapelle import CliAgent, MockAgent, Orchestrator, Request
+agent = CliAgent.command(["sh", "-c", "touch {started}; sleep 631 & sleep 632"], grace_s=1)
+if {whole}:
+    mock = MockAgent(cwd={repo!r})
+    Orchestrator(mock, worker=agent, home={home!r}).run("x", "y")
+else:
+    agent.run(Request("x"))
+"""
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_ctrl_c_ends_the_agents_and_is_raised(hall: Hall, tmp_path: Path, whole: bool) -> None:
+    started = tmp_path / "started"
+    text = PROGRAM.format(started=started, whole=whole, repo=str(hall.repo), home=str(hall.home))
+    with subprocess.Popen(
+        [sys.executable, "-c", text], cwd=tmp_path, stderr=subprocess.PIPE, env=dict(os.environ)
+    ) as program:
+        deadline = time.monotonic() + 30
+        while not started.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(hall.processes()) >= 2
+        program.send_signal(signal.SIGINT)
+        _, errors = program.communicate(timeout=30)
+    assert b"KeyboardInterrupt" in errors
+    assert hall.processes() == []
+    assert hall.worktrees() == [str(hall.repo)]
+    assert hall.is_untouched()

@@ -1,0 +1,128 @@
+"""Questions before the work: nobody, a person at the terminal, or later with a token."""
+
+import threading
+from datetime import datetime
+
+import pytest
+from tests.integration.library.hall import Hall, prompts
+
+from kapelle import Console, Interaction, InvalidInput, MockAgent, Suspend
+
+INTAKE = {
+    "success_criteria": ["the server answers"],
+    "questions": ["Which framework?", "Which port?"],
+}
+
+
+def _agent() -> MockAgent:
+    return MockAgent({"Intake": INTAKE})
+
+
+def test_by_default_nobody_is_asked(hall: Hall) -> None:
+    agent = _agent()
+    outcome = hall.orchestrator(agent).run("A server")
+    assert outcome.ok
+    assert outcome.result is not None
+    assert outcome.result.success_criteria == ["the server answers"]
+    assert "Which framework?" not in prompts(agent, "Plan")[0]
+    # With criteria and nobody to ask there is nothing to prepare.
+    agent = _agent()
+    hall.orchestrator(agent).run("A server", "it answers")
+    assert prompts(agent, "Intake") == []
+
+
+def test_a_person_at_the_terminal_is_asked_in_the_calling_thread(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    threads: list[threading.Thread] = []
+    answers = iter(["flask", ""])
+
+    def typed(_prompt: str = "") -> str:
+        threads.append(threading.current_thread())
+        return next(answers)
+
+    monkeypatch.setattr("builtins.input", typed)
+    agent = _agent()
+    assert hall.orchestrator(agent, interaction=Console()).run("A server").ok
+    assert threads == [threading.current_thread()] * 2
+    assert capsys.readouterr().out.splitlines() == INTAKE["questions"]
+    assert "Which framework? flask" in prompts(agent, "Plan")[0]
+
+
+def test_a_run_that_needs_answers_is_left_off_and_taken_up(hall: Hall) -> None:
+    agent = _agent()
+    orchestrator = hall.orchestrator(agent, interaction=Suspend())
+    outcome = orchestrator.run("A server")
+    assert (outcome.status, outcome.questions) == ("needs_input", tuple(INTAKE["questions"]))
+    assert outcome.token is not None
+    assert hall.branches() == {"main"}
+    assert hall.worktrees() == [str(hall.repo)]
+    # Another object in another process may go on with it.
+    again = hall.orchestrator(agent, interaction=Suspend())
+    outcome = again.resume(outcome.token, ["flask", "8080"])
+    assert outcome.ok, outcome.reason
+    assert len(prompts(agent, "Intake")) == 1
+    assert "Which framework? flask" in prompts(agent, "Plan")[0]
+    assert "Which port? 8080" in prompts(agent, "Plan")[0]
+    # The call that was made before counts.
+    assert outcome.spent.agent_calls == 4
+    assert outcome.result is not None
+    assert outcome.result.success_criteria == ["the server answers"]
+
+
+async def test_it_is_taken_up_in_an_event_loop_and_by_question(hall: Hall) -> None:
+    agent = _agent()
+    outcome = await hall.orchestrator(agent, interaction=Suspend()).run_async("A server")
+    assert outcome.token is not None
+    answers = {"Which port?": "1", "Which framework?": "f"}
+    outcome = await hall.orchestrator(agent).resume_async(outcome.token, answers)
+    assert outcome.ok, outcome.reason
+    assert "Which port? 1" in prompts(agent, "Plan")[0]
+
+
+def test_tokens_that_are_not_whole_or_not_ours_are_refused(hall: Hall) -> None:
+    orchestrator = hall.orchestrator(_agent(), interaction=Suspend())
+    token = orchestrator.run("A server").token
+    assert token is not None
+    middle = len(token) // 2
+    other = "A" if token[middle] != "A" else "B"
+    for wrong in (token[:-1], token[:middle], token[:middle] + other + token[middle + 1 :]):
+        with pytest.raises(InvalidInput, match=r"changed or cut off|not a token"):
+            orchestrator.resume(wrong, ["a", "b"])
+    for foreign in ("", "run_01m7fskm329nfyjs2f3f64ehrj", "eyJnb2FsIjoieCJ9", "kapelle1.", "ü.ü.ü"):
+        with pytest.raises(InvalidInput, match="not a token"):
+            orchestrator.resume(foreign, ["a", "b"])
+
+
+def test_every_question_needs_an_answer(hall: Hall) -> None:
+    orchestrator = hall.orchestrator(_agent(), interaction=Suspend())
+    token = orchestrator.run("A server").token
+    assert token is not None
+    with pytest.raises(InvalidInput, match="2 questions, and 1 answers"):
+        orchestrator.resume(token, ["flask"])
+    with pytest.raises(InvalidInput, match="Which port"):
+        orchestrator.resume(token, {"Which framework?": "flask"})
+
+
+def test_time_to_think_does_not_count(hall: Hall) -> None:
+    class Slow(Interaction):
+        def ask(self, question: str, default: str | None = None) -> str:
+            threading.Event().wait(1)
+            return "x"
+
+    outcome = hall.orchestrator(_agent(), interaction=Slow()).run("A server")
+    began = hall.events[0]["at"]
+    ended = hall.events[-1]["at"]
+    assert outcome.ok
+    whole = (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds()
+    assert whole - outcome.spent.seconds == pytest.approx(2, abs=0.7)
+
+
+def test_an_interaction_that_fails_fails_the_run(hall: Hall) -> None:
+    class Broken(Interaction):
+        def ask(self, question: str, default: str | None = None) -> str:
+            raise RuntimeError("the line is dead")
+
+    with pytest.raises(RuntimeError, match="the line is dead"):
+        hall.orchestrator(_agent(), interaction=Broken()).run("A server")
+    assert hall.worktrees() == [str(hall.repo)]
