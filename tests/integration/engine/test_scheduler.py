@@ -8,7 +8,7 @@ from tests.integration.engine.timetable import DAY, HOUR, MINUTE, NOON, Timetabl
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable
 from kapelle.domain.schedule import Outcome, ScheduleStatus
-from kapelle.engine import scheduler
+from kapelle.engine.schedules import scheduler
 from kapelle.store.database import Database
 
 STARTED, SKIPPED, MISSED = Outcome.STARTED, Outcome.SKIPPED, Outcome.MISSED

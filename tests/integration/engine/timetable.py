@@ -10,8 +10,8 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.schedule import Firing, Outcome, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.engine.schedule_secrets import ScheduleSecrets
-from kapelle.engine.scheduler import Scheduler
+from kapelle.engine.schedules.scheduler import Scheduler
+from kapelle.engine.schedules.secrets import ScheduleSecrets
 from kapelle.service.scheduled_work import Examined
 from kapelle.service.schedules import Schedules
 from kapelle.store import runs, tables, tasks

@@ -72,6 +72,11 @@ def test_any_amount_of_output_is_survived(tmp_path: Path) -> None:
     assert psutil.Process().memory_info().rss - before < 60_000_000
 
 
+def test_a_long_answer_in_plain_text_is_whole(tmp_path: Path) -> None:
+    agent = CliAgent.command(["seq", "1", "20000"])
+    assert agent.run(Request("x", cwd=tmp_path)).text.splitlines()[0] == "1"
+
+
 def test_a_time_out_ends_the_whole_tree(hall: Hall, tmp_path: Path) -> None:
     part = play(
         {"spawn": "trap '' TERM; sleep 621; sleep 621", "detached": True},

@@ -43,7 +43,7 @@ SAYS = [
     ["merged as"],
     ["True Done. None"],
     ["the goal is reached after iteration 1"],
-    ["budget 10", "I can only write files."],
+    ["completed 3 0.01"],
     ["needs_input ('Which framework?', 'Which port?')", "completed"],
     ["1 plan", "1 work", "1 review", "1 done", "completed"],
     ["['notes.txt']", "kapelle/work_"],

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from kapelle.domain.cron import require_cron, require_zone
 from kapelle.domain.schedule import MissedPolicy, ScheduleSpec
-from kapelle.engine.slots import next_slot
+from kapelle.engine.schedules.slots import next_slot
 
 AT = "2026-11-01T03:00:00Z"
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from kapelle.domain.schedule import MissedPolicy, Outcome, ScheduleStatus, Trigger
 from kapelle.domain.states import TaskStatus
-from kapelle.engine.slots import Passed, next_slot, passed, slots_after
+from kapelle.engine.schedules.slots import Passed, next_slot, passed, slots_after
 
 # A slot that is found later than this was missed.
 GRACE = timedelta(seconds=60)

@@ -8,8 +8,8 @@ Whatever comes between, the next pass finds the slot as starting and starts it w
 from datetime import datetime
 
 from kapelle.domain.schedule import OPEN, Outcome, ScheduleStatus
-from kapelle.engine.schedule_facts import situation
-from kapelle.engine.schedule_rules import decide, release, trigger_of
+from kapelle.engine.schedules.facts import situation
+from kapelle.engine.schedules.rules import decide, release, trigger_of
 from kapelle.store import events, firings, schedules
 from kapelle.store.database import Connection
 from kapelle.store.schedules import Row

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from kapelle.domain.schema_text import written_out
+from kapelle.domain.model_json.schema_text import written_out
 
 MAX_PROBLEMS = 20
 

@@ -8,7 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kapelle.domain.lenient_json import BLANKS, CURLY_DOUBLE, CURLY_SINGLE, Broken, LenientReader
+from kapelle.domain.model_json.lenient import (
+    BLANKS,
+    CURLY_DOUBLE,
+    CURLY_SINGLE,
+    Broken,
+    LenientReader,
+)
 
 # So many characters may be read again behind brackets that led to nothing; then the rest of their
 # line is passed over. It keeps the time for any text in proportion to its length.

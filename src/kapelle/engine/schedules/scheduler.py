@@ -9,9 +9,9 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.schedule import Outcome
-from kapelle.engine import schedule_changes as changes
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.schedule_secrets import ScheduleSecrets
+from kapelle.engine.schedules import changes
+from kapelle.engine.schedules.secrets import ScheduleSecrets
 from kapelle.store import firings, schedules
 from kapelle.store.database import Connection, Database
 

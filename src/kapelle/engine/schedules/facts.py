@@ -4,7 +4,7 @@ from datetime import datetime
 
 from kapelle.domain.schedule import OPEN, Outcome
 from kapelle.domain.states import TaskStatus
-from kapelle.engine.schedule_rules import Leader, Situation, trigger_of
+from kapelle.engine.schedules.rules import Leader, Situation, trigger_of
 from kapelle.store import firings, schedules
 from kapelle.store.database import Connection
 from kapelle.store.schedules import Row

@@ -8,10 +8,10 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 
-from kapelle.domain.json_candidates import findings
-from kapelle.domain.json_schema import matches_schema, printable, shown
-from kapelle.domain.lenient_json import Broken
-from kapelle.domain.schema_text import check_schema, compact, written_out
+from kapelle.domain.model_json.candidates import findings
+from kapelle.domain.model_json.lenient import Broken
+from kapelle.domain.model_json.schema import matches_schema, printable, shown
+from kapelle.domain.model_json.schema_text import check_schema, compact, written_out
 
 __all__ = [
     "Unreadable", "check_schema", "find_json", "instructions", "matches_schema", "read_answer",

@@ -5,9 +5,9 @@ from datetime import datetime, timedelta
 from kapelle.domain.errors import Conflict
 from kapelle.domain.schedule import OPEN, Outcome, ScheduleStatus
 from kapelle.domain.states import TaskStatus
-from kapelle.engine.schedule_changes import become, key_of, skip, started
-from kapelle.engine.schedule_facts import situation
-from kapelle.engine.schedule_rules import next_by_cron, trigger_of
+from kapelle.engine.schedules.changes import become, key_of, skip, started
+from kapelle.engine.schedules.facts import situation
+from kapelle.engine.schedules.rules import next_by_cron, trigger_of
 from kapelle.store import firings, schedules
 from kapelle.store.database import Connection
 from kapelle.store.schedules import Row

@@ -1,0 +1,1 @@
+"""When what is due: slots of schedules, and starting what belongs to them."""
