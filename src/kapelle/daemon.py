@@ -23,8 +23,8 @@ from kapelle.engine.bell import Bell
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.durable import Durable
 from kapelle.engine.run_mirror import RunMirror
-from kapelle.engine.schedule_secrets import ScheduleSecrets
-from kapelle.engine.scheduler import Scheduler
+from kapelle.engine.schedules.scheduler import Scheduler
+from kapelle.engine.schedules.secrets import ScheduleSecrets
 from kapelle.engine.stage import Stage
 from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, write_private

@@ -29,6 +29,8 @@ def test_steps_build_on_each_other(kapelle: Instance, repository: Path) -> None:
     prompt = kapelle.home.attempts / second["attempts"][0]["id"] / "prompt"
     assert "PLANNED" in prompt.read_text(encoding="utf-8")
     assert len(subjects(repository, run)) == 3
+    assert kapelle.post(f"/runs/{run['id']}/merge")["base"] == "main"
+    assert (repository / "t").exists()
 
 
 def test_a_failed_step_ends_it(kapelle: Instance, repository: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kapelle.engine.scheduler import SCHEDULER_FAILPOINTS
+from kapelle.engine.schedules.scheduler import SCHEDULER_FAILPOINTS
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.staging import until
 

@@ -46,17 +46,17 @@ class PatternSpec(Spec):
 
     directory: Directory = Field(description="where the work is; an absolute path")
     title: Name | None = Field(
-        None, description="a short name for lists; by default made of what is asked for"
+        default=None, description="a short name for lists; by default made of what is asked for"
     )
     project: Name | None = Field(
-        None, description="the project that the run and its tasks belong to"
+        default=None, description="the project that the run and its tasks belong to"
     )
     agent: Name | None = Field(
-        None, description="who does the work; by default the configured agent"
+        default=None, description="who does the work; by default the configured agent"
     )
-    model: Name | None = Field(None, description="the agent's model")
+    model: Name | None = Field(default=None, description="the agent's model")
     fallback_agents: list[Name] = Field(
-        [],
+        default=[],
         max_length=20,
         description="who takes over, in order, from an agent that is limited or unavailable",
     )
@@ -64,39 +64,48 @@ class PatternSpec(Spec):
         Priority.P1, description="of the run's tasks in the queue: P0 before P1 before P2"
     )
     system_prompt: Text | None = Field(
-        None, max_length=MAX_PROMPT_BYTES, description="standing instructions for every task"
+        default=None,
+        max_length=MAX_PROMPT_BYTES,
+        description="standing instructions for every task",
     )
     env: dict[EnvName, Text] = Field(
-        {},
+        default={},
         description="variables for agents and commands, which are kept out of the database",
     )
     workspace: WorkspaceKind | None = Field(
-        None,
+        default=None,
         description="worktree, the default in a git repository, or in_place",
     )
     base: Name | None = Field(
-        None,
+        default=None,
         description="what the worktree starts from; by default the branch that is checked out",
     )
     task_timeout_s: Seconds | None = Field(
-        None, description="the longest that one attempt of a task may take"
+        default=None, description="the longest that one attempt of a task may take"
     )
     max_seconds: Seconds | None = Field(
-        None,
+        default=None,
         description="the longest that it may be under way; paused and waiting time is free",
     )
     max_agent_calls: int | None = Field(
-        None,
+        default=None,
         ge=1,
         le=1_000_000,
         description="how many attempts of agents it may make, in runs inside it too",
     )
-    budget_usd: Money | None = Field(None, description="what all its tasks together may cost")
+    budget_usd: Money | None = Field(
+        default=None, description="what all its tasks together may cost"
+    )
 
     @property
     def subject(self) -> str:
         """What the run is about, from which a title is made."""
         return ""
+
+    @property
+    def agents(self) -> list[str | None]:
+        """Every agent that will surely be called, None for the default one."""
+        return [self.agent] if self.agent else []
 
     @property
     def display_title(self) -> str:
@@ -113,26 +122,30 @@ class StepSpec(Spec):
 
     prompt: Prompt = Field(description="what is to be done")
     name: Name | None = Field(
-        None,
+        default=None,
         description="what the step is called; by default the first line of its prompt",
     )
-    agent: Name | None = Field(None, description="who does this step; by default the run's agent")
-    model: Name | None = Field(None, description="the model of this step")
+    agent: Name | None = Field(
+        default=None, description="who does this step; by default the run's agent"
+    )
+    model: Name | None = Field(default=None, description="the model of this step")
     directory: Directory | None = Field(
-        None,
+        default=None,
         description="where this step works; elsewhere than in the repository with workspaces each",
     )
-    priority: Priority | None = Field(None, description="of this step's task in the queue")
+    priority: Priority | None = Field(default=None, description="of this step's task in the queue")
     system_prompt: Text | None = Field(
-        None, max_length=MAX_PROMPT_BYTES, description="standing instructions for this step"
+        default=None, max_length=MAX_PROMPT_BYTES, description="standing instructions for this step"
     )
     checks: list[CheckSpec] = Field(
-        [], max_length=100, description="what must pass for the step to be done"
+        default=[], max_length=100, description="what must pass for the step to be done"
     )
     timeout_s: Seconds | None = Field(
-        None, description="the longest that one attempt of this step may take"
+        default=None, description="the longest that one attempt of this step may take"
     )
-    max_attempts: int = Field(1, ge=1, le=100, description="how often it is tried when it fails")
+    max_attempts: int = Field(
+        default=1, ge=1, le=100, description="how often it is tried when it fails"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -160,7 +173,7 @@ class PipelineSpec(PatternSpec):
         description="what is done, in order; each is a prompt or an object",
     )
     workspaces: Literal["shared", "each"] = Field(
-        "shared",
+        default="shared",
         description="one worktree through all steps, or one each, from where the one before ended",
     )
 
@@ -168,66 +181,73 @@ class PipelineSpec(PatternSpec):
     def subject(self) -> str:
         return " → ".join(step.label for step in self.steps)
 
+    @property
+    def agents(self) -> list[str | None]:
+        return [step.agent or self.agent for step in self.steps]
+
 
 class LoopSpec(PatternSpec):
     """Again and again: until a condition holds, or to make a number better."""
 
-    prompt: Prompt | None = Field(None, description="what every iteration is asked to do")
+    prompt: Prompt | None = Field(default=None, description="what every iteration is asked to do")
     steps: list[StepSpec] = Field(
-        [],
+        default=[],
         max_length=20,
         description="instead of a prompt: the steps of every iteration, as in a pipeline",
     )
     until: list[RunCheck] = Field(
-        [],
+        default=[],
         max_length=100,
         description="commands, or diff_not_empty, that must all pass for the loop to be done",
     )
     eval: Command | None = Field(
-        None, description="a command whose last line is the number to make better"
+        default=None, description="a command whose last line is the number to make better"
     )
     direction: Literal["minimize", "maximize"] | None = Field(
-        None,
+        default=None,
         description="whether the number is to become smaller or larger; with it the loop optimises",
     )
     eval_mode: Literal["shell", "agent"] = Field(
-        "shell", description="who decides: commands (shell) or a judging agent (agent)"
+        default="shell", description="who decides: commands (shell) or a judging agent (agent)"
     )
-    eval_prompt: Prompt | None = Field(None, description="how the judge is to judge")
+    eval_prompt: Prompt | None = Field(default=None, description="how the judge is to judge")
     eval_schema: dict[str, Any] | None = Field(
-        None,
+        default=None,
         description="a JSON schema for the judge's answer, with done or score in it",
     )
     eval_timeout_s: Seconds = Field(
-        600, description="the longest that a command of until, or eval, may take"
+        default=600, description="the longest that a command of until, or eval, may take"
     )
     judge: Name | None = Field(
-        None, description="the agent that judges; by default the one that works"
+        default=None, description="the agent that judges; by default the one that works"
     )
-    judge_model: Name | None = Field(None, description="the judge's model")
+    judge_model: Name | None = Field(default=None, description="the judge's model")
     target: Score | None = Field(
-        None,
+        default=None,
         description="the number that is good enough: done when it is reached, else failed",
     )
     max_iterations: int = Field(
-        10, ge=0, le=1_000_000, description="the most iterations; 0 for any number"
+        default=10, ge=0, le=1_000_000, description="the most iterations; 0 for any number"
     )
     max_failures: int = Field(
-        3, ge=0, le=1_000_000, description="how many iterations in a row may fail; 0 for any number"
+        default=3,
+        ge=0,
+        le=1_000_000,
+        description="how many iterations in a row may fail; 0 for any number",
     )
     cooldown_s: float = Field(
-        0,
+        default=0,
         ge=0,
         le=31_536_000,
         allow_inf_nan=False,
         description="how long to wait between iterations",
     )
     checkpoint: bool = Field(
-        False,
+        default=False,
         description="carry the conversation on from one iteration to the next",
     )
     convergence: int = Field(
-        3,
+        default=3,
         ge=0,
         le=1000,
         description="end after so many without a change, or with the same number; 0 for never",
@@ -236,6 +256,12 @@ class LoopSpec(PatternSpec):
     @property
     def subject(self) -> str:
         return self.prompt or " → ".join(step.label for step in self.steps)
+
+    @property
+    def agents(self) -> list[str | None]:
+        judges = [self.judge or self.agent] if self.eval_mode == "agent" else []
+        workers = [step.agent or self.agent for step in self.steps] or [self.agent]
+        return [*workers, *judges]
 
     @property
     def optimises(self) -> bool:
@@ -277,47 +303,55 @@ class TeamSpec(PatternSpec):
 
     goal: Prompt = Field(description="what is to be reached")
     success_criteria: list[Text] = Field(
-        [],
+        default=[],
         max_length=100,
         description="what must be true then; where nothing is given, the planner proposes it",
     )
     verify: list[RunCheck] = Field(
-        [], max_length=100, description="commands that must pass before a reviewer is asked"
+        default=[], max_length=100, description="commands that must pass before a reviewer is asked"
     )
     planner: Name | None = Field(
-        None, description="the agent that plans; by default the run's agent"
+        default=None, description="the agent that plans; by default the run's agent"
     )
-    worker: Name | None = Field(None, description="the agent of the workers")
-    reviewer: Name | None = Field(None, description="the agent that reviews")
-    planner_model: Name | None = Field(None, description="the planner's model")
-    worker_model: Name | None = Field(None, description="the workers' model")
-    reviewer_model: Name | None = Field(None, description="the reviewer's model")
+    worker: Name | None = Field(default=None, description="the agent of the workers")
+    reviewer: Name | None = Field(default=None, description="the agent that reviews")
+    planner_model: Name | None = Field(default=None, description="the planner's model")
+    worker_model: Name | None = Field(default=None, description="the workers' model")
+    reviewer_model: Name | None = Field(default=None, description="the reviewer's model")
     max_iterations: int = Field(
-        4, ge=1, le=1000, description="how often it may plan, work and review"
+        default=4, ge=1, le=1000, description="how often it may plan, work and review"
     )
     max_workers: int = Field(
-        4, ge=1, le=100, description="how many subgoals are worked on at the same time"
+        default=4, ge=1, le=100, description="how many subgoals are worked on at the same time"
     )
     max_subgoals: int = Field(
-        12, ge=1, le=100, description="the most subgoals of one plan; further ones are left out"
+        default=12,
+        ge=1,
+        le=100,
+        description="the most subgoals of one plan; further ones are left out",
     )
     max_task_retries: int = Field(
-        1, ge=0, le=100, description="how often a worker that failed is asked again"
+        default=1, ge=0, le=100, description="how often a worker that failed is asked again"
     )
     ask: bool = Field(
-        False, description="let the planner ask a person up to four questions before it begins"
+        default=False,
+        description="let the planner ask a person up to four questions before it begins",
     )
 
     @property
     def subject(self) -> str:
         return self.goal
 
+    @property
+    def agents(self) -> list[str | None]:
+        return [role or self.agent for role in (self.planner, self.worker, self.reviewer)]
+
 
 class CandidateSpec(Spec):
     """One who tries; as a plain string, agent or agent:model."""
 
-    agent: Name | None = Field(None, description="who tries; by default the run's agent")
-    model: Name | None = Field(None, description="the model it uses")
+    agent: Name | None = Field(default=None, description="who tries; by default the run's agent")
+    model: Name | None = Field(default=None, description="the model it uses")
 
     @model_validator(mode="before")
     @classmethod
@@ -333,33 +367,38 @@ class BestOfSpec(PatternSpec):
 
     prompt: Prompt = Field(description="the task that all get")
     candidates: list[CandidateSpec] = Field(
-        [], max_length=20, description="who takes part: agent, agent:model, or an object"
+        default=[], max_length=20, description="who takes part: agent, agent:model, or an object"
     )
     count: int | None = Field(
-        None,
+        default=None,
         ge=2,
         le=20,
         description="so many tries of the one candidate or the run's agent; 2 when none is named",
     )
     checks: list[CheckSpec] = Field(
-        [], max_length=100, description="what must pass for a candidate to be chosen"
+        default=[], max_length=100, description="what must pass for a candidate to be chosen"
     )
     eval: Command | None = Field(
-        None, description="a command whose last line is a candidate's score"
+        default=None, description="a command whose last line is a candidate's score"
     )
     direction: Literal["minimize", "maximize"] | None = Field(
-        None, description="whether the smaller or the larger score wins"
+        default=None, description="whether the smaller or the larger score wins"
     )
-    eval_timeout_s: Seconds = Field(600, description="the longest that eval may take")
+    eval_timeout_s: Seconds = Field(default=600, description="the longest that eval may take")
     judge: Name | None = Field(
-        None,
+        default=None,
         description="the agent that chooses where there is no eval; by default the run's agent",
     )
-    judge_model: Name | None = Field(None, description="the judge's model")
+    judge_model: Name | None = Field(default=None, description="the judge's model")
 
     @property
     def subject(self) -> str:
         return self.prompt
+
+    @property
+    def agents(self) -> list[str | None]:
+        judges = [self.judge] if self.judge else []
+        return [*(entrant.agent or self.agent for entrant in self.entrants), *judges]
 
     @property
     def entrants(self) -> list[CandidateSpec]:

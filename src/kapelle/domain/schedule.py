@@ -64,12 +64,12 @@ class ScheduleSpec(Spec):
     spec: dict[str, Any]
     cron: Cron | None = None
     at: Moment | None = None
-    every_s: float | None = Field(None, ge=1, le=_YEAR_S, allow_inf_nan=False)
-    after: Text | None = Field(None, min_length=1, max_length=100)
+    every_s: float | None = Field(default=None, ge=1, le=_YEAR_S, allow_inf_nan=False)
+    after: Text | None = Field(default=None, min_length=1, max_length=100)
     timezone: Zone = "UTC"
     missed: MissedPolicy = MissedPolicy.SKIP
     overlap: bool = False
-    max_runs: int | None = Field(None, ge=1, le=1_000_000)
+    max_runs: int | None = Field(default=None, ge=1, le=1_000_000)
     expires_at: Moment | None = None
 
     @model_validator(mode="after")

@@ -59,7 +59,7 @@ class CheckSpec(Spec):
     """One condition the work must meet; as a plain string, a built-in's name or a shell command."""
 
     kind: CheckKind = CheckKind.COMMAND
-    command: Text | None = Field(None, max_length=100_000)
+    command: Text | None = Field(default=None, max_length=100_000)
     name: Name | None = None
     timeout_s: Seconds = 600
 
@@ -86,9 +86,9 @@ class CheckSpec(Spec):
 class McpServer(Spec):
     """A Model Context Protocol server that an agent may use: a command, or the address of one."""
 
-    command: list[Text] = Field([], max_length=1000)
+    command: list[Text] = Field(default=[], max_length=1000)
     env: dict[EnvName, Text] = {}
-    url: Text | None = Field(None, max_length=4000, pattern=r"^https?://")
+    url: Text | None = Field(default=None, max_length=4000, pattern=r"^https?://")
     headers: dict[Name, Text] = {}
 
     @model_validator(mode="after")
@@ -102,7 +102,7 @@ class RetrySpec(Spec):
     """Whether and when a failed task is tried again by itself."""
 
     policy: Literal["none", "same", "analyze"] = "none"
-    max_attempts: int = Field(3, ge=1, le=100)
+    max_attempts: int = Field(default=3, ge=1, le=100)
     delay_s: Seconds = 10
     max_delay_s: Seconds = 600
 
@@ -117,22 +117,22 @@ class TaskSpec(Spec):
     title: Name | None = None
     project: Name | None = None
     priority: Priority = Priority.P1
-    depends_on: list[str] = Field([], max_length=1000)
+    depends_on: list[str] = Field(default=[], max_length=1000)
     deps_policy: DepsPolicy = DepsPolicy.CANCEL
     continue_from: str | None = None
     fork_session: bool = False
-    fallback_agents: list[Name] = Field([], max_length=20)
+    fallback_agents: list[Name] = Field(default=[], max_length=20)
     max_turns: Turns | None = None
     budget_usd: Money | None = None
     timeout_s: Seconds | None = None
-    checks: list[CheckSpec] = Field([], max_length=100)
+    checks: list[CheckSpec] = Field(default=[], max_length=100)
     retry: RetrySpec = RetrySpec()
     env: dict[EnvName, Text] = {}
     workspace: WorkspaceKind | None = None
     base: Name | None = None
-    system_prompt: Text | None = Field(None, max_length=MAX_PROMPT_BYTES)
-    mcp: dict[ServerName, McpServer] = Field({}, max_length=50)
-    tags: list[Name] = Field([], max_length=100)
+    system_prompt: Text | None = Field(default=None, max_length=MAX_PROMPT_BYTES)
+    mcp: dict[ServerName, McpServer] = Field(default={}, max_length=50)
+    tags: list[Name] = Field(default=[], max_length=100)
     context: dict[Name, Text] = {}
 
     @field_validator("prompt")

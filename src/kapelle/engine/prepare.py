@@ -11,7 +11,7 @@ from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work, load_work
 from kapelle.runner.output import tail_text
 from kapelle.runner.verdict import read as read_verdict
-from kapelle.store import attempts, runs, tasks
+from kapelle.store import attempts, runs, steps, tasks
 
 
 async def prepare(stage: Stage, work: Work) -> Work:
@@ -55,10 +55,16 @@ async def _worktree(stage: Stage, work: Work) -> Work:
 async def _shared(stage: Stage, work: Work) -> Work:
     """In a run's worktree a task begins where the one before it ended."""
     task, ready = work.task, (work.run_dir / "setup").exists()
+    if not await stage.db.read(steps.is_open, task["run_id"], work.task_id):
+        raise WorkspaceError(
+            f"{work.owner} has gone on in the worktree that {work.task_id} shared with it.",
+            hint="Start a new run, or a task that continues from this one.",
+        )
     run = await stage.db.read(runs.row, work.owner)
     workspace = await run_workspace(stage, run)
     failpoint("prepare_after_workspace")
-    began = task["workspace_base_commit"] or await stage.workspaces.tip(work.owner)
+    # Also one that is put back into the queue begins there, not where it left off.
+    began = task["requested_base"] or await stage.workspaces.tip(work.owner)
     if work.number > 1 and work.mode == "fresh" and not ready:
         await stage.workspaces.restore(work.owner, began, work.attempt_id)
     await stage.db.write(
@@ -67,6 +73,7 @@ async def _shared(stage: Stage, work: Work) -> Work:
         workspace_path=workspace.path,
         workspace_branch=workspace.branch,
         workspace_base=workspace.base,
+        requested_base=began,
         workspace_base_commit=began,
         workspace_commit=None if work.mode == "fresh" else task["workspace_commit"],
     )

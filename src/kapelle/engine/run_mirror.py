@@ -19,7 +19,7 @@ from kapelle.store import events, runs
 _LOOK_S = 5.0
 # Under load, lines are written together.
 _PAUSE_S = 0.1
-_LAST_LINE = 65_536
+_PART = 65_536
 
 
 class RunMirror:
@@ -88,10 +88,13 @@ def _last_seq(path: Path) -> int:
     try:
         with path.open("r+b") as file:
             size = file.seek(0, os.SEEK_END)
-            start = max(0, size - _LAST_LINE)
-            file.seek(start)
-            whole, newline, _ = file.read().rpartition(b"\n")
-            file.truncate(start + len(whole) + len(newline))
+            # The end of the line before the last one must be in sight.
+            tail, part = b"", _PART
+            while tail.count(b"\n") < 2 and len(tail) < size:
+                file.seek(max(0, size - part))
+                tail, part = file.read(), part * 2
+            whole, _, half = tail.rpartition(b"\n")
+            file.truncate(size - len(half))
             return int(json.loads(whole.rpartition(b"\n")[2])["seq"])
     except (OSError, ValueError, KeyError, TypeError):
         return 0

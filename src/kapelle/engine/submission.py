@@ -50,20 +50,9 @@ async def submit(
 ) -> Task:
     """Store a task; also is done in the same transaction, if the task is a new one."""
     belonging = belonging or Belonging()
-    settings = stage.settings(require_directory(spec.directory))
-    agent = require_agent(spec.agent, settings)
-    for name in spec.fallback_agents or settings.fallback_agents:
-        registry.get(name, settings)
-    _require_abilities(spec, agent, registry.get(agent, settings).capabilities)
-    if len(spec.prompt) > _LARGE_PROMPT:
-        # Better to hear now than from a failed attempt that it does not fit into argv.
-        registry.get(agent, settings).command(_trial(spec, settings, agent))
+    settings, agent, kind = await examine(stage, spec, belonging)
     values = _values(spec, settings, agent, belonging)
-    values["workspace_kind"] = (
-        WorkspaceKind.WORKTREE
-        if belonging.workspace_owner
-        else await workspace_kind(stage, spec, settings)
-    )
+    values["workspace_kind"] = kind
     values["idempotency_key"] = idempotency_key
     secrets = stage.home.secrets / f"{values['id']}.json"
     keep_secrets(secrets, spec.model_dump(mode="json", include={"env", "mcp"}))
@@ -75,6 +64,23 @@ async def submit(
     if task.id != values["id"]:
         secrets.unlink(missing_ok=True)
     return task
+
+
+async def examine(
+    stage: Stage, spec: TaskSpec, belonging: Belonging | None = None
+) -> tuple[Settings, str, WorkspaceKind]:
+    """Its settings, its agent and where it would work; raises what would keep it from that."""
+    settings = stage.settings(require_directory(spec.directory))
+    agent = require_agent(spec.agent, settings)
+    for name in spec.fallback_agents or settings.fallback_agents:
+        registry.get(name, settings)
+    _require_abilities(spec, agent, registry.get(agent, settings).capabilities)
+    if len(spec.prompt) > _LARGE_PROMPT:
+        # Better to hear now than from a failed attempt that it does not fit into argv.
+        registry.get(agent, settings).command(_trial(spec, settings, agent))
+    if belonging is not None and belonging.workspace_owner:
+        return settings, agent, WorkspaceKind.WORKTREE
+    return settings, agent, await workspace_kind(stage, spec, settings)
 
 
 def require_directory(directory: str) -> str:

@@ -5,6 +5,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.engine.stage import Stage
 from kapelle.store import runs
+from kapelle.store.database import Connection
 
 # Running agents tell what they used every few seconds.
 _LOOK_S = 2.0
@@ -33,15 +34,31 @@ class RunBudget:
             return None
         return max(0.0, self._spec.budget_usd - ((await self._run()).spent.cost_usd or 0.0))
 
-    async def require(self) -> None:
-        """Raise LimitReached when nothing is left of something, before an agent is called."""
-        await self.require_time_and_money()
+    async def left_calls(self) -> int | None:
+        """Calls of agents that nobody has been promised."""
         limit = self._spec.max_agent_calls
-        if limit is not None and (await self._run()).spent.agent_calls >= limit:
-            raise LimitReached(f"It may call agents {limit} times, and has.")
+        if limit is None:
+            return None
+        return max(0, limit - await self._stage.db.glance(runs.calls, self._run_id))
+
+    def require_call(self, connection: Connection) -> None:
+        """Raise LimitReached if a task that was just stored is one too many.
+
+        Counted in its own transaction, for branches may begin theirs at the same time, and for
+        the runs around this one as well.
+        """
+        around: str | None = self._run_id
+        while around is not None:
+            run = runs.row(connection, around)
+            own = around == self._run_id
+            limit = self._spec.max_agent_calls if own else run["spec"].get("max_agent_calls")
+            if limit is not None and runs.calls(connection, around) > limit:
+                who = "It" if own else f"{around}, around it,"
+                raise LimitReached(f"{who} may call agents {limit} times, and has.")
+            around = run["parent_id"]
 
     async def require_time_and_money(self) -> None:
-        """The same for what runs out while one waits."""
+        """Raise LimitReached when nothing is left of what runs out while one waits."""
         if await self.left_s() == 0:
             raise LimitReached(f"Its {self._spec.max_seconds:g} s are over.")
         if await self.left_usd() == 0:

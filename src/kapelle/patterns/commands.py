@@ -17,7 +17,8 @@ from kapelle.patterns.budget import RunBudget
 from kapelle.patterns.results import Scored
 from kapelle.runner.launch import Ended, Launch
 from kapelle.runner.output import tail_text
-from kapelle.store import events, runs, tasks
+from kapelle.store import events, runs, steps, tasks
+from kapelle.store.database import Connection
 from kapelle.workspaces import working_directory
 
 _SHOWN = 20_000
@@ -35,9 +36,17 @@ class Commands:
         self._budget = budget
 
     async def check(
-        self, position: str, specs: list[CheckSpec], env: dict[str, str], task: str | None
+        self,
+        position: str,
+        specs: list[CheckSpec],
+        env: dict[str, str],
+        task: str | None,
+        told: int = 0,
     ) -> list[Any]:
-        """The results in order; all are made, so that all that is wrong is known."""
+        """The results in order; all are made, so that all that is wrong is known.
+
+        told is how many the history has been told of, before a crash.
+        """
         found = []
         for number, spec in enumerate(specs):
             if spec.kind is CheckKind.COMMAND:
@@ -46,10 +55,17 @@ class Commands:
                 result = await self._diff_not_empty(spec, task)
             else:
                 raise InvalidInput(f"The check {spec.label} is one of tasks, not of runs.")
-            kind = "check.passed" if result.passed else "check.failed"
-            await self._stage.db.write(events.append, kind, run_id=self._run_id, name=result.name)
+            if number >= told:
+                await self._stage.db.write(self._tell, position, number, result)
             found.append(result.model_dump(mode="json"))
         return found
+
+    def _tell(
+        self, connection: Connection, position: str, number: int, result: CheckResult
+    ) -> None:
+        steps.remember(connection, self._run_id, position, {"told": number + 1})
+        kind = "check.passed" if result.passed else "check.failed"
+        events.append(connection, kind, run_id=self._run_id, name=result.name)
 
     async def _command(
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None

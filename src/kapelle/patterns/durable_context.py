@@ -10,13 +10,15 @@ from typing import Any
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, MergeConflict
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import CheckSpec, Priority, RetrySpec, TaskSpec, WorkspaceKind
+from kapelle.domain.states import FINAL
 from kapelle.engine.bell import Bell
 from kapelle.engine.stage import Stage
 from kapelle.engine.submission import Belonging, submit
 from kapelle.patterns.budget import RunBudget
 from kapelle.patterns.commands import Commands
 from kapelle.patterns.context import Context, Place
-from kapelle.patterns.journal import Journal, Suspended
+from kapelle.patterns.going import Going
+from kapelle.patterns.journal import Journal
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.starting import Starter
 from kapelle.patterns.waiting import Waiting
@@ -48,9 +50,10 @@ class DurableContext(Context):
         self._starter = starter
         self._owner: str = run["workspace_owner"] or run["id"]
         self._is_git: bool = run["workspace_kind"] == WorkspaceKind.WORKTREE
-        self._journal = Journal(stage, self.run_id, known)
+        self._going = Going(stage, self.run_id)
+        self._journal = Journal(stage, self.run_id, known, self._going)
         self._budget = RunBudget(stage, self.run_id, spec)
-        self.waiting = Waiting(stage, bell, self.run_id, self._budget)
+        self._waiting = Waiting(stage, bell, self.run_id, self._budget, self._going)
         self._commands = Commands(stage, run, spec, self._budget)
 
     @property
@@ -103,24 +106,29 @@ class DurableContext(Context):
             "timeout_s": timeout_s or spec.task_timeout_s,
             "env": spec.env,
             "context": context or {},
-            "retry": _retry(max_attempts),
             "workspace": WorkspaceKind.WORKTREE if self._is_git else WorkspaceKind.IN_PLACE,
             "base": await self._branch() if from_run else None,
         }
 
         async def begin(position: str) -> None:
-            await self._budget.require()
-            left = await self._budget.left_usd()
-            task_spec = TaskSpec.model_validate({**wanted, "budget_usd": left})
+            await self._budget.require_time_and_money()
+            calls = await self._budget.left_calls()
+            tries = max_attempts if calls is None else max(1, min(max_attempts, calls))
+            limits = {"budget_usd": await self._budget.left_usd(), "retry": _retry(tries)}
+            task_spec = TaskSpec.model_validate({**wanted, **limits})
             shared = self._owner if self._is_git and not own else None
+
+            def also(connection: Connection, task_id: str) -> None:
+                title = task_spec.display_title
+                self._journal.store(connection, position, "task", title, {}, task_id)
+                self._budget.require_call(connection)
+
             await submit(
                 self._stage,
                 task_spec,
                 f"{self.run_id}/{position}",
                 Belonging(run_id=self.run_id, workspace_owner=shared),
-                lambda connection, task_id: self._journal.store(
-                    connection, position, "task", task_spec.display_title, {}, task_id
-                ),
+                also,
             )
 
         async def perform(position: str, _data: dict[str, Any]) -> Any:
@@ -131,8 +139,13 @@ class DurableContext(Context):
 
     async def _see_task(self, position: str, *, disposable: bool) -> Any:
         task_id = await self._stage.db.read(steps.subject, self.run_id, position)
-        await self.waiting.for_task(task_id, may_ask=not self._never_blocks)
-        task = await self._stage.db.read(tasks.get, task_id)
+        task = None
+        # A person may have it done again in the very moment in which it ends.
+        while task is None or task.status not in FINAL:
+            await self._waiting.for_task(task_id, may_ask=not self._never_blocks)
+            task = await self._stage.db.read(tasks.get, task_id)
+        if task.workspace.owner == self._owner and task.workspace.commit:
+            await self._remember(task.workspace.commit)
         if disposable:
             await self._put_away(task_id)
         return TaskResult.of(task).model_dump(mode="json")
@@ -175,7 +188,7 @@ class DurableContext(Context):
 
     async def _see_run(self, position: str, _data: dict[str, Any]) -> Any:
         run_id = await self._stage.db.read(steps.subject, self.run_id, position)
-        await self.waiting.for_run(run_id)
+        await self._waiting.for_run(run_id)
         run = await self._stage.db.read(runs.row, run_id)
         ended = RunResult(
             id=run_id, status=run["status"], reason=run["reason"], result=run["result"]
@@ -187,8 +200,9 @@ class DurableContext(Context):
     ) -> Checked:
         specs = [CheckSpec.model_validate(check) for check in checks]
 
-        async def perform(position: str, _data: dict[str, Any]) -> Any:
-            return await self._commands.check(position, specs, env or {}, task)
+        async def perform(position: str, data: dict[str, Any]) -> Any:
+            told: int = data.get("told", 0)
+            return await self._commands.check(position, specs, env or {}, task, told)
 
         label = ", ".join(spec.label for spec in specs)
         return Checked(checks=await self._journal.step("check", label, perform))
@@ -209,7 +223,7 @@ class DurableContext(Context):
 
     async def ask(self, question: str, default: str | None = None) -> str:
         async def perform(position: str, _data: dict[str, Any]) -> Any:
-            raise Suspended
+            await self._going.suspend(position)
 
         answer: str = await self._journal.step("ask", question, perform, data={"default": default})
         return answer
@@ -218,7 +232,7 @@ class DurableContext(Context):
         until = datetime.now(UTC) + timedelta(seconds=seconds)
 
         async def perform(_position: str, data: dict[str, Any]) -> None:
-            await self.waiting.until(data["until"])
+            await self._waiting.until(data["until"])
 
         data = {"until": until.timestamp()}
         await self._journal.step("sleep", f"{seconds:g} s", perform, data=data)

@@ -8,27 +8,12 @@ from typing import Any
 from kapelle.domain.errors import Conflict, KapelleError, LimitReached
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.stage import Stage
-from kapelle.store import runs, steps
+from kapelle.patterns.going import Cancelled, Going, Paused, Suspended
+from kapelle.store import steps
 from kapelle.store.database import Connection
 
 Perform = Callable[[str, dict[str, Any]], Awaitable[Any]]
 Begin = Callable[[str], Awaitable[None]]
-
-
-class Interrupted(BaseException):
-    """The run stops here for now; not an Exception, so that no pattern catches it by mistake."""
-
-
-class Paused(Interrupted):
-    """A person wants the run to pause."""
-
-
-class Suspended(Interrupted):
-    """The run waits for a person's answer."""
-
-
-class Cancelled(Interrupted):
-    """A person wants the run to end."""
 
 
 class PatternChanged(KapelleError):
@@ -56,10 +41,13 @@ _scope: ContextVar[_Scope] = ContextVar("scope")
 class Journal:
     """What the run has done so far, read once, and what it does now, written as it happens."""
 
-    def __init__(self, stage: Stage, run_id: str, known: dict[str, steps.Row]) -> None:
+    def __init__(
+        self, stage: Stage, run_id: str, known: dict[str, steps.Row], going: Going
+    ) -> None:
         self._stage = stage
         self._run_id = run_id
         self._known = known
+        self._going = going
         _scope.set(_Scope("", asyncio.current_task()))
 
     def _next(self) -> str:
@@ -88,7 +76,7 @@ class Journal:
         position = self._next()
         entry = self._known.get(position)
         if entry is None:
-            await self.require_going()
+            await self._going.require()
             failpoint("step_before_begin")
             if begin is None:
                 await self._stage.db.write(self.store, position, kind, label, data)
@@ -127,16 +115,9 @@ class Journal:
         data: dict[str, Any] | None = None,
         subject: str | None = None,
     ) -> None:
+        """Store that a step begins; once a person wants the run to stop, none does."""
+        self._going.check(connection)
         steps.begin(connection, self._run_id, position, kind, label, data=data, subject=subject)
-
-    async def require_going(self) -> None:
-        """Stop here if a person wants the run to."""
-        run = await self._stage.db.glance(runs.row, self._run_id)
-        match run["stop"]:
-            case "pause":
-                raise Paused
-            case "cancel" | "abandon":
-                raise Cancelled
 
     async def gather(self, branches: tuple[Coroutine[Any, Any, Any], ...]) -> list[Any]:
         """Branches at once, each with places of its own; all end before anything is raised."""
@@ -159,7 +140,11 @@ class Journal:
 
 async def _branch(prefix: str, branch: Coroutine[Any, Any, Any]) -> Any:
     _scope.set(_Scope(prefix, asyncio.current_task()))
-    return await branch
+    try:
+        return await branch
+    except (SystemExit, KeyboardInterrupt) as error:
+        # Out of an asyncio task, these would end the daemon.
+        raise RuntimeError(f"{type(error).__name__} in a branch of the pattern") from error
 
 
 def _severity(error: BaseException) -> int:

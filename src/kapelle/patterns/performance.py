@@ -1,8 +1,10 @@
 """A run from beginning to end. Taken up again after a crash it is performed from the top, and
 the journal tells its steps what came of them before."""
 
+import asyncio
 import logging
 import traceback
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.run_specs import PatternSpec
-from kapelle.domain.states import RunStatus
+from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.bell import Bell
 from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
@@ -19,7 +21,8 @@ from kapelle.engine.stage import Stage
 from kapelle.engine.steadily import steadily
 from kapelle.patterns import registry
 from kapelle.patterns.durable_context import DurableContext
-from kapelle.patterns.journal import Cancelled, Paused, Suspended
+from kapelle.patterns.ending import end_leftovers
+from kapelle.patterns.going import Cancelled, Paused, Suspended
 from kapelle.patterns.registry import Pattern
 from kapelle.patterns.results import Failed
 from kapelle.patterns.starting import Starter, problems
@@ -29,6 +32,8 @@ from kapelle.store.database import Connection
 _log = logging.getLogger("kapelle.runs")
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 
+Verdict = tuple[RunStatus, str | None, dict[str, Any]]
+
 
 class RunPerformance:
     """The durable function behind every run."""
@@ -37,36 +42,58 @@ class RunPerformance:
         self._stage = stage
         self._bell = bell
         self._starter = starter
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         durable.workflow("run", self.perform)
 
     async def perform(self, run_id: str) -> None:
         """Play the pattern to its end, or to where it has to wait for a person."""
-        if run_id in self._stage.live:
-            return
-        with self._stage.performing(run_id):
-            failpoint("run_begin")
-            run = await steadily(self._row)(run_id)
-            if run["status"] != RunStatus.RUNNING:
-                return  # it was ended just before a crash
-            status, reason, values = await self._play(run)
-            failpoint("run_before_end")
-            await steadily(self._conclude)(run_id, status, reason, values)
-            failpoint("run_after_end")
+        lock = self._locks.setdefault(run_id, asyncio.Lock())
+        # After a crash the engine may take up an earlier execution of a run beside the present one.
+        async with lock:
+            with self._stage.performing(run_id):
+                failpoint("run_begin")
+                while not await steadily(self._perform)(run_id):
+                    continue
+
+    async def _perform(self, run_id: str) -> bool:
+        """Play it from the top; False if it is to be played again at once."""
+        run = await self._row(run_id)
+        if run["status"] != RunStatus.RUNNING:
+            return True  # it was ended just before a crash
+        status, reason, values = await self._verdict(run)
+        if status in {RunStatus.COMPLETED, RunStatus.FAILED}:
+            await end_leftovers(self._stage, self._bell, run_id, f"{run_id} has {status}")
+        failpoint("run_before_end")
+        settled = await self._stage.db.write(_settle, run_id, status, reason, values)
+        failpoint("run_after_end")
+        return settled
 
     async def _row(self, run_id: str) -> runs.Row:
         return await self._stage.db.glance(runs.row, run_id)
 
-    async def _play(self, run: runs.Row) -> tuple[RunStatus, str | None, dict[str, Any]]:
+    async def _verdict(self, run: runs.Row) -> Verdict:
+        if run["stop"] in {"cancel", "abandon"}:
+            return await self._cancelled(run["id"])
         try:
-            pattern, context = await steadily(self._prepare)(run)
-            result = await pattern.function(context, context.spec)
-            return RunStatus.COMPLETED, getattr(result, "reason", None), {"result": as_json(result)}
+            pattern = registry.get(run["pattern"], self._stage.home, Path(run["directory"]))
+        except KapelleError as error:
+            # A checkout that was switched to another branch for a while must not cost the run.
+            reason = f"{error.message} When its pattern is there again, resume it."
+            return RunStatus.PAUSED, reason, {}
+        try:
+            return await self._play(run, pattern)
         except Paused:
             return RunStatus.PAUSED, None, {}
         except Suspended:
             return RunStatus.WAITING, None, {}
         except Cancelled:
-            return await self._cancelled(run["id"], context)
+            return await self._cancelled(run["id"])
+
+    async def _play(self, run: runs.Row, pattern: Pattern) -> Verdict:
+        try:
+            context = await self._prepare(run, pattern)
+            result = await pattern.function(context, context.spec)
+            return RunStatus.COMPLETED, getattr(result, "reason", None), {"result": as_json(result)}
         except Failed as failure:
             return RunStatus.FAILED, failure.reason, {"result": as_json(failure.result)}
         except Unavailable:
@@ -74,12 +101,11 @@ class RunPerformance:
         except KapelleError as error:
             reason = f"{error.message} {error.hint}" if error.hint else error.message
             return RunStatus.FAILED, reason, {}
-        except Exception as error:
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
             _log.exception("the pattern of %s failed", run["id"])
             return RunStatus.FAILED, _mistake(error), {}
 
-    async def _prepare(self, run: runs.Row) -> tuple[Pattern, DurableContext]:
-        pattern = registry.get(run["pattern"], self._stage.home, Path(run["directory"]))
+    async def _prepare(self, run: runs.Row, pattern: Pattern) -> DurableContext:
         env = self._stage.task_env(run["id"])
         try:
             spec: PatternSpec = pattern.spec.model_validate({**run["spec"], "env": env})
@@ -87,21 +113,15 @@ class RunPerformance:
             raise Failed(f"the pattern's specification changed: {problems(error)}") from None
         await run_workspace(self._stage, run)
         known = await self._stage.db.read(steps.of_run, run["id"])
-        context = DurableContext(self._stage, self._bell, self._starter, run, spec, known)
-        return pattern, context
+        return DurableContext(self._stage, self._bell, self._starter, run, spec, known)
 
-    async def _cancelled(
-        self, run_id: str, context: DurableContext
-    ) -> tuple[RunStatus, str | None, dict[str, Any]]:
+    async def _cancelled(self, run_id: str) -> Verdict:
+        """Nothing of it goes on, except the tasks that were to be left alone."""
         run = await self._row(run_id)
-        if run["stop"] != "abandon":
-            await context.waiting.for_leftovers()
+        with_tasks = run["stop"] != "abandon"
+        reason = f"{run_id} was cancelled"
+        await end_leftovers(self._stage, self._bell, run_id, reason, with_tasks=with_tasks)
         return RunStatus.CANCELLED, run["reason"], {}
-
-    async def _conclude(
-        self, run_id: str, status: RunStatus, reason: str | None, values: dict[str, Any]
-    ) -> None:
-        await self._stage.db.write(_settle, run_id, status, reason, values)
 
 
 def _settle(
@@ -110,27 +130,34 @@ def _settle(
     status: RunStatus,
     reason: str | None,
     values: dict[str, Any],
-) -> None:
+) -> bool:
+    """Write down how a run ended or why it rests; False if it is to go on."""
     row = runs.row(connection, run_id)
     if row["status"] != RunStatus.RUNNING:
-        return
-    if status in {RunStatus.PAUSED, RunStatus.WAITING}:
-        _rest(connection, row, status)
-    else:
+        return True
+    if row["stop"] in {"cancel", "abandon"} and status is not RunStatus.CANCELLED:
+        # Whatever else it came to, it came to it while its parts were being ended.
+        return False
+    if status in RUN_FINAL:
         run_lifecycle.change(connection, run_id, status, reason, **values)
+        return True
+    return _rest(connection, row, status, reason)
 
 
-def _rest(connection: Connection, row: runs.Row, status: RunStatus) -> None:
+def _rest(connection: Connection, row: runs.Row, status: RunStatus, reason: str | None) -> bool:
     """Put a run to rest, unless what it rests for was done in this very moment."""
-    asked = steps.questions(connection, row["id"])
+    run_id, asked = row["id"], steps.questions(connection, row["id"])
     if row["stop"] == "pause":
-        run_lifecycle.change(connection, row["id"], RunStatus.PAUSED, row["reason"], stop=None)
-    elif status is RunStatus.WAITING and asked and row["stop"] is None:
+        run_lifecycle.change(connection, run_id, RunStatus.PAUSED, row["reason"], stop=None)
+    elif status is RunStatus.PAUSED and reason is not None:
+        run_lifecycle.change(connection, run_id, RunStatus.PAUSED, reason)
+    elif status is RunStatus.WAITING and asked:
         text = " · ".join(question.text for question in asked)
         values = {"waiting_for": "input"}
-        run_lifecycle.change(connection, row["id"], RunStatus.WAITING, text, **values)
+        run_lifecycle.change(connection, run_id, RunStatus.WAITING, text, **values)
     else:
-        run_lifecycle.change(connection, row["id"], RunStatus.QUEUED, row["reason"])
+        return False
+    return True
 
 
 def as_json(value: Any) -> Any:
@@ -140,7 +167,7 @@ def as_json(value: Any) -> Any:
     return _ANYTHING.dump_python(value, mode="json", fallback=repr)
 
 
-def _mistake(error: Exception) -> str:
+def _mistake(error: BaseException) -> str:
     """What went wrong inside a pattern, with the place in its file."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "/patterns/" in frame.filename]

@@ -7,9 +7,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
+from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.ids import new_id
 from kapelle.domain.run_specs import PatternSpec
+from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
 from kapelle.engine.stage import Stage
 from kapelle.engine.submission import (
@@ -46,11 +47,8 @@ class Starter:
         also: Also = _nothing,
     ) -> str:
         """The id of the run; also is done in the same transaction, if the run is a new one."""
-        checked = self.validate(pattern, spec)
+        checked, kind = await self.examine(pattern, spec)
         settings = self._stage.settings(checked.directory)
-        for name in _agents(checked):
-            require_agent(name, settings)
-        kind = await workspace_kind(self._stage, checked, settings)
         run_id = new_id("run")
         directory = os.path.normpath(checked.directory)
         values: dict[str, Any] = {
@@ -73,12 +71,22 @@ class Starter:
         keep_secrets(secrets, {"env": checked.env})
         try:
             stored = await self._stage.db.write(_insert, values, also)
-        except KapelleError:
+        except BaseException:  # also when the run that it belongs to is interrupted
             secrets.unlink(missing_ok=True)
             raise
         if stored != run_id:
             secrets.unlink(missing_ok=True)
         return stored
+
+    async def examine(
+        self, pattern: str, spec: dict[str, Any]
+    ) -> tuple[PatternSpec, WorkspaceKind]:
+        """The specification, and where its run would work; raises what would keep it from that."""
+        checked = self.validate(pattern, spec)
+        settings = self._stage.settings(checked.directory)
+        for name in dict.fromkeys([*checked.agents, *checked.fallback_agents]):
+            require_agent(name, settings)
+        return checked, await workspace_kind(self._stage, checked, settings)
 
     def validate(self, pattern: str, spec: dict[str, Any]) -> PatternSpec:
         """The specification of a run, or InvalidInput that names every field that is wrong."""
@@ -100,21 +108,6 @@ def problems(error: ValidationError) -> str:
         text = item["msg"].removeprefix("Value error, ")
         found.append(f"{where}: {text}" if where else text)
     return "; ".join(found)
-
-
-def _agents(spec: PatternSpec) -> list[str | None]:
-    """Every agent that a specification names, so that a wrong one is heard of at once."""
-    named: list[str | None] = []
-    for name in ("planner", "worker", "reviewer", "judge"):
-        if getattr(spec, name, None):
-            named.append(getattr(spec, name))
-    for item in [*getattr(spec, "steps", ()), *getattr(spec, "candidates", ())]:
-        if item.agent:
-            named.append(item.agent)
-    named += spec.fallback_agents
-    # Where every role has an agent of its own, none is needed for the rest.
-    roles = [getattr(spec, name, None) for name in ("planner", "worker", "reviewer")]
-    return named if all(roles) and spec.agent is None else [*named, spec.agent]
 
 
 def _insert(connection: Connection, values: dict[str, Any], also: Also) -> str:

@@ -1,113 +1,82 @@
 """Waiting for the tasks and runs that a run has started, with an eye on wishes and the budget."""
 
-import asyncio
 import time
 
-from kapelle.domain.errors import Conflict, LimitReached
+from kapelle.domain.errors import LimitReached
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
-from kapelle.engine import actions, run_actions
 from kapelle.engine.bell import Bell
 from kapelle.engine.stage import Stage
 from kapelle.patterns.budget import RunBudget
-from kapelle.patterns.journal import Cancelled, Paused
+from kapelle.patterns.ending import end_run, end_task
+from kapelle.patterns.going import Going
 from kapelle.store import runs, tasks
 
 _SPENT = "the run has nothing left: "
+_PATIENCE_S = 60.0
 
 
 class Waiting:
     """How one run waits."""
 
-    def __init__(self, stage: Stage, bell: Bell, run_id: str, budget: RunBudget) -> None:
+    def __init__(
+        self, stage: Stage, bell: Bell, run_id: str, budget: RunBudget, going: Going
+    ) -> None:
         self._stage = stage
         self._bell = bell
         self._run_id = run_id
         self._budget = budget
+        self._going = going
 
     async def for_task(self, task_id: str, *, may_ask: bool) -> None:
         """Return when the task has ended; when nothing is left of the budget, end it and raise."""
-        spent: LimitReached | None = None
+        spent = False
         with self._bell.listen(task_id, self._run_id) as heard:
             while True:
                 task = await self._stage.db.glance(tasks.row, task_id)
                 if task["status"] in FINAL:
-                    if spent is not None:
-                        raise spent
+                    _require_not_spent(task["status"], task["reason"])
                     return
-                await self._require_going(still=task["status"] == TaskStatus.RUNNING)
+                await self._going.require(still=task["status"] == TaskStatus.RUNNING)
                 if task["waiting_for"] == "input" and not may_ask:
-                    await self._end_task(task_id, f"nobody is there to answer: {task['reason']}")
-                if spent is None:
-                    spent = await self._overspent()
-                    if spent is not None:
-                        await self._end_task(task_id, _SPENT + spent.message)
-                        continue
-                await heard.wait(await self._budget.patience_s() if spent is None else 60.0)
+                    reason = f"nobody is there to answer: {task['reason']}"
+                    await end_task(self._stage, task_id, reason)
+                if not spent and (problem := await self._overspent()):
+                    spent = True
+                    await end_task(self._stage, task_id, _SPENT + problem)
+                await heard.wait(_PATIENCE_S if spent else await self._budget.patience_s())
 
     async def for_run(self, run_id: str) -> None:
         """The same for a run inside this one."""
-        spent: LimitReached | None = None
+        spent = False
         with self._bell.listen(run_id, self._run_id) as heard:
             while True:
                 run = await self._stage.db.glance(runs.row, run_id)
                 if run["status"] in RUN_FINAL:
-                    if spent is not None:
-                        raise spent
+                    _require_not_spent(run["status"], run["reason"])
                     return
-                await self._require_going(still=run["status"] == RunStatus.RUNNING)
-                if spent is None:
-                    spent = await self._overspent()
-                    if spent is not None:
-                        await self._end_run(run_id, _SPENT + spent.message)
-                        continue
-                await heard.wait(await self._budget.patience_s() if spent is None else 60.0)
+                await self._going.require(still=run["status"] == RunStatus.RUNNING)
+                if not spent and (problem := await self._overspent()):
+                    spent = True
+                    await end_run(self._stage, run_id, _SPENT + problem)
+                await heard.wait(_PATIENCE_S if spent else await self._budget.patience_s())
 
     async def until(self, deadline: float) -> None:
         """Return at a time (seconds since 1970)."""
         with self._bell.listen(self._run_id) as heard:
             while (left := deadline - time.time()) > 0:
-                await self._require_going(still=False)
+                await self._going.require()
                 await self._budget.require_time_and_money()
                 await heard.wait(min(left, await self._budget.patience_s()))
 
-    async def for_leftovers(self) -> None:
-        """Return when no task of the run, nor of those inside it, is open; cancels what is."""
-        with self._bell.listen(self._run_id) as heard:
-            while True:
-                family = await self._stage.db.read(runs.family, self._run_id)
-                left = await self._stage.db.read(runs.open_tasks, family)
-                if not left:
-                    return
-                for task in left:
-                    await self._end_task(task["id"], f"{self._run_id} was cancelled")
-                await heard.wait(1.0)
-
-    async def _require_going(self, *, still: bool) -> None:
-        """Stop waiting if a person wants so; a pause lets what is still at work end first."""
-        run = await self._stage.db.glance(runs.row, self._run_id)
-        if run["stop"] in {"cancel", "abandon"}:
-            raise Cancelled
-        if run["stop"] == "pause" and not still:
-            raise Paused
-
-    async def _overspent(self) -> LimitReached | None:
+    async def _overspent(self) -> str | None:
         try:
             await self._budget.require_time_and_money()
         except LimitReached as error:
-            return error
+            return error.message
         return None
 
-    async def _end_task(self, task_id: str, reason: str) -> None:
-        try:
-            wish = await self._stage.db.write(actions.cancel, task_id, reason)
-        except Conflict:
-            return  # it has just ended by itself
-        if wish is not None:
-            self._stage.stop(*wish)
-            await asyncio.sleep(0)
 
-    async def _end_run(self, run_id: str, reason: str) -> None:
-        try:
-            await run_actions.cancel(self._stage, run_id, reason)
-        except Conflict:
-            return
+def _require_not_spent(status: str, reason: str | None) -> None:
+    """Raise what ended the task or run, as its row tells also after a restart."""
+    if status in {TaskStatus.CANCELLED, RunStatus.CANCELLED} and (reason or "").startswith(_SPENT):
+        raise LimitReached((reason or "").removeprefix(_SPENT))

@@ -2,42 +2,15 @@
 
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel
 
 from kapelle.agents.registry import AgentInfo
 from kapelle.agents.version import Comparison
 from kapelle.domain.failures import FailureClass
+from kapelle.domain.views import AgentView, LoginView
 from kapelle.engine.accounts import Credential
-
-LoginSource = Literal["task", "settings", "environment", "stored", "login", "none"]
-
-
-class LoginView(BaseModel):
-    """Where an agent's credential comes from; its value is never shown."""
-
-    source: LoginSource
-    variable: str | None
-    variables: list[str]
-    needed: bool
-    verified_at: datetime | None
-
-
-class AgentView(BaseModel):
-    name: str
-    type: str
-    installed: str | None
-    default: bool
-    status: str
-    problem: str | None
-    hint: str | None
-    model: str | None
-    capabilities: dict[str, bool]
-    login: LoginView
-    tested: str | None
-    paused_until: datetime | None
-    paused_reason: str | None
 
 
 class LiveView(BaseModel):

@@ -3,34 +3,16 @@
 import asyncio
 from datetime import UTC, datetime
 
-from pydantic import BaseModel
-
 from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Task
+from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.stage import Stage
 from kapelle.engine.task_diff import task_diff
 from kapelle.store import events, tasks
 from kapelle.store.database import Connection
 from kapelle.workspaces import Diff
-
-
-class DiffView(BaseModel):
-    patch: str
-    stat: str
-    files: list[str]
-    truncated: bool = False
-
-
-class MergeView(BaseModel):
-    """id is the task or run that was merged."""
-
-    id: str
-    base: str
-    commit: str
-    already: bool
-    checkout_updated: str | None
 
 
 class Changes:

@@ -9,25 +9,10 @@ from pydantic import BaseModel
 
 from kapelle import __version__
 from kapelle.domain.errors import Conflict
+from kapelle.domain.views import DaemonView
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.stage import Stage
 from kapelle.store import backup, runs, tasks
-
-
-class DaemonView(BaseModel):
-    version: str
-    pid: int
-    started_at: datetime
-    home: str
-    url: str
-    database: str
-    running: int
-    max_attempts: int
-    queued: int
-    runs_under_way: int
-    runs_queued: int
-    held: str | None
-    stranded: list[str]
 
 
 class BackupView(BaseModel):

@@ -7,8 +7,9 @@ from kapelle.domain.errors import Conflict, KapelleError
 from kapelle.domain.run import Run
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RUN_FINAL, RunStatus
+from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.stage import Stage
-from kapelle.service.changes import DiffView, MergeView, shown
+from kapelle.service.changes import shown
 from kapelle.service.tasks import Tasks
 from kapelle.store import events, runs
 from kapelle.store.database import Connection

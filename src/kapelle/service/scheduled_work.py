@@ -7,15 +7,10 @@ from pydantic import ValidationError
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.ids import is_id
+from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import TaskSpec
 from kapelle.engine.stage import Stage
-from kapelle.engine.submission import (
-    Belonging,
-    require_agent,
-    require_directory,
-    submit,
-    workspace_kind,
-)
+from kapelle.engine.submission import Belonging, examine, submit
 from kapelle.patterns.starting import Starter, problems
 from kapelle.service.runs import Runs
 from kapelle.service.tasks import Tasks
@@ -42,12 +37,13 @@ class ScheduledWork:
 
     async def examine(self, kind: str, spec: dict[str, Any]) -> Examined:
         """Find out now what would otherwise be found out in the night."""
-        checked = _task(spec) if kind == TASK else self._patterns.validate(kind, spec)
-        settings = self._stage.settings(require_directory(checked.directory))
-        # Without a name the default of that time is taken.
-        for agent in filter(None, [checked.agent, *checked.fallback_agents]):
-            require_agent(agent, settings)
-        await workspace_kind(self._stage, checked, settings)
+        checked: TaskSpec | PatternSpec
+        if kind == TASK:
+            checked = _task(spec)
+            await examine(self._stage, checked)
+        else:
+            checked, _ = await self._patterns.examine(kind, spec)
+        settings = self._stage.settings(checked.directory)
         return Examined(
             spec=checked.model_dump(mode="json", exclude_unset=True),
             title=checked.display_title or kind,

@@ -4,48 +4,15 @@ from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from pydantic import BaseModel
-
 from kapelle.domain.errors import InvalidInput
+from kapelle.domain.views import By, UsageReport, UsageRow, UsageSum
 from kapelle.engine.stage import Stage
 from kapelle.store import runs, tasks, usage
 from kapelle.store.database import Connection
 from kapelle.store.usage import Filters
 
-By = usage.By
-
 _EPOCH = date(1970, 1, 1)
 _ONE_DAY = timedelta(days=1)
-
-
-class UsageSum(BaseModel):
-    """What some attempts used together; input_tokens includes cached_tokens.
-
-    cost_usd is the sum of the costs that are known, null when none is. unknown_cost counts the
-    attempts that used tokens of an unknown price, unreported those that told nothing at all.
-    """
-
-    attempts: int = 0
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    turns: int = 0
-    cost_usd: float | None = None
-    unknown_cost: int = 0
-    unreported: int = 0
-
-
-class UsageRow(UsageSum):
-    """The sum of one key, which is null for attempts without such a property."""
-
-    key: str | None
-    title: str | None = None  # of a task
-
-
-class UsageReport(BaseModel):
-    by: By
-    rows: list[UsageRow]
-    total: UsageSum
 
 
 class Usages:

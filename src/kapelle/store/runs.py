@@ -18,6 +18,7 @@ Row = sa.RowMapping
 
 _ROW = sa.select(runs).where(runs.c.id == sa.bindparam("run_id"))
 _ANY_QUEUED = sa.select(sa.literal(1)).where(runs.c.status == RunStatus.QUEUED).limit(1)
+_BEGUN = frozenset({RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED})
 _UPDATE = runs.update().where(runs.c.id == sa.bindparam("run_id"))
 
 
@@ -146,10 +147,16 @@ def family(connection: sa.Connection, run_id: str) -> list[str]:
 
 def open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
     """Tasks of these runs that have not ended."""
-    columns = (tasks.c.id, tasks.c.status, tasks.c.reason, tasks.c.waiting_for)
+    columns = (tasks.c.id, tasks.c.status, tasks.c.reason, tasks.c.waiting_for, tasks.c.stop)
     query = sa.select(*columns).where(tasks.c.run_id.in_(run_ids))
     query = query.where(tasks.c.status.not_in(FINAL)).order_by(tasks.c.id)
     return list(connection.execute(query).mappings())
+
+
+def still_open(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
+    """Those of these runs that have not ended."""
+    query = sa.select(runs).where(runs.c.id.in_(run_ids), runs.c.status.not_in(RUN_FINAL))
+    return list(connection.execute(query.order_by(runs.c.id)).mappings())
 
 
 def ended_tasks(connection: sa.Connection, run_id: str) -> list[str]:
@@ -184,6 +191,15 @@ def spent(connection: sa.Connection, run_ids: Sequence[str]) -> tuple[int, float
     return calls, cost
 
 
+def calls(connection: sa.Connection, run_id: str) -> int:
+    """How many agents a run and those inside it have called, or have promised to call."""
+    members = family(connection, run_id)
+    called = sa.exists().where(attempts.c.task_id == tasks.c.id)
+    promised = sa.select(sa.func.count()).where(tasks.c.run_id.in_(members), ~called)
+    promised = promised.where(tasks.c.status.not_in(FINAL))
+    return spent(connection, members)[0] + (connection.execute(promised).scalar() or 0)
+
+
 def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
     query = sa.select(runs.c.id).where(runs.c.status.in_(RUN_FINAL), runs.c.ended_at < moment)
     return list(connection.execute(query.order_by(runs.c.id).limit(limit)).scalars())
@@ -202,7 +218,8 @@ def workspace_of(row: Row) -> Workspace:
 def as_run(connection: sa.Connection, row: Row) -> Run:
     values = {name: row[name] for name in Run.model_fields if name in row}
     calls, cost = spent(connection, family(connection, row["id"]))
-    asked = steps.questions(connection, row["id"]) if row["waiting_for"] == "input" else []
+    # One branch of it may ask while another is at work.
+    asked = steps.questions(connection, row["id"]) if row["status"] in _BEGUN else []
     return Run.model_validate(
         {
             **values,

@@ -62,6 +62,23 @@ def shown(connection: sa.Connection, run_id: str) -> list[Step]:
     ]
 
 
+def remember(connection: sa.Connection, run_id: str, position: str, data: dict[str, Any]) -> None:
+    """Keep what a step that has not ended needs to know if it is made again."""
+    connection.execute(_UPDATE, {"run": run_id, "at": position, "data": data})
+
+
+def is_open(connection: sa.Connection, run_id: str, subject: str) -> bool:
+    """Whether a run still waits for what one of its steps started."""
+    query = sa.select(sa.literal(1)).where(steps.c.run_id == run_id, steps.c.subject == subject)
+    return connection.execute(query.where(steps.c.ended_at.is_(None))).scalar() is not None
+
+
+def unanswered(connection: sa.Connection, run_id: str) -> set[str]:
+    """Where a run has asked something that nobody has answered."""
+    query = sa.select(steps.c.position).where(steps.c.run_id == run_id, steps.c.kind == "ask")
+    return set(connection.execute(query.where(steps.c.ended_at.is_(None))).scalars())
+
+
 def questions(connection: sa.Connection, run_id: str) -> list[Question]:
     """What a run has asked and nobody has answered."""
     query = sa.select(steps).where(steps.c.run_id == run_id, steps.c.kind == "ask")

@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 import sqlalchemy as sa
 
+from kapelle.domain.views import By
 from kapelle.store.tables import attempts, tasks
-
-By = Literal["agent", "model", "project", "task", "run", "day"]
 
 # Written out, because PostgreSQL takes two parameters for two different expressions.
 _DAY = sa.literal_column("86400000000", sa.BigInteger)

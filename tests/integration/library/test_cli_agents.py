@@ -1,5 +1,6 @@
 """Programs as agents: judged by what they print, and never outliving their call."""
 
+import json
 import os
 import signal
 import subprocess
@@ -141,6 +142,19 @@ def test_permissions_are_skipped_only_when_asked_for(name: str, tmp_path: Path) 
         argv = log.read_text(encoding="utf-8")
         assert (dangerous in argv) is skip
         assert (instead in argv) is not skip
+
+
+@pytest.mark.parametrize("skip", [True, False])
+def test_an_agent_that_asks_over_acp_is_denied_what_it_may_not_do(
+    skip: bool, tmp_path: Path
+) -> None:
+    program = Path(__file__).parents[1] / "acp_agent.py"
+    settings = AgentSettings(type="acp", command=[sys.executable, str(program)])
+    log = tmp_path / "log"
+    agent = CliAgent("small", settings, env={"ACP_LOG": str(log)}, skip_permissions=skip)
+    prompt = json.dumps({"do": [["ask", "Delete all"], ["say", "x"]]})
+    assert agent.run(Request(prompt, cwd=tmp_path)).text == "x"
+    assert ("id_reject_once" in log.read_text(encoding="utf-8")) is not skip
 
 
 def test_an_agent_that_cannot_be_held_back_says_so() -> None:

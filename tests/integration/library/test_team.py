@@ -129,6 +129,32 @@ def test_a_conflict_left_in_the_files_is_not_merged(hall: Hall) -> None:
     assert "<<<<<<<" not in hall.show(outcome.branch, "README.md")
 
 
+def test_a_file_changed_here_and_deleted_there_is_a_conflict_until_somebody_decides(
+    hall: Hall,
+) -> None:
+    def deletes(request: Request) -> str:
+        assert request.cwd is not None
+        (request.cwd / "README.md").unlink()
+        return "Deleted."
+
+    parts = {
+        "planner": plan(subgoal("a"), subgoal("b")),
+        "part a": deletes,
+        "part b": writes("README.md", "from b\n"),
+        "reviewer": NO,
+    }
+    budget = Budget(max_iterations=1)
+    idle = MockAgent({**parts, "worker": "I resolved it."})
+    outcome = hall.orchestrator(idle, budget=budget).run("Both", "both")
+    assert outcome.result is not None
+    statuses = [item.status for item in outcome.result.iterations[0].outcomes]
+    assert sorted(statuses) == ["conflict", "merged"]
+    decided = MockAgent({**parts, "worker": writes("README.md", "kept\n"), "reviewer": YES})
+    outcome = hall.orchestrator(decided, budget=budget).run("Both", "both")
+    assert outcome.ok, outcome.reason
+    assert hall.show(outcome.branch, "README.md") == "kept"
+
+
 def test_a_worker_that_only_says_that_it_is_done_is_caught(hall: Hall) -> None:
     agent = MockAgent({"worker": "All done, every file is written.", "reviewer": NO})
     outcome = hall.orchestrator(agent, budget=Budget(max_iterations=1)).run("Do it", "done")
@@ -190,7 +216,7 @@ def test_the_reviewers_no_brings_another_iteration(hall: Hall) -> None:
 def test_a_failed_check_brings_another_iteration_that_reads_the_end_of_its_output(
     hall: Hall,
 ) -> None:
-    script = "echo THE-BEGINNING; seq 1 200000; echo THE-END >&2; touch left.txt; test -f fixed.txt"
+    script = "echo THE-BEGINNING; seq 1 200000; echo THE-END; touch left.txt; test -f fixed.txt"
     check = CheckSpec(command=script, name="is it fixed?")
     agent = MockAgent({"worker": [writes("a.txt", "a\n"), writes("fixed.txt", "f\n")]})
     outcome = hall.orchestrator(agent, verify=[check]).run("Fix it", "fixed")

@@ -7,7 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from kapelle.api.access import UseCases, owner_only
 from kapelle.domain.specs import Text
-from kapelle.service.agent_views import AgentView, CheckView, KeyRemovedView
+from kapelle.domain.views import AgentView
+from kapelle.service.agent_views import CheckView, KeyRemovedView
 
 router = APIRouter(tags=["agents"], dependencies=[Depends(owner_only)])
 

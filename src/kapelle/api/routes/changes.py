@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kapelle.api.access import UseCases, own_task_only, owner_only
 from kapelle.domain.specs import Name
-from kapelle.service.changes import DiffView, MergeView
+from kapelle.domain.views import DiffView, MergeView
 
 router = APIRouter(prefix="/tasks/{task_id}", tags=["changes"])
 

@@ -5,7 +5,8 @@ from pydantic import BaseModel, ConfigDict
 
 from kapelle import __version__
 from kapelle.api.access import UseCases, owner_only
-from kapelle.service.instance import BackupView, DaemonView
+from kapelle.domain.views import DaemonView
+from kapelle.service.instance import BackupView
 
 router = APIRouter(tags=["daemon"])
 _owner = [Depends(owner_only)]

@@ -1,20 +1,13 @@
 """Patterns that can be run, each with the schema of what it takes."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel
 
 from kapelle.api.access import UseCases, owner_only
+from kapelle.domain.views import PatternView
 
 router = APIRouter(prefix="/patterns", tags=["patterns"], dependencies=[Depends(owner_only)])
-
-
-class PatternView(BaseModel):
-    name: str
-    summary: str
-    origin: str
-    spec_schema: dict[str, Any]
 
 
 @router.get("")

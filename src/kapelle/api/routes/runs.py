@@ -10,7 +10,7 @@ from kapelle.api.routes.changes import MergeBody
 from kapelle.domain.run import Run, Step
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Text
 from kapelle.domain.states import RunStatus
-from kapelle.service.changes import DiffView, MergeView
+from kapelle.domain.views import DiffView, MergeView
 
 router = APIRouter(prefix="/runs", tags=["runs"], dependencies=[Depends(owner_only)])
 

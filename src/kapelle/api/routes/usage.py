@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends, Query
 
 from kapelle.api.access import UseCases, owner_only
 from kapelle.domain.specs import Name, Text
-from kapelle.service.usage import By, UsageReport
+from kapelle.domain.views import By, UsageReport
 
 router = APIRouter(prefix="/usage", tags=["usage"], dependencies=[Depends(owner_only)])
 

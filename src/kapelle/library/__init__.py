@@ -1,0 +1,1 @@
+"""Teams of agents in a program of one's own, without a daemon."""

@@ -1,0 +1,61 @@
+"""What the library asks of an agent: one method, a request in and a response out."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kapelle.domain.task import Usage
+from kapelle.library.stop import Stop
+
+
+def _nobody(_cost_usd: float) -> None:
+    return
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One piece of work. An agent that knows nothing of limits needs prompt and cwd alone."""
+
+    prompt: str
+    system: str | None = None
+    cwd: Path | None = None
+    role: str = "worker"
+    """planner, worker or reviewer in a team."""
+    title: str = ""
+    timeout_s: float | None = None
+    budget_usd: float | None = None
+    """What is left to be spent."""
+    stop: Stop = field(default_factory=Stop, repr=False, compare=False)
+    """Tells when the work must end."""
+    spent: Callable[[float], None] = field(default=_nobody, repr=False, compare=False)
+    """To be called, now and then, with what the work has cost so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What came of it; one that is not ok says why."""
+
+    text: str = ""
+    ok: bool = True
+    reason: str | None = None
+    cost_usd: float | None = None
+    usage: Usage | None = None
+    session_id: str | None = None
+
+
+class Agent(ABC):
+    """Whoever does the work. An exception that run raises is a failed result, never a crash.
+
+    run is called in threads, for several requests at once.
+    """
+
+    name: str = "agent"
+    cwd: Path | None = None
+    """Where it works when a request does not say."""
+    ends_within_s: float = 0.5
+    """How long run may take to return once it is told to stop; then it is left to itself."""
+
+    @abstractmethod
+    def run(self, request: Request) -> Response:
+        """Do the work and return what came of it."""

@@ -1,0 +1,222 @@
+"""Coding agents that are programs: Kapelle's own adapters, run by the calling process."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, Self, TypedDict, Unpack
+
+from pydantic import ValidationError
+
+from kapelle.agents import registry
+from kapelle.agents.base import Agent as Adapter
+from kapelle.agents.base import AgentRequest, Command
+from kapelle.domain.errors import InvalidInput
+from kapelle.engine import cost, side_log
+from kapelle.engine.environment import agent_environment
+from kapelle.engine.run_files import place
+from kapelle.library.agent import Agent, Request, Response
+from kapelle.library.permissions import guarded, guarded_settings, require_guardable
+from kapelle.library.process import Ended, Program, execute
+from kapelle.library.reading import Meter, answer, read
+from kapelle.settings import AgentSettings, Settings
+
+_PROMPT = "prompt"
+_KILLING_S = 15.0
+
+
+class Common(TypedDict, total=False):
+    """What every agent that is a program takes."""
+
+    cwd: Path | str | None
+    skip_permissions: bool
+    model: str | None
+    timeout_s: float | None
+    env: Mapping[str, str] | None
+    grace_s: float
+
+
+class Options(Common, total=False):
+    """What Kapelle's own agents take besides."""
+
+    settings: AgentSettings | None
+
+
+class CliAgent(Agent):
+    """An agent of Kapelle by its name, such as claude or codex; its own login is used.
+
+    No configuration file is read. Without skip_permissions it changes files where it works, and
+    whatever it would have to ask for is denied; one that cannot be held back so is refused.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: AgentSettings | None = None,
+        *,
+        cwd: Path | str | None = None,
+        skip_permissions: bool = True,
+        model: str | None = None,
+        timeout_s: float | None = None,
+        env: Mapping[str, str] | None = None,
+        grace_s: float = 5.0,
+    ) -> None:
+        self.name = name
+        self.cwd = None if cwd is None else Path(cwd).expanduser().absolute()
+        self.ends_within_s = grace_s + _KILLING_S
+        self._timeout_s = timeout_s
+        self._grace_s = grace_s
+        self._guarded = not skip_permissions
+        own = settings or AgentSettings()
+        changes: dict[str, Any] = {"env": {**own.env, **(env or {})}, "model": model or own.model}
+        own = own.model_copy(update=changes)
+        made_up = bool(own.type or own.command)
+        self._kind = registry.type_of(name, _settings(name, own) if made_up else Settings())
+        if self._guarded:
+            require_guardable(name, self._kind)
+            own = guarded_settings(self._kind, own)
+        self._settings = _settings(name, own)
+
+    @classmethod
+    def claude_code(cls, **options: Unpack[Options]) -> Self:
+        """Claude Code."""
+        return cls("claude", **options)
+
+    @classmethod
+    def codex(cls, **options: Unpack[Options]) -> Self:
+        """Codex CLI."""
+        return cls("codex", **options)
+
+    @classmethod
+    def gemini(cls, **options: Unpack[Options]) -> Self:
+        """Gemini CLI."""
+        return cls("gemini", **options)
+
+    @classmethod
+    def opencode(cls, **options: Unpack[Options]) -> Self:
+        """opencode."""
+        return cls("opencode", **options)
+
+    @classmethod
+    def aider(cls, **options: Unpack[Options]) -> Self:
+        """aider."""
+        return cls("aider", **options)
+
+    @classmethod
+    def qwen(cls, **options: Unpack[Options]) -> Self:
+        """Qwen Code."""
+        return cls("qwen", **options)
+
+    @classmethod
+    def copilot(cls, **options: Unpack[Options]) -> Self:
+        """GitHub Copilot CLI."""
+        return cls("copilot", **options)
+
+    @classmethod
+    def command(
+        cls,
+        template: Sequence[str],
+        *,
+        name: str | None = None,
+        output: Literal["text", "events"] = "text",
+        **options: Unpack[Common],
+    ) -> Self:
+        """Any program by its command line, with {prompt} {system} {combined} {model} {workspace}.
+
+        Without a placeholder for it the prompt comes on stdin.
+        """
+        own = AgentSettings(type="command", command=list(template), output=output)
+        return cls(name or _name_of(template), own, **options)
+
+    def run(self, request: Request) -> Response:
+        """Run the program in the request's directory and judge what it printed."""
+        cwd = request.cwd or self.cwd or Path.cwd()
+        with TemporaryDirectory(prefix="kapelle-", ignore_cleanup_errors=True) as name:
+            directory, adapter = Path(name).resolve(), self._adapter()
+            command = self._command(adapter, request, cwd, directory)
+            program = Program(
+                argv=command.argv,
+                cwd=cwd,
+                env=agent_environment(os.environ, self._settings, adapter, command.env),
+                directory=directory,
+                stdin=command.stdin,
+                timeout_s=self._limit_s(request),
+                grace_s=self._grace_s,
+            )
+            look = None
+            if request.budget_usd is not None:
+                look = Meter(self._adapter(), directory, self._settings, request.spent).look
+            return self._response(request, execute(program, request.stop, look), directory)
+
+    def _adapter(self) -> Adapter:
+        # A new one each time: some count what they read.
+        return registry.get(self.name, self._settings)
+
+    def _limit_s(self, request: Request) -> float | None:
+        limits = [limit for limit in (request.timeout_s, self._timeout_s) if limit is not None]
+        return min(limits, default=None)
+
+    def _command(self, adapter: Adapter, request: Request, cwd: Path, directory: Path) -> Command:
+        can = adapter.capabilities
+        prompt = request.prompt
+        if request.system and not can.system_prompt:
+            prompt = f"{request.system}\n\n{prompt}"
+        place(directory, {_PROMPT: prompt})
+        command = adapter.command(
+            AgentRequest(
+                prompt=prompt,
+                workspace=cwd,
+                prompt_file=directory / _PROMPT,
+                settings=adapter.settings,
+                system_prompt=request.system if can.system_prompt else None,
+                model=adapter.settings.model if can.model else None,
+                budget_usd=request.budget_usd,
+                environ=agent_environment(os.environ, self._settings, adapter, {}),
+            )
+        )
+        place(directory, command.files)
+        side_log.remember(directory, command.side_log, None)
+        return guarded(self.name, self._kind, command) if self._guarded else command
+
+    def _response(self, request: Request, ended: Ended, directory: Path) -> Response:
+        adapter = self._adapter()
+        summary, tail = read(adapter, directory)
+        verdict = adapter.judge(summary, ended.exit, tail)
+        usage = cost.of_attempt(summary, {}, adapter.settings.model, self._settings)
+        reason = _why(ended, self._limit_s(request), request.stop.reason)
+        ok = verdict.success and reason is None
+        return Response(
+            text=answer(adapter, directory, verdict, summary),
+            ok=ok,
+            reason=None if ok else reason or verdict.reason or "It did not succeed.",
+            cost_usd=usage.cost_usd if usage else None,
+            usage=usage,
+            session_id=summary.session_id,
+        )
+
+
+def _why(ended: Ended, limit_s: float | None, wish: str) -> str | None:
+    """What our own end of it was for, if it did not end by itself."""
+    if ended.exit.kind == "not_started":
+        return f"It could not be started: {ended.problem}"
+    if ended.ended_by == "timeout":
+        return f"It was ended after {limit_s:g} s."
+    if ended.ended_by == "stop":
+        return f"It was ended: {wish}."
+    return None
+
+
+def _settings(name: str, own: AgentSettings) -> Settings:
+    try:
+        # Dumped, so that what was copied with changes is validated too.
+        return Settings.model_validate({"agents": {name: own.model_dump(by_alias=True)}})
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"][2:] if part != "[key]") or "its name"
+        raise InvalidInput(f"The agent {name!r}: {where}: {first['msg']}.") from None
+
+
+def _name_of(template: Sequence[str]) -> str:
+    program = os.path.basename(template[0]) if template else ""
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", program).strip("-_")[:64] or "command"

@@ -1,0 +1,97 @@
+"""An agent that plays a part from a script: for tests, and for trying things out."""
+
+import json
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kapelle.domain.errors import InvalidInput
+from kapelle.library.agent import Agent, Request, Response
+
+Line = str | Response | Mapping[str, Any]
+"""An answer; a mapping is answered as JSON."""
+Part = Line | Callable[[Request], Line | None]
+"""An answer, or what makes one of a request and may write files in its cwd on the way."""
+Script = Part | Sequence[Part] | Mapping[str, Part | Sequence[Part]]
+
+_CRITERIA = {"success_criteria": ["what the goal says is there"], "questions": []}
+_PLAN = {
+    "subgoals": [{"id": "all", "title": "All of it", "task": "Do what the goal says."}],
+}
+_APPROVAL = {
+    "quality": True,
+    "consistency": True,
+    "goal_aligned": True,
+    "goal_complete": True,
+    "feedback": "",
+}
+
+
+class MockAgent(Agent):
+    """Answers by the title or the role of a request, from a list one by one, or by a function.
+
+    Where the script is silent, it plans one subgoal, does it by a line in MOCK.md, and approves.
+    What it was asked is in requests.
+    """
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        name: str = "mock",
+        cwd: Path | str | None = None,
+    ) -> None:
+        self.name = name
+        self.cwd = None if cwd is None else Path(cwd).expanduser().absolute()
+        self.requests: list[Request] = []
+        self._script = script
+        self._turns: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def run(self, request: Request) -> Response:
+        with self._lock:
+            self.requests.append(request)
+            part = self._part(request)
+        line = part(request) if callable(part) else part
+        if isinstance(line, Response):
+            return line
+        if isinstance(line, Mapping):
+            line = json.dumps(line)
+        return Response(line or "")
+
+    def _part(self, request: Request) -> Part:
+        script = self._script
+        if script is None:
+            return _by_default(request)
+        if isinstance(script, Mapping):
+            for key in (request.title, request.role):
+                if key in script:
+                    return self._next(key, script[key])
+            return _by_default(request)
+        return self._next("the script", script)
+
+    def _next(self, key: str, part: Part | Sequence[Part]) -> Part:
+        if isinstance(part, str) or not isinstance(part, Sequence):
+            return part
+        turn = self._turns.get(key, 0)
+        if turn >= len(part):
+            raise InvalidInput(f"The script has no more for {key}: all {turn} answers were given.")
+        self._turns[key] = turn + 1
+        return part[turn]
+
+
+def _by_default(request: Request) -> Part:
+    match request.role:
+        case "planner":
+            return _CRITERIA if request.title.startswith("Intake") else _PLAN
+        case "reviewer":
+            return _APPROVAL
+        case _:
+            return _note
+
+
+def _note(request: Request) -> Line:
+    with open((request.cwd or Path()) / "MOCK.md", "a", encoding="utf-8") as file:
+        file.write(f"- {request.title}\n")
+    return "Done."

@@ -1,0 +1,50 @@
+"""Ending what a run has started: tasks, and the runs inside it."""
+
+from kapelle.domain.errors import Conflict
+from kapelle.engine import actions, run_actions
+from kapelle.engine.bell import Bell
+from kapelle.engine.stage import Stage
+from kapelle.store import runs
+from kapelle.store.database import Connection
+
+_LOOK_S = 1.0
+
+
+async def end_task(stage: Stage, task_id: str, reason: str) -> None:
+    try:
+        wish = await stage.db.write(actions.cancel, task_id, reason)
+    except Conflict:
+        return  # it has just ended by itself
+    if wish is not None:
+        stage.stop(*wish)
+
+
+async def end_run(stage: Stage, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
+    try:
+        await run_actions.cancel(stage, run_id, reason, with_tasks=with_tasks)
+    except Conflict:
+        return
+
+
+async def end_leftovers(
+    stage: Stage, bell: Bell, run_id: str, reason: str, *, with_tasks: bool = True
+) -> None:
+    """Return when no run inside this one is open, nor any of their tasks; what is, is ended."""
+    with bell.listen(run_id) as heard:
+        while True:
+            inner, tasks = await stage.db.read(_open, run_id)
+            if not inner and not (tasks and with_tasks):
+                return
+            # Each is told once: telling is an event, which would ring the bell for ever.
+            for run in inner:
+                if run["stop"] not in {"cancel", "abandon"}:
+                    await end_run(stage, run["id"], reason, with_tasks=with_tasks)
+            for task in tasks if with_tasks else ():
+                if task["stop"] != "cancel":
+                    await end_task(stage, task["id"], reason)
+            await heard.wait(_LOOK_S)
+
+
+def _open(connection: Connection, run_id: str) -> tuple[list[runs.Row], list[runs.Row]]:
+    family = runs.family(connection, run_id)
+    return runs.still_open(connection, family[1:]), runs.open_tasks(connection, family)

@@ -1,0 +1,79 @@
+"""The daemon dies at every named place of a run, early, midway and at its last moment; whatever
+the pattern, it comes to what it would have come to undisturbed."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kapelle.engine.failpoints import RUN_FAILPOINTS
+from tests.chaos.nursery import WarmInstance
+from tests.chaos.peril import Peril
+from tests.chaos.pieces import PIECES, make_place
+from tests.chaos.record import differences, is_clean, record, strangers
+
+# Each at its first occurrence.
+_FIRST = (
+    "run_after_take_up",
+    "run_begin",
+    "step_before_begin",
+    "step_after_begin",
+    "step_before_end",
+    "step_after_end",
+)
+# The first task of the run meets these, one after another. Those of best-of all begin at once,
+# before any step has ended.
+_OF_A_TASK = (
+    "conductor_after_begin",
+    "prepare_after_workspace",
+    "runner_after_spawn",
+    "run_after_execute",
+    "perform_after_verify",
+    "perform_end",
+)
+_OF_A_CHECK = {"pipeline": ("verify_before_check@2",), "best-of": ("verify_before_check@4",)}
+# From before the last step on, each at its last occurrence.
+_LAST = (
+    "step_after_begin",
+    "step_before_end",
+    "step_after_end",
+    "run_before_end",
+    "run_after_end",
+)
+
+
+def test_every_failpoint_of_a_run_is_met() -> None:
+    assert set(_FIRST) | set(_LAST) == set(RUN_FAILPOINTS)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", PIECES)
+def test_a_run_survives_a_death_at_every_step(
+    name: str, kapelle: WarmInstance, undisturbed: dict[str, Any], tmp_path: Path
+) -> None:
+    place = make_place(tmp_path / "place")
+    peril = Peril(kapelle, PIECES[name], place)
+    early = _FIRST[:4] if name == "best-of" else _FIRST
+    for point in (*early, *_OF_A_TASK, *_FIRST[len(early) :]):
+        peril.live(f"{point}@1")
+    for point in _OF_A_CHECK.get(name, ()):
+        peril.live(point)
+    expected = undisturbed[name]
+    steps = _number_of_steps(expected["run"])
+    # Each life ends one more step and dies with the next one done but not yet recorded.
+    while peril.steps()[1] < steps - 3:
+        peril.live("step_before_end@2")
+    begun, _ = peril.steps()
+    peril.live(f"step_before_begin@{steps - begun}")
+    for point in _LAST:
+        peril.live(f"{point}@1")
+    peril.outlive()
+    assert peril.run_id is not None
+    assert differences(record(kapelle, place, peril.run_id), expected) == []
+    assert is_clean(place.repository)
+    assert strangers(kapelle) == []
+
+
+def _number_of_steps(run: dict[str, Any]) -> int:
+    return len(run["steps"]) + sum(_number_of_steps(inner) for inner in run["inner"].values())
