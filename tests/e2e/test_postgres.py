@@ -1,10 +1,12 @@
 """The same daemon on PostgreSQL."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.ensembles import diamond_team, rest, rule, start, with_playbook
 from tests.e2e.instance import Instance
 
 
@@ -33,6 +35,34 @@ def test_tasks_run_and_survive_a_kill_on_postgres(on_postgres: Instance, reposit
     done = instance.cli("backup")
     assert done.returncode == 2
     assert "pg_dump" in done.stderr
+
+
+def test_runs_and_schedules_on_postgres(on_postgres: Instance, repository: Path) -> None:
+    instance = on_postgres
+    with_playbook(instance, diamond_team() + rule("Grow", {"run": r"printf 'x\\0\\377\\n' >> n"}))
+    goal = {"goal": "Build it", "success_criteria": ["all parts"]}
+    team = start(instance, "team", repository, **goal)
+    loop = start(
+        instance,
+        "loop",
+        repository,
+        prompt="Grow",
+        until=[r"printf 'c\0'; test $(wc -l < n) -ge 2"],
+    )
+    spec = {"prompt": "Grow", "directory": str(repository), "agent": "rehearsal"}
+    once = {"kind": "task", "spec": spec, "every_s": 1, "max_runs": 2}
+    schedule = instance.post("/schedules", once)["id"]
+    time.sleep(1)
+    instance.kill()
+    instance.start()
+    assert rest(instance, team)["status"] == "completed"
+    run = rest(instance, loop)
+    assert run["status"] == "completed", run["reason"]
+    deadline = time.monotonic() + 30
+    while instance.get(f"/schedules/{schedule}")["status"] == "active":
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert instance.get(f"/schedules/{schedule}")["status"] == "completed"
 
 
 def test_output_that_postgres_cannot_keep_does_not_fail_a_task(

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, MergeConflict
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import CheckSpec, Priority, RetrySpec, TaskSpec, WorkspaceKind
@@ -20,8 +22,9 @@ from kapelle.patterns.context import Context, Place
 from kapelle.patterns.going import Going
 from kapelle.patterns.journal import Journal
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
-from kapelle.patterns.starting import Starter
+from kapelle.patterns.starting import Starter, problems
 from kapelle.patterns.waiting import Waiting
+from kapelle.patterns.words import titled, writable
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
 
@@ -32,6 +35,13 @@ _PATCH = 30_000
 
 def _retry(max_attempts: int) -> RetrySpec:
     return RetrySpec(policy="same" if max_attempts > 1 else "none", max_attempts=max_attempts)
+
+
+def _task_spec(wanted: dict[str, Any]) -> TaskSpec:
+    try:
+        return TaskSpec.model_validate(wanted)
+    except ValidationError as error:
+        raise InvalidInput(f"ctx.task: {problems(error)}") from None
 
 
 class DurableContext(Context):
@@ -90,12 +100,12 @@ class DurableContext(Context):
         from_run = own and here and self._is_git and continue_from is None
         agent = agent or spec.agent
         wanted: dict[str, Any] = {
-            "prompt": prompt,
+            "prompt": writable(prompt),
             "directory": directory or spec.directory,
             "agent": agent,
             # A model belongs to the agent that it was named with.
             "model": model or (spec.model if agent == spec.agent else None),
-            "title": title,
+            "title": titled(title) if title else None,
             "project": spec.project,
             "priority": priority or spec.priority,
             "checks": list(checks),
@@ -115,7 +125,7 @@ class DurableContext(Context):
             calls = await self._budget.left_calls()
             tries = max_attempts if calls is None else max(1, min(max_attempts, calls))
             limits = {"budget_usd": await self._budget.left_usd(), "retry": _retry(tries)}
-            task_spec = TaskSpec.model_validate({**wanted, **limits})
+            task_spec = _task_spec({**wanted, **limits})
             shared = self._owner if self._is_git and not own else None
 
             def also(connection: Connection, task_id: str) -> None:
