@@ -39,7 +39,8 @@ def test_tasks_run_and_survive_a_kill_on_postgres(on_postgres: Instance, reposit
 
 def test_runs_and_schedules_on_postgres(on_postgres: Instance, repository: Path) -> None:
     instance = on_postgres
-    with_playbook(instance, diamond_team() + rule("Grow", {"run": r"printf 'x\\0\\377\\n' >> n"}))
+    grow = rule("Grow", {"run": r"printf 'x\0\377\n' >> n"})
+    with_playbook(instance, diamond_team() + grow)
     goal = {"goal": "Build it", "success_criteria": ["all parts"]}
     team = start(instance, "team", repository, **goal)
     loop = start(
