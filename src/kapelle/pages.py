@@ -14,7 +14,8 @@ def with_parts(page: str, parts: Parts) -> str:
         found = re.search(f"{re.escape(begin)}.*?{re.escape(end)}", page, re.DOTALL)
         if found is None:
             raise ValueError(f"there is no place for: {name}")
-        page = page[: found.start()] + begin + content.rstrip() + "\n" + end + page[found.end() :]
+        made = f"{begin}\n{content.strip()}\n\n{end}"
+        page = page[: found.start()] + made + page[found.end() :]
     return page
 
 
