@@ -2,6 +2,7 @@
 has imported everything already. Run as a script, this is that process."""
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -84,9 +85,15 @@ class WarmInstance(Instance):
         if self.process is not None:
             self.process.wait(30)
         self.home.root.mkdir(parents=True, exist_ok=True)
+        self._await_lock()
         daemon = self._nursery.fork({**self.env, **extra}, self.home.log)
         self.process = cast("subprocess.Popen[bytes]", daemon)
         return self.process
+
+    def _await_lock(self) -> None:
+        """What a daemon was forking when it was killed holds its lock for another moment."""
+        with self.home.lock.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
 
     def await_death(self, timeout_s: float = 60) -> None:
         """Return when the daemon has died at its failpoint."""
@@ -127,7 +134,7 @@ def _hasten() -> None:
         queue._polling_interval_sec = 0.03
         return queue
 
-    DBOSRegistry.get_internal_queue = hastened  # type: ignore[method-assign]
+    DBOSRegistry.get_internal_queue = hastened  # type: ignore[assignment,method-assign]
 
 
 def _brood() -> None:

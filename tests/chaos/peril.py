@@ -73,5 +73,6 @@ def answer_if_asked(kapelle: WarmInstance, run_id: str) -> str:
         try:
             kapelle.post(f"/runs/{run_id}/answer", {"answer": ANSWER})
         except ApiError as error:
-            assert error.status == 409, error
+            if error.status != 409:
+                raise
     return status

@@ -28,3 +28,10 @@ async def run_workspace(stage: Stage, run: runs.Row) -> Workspace:
             workspace_base_commit=made.base_commit,
         )
     return made
+
+
+async def restore_deleted(stage: Stage, owner: str) -> None:
+    """Make the worktree of a run again, from its branch, where somebody deleted it meanwhile."""
+    run = await stage.db.glance(runs.row, owner)
+    if run["workspace_branch"] is not None and not Path(run["workspace_path"]).is_dir():
+        await run_workspace(stage, run)

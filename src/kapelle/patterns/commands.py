@@ -11,7 +11,9 @@ from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
 from kapelle.engine.environment import passed
+from kapelle.engine.run_workspace import restore_deleted
 from kapelle.engine.stage import Stage
+from kapelle.engine.steadily import steadily
 from kapelle.engine.task_diff import task_diff
 from kapelle.patterns.budget import RunBudget
 from kapelle.patterns.results import Scored
@@ -125,9 +127,12 @@ class Commands:
             redact=self._stage.redactions(self._run_id, variables),
             label=f"{name} of {self._run_id}",
         )
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ended = await self._stage.execute_step(self._run_id, launch)
+        ended = await steadily(self._launch)(launch)
         return ended, await asyncio.to_thread(_both_streams, run_dir)
+
+    async def _launch(self, launch: Launch) -> Ended:
+        launch.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return await self._stage.execute_step(self._run_id, launch)
 
     async def _directory(self, task: str | None) -> Path:
         """Where a command runs: in the run's workspace, or in that of one of its tasks."""
@@ -135,6 +140,7 @@ class Commands:
             row = await self._stage.db.read(tasks.get, task)
             workspace, directory = row.workspace, Path(row.directory)
         else:
+            await restore_deleted(self._stage, self._owner)
             run = await self._stage.db.read(runs.row, self._owner)
             workspace, directory = runs.workspace_of(run), Path(self._spec.directory)
         if workspace.branch is None:

@@ -14,6 +14,7 @@ from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import CheckSpec, Priority, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.engine.bell import Bell
+from kapelle.engine.run_workspace import restore_deleted
 from kapelle.engine.stage import Stage
 from kapelle.engine.submission import Belonging, submit
 from kapelle.patterns.budget import RunBudget
@@ -273,6 +274,7 @@ class DurableContext(Context):
             if not self._is_git:
                 return None
             text = f"{message}\n\nRun: {self.run_id}"
+            await restore_deleted(self._stage, self._owner)
             made = await self._stage.workspaces.commit(self._owner, text)
             await self._remember(made)
             return made or await self._stage.workspaces.tip(self._owner)
@@ -318,8 +320,9 @@ class DurableContext(Context):
             return Merged(commit=None, problem="it is in another repository", elsewhere=True)
         title = (await self._stage.db.read(tasks.get, task.id)).title
         message = f"Merge {title}\n\nTask: {task.id}\nRun: {self.run_id}"
+        branch = await self._branch()
         try:
-            merged = await self._stage.workspaces.merge(task.id, await self._branch(), message)
+            merged = await self._stage.workspaces.merge(task.id, branch, message)
         except MergeConflict as error:
             return Merged(commit=None, problem=error.message)
         except KapelleError as error:

@@ -1,5 +1,10 @@
 """Ending what a run has started: tasks, and the runs inside it."""
 
+import asyncio
+import logging
+import time
+from pathlib import Path
+
 from kapelle.domain.errors import Conflict
 from kapelle.engine import actions, run_actions
 from kapelle.engine.bell import Bell
@@ -7,7 +12,9 @@ from kapelle.engine.stage import Stage
 from kapelle.store import runs
 from kapelle.store.database import Connection
 
+_log = logging.getLogger("kapelle.runs")
 _LOOK_S = 1.0
+_LONGEST_S = 30.0
 
 
 async def end_task(stage: Stage, task_id: str, reason: str) -> None:
@@ -43,6 +50,23 @@ async def end_leftovers(
                 if task["stop"] != "cancel":
                     await end_task(stage, task["id"], reason)
             await heard.wait(_LOOK_S)
+
+
+async def end_checks(stage: Stage, run_id: str, reason: str) -> None:
+    """End the commands of a run that a daemon before this one started and nobody watches."""
+    deadline = time.monotonic() + _LONGEST_S
+    while left := await asyncio.to_thread(_unfinished, stage.step_directory(run_id, "")):
+        if time.monotonic() > deadline:
+            _log.warning("%s leaves commands running: %s", run_id, left)
+            return
+        for run_dir in left:
+            stage.runner.stop(run_dir, reason)
+        await asyncio.sleep(_LOOK_S / 10)
+
+
+def _unfinished(steps: Path) -> list[Path]:
+    claims = [claim.parent for claim in steps.glob("**/claim")]
+    return [run_dir for run_dir in claims if not (run_dir / "exit.json").exists()]
 
 
 def _open(connection: Connection, run_id: str) -> tuple[list[runs.Row], list[runs.Row]]:

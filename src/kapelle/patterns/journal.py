@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any
 
-from kapelle.domain.errors import Conflict, KapelleError, LimitReached
+from kapelle.domain.errors import Conflict, KapelleError, Unavailable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.stage import Stage
 from kapelle.patterns.going import Cancelled, Going, Paused, Suspended
@@ -96,6 +96,8 @@ class Journal:
     async def _make(self, position: str, perform: Perform, data: dict[str, Any]) -> Any:
         try:
             result = await perform(position, data)
+        except Unavailable:
+            raise  # it passes, and nothing is to be remembered of it
         except KapelleError as error:
             failpoint("step_before_end")
             told = {"code": error.code, "message": error.message, "hint": error.hint}
@@ -157,7 +159,16 @@ def _remembered(entry: steps.Row) -> Any:
     error = entry["error"]
     if error is None:
         return entry["result"]
-    kind = LimitReached if error["code"] == LimitReached.code else KapelleError
-    raised = kind(error["message"], hint=error["hint"])
+    # Of the same class as the first time, for the pattern may have caught it by that.
+    raised = _class_of(error["code"])(error["message"], hint=error["hint"])
     raised.code = error["code"]
     raise raised
+
+
+def _class_of(code: str) -> type[KapelleError]:
+    known = [KapelleError]
+    for kind in known:
+        if kind.code == code:
+            return kind
+        known += kind.__subclasses__()
+    return KapelleError

@@ -21,7 +21,7 @@ from kapelle.engine.stage import Stage
 from kapelle.engine.steadily import steadily
 from kapelle.patterns import registry
 from kapelle.patterns.durable_context import DurableContext
-from kapelle.patterns.ending import end_leftovers
+from kapelle.patterns.ending import end_checks, end_leftovers
 from kapelle.patterns.going import Cancelled, Paused, Suspended
 from kapelle.patterns.registry import Pattern
 from kapelle.patterns.results import Failed
@@ -63,6 +63,8 @@ class RunPerformance:
         status, reason, values = await self._verdict(run)
         if status in {RunStatus.COMPLETED, RunStatus.FAILED}:
             await end_leftovers(self._stage, self._bell, run_id, f"{run_id} has {status}")
+        if status in {RunStatus.CANCELLED, RunStatus.FAILED}:
+            await end_checks(self._stage, run_id, f"{run_id} was {status}")
         failpoint("run_before_end")
         settled = await self._stage.db.write(_settle, run_id, status, reason, values)
         failpoint("run_after_end")
