@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client, path_of, task_path
-from kapelle.cli.options import Json, TaskId
+from kapelle.cli.client import Client
+from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, path_of, run_path, task_path
+from kapelle.cli.options import Json
 from kapelle.cli.outcome import FINAL, Task
 from kapelle.cli.output import data, document, say
 from kapelle.cli.run_options import Budget, MaxTurns
-from kapelle.cli.runs.ids import AnyId, AnyIds, is_run, run_path
 from kapelle.cli.values import listed, optional_usd
 from kapelle.domain.errors import InvalidInput, KapelleError
 

@@ -6,13 +6,13 @@ import os
 import time
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from kapelle.cli.sse import ServerEvent, parse
 from kapelle.cli.transport import connection_to
 from kapelle.client.address import Address
 from kapelle.client.refusals import ConnectionLost, no_answer, nobody_there, refusal
-from kapelle.domain.errors import InvalidInput, Unavailable
+from kapelle.domain.errors import Unavailable
 
 TIMEOUT_S = 60.0
 # The daemon sends a comment every few seconds when there is nothing to tell.
@@ -173,19 +173,6 @@ class Client:
             "The daemon was stopped; running agents go on without it.",
             hint="Type the command again to start it and go on.",
         )
-
-
-def task_path(task_id: str, *more: str) -> str:
-    """The path of a task's resource; any unique prefix of its id will do."""
-    if not task_id.strip():
-        raise InvalidInput("An empty text is not a task id.", hint="`kapelle list` shows the ids.")
-    return "/".join(["/tasks", quote(task_id.strip(), safe=""), *more])
-
-
-def path_of(some_id: str, *more: str) -> str:
-    """The same for what may be a run as well as a task."""
-    path = task_path(some_id, *more)
-    return path.replace("/tasks", "/runs", 1) if some_id.strip().startswith("run_") else path
 
 
 def _target(path: str, query: Query | None = None) -> str:

@@ -5,8 +5,9 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.actions import new_limits
-from kapelle.cli.client import Client, task_path
-from kapelle.cli.options import Json, TaskId
+from kapelle.cli.client import Client
+from kapelle.cli.ids import TaskId, task_path
+from kapelle.cli.options import Json
 from kapelle.cli.outcome import Task
 from kapelle.cli.output import say
 from kapelle.cli.prompt import read_prompt

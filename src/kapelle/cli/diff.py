@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client, path_of
+from kapelle.cli.client import Client
+from kapelle.cli.ids import AnyId, path_of
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
-from kapelle.cli.runs.ids import AnyId
 from kapelle.cli.style import colourful, paint
 from kapelle.cli.text import clean
 

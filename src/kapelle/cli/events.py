@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.client import Client
-from kapelle.cli.options import Follow, JsonLines, complete_task
+from kapelle.cli.ids import complete_run, complete_task
+from kapelle.cli.options import Follow, JsonLines
 from kapelle.cli.output import json_line
-from kapelle.cli.runs.ids import complete_run
 from kapelle.cli.text import one_line
 from kapelle.cli.times import moment
 

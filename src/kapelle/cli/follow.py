@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 import typer
 
-from kapelle.cli.client import Client, task_path
+from kapelle.cli.client import Client
+from kapelle.cli.ids import task_path
 from kapelle.cli.outcome import Task, next_commands, settled
 from kapelle.cli.output import say
 from kapelle.cli.sse import ServerEvent

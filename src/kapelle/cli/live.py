@@ -10,7 +10,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from kapelle.cli.client import Client, task_path
+from kapelle.cli.client import Client
+from kapelle.cli.ids import task_path
 from kapelle.cli.outcome import Task, settled
 from kapelle.cli.sse import ServerEvent
 from kapelle.cli.style import STATUS_STYLE

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.options import complete_task
+from kapelle.cli.ids import complete_task
 
 Words = list[str] | None
 

@@ -7,7 +7,8 @@ import typer
 
 from kapelle.cli.amounts import cost, counted
 from kapelle.cli.client import Client
-from kapelle.cli.options import Json, complete_task
+from kapelle.cli.ids import complete_task
+from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
 from kapelle.cli.text import one_line
 from kapelle.cli.values import choice, not_empty, since

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client, path_of
+from kapelle.cli.client import Client
+from kapelle.cli.ids import AnyIds, path_of
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import ERROR, Task, exit_code_of_all, settled
 from kapelle.cli.output import data, document, say
-from kapelle.cli.runs.ids import AnyIds
 from kapelle.cli.text import one_line
 from kapelle.cli.values import listed, optional_duration_s
 

@@ -5,7 +5,8 @@ import signal
 from dataclasses import dataclass, field
 from typing import Any
 
-from kapelle.cli.client import Client, path_of
+from kapelle.cli.client import Client
+from kapelle.cli.ids import path_of
 from kapelle.cli.text import one_line
 from kapelle.demo.doors import typed
 from kapelle.demo.views import View

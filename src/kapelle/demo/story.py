@@ -6,7 +6,8 @@ import time
 from importlib.resources import files
 from pathlib import Path
 
-from kapelle.cli.client import Client, task_path
+from kapelle.cli.client import Client
+from kapelle.cli.ids import task_path
 from kapelle.cli.text import one_line
 from kapelle.demo import runs, sample
 from kapelle.demo.doors import typed

@@ -6,7 +6,8 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from kapelle.cli.client import Client, task_path
+from kapelle.cli.client import Client
+from kapelle.cli.ids import task_path
 from kapelle.cli.outcome import FINAL
 from kapelle.demo.views import Tasks, View, listing
 

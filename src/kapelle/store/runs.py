@@ -6,12 +6,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.errors import InvalidInput, NotFound
-from kapelle.domain.ids import as_prefix, is_id
+from kapelle.domain.errors import NotFound
 from kapelle.domain.run import Run, Spent
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus
 from kapelle.domain.task import Workspace
-from kapelle.store import steps
+from kapelle.store import prefixes, steps
 from kapelle.store.tables import attempts, runs, tasks
 
 Row = sa.RowMapping
@@ -40,18 +39,7 @@ def update(connection: sa.Connection, run_id: str, /, **values: Any) -> None:
 
 def resolve(connection: sa.Connection, text: str) -> str:
     """The whole id for what a person typed: an id, or any prefix that only one run has."""
-    if is_id("run", text):
-        return text
-    prefix = as_prefix("run", text)
-    if prefix is None:
-        raise NotFound(f"{text!r} is not a run id.", hint="kapelle runs list shows the ids.")
-    query = sa.select(runs.c.id).where(runs.c.id.startswith(prefix, autoescape=True)).limit(3)
-    found = list(connection.execute(query).scalars())
-    if not found:
-        raise NotFound(f"No run's id begins with {text!r}.", hint="kapelle runs list shows them.")
-    if len(found) > 1:
-        raise InvalidInput(f"Several runs' ids begin with {text!r}.", hint="Type more of it.")
-    return str(found[0])
+    return prefixes.resolve(connection, runs, "run", text, "kapelle runs list")
 
 
 def get(connection: sa.Connection, text: str) -> Run:

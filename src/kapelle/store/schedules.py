@@ -7,11 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.errors import InvalidInput, NotFound
-from kapelle.domain.ids import as_prefix, is_id
+from kapelle.domain.errors import NotFound
 from kapelle.domain.schedule import OPEN, Outcome, Schedule, ScheduleStatus
 from kapelle.domain.states import FINAL, RUN_FINAL
-from kapelle.store import events
+from kapelle.store import events, prefixes
 from kapelle.store.tables import firings, runs, schedules, tasks
 
 Row = sa.RowMapping
@@ -104,19 +103,7 @@ def change(
 
 def resolve(connection: sa.Connection, text: str) -> str:
     """The whole id for what a person typed: an id, or any prefix that only one schedule has."""
-    if is_id("schedule", text):
-        return text
-    prefix = as_prefix("schedule", text)
-    hint = "kapelle schedule list shows the ids."
-    if prefix is None:
-        raise NotFound(f"{text!r} is not a schedule id.", hint=hint)
-    query = sa.select(schedules.c.id).where(schedules.c.id.startswith(prefix, autoescape=True))
-    found = list(connection.execute(query.limit(3)).scalars())
-    if not found:
-        raise NotFound(f"No schedule's id begins with {text!r}.", hint=hint)
-    if len(found) > 1:
-        raise InvalidInput(f"Several schedules' ids begin with {text!r}.", hint="Type more of it.")
-    return str(found[0])
+    return prefixes.resolve(connection, schedules, "schedule", text, "kapelle schedule list")
 
 
 def get(connection: sa.Connection, text: str) -> Schedule:

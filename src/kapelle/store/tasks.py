@@ -6,12 +6,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.errors import InvalidInput, NotFound
-from kapelle.domain.ids import as_prefix, is_id
+from kapelle.domain.errors import NotFound
 from kapelle.domain.specs import Priority
 from kapelle.domain.states import FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Attempt, CheckResult, Task, Workspace
-from kapelle.store import attempts, dependencies
+from kapelle.store import attempts, dependencies, prefixes
 from kapelle.store.tables import attempts as attempts_table
 from kapelle.store.tables import runs, task_tags, tasks
 
@@ -71,18 +70,7 @@ def wish(connection: sa.Connection, task_id: str) -> str | None:
 
 def resolve(connection: sa.Connection, text: str) -> str:
     """The whole id for what a person typed: an id, or any prefix that only one task has."""
-    if is_id("task", text):
-        return text
-    prefix = as_prefix("task", text)
-    if prefix is None:
-        raise NotFound(f"{text!r} is not a task id.", hint="kapelle list shows the ids.")
-    query = sa.select(tasks.c.id).where(tasks.c.id.startswith(prefix, autoescape=True)).limit(3)
-    found = list(connection.execute(query).scalars())
-    if not found:
-        raise NotFound(f"No task's id begins with {text!r}.", hint="kapelle list shows the ids.")
-    if len(found) > 1:
-        raise InvalidInput(f"Several tasks' ids begin with {text!r}.", hint="Type more of it.")
-    return str(found[0])
+    return prefixes.resolve(connection, tasks, "task", text, "kapelle list")
 
 
 def get(connection: sa.Connection, text: str) -> Task:

@@ -8,9 +8,10 @@ import pytest
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
+from kapelle.domain.views import By
 from kapelle.store import attempts, tasks, usage
 from kapelle.store.database import Connection, Database
-from kapelle.store.usage import By, Filters
+from kapelle.store.usage import Filters
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 

@@ -11,10 +11,10 @@ import typer
 from kapelle.cli.amounts import counted
 from kapelle.cli.client import Client
 from kapelle.cli.follow import INTERRUPTED
+from kapelle.cli.ids import run_path
 from kapelle.cli.outcome import exit_code
 from kapelle.cli.output import complain, data, document, say
 from kapelle.cli.runs.follow import Show, conclude, display_of, follow_run, show_lines
-from kapelle.cli.runs.ids import run_path
 from kapelle.cli.runs.lines import Event
 from kapelle.cli.runs.outcome import Run
 from kapelle.cli.runs.questions import ask, can_ask

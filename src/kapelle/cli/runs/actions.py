@@ -7,11 +7,11 @@ import typer
 
 from kapelle.cli.amounts import counted
 from kapelle.cli.client import Client
+from kapelle.cli.ids import RunIds, complete_run, run_path
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import FINAL
 from kapelle.cli.output import data, document, say
 from kapelle.cli.prompt import read_prompt
-from kapelle.cli.runs.ids import RunIds, complete_run, run_path
 from kapelle.cli.runs.outcome import Run
 from kapelle.cli.values import listed
 from kapelle.domain.errors import InvalidInput, KapelleError

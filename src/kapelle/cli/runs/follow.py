@@ -11,9 +11,9 @@ import typer
 
 from kapelle.cli.client import Client
 from kapelle.cli.follow import INTERRUPTED
+from kapelle.cli.ids import run_path
 from kapelle.cli.outcome import FINAL, settled
 from kapelle.cli.output import json_line, say
-from kapelle.cli.runs.ids import run_path
 from kapelle.cli.runs.lines import Event, line
 from kapelle.cli.runs.outcome import Run, next_commands
 from kapelle.cli.style import paint

@@ -6,9 +6,9 @@ import typer
 
 from kapelle.cli.client import Client
 from kapelle.cli.coercion import LightCommand, LightGroup
+from kapelle.cli.ids import RunIds, run_path
 from kapelle.cli.options import Json
 from kapelle.cli.runs import actions, status
-from kapelle.cli.runs.ids import RunIds, run_path
 from kapelle.cli.runs.listing import list_runs, show_list
 from kapelle.cli.runs.tail import tail
 from kapelle.domain.errors import InvalidInput

@@ -8,9 +8,9 @@ import typer
 
 from kapelle.cli.client import Client
 from kapelle.cli.errors import usage_error
+from kapelle.cli.ids import complete_schedule
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
-from kapelle.cli.schedules.ids import complete_schedule
 from kapelle.cli.schedules.to_come import time_to_come
 from kapelle.cli.starting import begin, collecting
 from kapelle.cli.values import choice, optional_duration_s

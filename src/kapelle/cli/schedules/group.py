@@ -7,10 +7,10 @@ import typer
 
 from kapelle.cli.client import Client
 from kapelle.cli.coercion import LightCommand, LightGroup
+from kapelle.cli.ids import ScheduleId, schedule_path
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
 from kapelle.cli.schedules.create import create
-from kapelle.cli.schedules.ids import ScheduleId, schedule_path
 from kapelle.cli.values import listed
 from kapelle.domain.errors import InvalidInput
 

@@ -1,0 +1,150 @@
+"""Wishes about runs and the steps that begin beside them, on both databases."""
+
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from kapelle.domain.errors import GitError, LimitReached, Unavailable
+from kapelle.domain.ids import new_id
+from kapelle.domain.run_specs import PatternSpec
+from kapelle.domain.specs import RetrySpec
+from kapelle.domain.states import RunStatus, TaskStatus
+from kapelle.engine import run_actions
+from kapelle.engine.stage import Stage
+from kapelle.patterns.budget import RunBudget
+from kapelle.patterns.going import Cancelled, Going, Paused, Suspended
+from kapelle.patterns.journal import Journal
+from kapelle.store import runs, steps, tasks
+from kapelle.store.database import Database
+
+
+def stage(db: Database) -> Stage:
+    """What these parts need of a stage is its database."""
+    return cast(Stage, SimpleNamespace(db=db))
+
+
+async def add_run(db: Database, **changes: Any) -> str:
+    values = {
+        "id": new_id("run"),
+        "pattern": "own",
+        "title": "a title",
+        "spec": {"directory": "/"},
+        "directory": "/",
+        "status": RunStatus.RUNNING,
+        "progress": {},
+        "workspace_kind": "in_place",
+        "workspace_path": "/",
+        "created_at": datetime.now(UTC),
+    } | changes
+    await db.write(runs.insert, values)
+    return str(values["id"])
+
+
+async def add_task(db: Database, run_id: str, status: TaskStatus = TaskStatus.QUEUED) -> str:
+    values = {
+        "id": new_id("task"), "title": "a title", "prompt": "do it", "agent": "rehearsal",
+        "directory": "/", "status": status, "priority": 1, "deps_policy": "cancel",
+        "retry": RetrySpec().model_dump(), "check_specs": [], "fork_session": False,
+        "fallback_agents": [], "mcp": [], "env": [], "tags": [], "context": {},
+        "workspace_kind": "in_place", "workspace_path": "/", "created_at": datetime.now(UTC),
+        "run_id": run_id,
+    }  # fmt: skip
+    await db.write(tasks.insert, values, [])
+    return str(values["id"])
+
+
+async def row(db: Database, run_id: str) -> Any:
+    return await db.read(runs.row, run_id)
+
+
+@pytest.mark.parametrize(
+    ("stop", "raised"), [("pause", Paused), ("cancel", Cancelled), ("abandon", Cancelled)]
+)
+async def test_no_step_begins_after_a_wish(
+    db: Database, stop: str, raised: type[BaseException]
+) -> None:
+    """Even if the run had looked for wishes before this one came."""
+    run_id = await add_run(db)
+    going = Going(stage(db), run_id)
+    journal = Journal(stage(db), run_id, {}, going)
+    await going.require()
+    await db.write(runs.update, run_id, stop=stop)
+    with pytest.raises(raised):
+        await db.write(journal.store, "0001", "sleep", "1 s")
+    assert await db.read(steps.of_run, run_id) == {}
+
+
+async def test_what_has_left_off_is_played_again_when_it_may_go_on(db: Database) -> None:
+    run_id = await add_run(db)
+    going = Going(stage(db), run_id)
+    await db.write(runs.update, run_id, stop="pause")
+    await going.require(still=True)
+    with pytest.raises(Paused):
+        await going.require()
+    await db.write(runs.update, run_id, stop=None)
+    with pytest.raises(Paused):
+        await going.require(still=True)
+
+
+async def test_an_error_is_of_its_class_again_when_it_is_remembered(db: Database) -> None:
+    run_id = await add_run(db)
+
+    async def fail(_position: str, _data: dict[str, Any]) -> None:
+        raise GitError("git refused", hint="Try again.")
+
+    async def absent(_position: str, _data: dict[str, Any]) -> None:
+        raise Unavailable("the database is away")
+
+    journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
+    with pytest.raises(GitError):
+        await journal.step("commit", "a commit", fail)
+    with pytest.raises(Unavailable):
+        await journal.step("commit", "another", absent)
+    known = await db.read(steps.of_run, run_id)
+    again = Journal(stage(db), run_id, known, Going(stage(db), run_id))
+    with pytest.raises(GitError, match="git refused") as raised:
+        await again.step("commit", "a commit", fail)
+    assert raised.value.hint == "Try again."
+    assert known["0002"]["ended_at"] is None, "what passes is not remembered"
+
+
+async def test_the_others_hear_of_an_answer(db: Database) -> None:
+    run_id = await add_run(db)
+    going = Going(stage(db), run_id)
+    await db.write(steps.begin, run_id, "0001.1.0001", "ask", "Why?")
+    with pytest.raises(Suspended):
+        await going.suspend("0001.1.0001")
+    await going.require()
+    await db.write(run_actions.answer, run_id, None, "because")
+    with pytest.raises(Suspended):
+        await going.require()
+
+
+async def test_a_run_that_is_given_up_leaves_nothing_open(db: Database) -> None:
+    run_id = await add_run(db)
+    inner = await add_run(db, parent_id=run_id, status=RunStatus.QUEUED)
+    waiting = await add_task(db, run_id, TaskStatus.QUEUED)
+    running = await add_task(db, inner, TaskStatus.RUNNING)
+    await db.write(run_actions.give_up, run_id, "an internal error")
+    found = await row(db, run_id)
+    assert (found["status"], found["reason"]) == ("failed", "an internal error")
+    assert (await row(db, inner))["status"] == "cancelled"
+    assert (await db.read(tasks.row, waiting))["status"] == "cancelled"
+    assert (await db.read(tasks.row, running))["stop"] == "cancel"
+
+
+async def test_promised_calls_count_for_all_the_runs_around(db: Database) -> None:
+    outer = await add_run(db, spec={"directory": "/", "max_agent_calls": 2})
+    inner = await add_run(db, parent_id=outer)
+    budget = RunBudget(stage(db), inner, PatternSpec(directory="/"))
+    await add_task(db, outer, TaskStatus.QUEUED)
+    await add_task(db, inner, TaskStatus.BLOCKED)
+    await db.read(budget.require_call)
+    # One that ended before an agent was called has cost nothing.
+    await add_task(db, inner, TaskStatus.CANCELLED)
+    await db.read(budget.require_call)
+    await add_task(db, inner, TaskStatus.QUEUED)
+    with pytest.raises(LimitReached, match=f"{outer}, around it, may call agents 2 times"):
+        await db.read(budget.require_call)
