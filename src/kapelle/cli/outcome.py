@@ -15,14 +15,15 @@ def settled(task: Task) -> bool:
     """
     if task["status"] == "waiting":
         return bool(task["waiting_for"] != "rate_limit")
-    return task["status"] in FINAL | {"paused"}
+    return task["status"] in FINAL | {"paused"} or task["waiting_for"] == "input"
 
 
 def exit_code(task: Task) -> int:
     """0 done, 1 the work failed, 3 a person is needed: for an answer, or to let it go on."""
     if task["status"] == "completed":
         return DONE
-    return INPUT_NEEDED if task["status"] in {"waiting", "paused"} else WORK_FAILED
+    needed = task["status"] in {"waiting", "paused"} or task["waiting_for"] == "input"
+    return INPUT_NEEDED if needed else WORK_FAILED
 
 
 def exit_code_of_all(tasks: list[Task]) -> int:

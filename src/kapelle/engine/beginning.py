@@ -7,6 +7,7 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.engine.accounts import Candidate
 from kapelle.engine.choosing import Paused, choose
+from kapelle.engine.run_limits import SPENT, too_many_calls
 from kapelle.store import accounts, attempts, events, lifecycle, tasks
 from kapelle.store.database import Connection
 
@@ -24,12 +25,23 @@ def begin(connection: Connection, ready: Sequence[Choice]) -> list[str]:
         task = tasks.row(connection, task_id)
         if task["status"] != TaskStatus.QUEUED:
             continue
+        if problem := _not_allowed(connection, task):
+            lifecycle.move(connection, task, TaskStatus.CANCELLED, problem)
+            continue
         chosen = choose(connection, task_id, among, paused)
         if chosen is None:
             _wait(connection, task, among, paused)
         else:
             begun.append(_begin(connection, task, chosen))
     return begun
+
+
+def _not_allowed(connection: Connection, task: tasks.Row) -> str | None:
+    """Why the run that a task is part of may call no more agents."""
+    if task["run_id"] is None:
+        return None
+    problem = too_many_calls(connection, task["run_id"], one_more=True)
+    return SPENT + problem if problem else None
 
 
 def _wait(

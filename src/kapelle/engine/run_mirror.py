@@ -2,13 +2,13 @@
 result.json in the run's directory."""
 
 import asyncio
-import contextlib
 import json
+import logging
 import os
 from collections import defaultdict
 from pathlib import Path
 
-from kapelle.domain.errors import NotFound
+from kapelle.domain.errors import NotFound, Unavailable
 from kapelle.domain.run import Run
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Event
@@ -16,6 +16,7 @@ from kapelle.engine.stage import Stage
 from kapelle.engine.steadily import steadily
 from kapelle.store import events, runs
 
+_log = logging.getLogger("kapelle.runs")
 _LOOK_S = 5.0
 # Under load, lines are written together.
 _PAUSE_S = 0.1
@@ -46,14 +47,24 @@ class RunMirror:
             for run_id, event in found:
                 by_run[run_id].append(event)
             for run_id, told in by_run.items():
-                with contextlib.suppress(NotFound):
-                    run = await self._stage.db.read(runs.get, run_id)
-                    await asyncio.to_thread(self._write, run, told)
+                await self._mirror(run_id, told)
             if reached == seq:
                 return seq
             seq = reached
             if found:
                 _replace(self._position, str(seq))
+
+    async def _mirror(self, run_id: str, told: list[Event]) -> None:
+        """One run's files; whatever is wrong with them, the daemon and the other runs go on."""
+        try:
+            run = await self._stage.db.read(runs.get, run_id)
+            await asyncio.to_thread(self._write, run, told)
+        except NotFound:
+            return  # it was forgotten meanwhile
+        except (OSError, Unavailable):
+            raise  # a full disk, which passes
+        except Exception:
+            _log.exception("the files of %s are not up to date", run_id)
 
     def _write(self, run: Run, told: list[Event]) -> None:
         directory = self._stage.home.runs / run.id

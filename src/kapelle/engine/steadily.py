@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger("kapelle.steadily")
 _PAUSE_S = 1.0
-_PASSING = {
+PASSING = {
     errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN,
 }  # fmt: skip
 
@@ -32,7 +32,7 @@ def steadily(
             except Unavailable as error:
                 _log.warning("%s waits: %s", function.__name__, error.message)
             except OSError as error:
-                if error.errno not in _PASSING:
+                if error.errno not in PASSING:
                     raise
                 _log.warning("%s waits: %s", function.__name__, error)
             await asyncio.sleep(_PAUSE_S)

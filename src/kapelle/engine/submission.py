@@ -10,7 +10,7 @@ from typing import Any
 
 from kapelle.agents import registry
 from kapelle.agents.base import AgentRequest, Capabilities
-from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput, KapelleError
+from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
 from kapelle.domain.ids import new_id
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import TaskSpec, WorkspaceKind
@@ -58,7 +58,7 @@ async def submit(
     keep_secrets(secrets, spec.model_dump(mode="json", include={"env", "mcp"}))
     try:
         task = await stage.db.write(_submit, spec, values, also)
-    except KapelleError:
+    except BaseException:
         secrets.unlink(missing_ok=True)
         raise
     if task.id != values["id"]:

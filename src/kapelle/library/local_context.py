@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import new_id
 from kapelle.domain.run_specs import PatternSpec
-from kapelle.domain.specs import CheckSpec, Priority
+from kapelle.domain.specs import CheckSpec
 from kapelle.domain.states import TaskStatus
 from kapelle.engine.prompt import compose
 from kapelle.library.agent import Agent, Request
@@ -20,8 +20,9 @@ from kapelle.library.interaction import Suspended
 from kapelle.library.jobs import Job, Jobs, Known, Tell
 from kapelle.library.ledger import Ledger
 from kapelle.library.worktrees import Worktrees
-from kapelle.patterns.context import Context, Place
+from kapelle.patterns.context import Context
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.wishes import Place, TaskWish
 
 _WORKER = "worker"
 
@@ -72,40 +73,21 @@ class LocalContext(Context):
     def is_git(self) -> bool:
         return self._worktrees is not None
 
-    async def task(
-        self,
-        prompt: str,
-        *,
-        title: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        workspace: Place = "run",
-        directory: str | None = None,
-        checks: Sequence[CheckSpec | str] = (),
-        continue_from: str | None = None,
-        keep_session: bool = False,
-        system_prompt: str | None = None,
-        priority: Priority | None = None,
-        timeout_s: float | None = None,
-        max_attempts: int = 1,
-        context: dict[str, str] | None = None,
-        disposable: bool = False,
-    ) -> TaskResult:
+    async def _task(self, wish: TaskWish) -> TaskResult:
         """As everywhere, but model, session and priority are the affair of the agent's object."""
-        earlier = self._tasks[continue_from] if continue_from else None
-        told = compose(prompt, context or {}, [earlier.section()] if earlier else [], None)
-        role, name = agent or _WORKER, title or prompt.strip().splitlines()[0][:80]
+        earlier = self._tasks[wish.continue_from] if wish.continue_from else None
+        told = compose(wish.prompt, wish.context, [earlier.section()] if earlier else [], None)
+        role = wish.agent or _WORKER
         digest = hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()
-        if disposable and digest in self._around.remembered:
+        if wish.disposable and digest in self._around.remembered:
             return self._remembered(role, self._around.remembered[digest])
-        specs = [CheckSpec.model_validate(check) for check in checks]
+        specs = [CheckSpec.model_validate(check) for check in wish.checks]
         self._ledger.require_call()
-        job = await self._jobs.begin(name, workspace, earlier)
-        request = Request(
-            told, system_prompt, job.cwd, role, name, timeout_s or self.spec.task_timeout_s
-        )
-        thrown_away = disposable and workspace == "own"
-        result = await self._perform(job, request, specs, max_attempts, keep=not thrown_away)
+        job = await self._jobs.begin(wish.label, wish.workspace, earlier)
+        limit_s = wish.timeout_s or self.spec.task_timeout_s
+        request = Request(told, wish.system_prompt, job.cwd, role, wish.label, limit_s)
+        thrown_away = wish.disposable and wish.is_own
+        result = await self._perform(job, request, specs, wish.max_attempts, keep=not thrown_away)
         if thrown_away:
             await self.put_away(result)
             if result.ok:
@@ -198,10 +180,13 @@ class LocalContext(Context):
         if self._worktrees is not None:
             await self._worktrees.revert(commit)
 
-    async def merge(self, task: TaskResult) -> Merged:
-        if self._worktrees is None:
-            return Merged(commit=None, problem="there is nothing to merge in place")
-        return await self._worktrees.merge(task, self._tasks[task.id].job.title)
+    async def merge(self, work: TaskResult | RunResult) -> Merged:
+        if self._worktrees is None or isinstance(work, RunResult):
+            return Merged(commit=None, problem="there is nothing to merge")
+        return await self._worktrees.merge(work, self._tasks[work.id].job.title)
+
+    async def conflicted(self, task: TaskResult, paths: list[str]) -> list[str]:
+        return [] if self._worktrees is None else await self._worktrees.conflicted(task.id, paths)
 
     async def put_away(self, task: TaskResult) -> None:
         if self._worktrees is not None:

@@ -4,14 +4,13 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
-from kapelle.domain.errors import Conflict, KapelleError, MergeConflict
+from kapelle.domain.errors import KapelleError
 from kapelle.domain.task import CheckResult, Workspace
+from kapelle.patterns.git_work import changes_of, difference, merge_verified
 from kapelle.patterns.results import Merged, TaskResult
 from kapelle.workspaces import Diff, Workspaces, working_directory
 
 _log = logging.getLogger("kapelle.library")
-_CHANGES = 4_000
-_PATCH = 30_000
 _SHOWN = 20_000
 
 
@@ -93,16 +92,15 @@ class Worktrees:
         if not task.changed:
             return Merged(commit=None, problem="it changed nothing")
         message = f"Merge {title}\n\nTask: {task.id}\nRun: {self._run_id}"
-        try:
-            merged = await self._workspaces.merge(
-                task.id, self.branch, message, expected=task.commit
-            )
-        except MergeConflict as error:
-            return Merged(commit=None, problem=error.message)
-        except KapelleError as error:
-            raise Conflict(error.message, hint=error.hint) from error
-        await self.put_away(task.id)
-        return Merged(commit=merged.commit)
+        merged = await merge_verified(
+            self._workspaces, task.id, self.branch, message, task.commit or ""
+        )
+        if merged.ok:
+            await self.put_away(task.id)
+        return merged
+
+    async def conflicted(self, task_id: str, paths: list[str]) -> list[str]:
+        return await self._workspaces.conflicted(task_id, paths)
 
     async def take_in(self, task_id: str) -> list[str]:
         message = f"Take in {self.branch}\n\nTask: {task_id}\nRun: {self._run_id}"
@@ -110,19 +108,10 @@ class Worktrees:
 
     async def changes(self, owner: str | None, *, patch: bool) -> str:
         """Log and summary of what the run or a task changed."""
-        owner = owner or self._run_id
-        commits = await self._workspaces.log(owner)
-        diff = await self._workspaces.diff(owner)
-        lines = [f"{commit.id[:10]} {commit.subject}" for commit in commits]
-        summary = "\n".join([*lines, "", diff.stat])[-_CHANGES:].strip()
-        text = diff.patch[:_PATCH].decode("utf-8", "replace") if patch else ""
-        return f"{summary}\n\n{text}".strip()
+        return await changes_of(self._workspaces, owner or self._run_id, patch=patch)
 
     async def compare(self, one: TaskResult, other: TaskResult) -> str:
-        if not (one.commit and other.commit):
-            return ""
-        diff = await self._workspaces.compare(one.id, one.commit, other.commit)
-        return diff.stat[-_CHANGES:]
+        return await difference(self._workspaces, one, other)
 
     async def put_away(self, task_id: str) -> None:
         """Remove a task's worktree; what it holds beyond its branch goes to the archive."""

@@ -56,14 +56,13 @@ async def best_of(ctx: Context, spec: BestOfSpec) -> BestOfResult:
     candidates = await ctx.gather(*(_try(ctx, spec, number, who) for number, who in entrants))
     eligible = [candidate for candidate in candidates if candidate.is_eligible]
     await ctx.progress(candidates=len(candidates), eligible=len(eligible))
-    if not eligible:
-        why = "no candidate did it: " + "; ".join(
-            f"{c.number} ({c.agent}): {c.problem}" for c in candidates
-        )
-        raise Failed(why, BestOfResult(winner=None, reason=why, candidates=candidates))
-    winner, why = await _choose(ctx, spec, eligible)
+    try:
+        winner, why = await _choose(ctx, spec, candidates, eligible)
+    except Failed as failure:
+        result = BestOfResult(winner=None, reason=failure.reason, candidates=candidates)
+        raise Failed(failure.reason, result) from None
     for candidate in candidates:
-        if candidate is not winner and candidate.task.changed:
+        if candidate is not winner:
             candidate.against_winner = await ctx.compare(winner.task, candidate.task)
             await ctx.put_away(candidate.task)
     merged = await ctx.merge(winner.task)
@@ -97,8 +96,11 @@ async def _try(ctx: Context, spec: BestOfSpec, number: int, who: CandidateSpec) 
 
 
 async def _choose(
-    ctx: Context, spec: BestOfSpec, eligible: list[Candidate]
+    ctx: Context, spec: BestOfSpec, candidates: list[Candidate], eligible: list[Candidate]
 ) -> tuple[Candidate, str]:
+    if not eligible:
+        told = "; ".join(f"{c.number} ({c.agent}): {c.problem}" for c in candidates)
+        raise Failed(f"no candidate did it: {told}")
     if spec.eval is not None:
         sign = 1 if spec.direction == "minimize" else -1
         best = min(eligible, key=lambda candidate: sign * (candidate.score or 0.0))

@@ -3,6 +3,7 @@
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.run import Run
 from kapelle.domain.run_specs import PatternSpec
+from kapelle.engine.run_limits import too_many_calls
 from kapelle.engine.stage import Stage
 from kapelle.store import runs
 from kapelle.store.database import Connection
@@ -47,15 +48,9 @@ class RunBudget:
         Counted in its own transaction, for branches may begin theirs at the same time, and for
         the runs around this one as well.
         """
-        around: str | None = self._run_id
-        while around is not None:
-            run = runs.row(connection, around)
-            own = around == self._run_id
-            limit = self._spec.max_agent_calls if own else run["spec"].get("max_agent_calls")
-            if limit is not None and runs.calls(connection, around) > limit:
-                who = "It" if own else f"{around}, around it,"
-                raise LimitReached(f"{who} may call agents {limit} times, and has.")
-            around = run["parent_id"]
+        problem = too_many_calls(connection, self._run_id, one_more=False)
+        if problem is not None:
+            raise LimitReached(problem)
 
     async def require_time_and_money(self) -> None:
         """Raise LimitReached when nothing is left of what runs out while one waits."""

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -11,11 +11,10 @@ from kapelle.domain.model_json import Unreadable, instructions, read_answer
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import CheckSpec, Priority
 from kapelle.patterns.results import Checked, Failed, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.wishes import Place, TaskWish
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
-Place = Literal["run", "own"]
-
 _SHOWN = 8_000
 
 
@@ -34,7 +33,6 @@ class Context(ABC):
     def is_git(self) -> bool:
         """Whether the run works in a worktree of its own, where commits can be made."""
 
-    @abstractmethod
     async def task(
         self,
         prompt: str,
@@ -60,6 +58,28 @@ class Context(ABC):
         is a worktree for this task alone, made from where the run's branch is now; a disposable
         one is removed at the end, and what was changed there goes to the archive.
         """
+        return await self._task(
+            TaskWish(
+                prompt=prompt,
+                title=title,
+                agent=agent,
+                model=model,
+                workspace=workspace,
+                directory=directory,
+                checks=checks,
+                continue_from=continue_from,
+                keep_session=keep_session,
+                system_prompt=system_prompt,
+                priority=priority,
+                timeout_s=timeout_s,
+                max_attempts=max_attempts,
+                context=context or {},
+                disposable=disposable,
+            )
+        )
+
+    @abstractmethod
+    async def _task(self, wish: TaskWish) -> TaskResult: ...
 
     @abstractmethod
     async def run(
@@ -109,8 +129,9 @@ class Context(ABC):
         """Put the run's worktree and branch back to a commit; what is thrown away is archived."""
 
     @abstractmethod
-    async def merge(self, task: TaskResult) -> Merged:
-        """Merge the branch of a task that had a worktree of its own into the run's."""
+    async def merge(self, work: TaskResult | RunResult) -> Merged:
+        """Merge what a task or a run did in a worktree of its own into the run's branch: exactly
+        the commit that was verified."""
 
     @abstractmethod
     async def put_away(self, task: TaskResult) -> None:
@@ -119,6 +140,10 @@ class Context(ABC):
     @abstractmethod
     async def take_in(self, task: TaskResult) -> list[str]:
         """Merge the run's branch into a task's: the files that conflict, with their markers."""
+
+    @abstractmethod
+    async def conflicted(self, task: TaskResult, paths: list[str]) -> list[str]:
+        """Which of these files of a task still hold conflict markers."""
 
     @abstractmethod
     async def changes(self, task: TaskResult | None = None, *, patch: bool = False) -> str:

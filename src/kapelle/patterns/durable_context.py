@@ -2,16 +2,16 @@
 
 import logging
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, MergeConflict
+from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.run_specs import PatternSpec
-from kapelle.domain.specs import CheckSpec, Priority, RetrySpec, TaskSpec, WorkspaceKind
+from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.engine.bell import Bell
 from kapelle.engine.run_workspace import restore_deleted
@@ -19,30 +19,26 @@ from kapelle.engine.stage import Stage
 from kapelle.engine.submission import Belonging, submit
 from kapelle.patterns.budget import RunBudget
 from kapelle.patterns.commands import Commands
-from kapelle.patterns.context import Context, Place
+from kapelle.patterns.context import Context
+from kapelle.patterns.git_work import changes_of, difference, merge_verified
 from kapelle.patterns.going import Going
 from kapelle.patterns.journal import Journal
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.starting import Starter, problems
 from kapelle.patterns.waiting import Waiting
+from kapelle.patterns.wishes import Place, TaskWish
 from kapelle.patterns.words import titled, writable
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
-_CHANGES = 4_000
-_PATCH = 30_000
+# Its title and its limits are a run's own.
+_NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base"}
 
 
 def _retry(max_attempts: int) -> RetrySpec:
-    return RetrySpec(policy="same" if max_attempts > 1 else "none", max_attempts=max_attempts)
-
-
-def _task_spec(wanted: dict[str, Any]) -> TaskSpec:
-    try:
-        return TaskSpec.model_validate(wanted)
-    except ValidationError as error:
-        raise InvalidInput(f"ctx.task: {problems(error)}") from None
+    tries = max(1, max_attempts)
+    return RetrySpec(policy="same" if tries > 1 else "none", max_attempts=tries)
 
 
 class DurableContext(Context):
@@ -71,82 +67,73 @@ class DurableContext(Context):
     def is_git(self) -> bool:
         return self._is_git
 
-    async def task(
-        self,
-        prompt: str,
-        *,
-        title: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        workspace: Place = "run",
-        directory: str | None = None,
-        checks: Sequence[CheckSpec | str] = (),
-        continue_from: str | None = None,
-        keep_session: bool = False,
-        system_prompt: str | None = None,
-        priority: Priority | None = None,
-        timeout_s: float | None = None,
-        max_attempts: int = 1,
-        context: dict[str, str] | None = None,
-        disposable: bool = False,
-    ) -> TaskResult:
-        own, spec = workspace == "own", self.spec
-        here = directory is None or await self._is_here(directory)
-        if self._is_git and not here and not own:
+    async def _task(self, wish: TaskWish) -> TaskResult:
+        async def begin(position: str) -> None:
+            await self._submit(wish, position)
+
+        async def perform(position: str, _data: dict[str, Any]) -> Any:
+            return await self._see_task(position, disposable=wish.disposable and wish.is_own)
+
+        result = await self._journal.step("task", wish.label, perform, begin=begin)
+        return TaskResult.model_validate(result)
+
+    async def _submit(self, wish: TaskWish, position: str) -> None:
+        """Store the task and the beginning of its step in one transaction."""
+        await self._budget.require_time_and_money()
+        spec = await self._task_spec(wish)
+        shared = self._owner if self._is_git and not wish.is_own else None
+
+        def also(connection: Connection, task_id: str) -> None:
+            title = spec.display_title
+            self._journal.store(connection, position, "task", title, {}, task_id)
+            self._budget.require_call(connection)
+            if shared is not None and tasks.others_in(connection, shared, task_id):
+                raise InvalidInput(
+                    "Tasks that share the run's workspace work one after another.",
+                    hint='In ctx.gather, give each one its own: ctx.task(…, workspace="own").',
+                )
+
+        key = f"{self.run_id}/{position}"
+        belonging = Belonging(run_id=self.run_id, workspace_owner=shared)
+        await submit(self._stage, spec, key, belonging, also)
+
+    async def _task_spec(self, wish: TaskWish) -> TaskSpec:
+        spec, agent = self.spec, wish.agent or self.spec.agent
+        here = wish.directory is None or await self._is_here(wish.directory)
+        if self._is_git and not here and not wish.is_own:
             raise InvalidInput(
-                f"{directory} is not in the repository of the run, whose workspace it shares.",
+                f"{wish.directory} is not in the repository of the run, whose workspace it shares.",
                 hint="Give each step a workspace of its own: --workspaces each.",
             )
         # What goes on from another task starts from that one's branch.
-        from_run = own and here and self._is_git and continue_from is None
-        agent = agent or spec.agent
+        from_run = wish.is_own and here and self._is_git and wish.continue_from is None
+        calls = await self._budget.left_calls()
         wanted: dict[str, Any] = {
-            "prompt": writable(prompt),
-            "directory": directory or spec.directory,
+            "prompt": writable(wish.prompt),
+            "directory": wish.directory or spec.directory,
             "agent": agent,
             # A model belongs to the agent that it was named with.
-            "model": model or (spec.model if agent == spec.agent else None),
-            "title": titled(title) if title else None,
+            "model": wish.model or (spec.model if agent == spec.agent else None),
+            "title": titled(wish.title) if wish.title else None,
             "project": spec.project,
-            "priority": priority or spec.priority,
-            "checks": list(checks),
-            "continue_from": continue_from,
-            "fork_session": keep_session and continue_from is not None,
+            "priority": wish.priority or spec.priority,
+            "checks": list(wish.checks),
+            "continue_from": wish.continue_from,
+            "fork_session": wish.keep_session and wish.continue_from is not None,
             "fallback_agents": spec.fallback_agents,
-            "system_prompt": system_prompt or spec.system_prompt,
-            "timeout_s": timeout_s or spec.task_timeout_s,
+            "system_prompt": wish.system_prompt or spec.system_prompt,
+            "timeout_s": wish.timeout_s or spec.task_timeout_s,
             "env": spec.env,
-            "context": context or {},
+            "context": wish.context,
             "workspace": WorkspaceKind.WORKTREE if self._is_git else WorkspaceKind.IN_PLACE,
             "base": await self._branch() if from_run else None,
+            "budget_usd": await self._budget.left_usd(),
+            "retry": _retry(wish.max_attempts if calls is None else min(wish.max_attempts, calls)),
         }
-
-        async def begin(position: str) -> None:
-            await self._budget.require_time_and_money()
-            calls = await self._budget.left_calls()
-            tries = max_attempts if calls is None else max(1, min(max_attempts, calls))
-            limits = {"budget_usd": await self._budget.left_usd(), "retry": _retry(tries)}
-            task_spec = _task_spec({**wanted, **limits})
-            shared = self._owner if self._is_git and not own else None
-
-            def also(connection: Connection, task_id: str) -> None:
-                title = task_spec.display_title
-                self._journal.store(connection, position, "task", title, {}, task_id)
-                self._budget.require_call(connection)
-
-            await submit(
-                self._stage,
-                task_spec,
-                f"{self.run_id}/{position}",
-                Belonging(run_id=self.run_id, workspace_owner=shared),
-                also,
-            )
-
-        async def perform(position: str, _data: dict[str, Any]) -> Any:
-            return await self._see_task(position, disposable=disposable and own)
-
-        result = await self._journal.step("task", title or prompt[:80], perform, begin=begin)
-        return TaskResult.model_validate(result)
+        try:
+            return TaskSpec.model_validate(wanted)
+        except ValidationError as error:
+            raise InvalidInput(f"ctx.task: {problems(error)}") from None
 
     async def _see_task(self, position: str, *, disposable: bool) -> Any:
         task_id = await self._stage.db.read(steps.subject, self.run_id, position)
@@ -176,19 +163,14 @@ class DurableContext(Context):
     async def run(
         self, pattern: str, spec: dict[str, Any], *, workspace: Place = "own"
     ) -> RunResult:
-        inherited = self.spec.model_dump(
-            mode="json", include=set(PatternSpec.model_fields), exclude_none=True
-        )
-        for name in ("title", "max_seconds", "max_agent_calls", "budget_usd"):
-            inherited.pop(name, None)
-
         async def begin(position: str) -> None:
+            shared = self._owner if self._is_git and workspace == "run" else None
             await self._starter.start(
                 pattern,
-                {**inherited, **spec},
+                {**await self._inherited(shared is None), **spec},
                 f"{self.run_id}/{position}",
                 parent_id=self.run_id,
-                workspace_owner=self._owner if self._is_git and workspace == "run" else None,
+                workspace_owner=shared,
                 also=lambda connection, run_id: self._journal.store(
                     connection, position, "run", pattern, {}, run_id
                 ),
@@ -197,12 +179,27 @@ class DurableContext(Context):
         result = await self._journal.step("run", pattern, self._see_run, begin=begin)
         return RunResult.model_validate(result)
 
+    async def _inherited(self, own: bool) -> dict[str, Any]:
+        """What a run inside this one takes over; its own worktree begins where this one is."""
+        fields = set(PatternSpec.model_fields) - _NOT_INHERITED
+        inherited = self.spec.model_dump(mode="json", include=fields, exclude_none=True)
+        if own and self._is_git:
+            inherited["base"] = await self._branch()
+        return inherited
+
     async def _see_run(self, position: str, _data: dict[str, Any]) -> Any:
         run_id = await self._stage.db.read(steps.subject, self.run_id, position)
         await self._waiting.for_run(run_id)
         run = await self._stage.db.read(runs.row, run_id)
         ended = RunResult(
-            id=run_id, status=run["status"], reason=run["reason"], result=run["result"]
+            id=run_id,
+            status=run["status"],
+            reason=run["reason"],
+            result=run["result"],
+            title=run["title"],
+            directory=run["directory"],
+            base_commit=run["workspace_base_commit"],
+            commit=run["workspace_commit"],
         )
         return ended.model_dump(mode="json")
 
@@ -286,6 +283,7 @@ class DurableContext(Context):
         async def perform(position: str, _data: dict[str, Any]) -> None:
             if self._is_git:
                 name = f"step-{position.replace('.', '-')}"
+                await restore_deleted(self._stage, self._owner)
                 await self._stage.workspaces.restore(self._owner, commit, name)
                 await self._remember(commit)
 
@@ -306,31 +304,27 @@ class DurableContext(Context):
         branch: str = run["workspace_branch"]
         return branch
 
-    async def merge(self, task: TaskResult) -> Merged:
+    async def merge(self, work: TaskResult | RunResult) -> Merged:
         async def perform(_position: str, _data: dict[str, Any]) -> Any:
-            merged = await self._merge(task)
+            merged = await self._merge(work)
             return merged.model_dump(mode="json")
 
-        return Merged.model_validate(await self._journal.step("merge", task.id, perform))
+        return Merged.model_validate(await self._journal.step("merge", work.id, perform))
 
-    async def _merge(self, task: TaskResult) -> Merged:
-        if not self._is_git or not task.changed:
+    async def _merge(self, work: TaskResult | RunResult) -> Merged:
+        if not self._is_git or not work.changed or work.commit is None:
             return Merged(commit=None, problem="it changed nothing")
-        if not await self._is_here(task.directory):
+        if not await self._is_here(work.directory):
             return Merged(commit=None, problem="it is in another repository", elsewhere=True)
-        title = (await self._stage.db.read(tasks.get, task.id)).title
-        message = f"Merge {title}\n\nTask: {task.id}\nRun: {self.run_id}"
-        branch = await self._branch()
-        try:
-            merged = await self._stage.workspaces.merge(task.id, branch, message)
-        except MergeConflict as error:
-            return Merged(commit=None, problem=error.message)
-        except KapelleError as error:
-            raise Conflict(error.message, hint=error.hint) from error
-        await self._remember(merged.commit)
-        await self._stage.db.write(tasks.update, task.id, merged_at=datetime.now(UTC))
-        await self._put_away(task.id)
-        return Merged(commit=merged.commit)
+        message = f"Merge {work.title}\n\nFrom: {work.id}\nRun: {self.run_id}"
+        branch, workspaces = await self._branch(), self._stage.workspaces
+        merged = await merge_verified(workspaces, work.id, branch, message, work.commit)
+        if merged.ok:
+            await self._remember(merged.commit)
+            update = tasks.update if isinstance(work, TaskResult) else runs.update
+            await self._stage.db.write(update, work.id, merged_at=datetime.now(UTC))
+            await self._put_away(work.id)
+        return merged
 
     async def put_away(self, task: TaskResult) -> None:
         async def perform(_position: str, _data: dict[str, Any]) -> None:
@@ -347,27 +341,26 @@ class DurableContext(Context):
         found: list[str] = await self._journal.step("take_in", task.id, perform)
         return found
 
+    async def conflicted(self, task: TaskResult, paths: list[str]) -> list[str]:
+        async def perform(_position: str, _data: dict[str, Any]) -> list[str]:
+            return await self._stage.workspaces.conflicted(task.id, paths)
+
+        found: list[str] = await self._journal.step("conflicted", task.id, perform)
+        return found
+
     async def changes(self, task: TaskResult | None = None, *, patch: bool = False) -> str:
         async def perform(_position: str, _data: dict[str, Any]) -> str:
             if not self._is_git:
                 return ""
             owner = task.id if task else self._owner
-            commits = await self._stage.workspaces.log(owner)
-            diff = await self._stage.workspaces.diff(owner)
-            lines = [f"{commit.id[:10]} {commit.subject}" for commit in commits]
-            summary = "\n".join([*lines, "", diff.stat])[-_CHANGES:].strip()
-            text = diff.patch[:_PATCH].decode("utf-8", "replace") if patch else ""
-            return f"{summary}\n\n{text}".strip()
+            return await changes_of(self._stage.workspaces, owner, patch=patch)
 
         text: str = await self._journal.step("changes", task.id if task else "changes", perform)
         return text
 
     async def compare(self, one: TaskResult, other: TaskResult) -> str:
         async def perform(_position: str, _data: dict[str, Any]) -> str:
-            if not (self._is_git and one.commit and other.commit):
-                return ""
-            diff = await self._stage.workspaces.compare(one.id, one.commit, other.commit)
-            return diff.stat[-_CHANGES:]
+            return await difference(self._stage.workspaces, one, other) if self._is_git else ""
 
         text: str = await self._journal.step("compare", f"{one.id} {other.id}", perform)
         return text

@@ -1,14 +1,15 @@
 """The steps of one run: each is made once, and remembered when the run is taken up again."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from kapelle.domain.errors import Conflict, KapelleError, Unavailable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.stage import Stage
-from kapelle.patterns.going import Cancelled, Going, Paused, Suspended
+from kapelle.patterns.going import Cancelled, Going, Interrupted, Paused, Suspended
 from kapelle.store import steps
 from kapelle.store.database import Connection
 
@@ -29,6 +30,8 @@ class _Scope:
         self.prefix = prefix
         self.owner = owner
         self.count = 0
+        # What ended the branch: whatever it does on its way out is not part of it.
+        self.left: BaseException | None = None
 
     def next(self) -> str:
         self.count += 1
@@ -57,6 +60,8 @@ class Journal:
                 "Steps at the same time go through ctx.gather; this one was made in an asyncio "
                 "task of the pattern's own, where a replay would not find it again."
             )
+        if scope.left is not None:
+            raise scope.left
         return scope.next()
 
     async def step(
@@ -74,6 +79,18 @@ class Journal:
         crash. begin stores the step with whatever belongs to its beginning.
         """
         position = self._next()
+        with _leaving():
+            return await self._step(position, kind, label, perform, begin, data)
+
+    async def _step(
+        self,
+        position: str,
+        kind: str,
+        label: str,
+        perform: Perform,
+        begin: Begin | None,
+        data: dict[str, Any] | None,
+    ) -> Any:
         entry = self._known.get(position)
         if entry is None:
             await self._going.require()
@@ -124,6 +141,12 @@ class Journal:
     async def gather(self, branches: tuple[Coroutine[Any, Any, Any], ...]) -> list[Any]:
         """Branches at once, each with places of its own; all end before anything is raised."""
         prefix = self._next()
+        with _leaving():
+            return await self._enter(prefix, branches)
+
+    async def _enter(
+        self, prefix: str, branches: tuple[Coroutine[Any, Any, Any], ...]
+    ) -> list[Any]:
         entered = [
             asyncio.create_task(_branch(f"{prefix}.{number}.", branch))
             for number, branch in enumerate(branches, 1)
@@ -138,6 +161,16 @@ class Journal:
         for error in sorted(errors, key=_severity):
             raise error
         return list(ended)
+
+
+@contextmanager
+def _leaving() -> Iterator[None]:
+    """Once a branch was interrupted, none of its later steps is made, not even in a finally."""
+    try:
+        yield
+    except (Interrupted, asyncio.CancelledError) as error:
+        _scope.get().left = error
+        raise
 
 
 async def _branch(prefix: str, branch: Coroutine[Any, Any, Any]) -> Any:

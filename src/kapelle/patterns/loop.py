@@ -10,11 +10,14 @@ from kapelle.domain.run_specs import LoopSpec
 from kapelle.patterns.context import Context
 from kapelle.patterns.evaluation import Evaluation, evaluate
 from kapelle.patterns.feedback import feedback
+from kapelle.patterns.going import Interrupted
 from kapelle.patterns.pipeline import StepOutcome, play_steps
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 
-StoppedBy = Literal["condition", "target", "max_iterations", "max_failures", "converged", "budget"]
+StoppedBy = Literal[
+    "condition", "target", "max_iterations", "max_failures", "converged", "budget", "cancelled"
+]
 
 
 class Iteration(BaseModel):
@@ -56,6 +59,8 @@ class _Loop:
             self.kept = await self.ctx.commit("Before the loop")
             if self.spec.optimises:
                 await self._measure_start()
+                if self.best is not None and self._reaches_target(self.best.score):
+                    return self._end("target", f"{_shown(self.best)} reaches the target", True)
             for number in count(1):
                 if self.spec.max_iterations and number > self.spec.max_iterations:
                     return self._exhausted()
@@ -65,7 +70,11 @@ class _Loop:
                 if stopped := self._stops():
                     return self._end(*stopped)
         except LimitReached as error:
+            await self._put_back()
             return self._end("budget", error.message, good=False)
+        except Interrupted as stop:
+            stop.result = self._result("cancelled", "cancelled")
+            raise
         raise AssertionError("unreachable")
 
     async def _measure_start(self) -> None:
@@ -205,7 +214,13 @@ class _Loop:
     def _end(self, stopped_by: StoppedBy, why: str, good: bool) -> LoopResult:
         if self.spec.optimises and stopped_by != "target":
             why = f"{why}; {self._achievement()}"
-        result = LoopResult(
+        result = self._result(stopped_by, why)
+        if not good:
+            raise Failed(why, result)
+        return result
+
+    def _result(self, stopped_by: StoppedBy, why: str) -> LoopResult:
+        return LoopResult(
             stopped_by=stopped_by,
             reason=why,
             iterations=self.iterations,
@@ -213,9 +228,6 @@ class _Loop:
             scores=[item.score for item in self.iterations],
             commit=self.kept,
         )
-        if not good:
-            raise Failed(why, result)
-        return result
 
     def _achievement(self) -> str:
         spec, start = self.spec, self.iterations[0].score if self.iterations else None

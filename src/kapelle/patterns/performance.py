@@ -5,6 +5,7 @@ import asyncio
 import logging
 import traceback
 import weakref
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.run_workspace import run_workspace
 from kapelle.engine.stage import Stage
-from kapelle.engine.steadily import steadily
+from kapelle.engine.steadily import PASSING, steadily
 from kapelle.patterns import registry
 from kapelle.patterns.durable_context import DurableContext
 from kapelle.patterns.ending import end_checks, end_leftovers
@@ -43,6 +44,7 @@ class RunPerformance:
         self._bell = bell
         self._starter = starter
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._began_at = datetime.now(UTC)
         durable.workflow("run", self.perform)
 
     async def perform(self, run_id: str) -> None:
@@ -60,6 +62,8 @@ class RunPerformance:
         run = await self._row(run_id)
         if run["status"] != RunStatus.RUNNING:
             return True  # it was ended just before a crash
+        if run["active_since"] < self._began_at:
+            await self._stage.db.write(runs.leave_out_downtime, run_id)
         status, reason, values = await self._verdict(run)
         if status in {RunStatus.COMPLETED, RunStatus.FAILED}:
             await end_leftovers(self._stage, self._bell, run_id, f"{run_id} has {status}")
@@ -88,8 +92,8 @@ class RunPerformance:
             return RunStatus.PAUSED, None, {}
         except Suspended:
             return RunStatus.WAITING, None, {}
-        except Cancelled:
-            return await self._cancelled(run["id"])
+        except Cancelled as stop:
+            return await self._cancelled(run["id"], stop.result)
 
     async def _play(self, run: runs.Row, pattern: Pattern) -> Verdict:
         try:
@@ -100,6 +104,10 @@ class RunPerformance:
             return RunStatus.FAILED, failure.reason, {"result": as_json(failure.result)}
         except Unavailable:
             raise
+        except OSError as error:
+            if error.errno in PASSING:
+                raise  # it is played again when there is room
+            return RunStatus.FAILED, _mistake(error), {}
         except KapelleError as error:
             reason = f"{error.message} {error.hint}" if error.hint else error.message
             return RunStatus.FAILED, reason, {}
@@ -117,13 +125,13 @@ class RunPerformance:
         known = await self._stage.db.read(steps.of_run, run["id"])
         return DurableContext(self._stage, self._bell, self._starter, run, spec, known)
 
-    async def _cancelled(self, run_id: str) -> Verdict:
+    async def _cancelled(self, run_id: str, result: Any = None) -> Verdict:
         """Nothing of it goes on, except the tasks that were to be left alone."""
         run = await self._row(run_id)
         with_tasks = run["stop"] != "abandon"
         reason = f"{run_id} was cancelled"
         await end_leftovers(self._stage, self._bell, run_id, reason, with_tasks=with_tasks)
-        return RunStatus.CANCELLED, run["reason"], {}
+        return RunStatus.CANCELLED, run["reason"], {"result": as_json(result)}
 
 
 def _settle(

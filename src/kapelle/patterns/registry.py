@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -56,50 +56,76 @@ def pattern(name: str, *, spec: type[PatternSpec]) -> Callable[[F], F]:
 
 def get(name: str, home: Home, directory: Path) -> Pattern:
     """The pattern of this name as seen from a directory; raises NotFound."""
-    found = available(home, directory)
+    installed = _installed()
+    if name in installed:
+        # What is built in does not depend on files that may be half written.
+        return _loaded(installed[name])
+    found, broken = _own(home, directory)
     if name in found:
         return found[name]
-    near = difflib.get_close_matches(name, found, 1, 0.6)
-    meant = f"; did you mean {near[0]}?" if near else f"; known are: {', '.join(sorted(found))}."
+    if broken:
+        raise next(iter(broken.values()))
+    near = difflib.get_close_matches(name, [*installed, *found], 1, 0.6)
+    known = f"known are: {', '.join(sorted({*installed, *found}))}."
     raise NotFound(
-        f"There is no pattern {name!r}{meant}",
+        f"There is no pattern {name!r}; {f'did you mean {near[0]}?' if near else known}",
         hint="docs/patterns.md tells how to write one: .kapelle/patterns/NAME.py",
     )
 
 
-def available(home: Home, directory: Path | None) -> dict[str, Pattern]:
-    """Every pattern by name; a name may be taken once only, and built-in names come first."""
-    found = dict(_installed())
-    places = [
-        (home.config.parent / "patterns"),
-        *([_of_repository(directory)] if directory else []),
-    ]
-    for place in places:
+def available(home: Home, directory: Path | None) -> tuple[list[Pattern], list[InvalidInput]]:
+    """Every pattern that can be used, by name, and what is wrong with those that cannot."""
+    found, broken = _own(home, directory)
+    problems = list(broken.values())
+    for entry in _installed().values():
+        try:
+            item = _loaded(entry)
+        except InvalidInput as error:
+            problems.append(error)
+        else:
+            if item.name in found:
+                problems.append(_taken(found[item.name], item))
+            found[item.name] = item
+    return [found[name] for name in sorted(found)], problems
+
+
+def _own(home: Home, directory: Path | None) -> tuple[dict[str, Pattern], dict[Path, InvalidInput]]:
+    """A person's patterns and a repository's by name, and the files that cannot be used."""
+    found: dict[str, Pattern] = {}
+    broken: dict[Path, InvalidInput] = {}
+    repository = _of_repository(directory) if directory else None
+    for place in (home.config.parent / "patterns", repository):
         for path in sorted(place.glob("*.py")) if place and place.is_dir() else ():
-            for item in _in_file(path):
-                if item.name in found and found[item.name].origin != item.origin:
-                    raise InvalidInput(
-                        f"{path} defines the pattern {item.name!r}, which "
-                        f"{found[item.name].origin} defines already.",
-                        hint="Give it another name.",
-                    )
-                found[item.name] = item
-    return found
+            try:
+                for item in _in_file(path):
+                    if item.name in found:
+                        raise _taken(item, found[item.name])
+                    found[item.name] = item
+            except InvalidInput as error:
+                broken[path] = error
+    return found, broken
+
+
+def _taken(item: Pattern, by: Pattern) -> InvalidInput:
+    return InvalidInput(
+        f"{item.origin} defines the pattern {item.name!r}, which {by.origin} defines already.",
+        hint="Give it another name.",
+    )
 
 
 @cache
-def _installed() -> dict[str, Pattern]:
-    found = {}
-    for entry in entry_points(group=GROUP):
-        try:
-            function = entry.load()
-        except Exception as error:
-            raise InvalidInput(
-                f"The pattern {entry.name!r} ({entry.value}) cannot be loaded: {error}."
-            ) from error
-        own = entry.value.startswith("kapelle.")
-        found[entry.name] = _pattern(function, "Kapelle" if own else entry.value)
-    return found
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _loaded(entry: EntryPoint) -> Pattern:
+    try:
+        function = entry.load()
+    except Exception as error:
+        raise InvalidInput(
+            f"The pattern {entry.name!r} ({entry.value}) cannot be loaded: {error}."
+        ) from error
+    return _pattern(function, "Kapelle" if entry.value.startswith("kapelle.") else entry.value)
 
 
 def _of_repository(directory: Path) -> Path | None:

@@ -27,6 +27,7 @@ class TaskResult(Record):
     cost_usd: float | None = None
     agent: str = ""
     directory: str = ""
+    title: str = ""
 
     @property
     def ok(self) -> bool:
@@ -53,6 +54,7 @@ class TaskResult(Record):
             cost_usd=sum(known) if known else None,
             agent=task.attempts[-1].agent if task.attempts else task.agent,
             directory=task.directory,
+            title=task.title,
         )
 
 
@@ -83,6 +85,7 @@ class Merged(Record):
 
     commit: str | None
     problem: str | None = None
+    conflict: bool = False
     elsewhere: bool = False
     """Whether the task worked in another repository, where there is nothing to merge into."""
 
@@ -98,10 +101,19 @@ class RunResult(Record):
     status: RunStatus
     reason: str | None = None
     result: Any = None
+    title: str = ""
+    directory: str = ""
+    base_commit: str | None = None
+    commit: str | None = None
 
     @property
     def ok(self) -> bool:
         return self.status is RunStatus.COMPLETED
+
+    @property
+    def changed(self) -> bool:
+        """Whether it left a commit in a worktree of its own."""
+        return self.commit is not None and self.commit != self.base_commit
 
 
 class Failed(Exception):

@@ -5,13 +5,13 @@ import time
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.bell import Bell
+from kapelle.engine.run_limits import SPENT
 from kapelle.engine.stage import Stage
 from kapelle.patterns.budget import RunBudget
 from kapelle.patterns.ending import end_run, end_task
 from kapelle.patterns.going import Going
 from kapelle.store import runs, tasks
 
-_SPENT = "the run has nothing left: "
 _PATIENCE_S = 60.0
 
 
@@ -42,7 +42,7 @@ class Waiting:
                     await end_task(self._stage, task_id, reason)
                 if not spent and (problem := await self._overspent()):
                     spent = True
-                    await end_task(self._stage, task_id, _SPENT + problem)
+                    await end_task(self._stage, task_id, SPENT + problem)
                 await heard.wait(_PATIENCE_S if spent else await self._budget.patience_s())
 
     async def for_run(self, run_id: str) -> None:
@@ -57,7 +57,7 @@ class Waiting:
                 await self._going.require(still=run["status"] == RunStatus.RUNNING)
                 if not spent and (problem := await self._overspent()):
                     spent = True
-                    await end_run(self._stage, run_id, _SPENT + problem)
+                    await end_run(self._stage, run_id, SPENT + problem)
                 await heard.wait(_PATIENCE_S if spent else await self._budget.patience_s())
 
     async def until(self, deadline: float) -> None:
@@ -78,5 +78,5 @@ class Waiting:
 
 def _require_not_spent(status: str, reason: str | None) -> None:
     """Raise what ended the task or run, as its row tells also after a restart."""
-    if status in {TaskStatus.CANCELLED, RunStatus.CANCELLED} and (reason or "").startswith(_SPENT):
-        raise LimitReached((reason or "").removeprefix(_SPENT))
+    if status in {TaskStatus.CANCELLED, RunStatus.CANCELLED} and (reason or "").startswith(SPENT):
+        raise LimitReached((reason or "").removeprefix(SPENT))

@@ -69,6 +69,9 @@ class RunChanges:
         for task_id in await self._stage.db.read(runs.ended_tasks, run.id):
             with suppress(Conflict):  # somebody has taken it up again
                 await self._tasks.archive(task_id)
+        for child in (await self._stage.db.read(runs.family, run.id))[1:]:
+            if (await self._stage.db.read(runs.row, child))["parent_id"] == run.id:
+                await self.archive(child)
         try:
             if run.workspace.branch and run.workspace.owner is None:
                 await self._stage.workspaces.remove(run.id)
@@ -107,6 +110,12 @@ def _archive(connection: Connection, text: str) -> Run:
         raise Conflict(
             f"{run.id} is {run.status}; only an ended run can be archived.",
             hint=f"kapelle cancel {run.id} ends it.",
+        )
+    still_going = runs.open_tasks(connection, runs.family(connection, run.id))
+    if still_going:
+        task_id = still_going[0]["id"]
+        raise Conflict(
+            f"{task_id} of {run.id} has not ended.", hint=f"kapelle cancel {task_id} ends it."
         )
     if run.archived_at is None:
         runs.update(connection, run.id, archived_at=datetime.now(UTC))

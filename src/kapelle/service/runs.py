@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kapelle.domain.errors import Conflict
+from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine import run_actions
@@ -35,10 +35,9 @@ class Runs:
         run_id = await self._starter.start(pattern, spec, idempotency_key, schedule_id=schedule_id)
         return await self.get(run_id)
 
-    def patterns(self, directory: str | None) -> list[Pattern]:
-        """Every pattern that may be named, as seen from a directory."""
-        found = registry.available(self._stage.home, Path(directory) if directory else None)
-        return [found[name] for name in sorted(found)]
+    def patterns(self, directory: str | None) -> tuple[list[Pattern], list[InvalidInput]]:
+        """Every pattern that may be named, as seen from a directory, and what is wrong there."""
+        return registry.available(self._stage.home, Path(directory) if directory else None)
 
     async def get(self, text: str) -> Run:
         return await self._db.read(_get, text)
@@ -79,7 +78,7 @@ class Runs:
             while True:
                 run = await self.get(text)
                 left = deadline - time.monotonic()
-                if run.status in resting or left <= 0:
+                if run.status in resting or run.waiting_for or left <= 0:
                     return run
                 await changed.wait(min(left, 5.0))
 
@@ -122,7 +121,7 @@ class Runs:
 
 
 def _shown(connection: Connection, run: Run) -> Run:
-    """A run with what it is at; one all of whose tasks wait for a person waits as well."""
+    """A run with what it is at, and whether all that it could go on with waits for a person."""
     if run.status is not RunStatus.RUNNING or run.reason is not None:
         return run
     going = runs.open_tasks(connection, [run.id])
@@ -130,8 +129,7 @@ def _shown(connection: Connection, run: Run) -> Run:
     if asking and len(asking) == len(going):
         first = asking[0]
         reason = f'{first["id"]} asks: {first["reason"]} (kapelle resume {first["id"]} "…")'
-        changes = {"status": RunStatus.WAITING, "waiting_for": "input", "reason": reason}
-        return run.model_copy(update=changes)
+        return run.model_copy(update={"waiting_for": "input", "reason": reason})
     told = ", ".join(f"{task['id']} is {task['status']}" for task in going)
     return run.model_copy(update={"reason": told or "between two tasks"})
 

@@ -1,7 +1,7 @@
 """Queries about runs: insert, find, list, and who belongs to whom."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -179,6 +179,11 @@ def spent(connection: sa.Connection, run_ids: Sequence[str]) -> tuple[int, float
     return calls, cost
 
 
+def attempts_made(connection: sa.Connection, run_id: str) -> int:
+    """How many attempts of agents a run and those inside it have begun."""
+    return spent(connection, family(connection, run_id))[0]
+
+
 def calls(connection: sa.Connection, run_id: str) -> int:
     """How many agents a run and those inside it have called, or have promised to call."""
     members = family(connection, run_id)
@@ -186,6 +191,15 @@ def calls(connection: sa.Connection, run_id: str) -> int:
     promised = sa.select(sa.func.count()).where(tasks.c.run_id.in_(members), ~called)
     promised = promised.where(tasks.c.status.not_in(FINAL))
     return spent(connection, members)[0] + (connection.execute(promised).scalar() or 0)
+
+
+def leave_out_downtime(connection: sa.Connection, run_id: str) -> None:
+    """Count the time up to the last sign of life before a daemon died, and from now on."""
+    row_ = row(connection, run_id)
+    since, now = row_["active_since"], datetime.now(UTC)
+    alive = max(since, steps.last_sign_of_life(connection, run_id) or since)
+    seconds = row_["active_s"] + (alive - since).total_seconds()
+    update(connection, run_id, active_since=now, active_s=seconds)
 
 
 def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:

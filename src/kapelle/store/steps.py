@@ -111,3 +111,12 @@ def subject(connection: sa.Connection, run_id: str, position: str) -> str:
     query = query.where(steps.c.run_id == run_id, steps.c.position == position)
     found: str = connection.execute(query).scalar_one()
     return found
+
+
+def last_sign_of_life(connection: sa.Connection, run_id: str) -> datetime | None:
+    """When a run last began or ended a step."""
+    moment = sa.func.max(sa.func.coalesce(steps.c.ended_at, steps.c.started_at))
+    found = connection.execute(sa.select(moment).where(steps.c.run_id == run_id)).scalar()
+    if found is None or isinstance(found, datetime):
+        return found
+    return datetime.fromtimestamp(found / 1_000_000, UTC)

@@ -26,9 +26,33 @@ class Words(sa.TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
-        if value is None or (value.isascii() and "\0" not in value):
-            return value
-        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+        return None if value is None else _storable(value)
+
+
+class Facts(sa.TypeDecorator[Any]):
+    """JSON of any origin, its texts treated alike: what is read back can be written anywhere."""
+
+    impl = sa.JSON
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Any) -> Any:
+        return _storable_all(value)
+
+
+def _storable(text: str) -> str:
+    if text.isascii() and "\0" not in text:
+        return text
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def _storable_all(value: Any) -> Any:
+    if isinstance(value, str):
+        return _storable(value)
+    if isinstance(value, dict):
+        return {_storable(str(key)): _storable_all(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable_all(item) for item in value]
+    return value
 
 
 metadata = sa.MetaData(
@@ -58,16 +82,16 @@ tasks = sa.Table(
     sa.Column("deps_policy", sa.String(20), nullable=False),
     sa.Column("continue_from", sa.String(40)),
     sa.Column("fork_session", sa.Boolean, nullable=False),
-    sa.Column("fallback_agents", sa.JSON, nullable=False),
+    sa.Column("fallback_agents", Facts, nullable=False),
     sa.Column("timeout_s", sa.Float),
     sa.Column("max_turns", sa.Integer),
     sa.Column("budget_usd", sa.Float),
-    sa.Column("retry", sa.JSON, nullable=False),
-    sa.Column("check_specs", sa.JSON, nullable=False),
-    sa.Column("env", sa.JSON, nullable=False),
-    sa.Column("mcp", sa.JSON, nullable=False),
-    sa.Column("tags", sa.JSON, nullable=False),
-    sa.Column("context", sa.JSON, nullable=False),
+    sa.Column("retry", Facts, nullable=False),
+    sa.Column("check_specs", Facts, nullable=False),
+    sa.Column("env", Facts, nullable=False),
+    sa.Column("mcp", Facts, nullable=False),
+    sa.Column("tags", Facts, nullable=False),
+    sa.Column("context", Facts, nullable=False),
     sa.Column("requested_base", Words),
     sa.Column("workspace_kind", sa.String(20), nullable=False),
     sa.Column("workspace_path", Words, nullable=False),
@@ -141,7 +165,7 @@ attempts = sa.Table(
     sa.Column("claimed", sa.String(20)),
     sa.Column("failure", sa.String(20)),
     sa.Column("evidence", Words),
-    sa.Column("warnings", sa.JSON, nullable=False),
+    sa.Column("warnings", Facts, nullable=False),
     # The session that it went on with, and the one that it left.
     sa.Column("started_from", Words),
     sa.Column("session_id", Words),
@@ -151,7 +175,7 @@ attempts = sa.Table(
     sa.Column("turns", sa.BigInteger),
     sa.Column("cost_usd", sa.Float),
     # Counters of the whole session as the agent told them, to be taken off the next time.
-    sa.Column("session_usage", sa.JSON),
+    sa.Column("session_usage", Facts),
     sa.Column("output_bytes", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("started_at", Instant, nullable=False),
     sa.Column("ended_at", Instant),
@@ -194,7 +218,7 @@ events = sa.Table(
     sa.Column("task_id", sa.String(40)),
     sa.Column("attempt_id", sa.String(40)),
     sa.Column("run_id", sa.String(40)),
-    sa.Column("data", sa.JSON, nullable=False),
+    sa.Column("data", Facts, nullable=False),
     sa.Index("ix_events_task_id_seq", "task_id", "seq"),
     sa.Index("ix_events_run_id_seq", "run_id", "seq"),
     sqlite_autoincrement=True,
@@ -206,7 +230,7 @@ runs = sa.Table(
     sa.Column("id", sa.String(40), primary_key=True),
     sa.Column("pattern", Words, nullable=False),
     sa.Column("title", Words, nullable=False),
-    sa.Column("spec", sa.JSON, nullable=False),
+    sa.Column("spec", Facts, nullable=False),
     sa.Column("directory", Words, nullable=False),
     sa.Column("project", Words),
     sa.Column("parent_id", sa.String(40)),
@@ -214,8 +238,8 @@ runs = sa.Table(
     sa.Column("status", sa.String(20), nullable=False),
     sa.Column("reason", Words),
     sa.Column("waiting_for", sa.String(20)),
-    sa.Column("progress", sa.JSON, nullable=False),
-    sa.Column("result", sa.JSON),
+    sa.Column("progress", Facts, nullable=False),
+    sa.Column("result", Facts),
     # A person's wish: "pause", "cancel", or "abandon" (cancel, but let its tasks go on).
     sa.Column("stop", sa.String(20)),
     # How often it was taken up: each time is one execution inside the engine.
@@ -249,9 +273,9 @@ steps = sa.Table(
     sa.Column("label", Words, nullable=False),
     # The task or run that it started.
     sa.Column("subject", sa.String(40)),
-    sa.Column("data", sa.JSON, nullable=False),
-    sa.Column("result", sa.JSON),
-    sa.Column("error", sa.JSON),
+    sa.Column("data", Facts, nullable=False),
+    sa.Column("result", Facts),
+    sa.Column("error", Facts),
     sa.Column("started_at", Instant, nullable=False),
     sa.Column("ended_at", Instant),
 )
@@ -263,7 +287,7 @@ schedules = sa.Table(
     sa.Column("title", Words, nullable=False),
     # What it starts: "task", or the name of a pattern, and the specification of that.
     sa.Column("kind", Words, nullable=False),
-    sa.Column("spec", sa.JSON, nullable=False),
+    sa.Column("spec", Facts, nullable=False),
     sa.Column("directory", Words, nullable=False),
     sa.Column("project", Words),
     sa.Column("cron", Words),

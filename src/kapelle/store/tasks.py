@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from kapelle.domain.errors import NotFound
 from kapelle.domain.specs import Priority
-from kapelle.domain.states import FINAL, RunStatus, TaskStatus
+from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Attempt, CheckResult, Task, Workspace
 from kapelle.store import attempts, dependencies, prefixes
 from kapelle.store.tables import attempts as attempts_table
@@ -129,6 +129,13 @@ def page(
     return page_, len(found) > len(ids)
 
 
+def others_in(connection: sa.Connection, owner: str, task_id: str) -> bool:
+    """Whether another task that has not ended works in the same run's worktree."""
+    query = sa.select(sa.literal(1)).where(tasks.c.workspace_owner == owner)
+    query = query.where(tasks.c.id != task_id, tasks.c.status.not_in(FINAL)).limit(1)
+    return connection.execute(query).scalar() is not None
+
+
 def next_queued(connection: sa.Connection, now: datetime, limit: int) -> list[Row]:
     """The queued tasks that may start now, in order, with what chooses their agent."""
     return list(connection.execute(_NEXT_QUEUED, {"now": now, "most": limit}).mappings())
@@ -174,8 +181,11 @@ def ids_of_worktrees(connection: sa.Connection) -> set[str]:
 
 
 def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
-    query = sa.select(tasks.c.id).where(tasks.c.ended_at < moment).order_by(tasks.c.id).limit(limit)
-    return list(connection.execute(query).scalars())
+    # What an open run has done is part of it until it has ended.
+    going = sa.select(sa.literal(1)).where(runs.c.id == tasks.c.run_id)
+    going = going.where(runs.c.status.not_in(RUN_FINAL))
+    query = sa.select(tasks.c.id).where(tasks.c.ended_at < moment, ~going.exists())
+    return list(connection.execute(query.order_by(tasks.c.id).limit(limit)).scalars())
 
 
 def counts(connection: sa.Connection) -> dict[str, int]:

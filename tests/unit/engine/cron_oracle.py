@@ -42,9 +42,9 @@ class Timeline:
             middle = first + (last - first) / 2
             first, last = middle - around, middle + around
         fits = Matcher(cron)
-        minute, hour = cron.split()[:2]
+        hour = cron.split()[1]
         due = {number for number, wall in enumerate(self._clock) if fits(wall)}
-        if "*" not in minute and "*" not in hour:
+        if "*" not in hour:
             due -= self._again
             due |= {number for number, wall in self._left_out if fits(wall)}
         return [slot for number in sorted(due) if first <= (slot := self._line[number]) <= last]

@@ -33,4 +33,7 @@ async def events(
     task = (await service.tasks.get(task_id)).id if task_id else None
     run = (await service.runs.get(run_id)).id if run_id else None
     found = service.history.stream(start, task, follow, run)
-    return stream(found, lambda event: (str(event.seq), event.kind, event.model_dump_json()))
+    response = stream(found, lambda event: (str(event.seq), event.kind, event.model_dump_json()))
+    # Whoever loses the connection before the first event can take it up here.
+    response.headers["X-Last-Event-ID"] = str(start)
+    return response

@@ -12,15 +12,22 @@ router = APIRouter(prefix="/patterns", tags=["patterns"], dependencies=[Depends(
 
 @router.get("")
 async def patterns(
-    service: UseCases, directory: Annotated[str | None, Query(max_length=4000)] = None
+    service: UseCases,
+    directory: Annotated[str | None, Query(max_length=4000, pattern=r"^/[^\x00]*$")] = None,
 ) -> list[PatternView]:
-    """Every pattern; with a directory also those of its repository."""
-    return [
+    """Every pattern; with a directory also those of its repository, and what is wrong there."""
+    usable, problems = service.runs.patterns(directory)
+    good = [
         PatternView(
             name=found.name,
             summary=found.summary,
             origin=found.origin,
             spec_schema=found.spec.model_json_schema(),
         )
-        for found in service.runs.patterns(directory)
+        for found in usable
     ]
+    broken = [
+        PatternView(name="(broken)", summary=error.message, origin="", spec_schema={})
+        for error in problems
+    ]
+    return good + broken

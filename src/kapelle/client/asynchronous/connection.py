@@ -68,12 +68,12 @@ class AsyncConnection:
         self, path: str, query: Query, *, endless: bool
     ) -> AsyncStream[httpx2.ServerSentEvent]:
         """Server-sent events; an endless stream is taken up again where it broke off."""
-        last_id = ""
+        reached = [""]
         while True:
             try:
-                async with aclosing(self._events(path, query, last_id)) as events:
+                async with aclosing(self._events(path, query, reached)) as events:
                     async for event in events:
-                        last_id = event.id or last_id
+                        reached[0] = event.id or reached[0]
                         yield event
                 if not endless:
                     return
@@ -83,13 +83,15 @@ class AsyncConnection:
             await self._wait_for_return()
 
     async def _events(
-        self, path: str, query: Query, last_id: str
+        self, path: str, query: Query, reached: list[str]
     ) -> AsyncStream[httpx2.ServerSentEvent]:
         headers = {"Accept": "text/event-stream"}
-        if last_id:
-            headers["Last-Event-ID"] = last_id
+        if reached[0]:
+            headers["Last-Event-ID"] = reached[0]
         ask = Ask("GET", path, query, headers=headers, timeout_s=STREAM_SILENCE_S)
         response = await self._reach(ask, stream=True)
+        # Where the stream begins, should it break before its first event.
+        reached[0] = reached[0] or response.headers.get("X-Last-Event-ID", "")
         try:
             async for event in httpx2.EventSource(response, max_event_size=None):
                 if event.data:

@@ -2,8 +2,8 @@
 
 cronsim matches times of day; this module places them on the line of UTC. A fixed local time that
 a change of the clocks leaves out is due at the end of the gap, and one that occurs twice is due
-the first time. Where the minute or the hour holds a `*`, every minute that the clock shows counts:
-such a schedule goes by elapsed time, so that "every 20 minutes" stays every 20 minutes.
+the first time. Where the hour holds a `*`, every minute that the clock shows counts: such a
+schedule goes by elapsed time, so that "every 20 minutes" stays every 20 minutes.
 """
 
 from collections.abc import Iterator
@@ -37,8 +37,8 @@ def next_slot(cron: str, zone: str, moment: datetime) -> datetime | None:
 
 def slots_after(cron: str, zone: str, moment: datetime) -> Iterator[datetime]:
     """All slots after a moment, in order, each once."""
-    minute, hour = cron.split()[:2]
-    place = _by_clock if "*" in minute or "*" in hour else _by_date
+    hour = cron.split()[1]
+    place = _by_clock if "*" in hour else _by_date
     return place(cron, ZoneInfo(zone), moment.astimezone(UTC))
 
 

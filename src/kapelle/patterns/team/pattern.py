@@ -7,6 +7,7 @@ from pydantic import BaseModel
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.run_specs import TeamSpec
 from kapelle.patterns.context import Context
+from kapelle.patterns.going import Interrupted
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
 from kapelle.patterns.team import prompts
@@ -46,6 +47,9 @@ class _Team:
                     return self._result(f"the goal is reached after iteration {number}", True)
         except LimitReached as error:
             raise Failed(error.message, self._result(error.message, False)) from None
+        except Interrupted as stop:
+            stop.result = self._result("cancelled", False)
+            raise
         why = f"the goal was not reached in {self._spec.max_iterations} iterations: {self._lack()}"
         raise Failed(why, self._result(why, False))
 
@@ -135,10 +139,10 @@ class _Team:
         failed = [check.name for check in last.checks if not check.passed]
         if failed:
             return f"failed its check: {', '.join(failed)}"
-        if last.review is not None and not last.review.approves:
-            return f"the reviewer says no to {', '.join(last.review.objections)}"
         if last.unfinished:
             return "; ".join(f"{item.title}: {item.reason}" for item in last.unfinished)
+        if last.review is not None and not last.review.approves:
+            return f"the reviewer says no to {', '.join(last.review.objections)}"
         return "it was not reviewed"
 
     def _result(self, reason: str, complete: bool) -> TeamResult:
@@ -152,5 +156,7 @@ class _Team:
 
 
 def _is_done(iteration: Iteration) -> bool:
-    """The verify commands are a hard gate, and so is the reviewer's yes."""
+    """The verify commands are a hard gate, and so are undone parts and the reviewer's yes."""
+    if iteration.unfinished or not iteration.outcomes:
+        return False
     return iteration.verified and iteration.review is not None and iteration.review.approves

@@ -1,6 +1,7 @@
 """What the roles of a team are told."""
 
 from kapelle.domain.run_specs import TeamSpec
+from kapelle.patterns.results import TaskResult
 from kapelle.patterns.team.shapes import Iteration, Outcome, Subgoal
 
 _TAIL = 4_000
@@ -52,16 +53,22 @@ def work(spec: TeamSpec, subgoal: Subgoal, done: list[Outcome]) -> str:
     return "\n\n".join(parts)
 
 
-def again(prompt: str, reason: str) -> str:
-    return f"{prompt}\n\n## Your work so far was not accepted\n{reason}\nGo on from it."
+def again(prompt: str, task: TaskResult) -> str:
+    output = [f"`{check.name}`:\n~~~\n{check.output[-_TAIL:]}\n~~~" for check in task.failed_checks]
+    told = "\n".join([task.reason or task.status, *output])
+    return (
+        f"{prompt}\n\n## An earlier try was not accepted\n{told}\n"
+        "Its changes are not in your files: begin anew, and avoid what went wrong."
+    )
 
 
 def resolve(subgoal: Subgoal, conflicts: list[str]) -> str:
     files = "\n".join(f"- {path}" for path in conflicts)
     return (
         "Your work and that of others changed the same lines. Both are now in your files, with "
-        "conflict markers (<<<<<<<, =======, >>>>>>>). Resolve every conflict so that both "
-        f"purposes are served, remove the markers, and change nothing else.\n\n## Files\n{files}"
+        "conflict markers (<<<<<<<, =======, >>>>>>>); the first side is yours. Resolve every "
+        "conflict so that both purposes are served, remove the markers, and change nothing else."
+        f"\n\n## Files, from the top of the repository\n{files}"
         f"\n\n## What your work was\n{subgoal.task}"
     )
 

@@ -1,10 +1,8 @@
 """The workers of a team: each subgoal in a worktree of its own, merged when its time has come."""
 
 import asyncio
-import shlex
 
 from kapelle.domain.run_specs import TeamSpec
-from kapelle.domain.specs import CheckSpec
 from kapelle.patterns.context import Context
 from kapelle.patterns.results import TaskResult
 from kapelle.patterns.team import prompts
@@ -51,28 +49,26 @@ class Workers:
 
     async def _do(self, subgoal: Subgoal, before: list[Outcome]) -> Outcome:
         outcome = Outcome(id=subgoal.id, title=subgoal.title, status="failed")
-        prompt, task = prompts.work(self._spec, subgoal, before), None
-        for number in range(1 + self._spec.max_task_retries):
-            asked = prompt if task is None else prompts.again(prompt, task.reason or "")
-            task = await self._ask(asked, subgoal.title, number, task)
+        prompt = prompts.work(self._spec, subgoal, before)
+        asked = prompt
+        for _ in range(1 + self._spec.max_task_retries):
+            task = await self._ask(asked, subgoal.title)
             outcome.tasks.append(task.id)
             outcome.said, outcome.reason = task.text, task.reason
             if task.ok:
                 return await self._merge(subgoal, task, outcome)
+            asked = prompts.again(prompt, task)
         return outcome
 
-    async def _ask(
-        self, prompt: str, title: str, number: int, earlier: TaskResult | None
-    ) -> TaskResult:
+    async def _ask(self, prompt: str, title: str, earlier: TaskResult | None = None) -> TaskResult:
         # Whoever says it is done and has changed nothing is not done.
-        checks = ["diff_not_empty"] if self._ctx.is_git else []
         return await self._ctx.task(
             prompt,
-            title=title if number == 0 else f"{title} (again)",
+            title=title,
             agent=self._spec.worker,
             model=self._spec.worker_model,
             workspace="own",
-            checks=checks,
+            checks=["diff_not_empty"] if self._ctx.is_git else [],
             continue_from=earlier.id if earlier else None,
         )
 
@@ -84,32 +80,29 @@ class Workers:
                 merged = await self._ctx.merge(task)
                 if merged.ok:
                     return outcome.model_copy(update={"status": "merged", "reason": None})
-                conflicts = await self._ctx.take_in(task)
-                resolved = await self._resolve(subgoal, task, conflicts)
-                outcome.tasks.append(resolved.id)
-                await self._ctx.put_away(task)
-                task = resolved
-                if not task.ok:
+                if not merged.conflict:
+                    return outcome.model_copy(update={"reason": merged.problem})
+                resolved = await self._resolve(subgoal, task, outcome)
+                if resolved is None:
                     break
-        reason = f"its conflict with others' work was not resolved: {task.reason}"
-        return outcome.model_copy(update={"status": "conflict", "reason": reason})
+                task = resolved
+        return outcome.model_copy(update={"status": "conflict"})
 
     async def _resolve(
-        self, subgoal: Subgoal, task: TaskResult, conflicts: list[str]
-    ) -> TaskResult:
-        files = shlex.join(conflicts)
-        no_markers = CheckSpec(
-            command=f"! grep -nE '^(<<<<<<<|>>>>>>>) ' -- {files}", name="no conflict markers"
-        )
-        return await self._ctx.task(
-            prompts.resolve(subgoal, conflicts),
-            title=f"{subgoal.title} (conflict)",
-            agent=self._spec.worker,
-            model=self._spec.worker_model,
-            workspace="own",
-            checks=[no_markers] if conflicts else [],
-            continue_from=task.id,
-        )
+        self, subgoal: Subgoal, task: TaskResult, outcome: Outcome
+    ) -> TaskResult | None:
+        """Have both sides brought together; None, with the reason, if that did not come about."""
+        conflicts = await self._ctx.take_in(task)
+        asked = prompts.resolve(subgoal, conflicts)
+        resolved = await self._ask(asked, f"{subgoal.title} (conflict)", task)
+        outcome.tasks.append(resolved.id)
+        left = await self._ctx.conflicted(resolved, conflicts) if resolved.ok else []
+        await self._ctx.put_away(task)
+        if resolved.ok and not left:
+            return resolved
+        why = f"conflict markers are left in {', '.join(left)}" if left else resolved.reason
+        outcome.reason = f"its conflict with others' work was not resolved: {why}"
+        return None
 
 
 def in_order(subgoals: list[Subgoal]) -> tuple[list[Subgoal], str | None]:
