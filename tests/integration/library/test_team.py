@@ -162,22 +162,24 @@ def test_a_worker_that_only_says_that_it_is_done_is_caught(hall: Hall) -> None:
     assert outcome.result is not None
     (item,) = outcome.result.iterations[0].outcomes
     assert (item.status, item.reason) == ("failed", "failed its check: diff_not_empty")
-    again = [request for request in agent.requests if request.title == "All of it (again)"]
-    assert "The agent changed nothing." in again[0].prompt
+    first, again = [request for request in agent.requests if request.title == "All of it"]
+    assert "The agent changed nothing." not in first.prompt
+    assert "The agent changed nothing." in again.prompt
     assert (outcome.branch, outcome.commit, outcome.worktree) == (None, None, None)
     assert hall.branches() == {"main"}
     assert hall.is_untouched()
 
 
-def test_what_a_worker_did_before_it_failed_is_not_lost_to_its_retry(hall: Hall) -> None:
+def test_a_retry_begins_anew_and_is_told_why(hall: Hall) -> None:
     def breaks_down(request: Request) -> str:
         writes("most.txt", "most of it\n")(request)
         raise RuntimeError("out of breath")
 
-    agent = MockAgent({"worker": [breaks_down, "It was all done already."]})
+    agent = MockAgent({"worker": [breaks_down, writes("all.txt", "all of it\n")]})
     outcome = hall.orchestrator(agent).run("Do it", "done")
     assert outcome.ok, outcome.reason
-    assert hall.show(outcome.branch, "most.txt") == "most of it"
+    assert hall.show(outcome.branch, "all.txt") == "all of it"
+    assert "most.txt" not in hall.files(outcome.branch)
     assert "it raised RuntimeError: out of breath" in agent.requests[2].prompt
 
 
