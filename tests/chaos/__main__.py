@@ -64,8 +64,9 @@ def _over_runs(weather: RunWeather) -> RunReport:
     print(json.dumps(dataclasses.asdict(report), indent=2))
     if not report.problems:
         print(
-            f"{report.runs} runs of every pattern, {report.kills} kills of the daemon in "
-            f"{report.seconds} s: all ended as they do undisturbed, step by step and file by file."
+            f"{report.runs} runs of every pattern, {report.kills} kills of the daemon and "
+            f"{report.wishes} pauses and resumptions in {report.seconds} s: all ended as they do "
+            "undisturbed, step by step and file by file."
         )
     return report
 

@@ -18,7 +18,9 @@ _ID = re.compile(r"\b(run|task|attempt)_[0-9a-z]{26}\b")
 _HASH = re.compile(r"\b[0-9a-f]{10,64}\b")
 _TIMES = {"duration_s", "seconds"}
 # How often a run is taken up is not part of what it does.
-_COMINGS_AND_GOINGS = {"run.queued", "run.running"}
+_COMINGS_AND_GOINGS = {
+    "run.queued", "run.running", "run.pausing", "run.paused", "run.resumed",
+}  # fmt: skip
 
 
 def record(kapelle: Instance, place: Place, run_id: str) -> dict[str, Any]:

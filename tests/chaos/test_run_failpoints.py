@@ -21,8 +21,7 @@ _FIRST = (
     "step_before_end",
     "step_after_end",
 )
-# The first task of the run meets these, one after another. Those of best-of all begin at once,
-# before any step has ended.
+# The first task of the run meets these, one after another.
 _OF_A_TASK = (
     "conductor_after_begin",
     "prepare_after_workspace",
@@ -31,7 +30,6 @@ _OF_A_TASK = (
     "perform_after_verify",
     "perform_end",
 )
-_OF_A_CHECK = {"pipeline": ("verify_before_check@2",), "best-of": ("verify_before_check@4",)}
 # From before the last step on, each at its last occurrence.
 _LAST = (
     "step_after_begin",
@@ -54,11 +52,8 @@ def test_a_run_survives_a_death_at_every_step(
 ) -> None:
     place = make_place(tmp_path / "place")
     peril = Peril(kapelle, PIECES[name], place)
-    early = _FIRST[:4] if name == "best-of" else _FIRST
-    for point in (*early, *_OF_A_TASK, *_FIRST[len(early) :]):
-        peril.live(f"{point}@1")
-    for point in _OF_A_CHECK.get(name, ()):
-        peril.live(point)
+    for point in _early(name):
+        peril.live(point if "@" in point else f"{point}@1")
     expected = undisturbed[name]
     steps = _number_of_steps(expected["run"])
     # Each life ends one more step and dies with the next one done but not yet recorded.
@@ -73,6 +68,17 @@ def test_a_run_survives_a_death_at_every_step(
     assert differences(record(kapelle, place, peril.run_id), expected) == []
     assert is_clean(place.repository)
     assert strangers(kapelle) == []
+
+
+def _early(name: str) -> tuple[str, ...]:
+    if name == "pipeline":
+        # Its second task has checks.
+        return (*_FIRST, *_OF_A_TASK, "verify_before_check@2")
+    if name == "best-of":
+        # All of its tasks begin at once, before any step has ended, and all have checks.
+        first = (*_FIRST[:4], *_OF_A_TASK[:4], "verify_before_check")
+        return (*first, *_OF_A_TASK[4:], *_FIRST[4:])
+    return (*_FIRST, *_OF_A_TASK)
 
 
 def _number_of_steps(run: dict[str, Any]) -> int:

@@ -1,6 +1,8 @@
 """Decides which runs are under way; the others wait as rows."""
 
 import logging
+from contextlib import suppress
+from datetime import UTC, datetime
 
 from kapelle.domain.states import RunStatus
 from kapelle.engine import run_actions
@@ -12,6 +14,7 @@ from kapelle.store import run_lifecycle, runs
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
+_ALIVE = "alive"
 
 
 class RunQueue:
@@ -37,13 +40,26 @@ class RunQueue:
 
     async def sweep(self) -> None:
         """Find runs that should be under way and are not."""
-        await self._revival.look(await self._stage.db.glance(_executions))
+        running = await self._stage.db.glance(_executions)
+        await self._revival.look(running)
+        if running:
+            with suppress(OSError):  # a full disk
+                (self._stage.home.runs / _ALIVE).touch(mode=0o600)
 
     async def _give_up(self, run_id: str) -> None:
         problem = f"an internal error ended it {PERFORMANCES} times; see {self._stage.home.log}"
         _log.error("%s: %s", run_id, problem)
         for attempt_id, stop in await self._stage.db.write(run_actions.give_up, run_id, problem):
             self._stage.stop(attempt_id, stop)
+
+
+def last_alive(stage: Stage) -> datetime | None:
+    """When a daemon of this home last looked after runs, to within the time between two sweeps."""
+    try:
+        moment = (stage.home.runs / _ALIVE).stat().st_mtime
+    except OSError:
+        return None
+    return datetime.fromtimestamp(moment, UTC)
 
 
 def _take_up(connection: Connection, ready: list[str]) -> list[str]:

@@ -1,31 +1,9 @@
 """Whether a run may go on: what people want of it, and what its branches wait for."""
 
-from typing import Any
-
 from kapelle.engine.stage import Stage
+from kapelle.patterns.interruption import Cancelled, Paused, Suspended
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
-
-
-class Interrupted(BaseException):
-    """The run stops here for now; not an Exception, so that no pattern catches it by mistake.
-
-    A built-in pattern leaves what it has so far in result, for a run that is cancelled.
-    """
-
-    result: Any = None
-
-
-class Paused(Interrupted):
-    """A person wants the run to pause."""
-
-
-class Suspended(Interrupted):
-    """The run waits for a person's answer."""
-
-
-class Cancelled(Interrupted):
-    """A person wants the run to end."""
 
 
 class Going:

@@ -9,12 +9,16 @@ from typing import Any
 from kapelle.domain.errors import Conflict, KapelleError, Unavailable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.stage import Stage
-from kapelle.patterns.going import Cancelled, Going, Interrupted, Paused, Suspended
+from kapelle.patterns.going import Going
+from kapelle.patterns.interruption import Cancelled, Interrupted, Paused, Suspended
 from kapelle.store import steps
 from kapelle.store.database import Connection
 
 Perform = Callable[[str, dict[str, Any]], Awaitable[Any]]
 Begin = Callable[[str], Awaitable[None]]
+
+# What the kind of a step ends with that could not even begin.
+_REFUSED = " refused"
 
 
 class PatternChanged(KapelleError):
@@ -98,9 +102,9 @@ class Journal:
             if begin is None:
                 await self._stage.db.write(self.store, position, kind, label, data)
             else:
-                await begin(position)
+                await self._begin(position, kind, label, begin)
             failpoint("step_after_begin")
-        elif entry["kind"] != kind:
+        elif entry["kind"].removesuffix(_REFUSED) != kind:
             raise PatternChanged(
                 f"Step {position} was {entry['kind']} ({entry['label']}) and would now be "
                 f"{kind} ({label}): the pattern changed while the run was under way.",
@@ -110,6 +114,22 @@ class Journal:
             return _remembered(entry)
         return await self._make(position, perform, entry["data"] if entry else data or {})
 
+    async def _begin(self, position: str, kind: str, label: str, begin: Begin) -> None:
+        try:
+            await begin(position)
+        except Unavailable:
+            raise
+        except KapelleError as error:
+            # Remembered too: what was over, or not installed, may be there at the next replay.
+            await self._stage.db.write(self._refuse, position, kind, label, _told(error))
+            raise
+
+    def _refuse(
+        self, connection: Connection, position: str, kind: str, label: str, told: dict[str, Any]
+    ) -> None:
+        self.store(connection, position, kind + _REFUSED, label)
+        steps.end(connection, self._run_id, position, None, told)
+
     async def _make(self, position: str, perform: Perform, data: dict[str, Any]) -> Any:
         try:
             result = await perform(position, data)
@@ -117,8 +137,7 @@ class Journal:
             raise  # it passes, and nothing is to be remembered of it
         except KapelleError as error:
             failpoint("step_before_end")
-            told = {"code": error.code, "message": error.message, "hint": error.hint}
-            await self._stage.db.write(steps.end, self._run_id, position, None, told)
+            await self._stage.db.write(steps.end, self._run_id, position, None, _told(error))
             raise
         failpoint("step_before_end")
         await self._stage.db.write(steps.end, self._run_id, position, result)
@@ -186,6 +205,10 @@ def _severity(error: BaseException) -> int:
     """A wish to end goes before one to pause, and both before errors, which the replay repeats."""
     order = (Cancelled, Paused, Suspended)
     return next((n for n, kind in enumerate(order) if isinstance(error, kind)), len(order))
+
+
+def _told(error: KapelleError) -> dict[str, Any]:
+    return {"code": error.code, "message": error.message, "hint": error.hint}
 
 
 def _remembered(entry: steps.Row) -> Any:

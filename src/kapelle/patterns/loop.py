@@ -10,7 +10,7 @@ from kapelle.domain.run_specs import LoopSpec
 from kapelle.patterns.context import Context
 from kapelle.patterns.evaluation import Evaluation, evaluate
 from kapelle.patterns.feedback import feedback
-from kapelle.patterns.going import Interrupted
+from kapelle.patterns.interruption import Interrupted
 from kapelle.patterns.pipeline import StepOutcome, play_steps
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult

@@ -17,13 +17,14 @@ from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.bell import Bell
 from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
+from kapelle.engine.run_queue import last_alive
 from kapelle.engine.run_workspace import run_workspace
 from kapelle.engine.stage import Stage
 from kapelle.engine.steadily import PASSING, steadily
 from kapelle.patterns import registry
 from kapelle.patterns.durable_context import DurableContext
 from kapelle.patterns.ending import end_checks, end_leftovers
-from kapelle.patterns.going import Cancelled, Paused, Suspended
+from kapelle.patterns.interruption import Cancelled, Paused, Suspended
 from kapelle.patterns.registry import Pattern
 from kapelle.patterns.results import Failed
 from kapelle.patterns.starting import Starter, problems
@@ -44,7 +45,7 @@ class RunPerformance:
         self._bell = bell
         self._starter = starter
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._began_at = datetime.now(UTC)
+        self._began_at, self._last_alive = datetime.now(UTC), last_alive(stage)
         durable.workflow("run", self.perform)
 
     async def perform(self, run_id: str) -> None:
@@ -63,8 +64,17 @@ class RunPerformance:
         if run["status"] != RunStatus.RUNNING:
             return True  # it was ended just before a crash
         if run["active_since"] < self._began_at:
-            await self._stage.db.write(runs.leave_out_downtime, run_id)
-        status, reason, values = await self._verdict(run)
+            await self._stage.db.write(runs.leave_out_downtime, run_id, self._last_alive)
+        verdict = await self._verdict(run)
+        if await self._settled(run_id, verdict):
+            return True
+        if (await self._row(run_id))["stop"] not in {"cancel", "abandon"}:
+            return False
+        # Whatever else it came to, it came to it while its parts were being ended.
+        return await self._settled(run_id, await self._cancelled(run_id))
+
+    async def _settled(self, run_id: str, verdict: Verdict) -> bool:
+        status, reason, values = verdict
         if status in {RunStatus.COMPLETED, RunStatus.FAILED}:
             await end_leftovers(self._stage, self._bell, run_id, f"{run_id} has {status}")
         if status in {RunStatus.CANCELLED, RunStatus.FAILED}:
@@ -78,8 +88,6 @@ class RunPerformance:
         return await self._stage.db.glance(runs.row, run_id)
 
     async def _verdict(self, run: runs.Row) -> Verdict:
-        if run["stop"] in {"cancel", "abandon"}:
-            return await self._cancelled(run["id"])
         try:
             pattern = registry.get(run["pattern"], self._stage.home, Path(run["directory"]))
         except KapelleError as error:
@@ -146,7 +154,6 @@ def _settle(
     if row["status"] != RunStatus.RUNNING:
         return True
     if row["stop"] in {"cancel", "abandon"} and status is not RunStatus.CANCELLED:
-        # Whatever else it came to, it came to it while its parts were being ended.
         return False
     if status in RUN_FINAL:
         run_lifecycle.change(connection, run_id, status, reason, **values)

@@ -193,11 +193,12 @@ def calls(connection: sa.Connection, run_id: str) -> int:
     return spent(connection, members)[0] + (connection.execute(promised).scalar() or 0)
 
 
-def leave_out_downtime(connection: sa.Connection, run_id: str) -> None:
-    """Count the time up to the last sign of life before a daemon died, and from now on."""
+def leave_out_downtime(connection: sa.Connection, run_id: str, last_alive: datetime | None) -> None:
+    """Count the time up to the last sign of life of the daemon that died, and from now on."""
     row_ = row(connection, run_id)
     since, now = row_["active_since"], datetime.now(UTC)
-    alive = max(since, steps.last_sign_of_life(connection, run_id) or since)
+    signs = (since, last_alive, steps.last_sign_of_life(connection, run_id))
+    alive = min(now, max(sign for sign in signs if sign is not None))
     seconds = row_["active_s"] + (alive - since).total_seconds()
     update(connection, run_id, active_since=now, active_s=seconds)
 

@@ -14,7 +14,8 @@ from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine import run_actions
 from kapelle.engine.stage import Stage
 from kapelle.patterns.budget import RunBudget
-from kapelle.patterns.going import Cancelled, Going, Paused, Suspended
+from kapelle.patterns.going import Going
+from kapelle.patterns.interruption import Cancelled, Paused, Suspended
 from kapelle.patterns.journal import Journal
 from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Database
@@ -108,6 +109,25 @@ async def test_an_error_is_of_its_class_again_when_it_is_remembered(db: Database
         await again.step("commit", "a commit", fail)
     assert raised.value.hint == "Try again."
     assert known["0002"]["ended_at"] is None, "what passes is not remembered"
+
+
+async def test_what_could_not_begin_is_remembered_too(db: Database) -> None:
+    run_id = await add_run(db)
+
+    async def begin(_position: str) -> None:
+        raise LimitReached("it is over")
+
+    async def perform(_position: str, _data: dict[str, Any]) -> str:
+        return "made"
+
+    journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
+    with pytest.raises(LimitReached):
+        await journal.step("task", "a task", perform, begin=begin)
+    known = await db.read(steps.of_run, run_id)
+    assert known["0001"]["kind"] == "task refused"
+    again = Journal(stage(db), run_id, known, Going(stage(db), run_id))
+    with pytest.raises(LimitReached, match="it is over"):
+        await again.step("task", "a task", perform)
 
 
 async def test_the_others_hear_of_an_answer(db: Database) -> None:

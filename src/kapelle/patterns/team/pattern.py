@@ -7,7 +7,7 @@ from pydantic import BaseModel
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.run_specs import TeamSpec
 from kapelle.patterns.context import Context
-from kapelle.patterns.going import Interrupted
+from kapelle.patterns.interruption import Interrupted
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
 from kapelle.patterns.team import prompts

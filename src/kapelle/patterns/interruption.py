@@ -1,0 +1,24 @@
+"""Why a run stops where it is, for now or for good."""
+
+from typing import Any
+
+
+class Interrupted(BaseException):
+    """The run stops here for now; not an Exception, so that no pattern catches it by mistake.
+
+    A built-in pattern leaves what it has so far in result, for a run that is cancelled.
+    """
+
+    result: Any = None
+
+
+class Paused(Interrupted):
+    """A person wants the run to pause."""
+
+
+class Suspended(Interrupted):
+    """The run waits for a person's answer."""
+
+
+class Cancelled(Interrupted):
+    """A person wants the run to end."""

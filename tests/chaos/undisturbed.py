@@ -1,0 +1,32 @@
+"""What the pieces come to when nobody disturbs them: the measure for all that are disturbed."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.nursery import Nursery, WarmInstance
+from tests.chaos.peril import answer_if_asked, start_once
+from tests.chaos.pieces import PIECES, hand_out_parts, make_place, wish
+from tests.chaos.record import record
+
+
+def play_undisturbed(nursery: Nursery, directory: Path) -> dict[str, Any]:
+    """The records of all pieces, played at once by one daemon that lives through it all."""
+    instance = WarmInstance(nursery, directory / "home")
+    hand_out_parts(instance)
+    instance.start()
+    try:
+        places = {name: make_place(directory / name) for name in PIECES}
+        ids = {
+            name: start_once(instance, wish(piece, places[name]), name)
+            for name, piece in PIECES.items()
+        }
+        deadline = time.monotonic() + 100
+        while not all(
+            [answer_if_asked(instance, run_id) == "completed" for run_id in ids.values()]
+        ):
+            assert time.monotonic() < deadline, instance.log_tail()
+            time.sleep(0.1)
+        return {name: record(instance, places[name], ids[name]) for name in PIECES}
+    finally:
+        instance.destroy()
