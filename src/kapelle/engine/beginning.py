@@ -23,7 +23,7 @@ def begin(connection: Connection, ready: Sequence[Choice]) -> list[str]:
     begun = []
     for task_id, among in ready:
         task = tasks.row(connection, task_id)
-        if task["status"] != TaskStatus.QUEUED:
+        if task["status"] != TaskStatus.QUEUED or tasks.is_held(connection, task):
             continue
         if problem := _not_allowed(connection, task):
             lifecycle.move(connection, task, TaskStatus.CANCELLED, problem)

@@ -11,6 +11,7 @@ from kapelle.domain.run import Run, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine import run_actions
 from kapelle.engine.stage import Stage
+from kapelle.engine.submission import require_directory
 from kapelle.patterns import registry
 from kapelle.patterns.registry import Pattern
 from kapelle.patterns.starting import Starter
@@ -37,7 +38,8 @@ class Runs:
 
     def patterns(self, directory: str | None) -> tuple[list[Pattern], list[InvalidInput]]:
         """Every pattern that may be named, as seen from a directory, and what is wrong there."""
-        return registry.available(self._stage.home, Path(directory) if directory else None)
+        place = Path(require_directory(directory)) if directory else None
+        return registry.available(self._stage.home, place)
 
     async def get(self, text: str) -> Run:
         return await self._db.read(_get, text)

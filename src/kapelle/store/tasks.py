@@ -22,10 +22,11 @@ _PAGE_LETTERS = 4_000_000
 _INSERT = tasks.insert()
 _ROW = sa.select(tasks).where(tasks.c.id == sa.bindparam("task_id"))
 _UPDATE = tasks.update().where(tasks.c.id == sa.bindparam("task_id"))
-# A run that is paused, or is to be, starts nothing more.
-_HELD = sa.select(sa.literal(1)).where(
-    runs.c.id == tasks.c.run_id, sa.or_(runs.c.status == RunStatus.PAUSED, runs.c.stop == "pause")
+# A run that is paused or is to be, and one that goes on but was not taken up, starts nothing.
+_STARTS_NOTHING = sa.or_(
+    runs.c.status.in_([RunStatus.PAUSED, RunStatus.QUEUED]), runs.c.stop == "pause"
 )
+_HELD = sa.select(sa.literal(1)).where(runs.c.id == tasks.c.run_id, _STARTS_NOTHING)
 _NEXT_QUEUED = (
     sa.select(tasks.c.id, tasks.c.agent, tasks.c.fallback_agents, tasks.c.directory, tasks.c.env)
     .where(tasks.c.status == TaskStatus.QUEUED)
@@ -139,6 +140,14 @@ def others_in(connection: sa.Connection, owner: str, task_id: str) -> bool:
 def next_queued(connection: sa.Connection, now: datetime, limit: int) -> list[Row]:
     """The queued tasks that may start now, in order, with what chooses their agent."""
     return list(connection.execute(_NEXT_QUEUED, {"now": now, "most": limit}).mappings())
+
+
+def is_held(connection: sa.Connection, task: Row) -> bool:
+    """Whether a task must not start because of the run that it is part of."""
+    if task["run_id"] is None:
+        return False
+    query = sa.select(sa.literal(1)).where(runs.c.id == task["run_id"], _STARTS_NOTHING)
+    return connection.execute(query).scalar() is not None
 
 
 def next_due(connection: sa.Connection) -> datetime | None:

@@ -12,6 +12,8 @@ from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine import run_actions
+from kapelle.engine.accounts import Candidate
+from kapelle.engine.beginning import begin
 from kapelle.engine.stage import Stage
 from kapelle.patterns.budget import RunBudget
 from kapelle.patterns.going import Going
@@ -153,6 +155,31 @@ async def test_a_run_that_is_given_up_leaves_nothing_open(db: Database) -> None:
     assert (await row(db, inner))["status"] == "cancelled"
     assert (await db.read(tasks.row, waiting))["status"] == "cancelled"
     assert (await db.read(tasks.row, running))["stop"] == "cancel"
+
+
+@pytest.mark.parametrize(
+    ("values", "begins"),
+    [
+        ({"stop": None}, True),
+        ({"stop": "pause"}, False),
+        ({"status": RunStatus.PAUSED}, False),
+        ({"status": RunStatus.QUEUED}, False),
+        ({"stop": "abandon"}, True),
+    ],
+)
+async def test_a_task_begins_only_while_its_run_goes_on(
+    db: Database, values: dict[str, Any], begins: bool
+) -> None:
+    """Also if the wish came after the task was chosen to begin."""
+    run_id = await add_run(db)
+    task_id = await add_task(db, run_id)
+    chosen = await db.read(tasks.next_queued, datetime.now(UTC), 5)
+    assert [task["id"] for task in chosen] == [task_id]
+    await db.write(runs.update, run_id, **values)
+    agents = [Candidate("rehearsal", "rehearsal")]
+    assert bool(await db.write(begin, [(task_id, agents)])) is begins
+    await db.write(runs.update, run_id, status=RunStatus.RUNNING, stop=None)
+    assert bool(await db.write(begin, [(task_id, agents)])) is not begins
 
 
 async def test_promised_calls_count_for_all_the_runs_around(db: Database) -> None:
