@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 
 from kapelle.cli.client import Client
-from kapelle.cli.ids import AnyId, path_of
+from kapelle.cli.ids import AnyId, is_run, path_of
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
 from kapelle.cli.style import colourful, paint
 from kapelle.cli.text import clean
+from kapelle.domain.errors import InvalidInput
 
 _STYLES = {"+++": "bold", "---": "bold", "diff": "bold", "@@": "cyan", "+": "green", "-": "red"}
 
@@ -30,6 +31,10 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what a task or a run changed."""
+    if against is not None and is_run(task_id):
+        raise InvalidInput(
+            "--against compares the work of two tasks.", hint="`kapelle runs status` lists them."
+        )
     if raw and not stat and not as_json:
         sys.stdout.buffer.write(Client().get_bytes(path_of(task_id, "patch"), {})[0])
         return

@@ -1,6 +1,6 @@
 """The keywords of the methods that start work: the fields of the specs, as programs write them.
 
-A test holds them equal to the fields of domain/specs.py and domain/run_specs.py, which say what
+A test holds them equal to the fields of domain/specs.py and domain/run_specs/, which say what
 each may be. What is left out has the daemon's default.
 """
 

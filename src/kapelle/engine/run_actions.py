@@ -58,7 +58,7 @@ async def pause(stage: Stage, run_id: str, reason: str, *, now: bool = False) ->
 
 def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[tuple[str, str]]:
     row = _require_open(connection, run_id)
-    if row["status"] == RunStatus.PAUSED or row["stop"] == "pause":
+    if row["status"] == RunStatus.PAUSED or (row["stop"] == "pause" and not now):
         raise Conflict(f"{run_id} is paused already.", hint=f"kapelle runs resume {run_id}")
     _require_no_end(row)
     family = runs.family(connection, run_id)
@@ -99,7 +99,7 @@ def answer(connection: Connection, run_id: str, token: str | None, text: str) ->
     if token is None:
         if len(asked) != 1:
             many = "has several questions" if asked else "asks nothing"
-            hint = "Name one by its token." if asked else f"It is {row['status']}."
+            hint = "Name one by its token." if asked else _who_asks(connection, row)
             raise Conflict(f"{run_id} {many}.", hint=hint)
         token = asked[0].token
     asker, _, position = token.rpartition(":")
@@ -109,6 +109,13 @@ def answer(connection: Connection, run_id: str, token: str | None, text: str) ->
     events.append(connection, "run.answered", run_id=run_id, title=row["title"], answer=text)
     if row["status"] == RunStatus.WAITING and not steps.questions(connection, run_id):
         run_lifecycle.change(connection, run_id, RunStatus.QUEUED, "answered")
+
+
+def _who_asks(connection: Connection, row: runs.Row) -> str:
+    for task in runs.open_tasks(connection, [row["id"]]):
+        if task["waiting_for"] == "input":
+            return f'Its task does: kapelle resume {task["id"]} "…"'
+    return f"It is {row['status']}."
 
 
 def _wish(connection: Connection, run_id: str, wish: str, reason: str) -> None:

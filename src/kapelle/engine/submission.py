@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents import registry
-from kapelle.agents.base import AgentRequest, Capabilities
+from kapelle.agents.base import AgentRequest
 from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
 from kapelle.domain.ids import new_id
 from kapelle.domain.run_specs import PatternSpec
@@ -74,7 +74,10 @@ async def examine(
     agent = require_agent(spec.agent, settings)
     for name in spec.fallback_agents or settings.fallback_agents:
         registry.get(name, settings)
-    _require_abilities(spec, agent, registry.get(agent, settings).capabilities)
+    require_abilities(
+        agent, settings, model=spec.model, system_prompt=spec.system_prompt, mcp=spec.mcp,
+        max_turns=spec.max_turns, budget=spec.budget_usd,
+    )  # fmt: skip
     if len(spec.prompt) > _LARGE_PROMPT:
         # Better to hear now than from a failed attempt that it does not fit into argv.
         registry.get(agent, settings).command(_trial(spec, settings, agent))
@@ -189,15 +192,26 @@ async def workspace_kind(
     )
 
 
-def _require_abilities(spec: TaskSpec, agent: str, abilities: Capabilities) -> None:
-    for name, wished, able in (
-        ("model", spec.model, abilities.model),
-        ("system prompt", spec.system_prompt, abilities.system_prompt),
-        ("MCP server", spec.mcp, abilities.mcp),
-        ("limit of turns", spec.max_turns, abilities.max_turns or abilities.usage),
-        ("budget", spec.budget_usd, abilities.budget or abilities.usage or abilities.cost),
+def require_abilities(
+    agent: str,
+    settings: Settings,
+    *,
+    model: object = None,
+    system_prompt: object = None,
+    mcp: object = None,
+    max_turns: object = None,
+    budget: object = None,
+) -> None:
+    """Raise InvalidInput if an agent is given what it cannot take."""
+    able = registry.get(agent, settings).capabilities
+    for name, wished, can in (
+        ("model", model, able.model),
+        ("system prompt", system_prompt, able.system_prompt),
+        ("MCP server", mcp, able.mcp),
+        ("limit of turns", max_turns, able.max_turns or able.usage),
+        ("budget", budget, able.budget or able.usage or able.cost),
     ):
-        if wished and not able:
+        if wished and not can:
             raise InvalidInput(
                 f"The agent {agent} cannot be given a {name}.",
                 hint="docs/agents.md tells what each agent can; a command template needs the "

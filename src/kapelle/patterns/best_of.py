@@ -19,7 +19,7 @@ whose work is best: correct first, then simple, then complete.
 
 class Choice(BaseModel):
     winner: int = Field(description="the number of the best candidate")
-    reasoning: str = Field(description="why, in a few sentences")
+    reasoning: str = Field(default="", description="why, in a few sentences")
 
 
 class Candidate(BaseModel):
@@ -116,13 +116,16 @@ async def _judge(
 ) -> tuple[Candidate, str]:
     described = [await _described(ctx, candidate) for candidate in eligible]
     prompt = _JUDGE.format(task=spec.prompt, candidates="\n\n".join(described))
-    choice = await ctx.query(
-        prompt, Choice, title="Judge", agent=spec.judge, model=spec.judge_model
-    )
-    for candidate in eligible:
-        if candidate.number == choice.winner:
-            return candidate, f"the judge chose candidate {candidate.number}: {choice.reasoning}"
     numbers = ", ".join(str(candidate.number) for candidate in eligible)
+    for _ in range(2):
+        choice = await ctx.query(
+            prompt, Choice, title="Judge", agent=spec.judge, model=spec.judge_model
+        )
+        for candidate in eligible:
+            if candidate.number == choice.winner:
+                why = f"the judge chose candidate {candidate.number}: {choice.reasoning}"
+                return candidate, why
+        prompt += f"\n\nYou chose {choice.winner} before, and there are only {numbers}."
     raise Failed(f"the judge chose candidate {choice.winner}, and there are only {numbers}")
 
 

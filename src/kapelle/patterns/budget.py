@@ -52,6 +52,12 @@ class RunBudget:
         if problem is not None:
             raise LimitReached(problem)
 
+    def require_more_calls(self, connection: Connection) -> None:
+        """The same for a run inside this one, which is of no use if it may call nobody."""
+        problem = too_many_calls(connection, self._run_id, one_more=True)
+        if problem is not None:
+            raise LimitReached(problem)
+
     async def require_time_and_money(self) -> None:
         """Raise LimitReached when nothing is left of what runs out while one waits."""
         if await self.left_s() == 0:

@@ -50,12 +50,14 @@ class Context(ABC):
         timeout_s: float | None = None,
         max_attempts: int = 1,
         context: dict[str, str] | None = None,
+        afresh: bool = False,
         disposable: bool = False,
     ) -> TaskResult:
         """Have an agent do something and wait for the end.
 
         workspace "run" is the run's own worktree, in which one task works after another; "own"
-        is a worktree for this task alone, made from where the run's branch is now; a disposable
+        is a worktree for this task alone, made from where the run's branch is now, or the branch of
+        the task that it goes on from unless it is to begin afresh all the same; a disposable
         one is removed at the end, and what was changed there goes to the archive.
         """
         return await self._task(
@@ -74,6 +76,7 @@ class Context(ABC):
                 timeout_s=timeout_s,
                 max_attempts=max_attempts,
                 context=context or {},
+                afresh=afresh,
                 disposable=disposable,
             )
         )

@@ -106,7 +106,8 @@ class DurableContext(Context):
                 hint="Give each step a workspace of its own: --workspaces each.",
             )
         # What goes on from another task starts from that one's branch.
-        from_run = wish.is_own and here and self._is_git and wish.continue_from is None
+        begins = wish.continue_from is None or wish.afresh
+        from_run = wish.is_own and here and self._is_git and begins
         calls = await self._budget.left_calls()
         wanted: dict[str, Any] = {
             "prompt": writable(wish.prompt),
@@ -140,7 +141,7 @@ class DurableContext(Context):
         task = None
         # A person may have it done again in the very moment in which it ends.
         while task is None or task.status not in FINAL:
-            await self._waiting.for_task(task_id, may_ask=not self._never_blocks)
+            await self._waiting.for_task(task_id, may_ask=not self.spec.never_blocks)
             task = await self._stage.db.read(tasks.get, task_id)
         if task.workspace.owner == self._owner and task.workspace.commit:
             await self._remember(task.workspace.commit)
@@ -156,24 +157,24 @@ class DurableContext(Context):
             except KapelleError as error:
                 _log.warning("the worktree of %s stays: %s", task_id, error.message)
 
-    @property
-    def _never_blocks(self) -> bool:
-        return not getattr(self.spec, "ask", True)
-
     async def run(
         self, pattern: str, spec: dict[str, Any], *, workspace: Place = "own"
     ) -> RunResult:
         async def begin(position: str) -> None:
+            await self._budget.require_time_and_money()
             shared = self._owner if self._is_git and workspace == "run" else None
+
+            def also(connection: Connection, run_id: str) -> None:
+                self._journal.store(connection, position, "run", pattern, {}, run_id)
+                self._budget.require_more_calls(connection)
+
             await self._starter.start(
                 pattern,
                 {**await self._inherited(shared is None), **spec},
                 f"{self.run_id}/{position}",
                 parent_id=self.run_id,
                 workspace_owner=shared,
-                also=lambda connection, run_id: self._journal.store(
-                    connection, position, "run", pattern, {}, run_id
-                ),
+                also=also,
             )
 
         result = await self._journal.step("run", pattern, self._see_run, begin=begin)

@@ -36,14 +36,17 @@ Look at the files yourself; change nothing.
 {changes}"""
 
 
+_OUTPUT = 12_000
+
+
 class Decision(BaseModel):
     done: bool = Field(description="whether the work is done")
-    reasoning: str = Field(description="why, and what is missing, in a few sentences")
+    reasoning: str = Field(default="", description="why, and what is missing, in a few sentences")
 
 
 class Rating(BaseModel):
     score: float = Field(description="the score", allow_inf_nan=False)
-    reasoning: str = Field(description="why, and what would make it better")
+    reasoning: str = Field(default="", description="why, and what would make it better")
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,9 @@ async def evaluate(ctx: Context, spec: LoopSpec, number: int, task: str | None) 
         for check in spec.until
     ]
     found = await ctx.check(*checks, env=env)
-    output = "\n\n".join(f"$ {check.name}\n{check.output}" for check in found.failed)
+    # Each has its share, so that one that prints much does not hide the others.
+    share = _OUTPUT // max(1, len(found.failed))
+    output = "\n\n".join(f"$ {check.name}\n{check.output[-share:]}" for check in found.failed)
     names = ", ".join(check.name for check in found.failed)
     return Evaluation(found.passed, None, output, f"failed: {names}" if names else None)
 

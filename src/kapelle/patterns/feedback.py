@@ -51,5 +51,6 @@ def _history(spec: LoopSpec, before: Sequence["Iteration"]) -> str:
             item.verdict, ""
         )
         name = "the start" if item.number == 0 else f"iteration {item.number}"
-        lines.append(f"- {name}:{score or ' ' + item.verdict}{fate}")
+        why = f": {item.problem[-200:]}" if item.problem and item.verdict == "fail" else ""
+        lines.append(f"- {name}:{score or ' ' + item.verdict}{fate}{why}")
     return "\n".join(lines)

@@ -21,16 +21,8 @@ class PipelineResult(BaseModel):
 @pattern("pipeline", spec=PipelineSpec)
 async def pipeline(ctx: Context, spec: PipelineSpec) -> PipelineResult:
     """Steps one after another, each told what the one before it did."""
-    own = spec.workspaces == "each"
-    played = await play_steps(ctx, spec.steps, own=own)
-    result = PipelineResult(steps=played, reason=f"all {len(spec.steps)} steps are done")
-    last = next((step.task for step in reversed(played) if step.task.changed), None)
-    if own and last is not None:
-        # Each goes on from the branch of the one before it, so the last holds them all.
-        merged = await ctx.merge(last)
-        if not merged.ok and not merged.elsewhere:
-            raise Failed(f"the work could not be brought together: {merged.problem}", result)
-    return result
+    played = await play_steps(ctx, spec.steps, own=spec.workspaces == "each")
+    return PipelineResult(steps=played, reason=f"all {len(spec.steps)} steps are done")
 
 
 async def play_steps(
@@ -61,8 +53,15 @@ async def play_steps(
             max_attempts=step.max_attempts,
             continue_from=played[-1].task.id if played else before,
             workspace="own" if own else "run",
+            afresh=own,
         )
         played.append(StepOutcome(name=step.label, task=task))
+        if task.ok and own and task.changed:
+            # The next one begins with it, and what was done stays if a later one fails.
+            merged = await ctx.merge(task)
+            if not merged.ok and not merged.elsewhere:
+                why = f"the work of step {number} could not be merged: {merged.problem}"
+                raise Failed(why, PipelineResult(steps=played, reason=why))
         if not task.ok:
             why = f"step {number} of {len(steps)} ({step.label}) {task.status}: {task.reason}"
             raise Failed(why, PipelineResult(steps=played, reason=why))

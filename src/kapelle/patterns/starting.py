@@ -16,6 +16,7 @@ from kapelle.engine.stage import Stage
 from kapelle.engine.submission import (
     Also,
     keep_secrets,
+    require_abilities,
     require_agent,
     require_directory,
     workspace_kind,
@@ -23,6 +24,8 @@ from kapelle.engine.submission import (
 from kapelle.patterns import registry
 from kapelle.store import events, runs
 from kapelle.store.database import Connection
+
+_DEEPEST = 20
 
 
 def _nothing(_connection: Connection, _run_id: str) -> None:
@@ -84,7 +87,13 @@ class Starter:
         """The specification, and where its run would work; raises what would keep it from that."""
         checked = self.validate(pattern, spec)
         settings = self._stage.settings(checked.directory)
-        for name in dict.fromkeys([*checked.agents, *checked.fallback_agents]):
+        for name, model in dict.fromkeys(checked.cast):
+            agent = require_agent(name, settings)
+            require_abilities(
+                agent, settings, model=model, system_prompt=checked.system_prompt,
+                budget=checked.budget_usd,
+            )  # fmt: skip
+        for name in checked.fallback_agents:
             require_agent(name, settings)
         return checked, await workspace_kind(self._stage, checked, settings)
 
@@ -117,6 +126,10 @@ def _insert(connection: Connection, values: dict[str, Any], also: Also) -> str:
         if (known["pattern"], known["spec"]) != (values["pattern"], values["spec"]):
             raise Conflict(f"This idempotency key was used for another run, {known['id']}.")
         return str(known["id"])
+    if runs.depth(connection, values["parent_id"]) >= _DEEPEST:
+        raise InvalidInput(
+            f"Runs are nested {_DEEPEST} deep.", hint="Does a pattern start itself without end?"
+        )
     runs.insert(connection, {**values, "created_at": datetime.now(UTC)})
     run_id: str = values["id"]
     events.append(

@@ -27,6 +27,7 @@ class TaskWish:
     timeout_s: float | None = None
     max_attempts: int = 1
     context: dict[str, str] = field(default_factory=dict)
+    afresh: bool = False
     disposable: bool = False
 
     @property

@@ -133,6 +133,14 @@ def family(connection: sa.Connection, run_id: str) -> list[str]:
     return found
 
 
+def depth(connection: sa.Connection, run_id: str | None) -> int:
+    """How many runs a run is inside of, itself included."""
+    count = 0
+    while run_id is not None:
+        run_id, count = row(connection, run_id)["parent_id"], count + 1
+    return count
+
+
 def open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
     """Tasks of these runs that have not ended."""
     columns = (tasks.c.id, tasks.c.status, tasks.c.reason, tasks.c.waiting_for, tasks.c.stop)

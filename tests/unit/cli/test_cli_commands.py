@@ -24,14 +24,14 @@ def command_of(name: str) -> tuple[object, str]:
     return command, command.get_help(context)
 
 
-@pytest.mark.parametrize("name", [*(set(COMMANDS) - OTHERS - {"config"}), *SUBCOMMANDS])
+@pytest.mark.parametrize("name", [*sorted(set(COMMANDS) - OTHERS - {"config"}), *SUBCOMMANDS])
 def test_every_command_explains_itself_and_has_json(name: str) -> None:
     _, text = command_of(name)
     assert text.startswith("Usage:")
     assert "--json" in text
 
 
-@pytest.mark.parametrize("name", set(COMMANDS) - OTHERS - {"config"})
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - OTHERS - {"config"}))
 def test_the_overview_says_what_the_command_says(name: str) -> None:
     command = load(name)
     assert inspect.cleandoc(command.help).splitlines()[0] == COMMANDS[name][1]

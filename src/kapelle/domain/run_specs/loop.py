@@ -1,0 +1,133 @@
+"""What may be asked of a loop."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from kapelle.domain.model_json import check_schema
+from kapelle.domain.run_specs.base import Command, PatternSpec, Prompt, Role, RunCheck
+from kapelle.domain.run_specs.pipeline import StepSpec
+from kapelle.domain.specs import Name, Seconds
+
+Score = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class LoopSpec(PatternSpec):
+    """Again and again: until a condition holds, or to make a number better."""
+
+    prompt: Prompt | None = Field(default=None, description="what every iteration is asked to do")
+    steps: list[StepSpec] = Field(
+        default=[],
+        max_length=20,
+        description="instead of a prompt: the steps of every iteration, as in a pipeline",
+    )
+    until: list[RunCheck] = Field(
+        default=[],
+        max_length=100,
+        description="commands, or diff_not_empty, that must all pass for the loop to be done",
+    )
+    eval: Command | None = Field(
+        default=None, description="a command whose last line is the number to make better"
+    )
+    direction: Literal["minimize", "maximize"] | None = Field(
+        default=None,
+        description="whether the number is to become smaller or larger; with it the loop optimises",
+    )
+    eval_mode: Literal["shell", "agent"] = Field(
+        default="shell", description="who decides: commands (shell) or a judging agent (agent)"
+    )
+    eval_prompt: Prompt | None = Field(default=None, description="how the judge is to judge")
+    eval_schema: dict[str, Any] | None = Field(
+        default=None,
+        description="a JSON schema for the judge's answer, with done or score in it",
+    )
+    eval_timeout_s: Seconds = Field(
+        default=600, description="the longest that a command of until, or eval, may take"
+    )
+    judge: Name | None = Field(
+        default=None, description="the agent that judges; by default the one that works"
+    )
+    judge_model: Name | None = Field(default=None, description="the judge's model")
+    target: Score | None = Field(
+        default=None,
+        description="the number that is good enough: done when it is reached, else failed",
+    )
+    max_iterations: int = Field(
+        default=10, ge=0, le=1_000_000, description="the most iterations; 0 for any number"
+    )
+    max_failures: int = Field(
+        default=3,
+        ge=0,
+        le=1_000_000,
+        description="how many iterations in a row may fail; 0 for any number",
+    )
+    cooldown_s: float = Field(
+        default=0,
+        ge=0,
+        le=31_536_000,
+        allow_inf_nan=False,
+        description="how long to wait between iterations",
+    )
+    checkpoint: bool = Field(
+        default=False,
+        description="carry the conversation on from one iteration to the next",
+    )
+    convergence: int = Field(
+        default=3,
+        ge=0,
+        le=1000,
+        description="end after so many without a change, or with the same number; 0 for never",
+    )
+
+    @property
+    def subject(self) -> str:
+        return self.prompt or " → ".join(step.label for step in self.steps)
+
+    @property
+    def cast(self) -> list[Role]:
+        judges = [self.role(self.judge, self.judge_model)] if self.eval_mode == "agent" else []
+        workers = [self.role(step.agent, step.model) for step in self.steps] or [self.role(None)]
+        return [*workers, *judges]
+
+    @property
+    def optimises(self) -> bool:
+        return self.direction is not None
+
+    @field_validator("eval_schema")
+    @classmethod
+    def _schema_is_usable(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            check_schema(value)
+        return value
+
+    @model_validator(mode="after")
+    def _schema_asks_for_what_decides(self) -> "LoopSpec":
+        if self.eval_schema is not None:
+            asked = self.eval_schema.get("properties", {})
+            wanted = ("score",) if self.optimises else ("done", "continue")
+            if not any(name in asked for name in wanted):
+                raise ValueError(f"eval_schema must have the property {wanted[0]}, which decides")
+        return self
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "LoopSpec":
+        if (self.prompt is None) == (not self.steps):
+            raise ValueError("a loop has either a prompt or steps")
+        if self.eval_mode == "agent":
+            if self.eval is not None or self.until:
+                raise ValueError(
+                    "with eval_mode agent a judge decides: there is neither until nor eval"
+                )
+        elif self.eval_prompt or self.judge or self.eval_schema:
+            raise ValueError("eval_prompt, eval_schema and judge need eval_mode agent")
+        if self.optimises:
+            if self.until:
+                raise ValueError("until and direction exclude each other: retry or optimise")
+            if self.eval is None and self.eval_mode == "shell":
+                raise ValueError("to optimise, eval must be a command that prints a number")
+        else:
+            if self.eval is not None or self.target is not None:
+                raise ValueError("eval and target need a direction: minimize or maximize")
+            if not self.until and self.eval_mode == "shell":
+                raise ValueError("a loop needs a condition: until, or eval with a direction")
+        return self

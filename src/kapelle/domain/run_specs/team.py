@@ -1,0 +1,63 @@
+"""What may be asked of a team."""
+
+from pydantic import Field
+
+from kapelle.domain.run_specs.base import PatternSpec, Prompt, Role, RunCheck
+from kapelle.domain.specs import Name, Text
+
+
+class TeamSpec(PatternSpec):
+    """A goal: planned, worked on by several at once, verified and reviewed, again until done."""
+
+    goal: Prompt = Field(description="what is to be reached")
+    success_criteria: list[Text] = Field(
+        default=[],
+        max_length=100,
+        description="what must be true then; where nothing is given, the planner proposes it",
+    )
+    verify: list[RunCheck] = Field(
+        default=[], max_length=100, description="commands that must pass before a reviewer is asked"
+    )
+    planner: Name | None = Field(
+        default=None, description="the agent that plans; by default the run's agent"
+    )
+    worker: Name | None = Field(default=None, description="the agent of the workers")
+    reviewer: Name | None = Field(default=None, description="the agent that reviews")
+    planner_model: Name | None = Field(default=None, description="the planner's model")
+    worker_model: Name | None = Field(default=None, description="the workers' model")
+    reviewer_model: Name | None = Field(default=None, description="the reviewer's model")
+    max_iterations: int = Field(
+        default=4, ge=1, le=1000, description="how often it may plan, work and review"
+    )
+    max_workers: int = Field(
+        default=4, ge=1, le=100, description="how many subgoals are worked on at the same time"
+    )
+    max_subgoals: int = Field(
+        default=12,
+        ge=1,
+        le=100,
+        description="the most subgoals of one plan; further ones are left out",
+    )
+    max_task_retries: int = Field(
+        default=1, ge=0, le=100, description="how often a worker that failed is asked again"
+    )
+    ask: bool = Field(
+        default=False,
+        description="let the planner ask a person up to four questions before it begins",
+    )
+
+    @property
+    def subject(self) -> str:
+        return self.goal
+
+    @property
+    def never_blocks(self) -> bool:
+        return not self.ask
+
+    @property
+    def cast(self) -> list[Role]:
+        return [
+            self.role(self.planner, self.planner_model),
+            self.role(self.worker, self.worker_model),
+            self.role(self.reviewer, self.reviewer_model),
+        ]
