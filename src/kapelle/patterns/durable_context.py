@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from kapelle.patterns.context import Context
 from kapelle.patterns.git_work import changes_of, difference, merge_verified
 from kapelle.patterns.going import Going
 from kapelle.patterns.journal import Journal
+from kapelle.patterns.playing import Playing
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.starting import Starter, problems
 from kapelle.patterns.waiting import Waiting
@@ -62,6 +63,11 @@ class DurableContext(Context):
         self._budget = RunBudget(stage, self.run_id, spec)
         self._waiting = Waiting(stage, bell, self.run_id, self._budget, self._going)
         self._commands = Commands(stage, run, spec, self._budget)
+
+    async def play(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
+        """The result of a pattern that is played with this context."""
+        playing = Playing(self._journal, self._going, self._budget)
+        return await playing.play(function(self, self.spec))
 
     @property
     def is_git(self) -> bool:

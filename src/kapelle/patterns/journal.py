@@ -1,6 +1,7 @@
 """The steps of one run: each is made once, and remembered when the run is taken up again."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -25,6 +26,10 @@ class PatternChanged(KapelleError):
     """The pattern does something else than it did when the run began."""
 
     code = "pattern_changed"
+
+
+class Exited(Exception):
+    """The pattern wanted to end the program that it is played in."""
 
 
 class _Scope:
@@ -55,10 +60,27 @@ class Journal:
         self._run_id = run_id
         self._known = known
         self._going = going
-        _scope.set(_Scope("", asyncio.current_task()))
+        self._open = 0
+        self._idle_since = time.monotonic()
+        self._closed: BaseException | None = None
+
+    async def main(self, pattern: Coroutine[Any, Any, Any]) -> Any:
+        """Play the pattern in the present asyncio task, which alone makes its outermost steps."""
+        return await _branch("", pattern)
+
+    @property
+    def idle_s(self) -> float:
+        """For how long no step has been under way."""
+        return 0.0 if self._open else time.monotonic() - self._idle_since
+
+    def close(self, reason: BaseException) -> None:
+        """Have no further step made, whatever the pattern tries."""
+        self._closed = reason
 
     def _next(self) -> str:
         scope = _scope.get()
+        if self._closed is not None:
+            raise self._closed
         if scope.owner is not asyncio.current_task():
             raise Conflict(
                 "Steps at the same time go through ctx.gather; this one was made in an asyncio "
@@ -83,8 +105,17 @@ class Journal:
         crash. begin stores the step with whatever belongs to its beginning.
         """
         position = self._next()
-        with _leaving():
+        with _leaving(), self._at_work():
             return await self._step(position, kind, label, perform, begin, data)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            self._idle_since = time.monotonic()
 
     async def _step(
         self,
@@ -198,7 +229,7 @@ async def _branch(prefix: str, branch: Coroutine[Any, Any, Any]) -> Any:
         return await branch
     except (SystemExit, KeyboardInterrupt) as error:
         # Out of an asyncio task, these would end the daemon.
-        raise RuntimeError(f"{type(error).__name__} in a branch of the pattern") from error
+        raise Exited from error
 
 
 def _severity(error: BaseException) -> int:

@@ -25,7 +25,8 @@ from kapelle.patterns import registry
 from kapelle.patterns.durable_context import DurableContext
 from kapelle.patterns.ending import end_checks, end_leftovers
 from kapelle.patterns.interruption import Cancelled, Paused, Suspended
-from kapelle.patterns.registry import Pattern
+from kapelle.patterns.journal import Exited
+from kapelle.patterns.playing import noted_deaths
 from kapelle.patterns.results import Failed
 from kapelle.patterns.starting import Starter, problems
 from kapelle.store import run_lifecycle, runs, steps
@@ -33,6 +34,11 @@ from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
+
+_DEADLY = (
+    "the daemon died again and again while this pattern was played, always in the same place; "
+    "mend the pattern, then resume it"
+)
 
 Verdict = tuple[RunStatus, str | None, dict[str, Any]]
 
@@ -89,13 +95,7 @@ class RunPerformance:
 
     async def _verdict(self, run: runs.Row) -> Verdict:
         try:
-            pattern = registry.get(run["pattern"], self._stage.home, Path(run["directory"]))
-        except KapelleError as error:
-            # A checkout that was switched to another branch for a while must not cost the run.
-            reason = f"{error.message} When its pattern is there again, resume it."
-            return RunStatus.PAUSED, reason, {}
-        try:
-            return await self._play(run, pattern)
+            return await self._play(run)
         except Paused:
             return RunStatus.PAUSED, None, {}
         except Suspended:
@@ -103,11 +103,15 @@ class RunPerformance:
         except Cancelled as stop:
             return await self._cancelled(run["id"], stop.result)
 
-    async def _play(self, run: runs.Row, pattern: Pattern) -> Verdict:
+    async def _play(self, run: runs.Row) -> Verdict:
         try:
-            context = await self._prepare(run, pattern)
-            result = await pattern.function(context, context.spec)
-            return RunStatus.COMPLETED, getattr(result, "reason", None), {"result": as_json(result)}
+            await run_workspace(self._stage, run)
+            known = await self._stage.db.read(steps.of_run, run["id"])
+            mark = self._stage.home.runs / run["id"] / "playing"
+            with noted_deaths(mark, _place(run, known)) as trusted:
+                if not trusted:
+                    return RunStatus.PAUSED, _DEADLY, {}
+                return await self._play_pattern(run, known)
         except Failed as failure:
             return RunStatus.FAILED, failure.reason, {"result": as_json(failure.result)}
         except Unavailable:
@@ -123,15 +127,24 @@ class RunPerformance:
             _log.exception("the pattern of %s failed", run["id"])
             return RunStatus.FAILED, _mistake(error), {}
 
-    async def _prepare(self, run: runs.Row, pattern: Pattern) -> DurableContext:
+    async def _play_pattern(self, run: runs.Row, known: dict[str, steps.Row]) -> Verdict:
+        try:
+            pattern = registry.get(run["pattern"], self._stage.home, Path(run["directory"]))
+        except KapelleError as error:
+            # A checkout that was switched to another branch for a while must not cost the run.
+            reason = f"{error.message} When its pattern is there again, resume it."
+            return RunStatus.PAUSED, reason, {}
         env = self._stage.task_env(run["id"])
         try:
             spec: PatternSpec = pattern.spec.model_validate({**run["spec"], "env": env})
         except ValidationError as error:
-            raise Failed(f"the pattern's specification changed: {problems(error)}") from None
-        await run_workspace(self._stage, run)
-        known = await self._stage.db.read(steps.of_run, run["id"])
-        return DurableContext(self._stage, self._bell, self._starter, run, spec, known)
+            reason = (
+                f"The pattern's specification changed: {problems(error)}. When it fits, resume."
+            )
+            return RunStatus.PAUSED, reason, {}
+        context = DurableContext(self._stage, self._bell, self._starter, run, spec, known)
+        result = await context.play(pattern.function)
+        return RunStatus.COMPLETED, getattr(result, "reason", None), {"result": as_json(result)}
 
     async def _cancelled(self, run_id: str, result: Any = None) -> Verdict:
         """Nothing of it goes on, except the tasks that were to be left alone."""
@@ -140,6 +153,13 @@ class RunPerformance:
         reason = f"{run_id} was cancelled"
         await end_leftovers(self._stage, self._bell, run_id, reason, with_tasks=with_tasks)
         return RunStatus.CANCELLED, run["reason"], {"result": as_json(result)}
+
+
+def _place(run: runs.Row, known: dict[str, steps.Row]) -> str:
+    """How far a pattern has come; empty while it waits in a step, where nothing of it is played."""
+    if any(step["ended_at"] is None for step in known.values()):
+        return ""
+    return f"{run['executions']}.{len(known)}"
 
 
 def _settle(
@@ -186,6 +206,8 @@ def as_json(value: Any) -> Any:
 
 def _mistake(error: BaseException) -> str:
     """What went wrong inside a pattern, with the place in its file."""
+    if isinstance(error, Exited) and error.__cause__ is not None:
+        error = error.__cause__
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "/patterns/" in frame.filename]
     place = own[-1] if own else frames[-1] if frames else None

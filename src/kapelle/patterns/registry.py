@@ -4,7 +4,7 @@ import difflib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -20,7 +20,7 @@ from kapelle.home import Home
 GROUP = "kapelle.patterns"
 _MARK = "__kapelle_pattern__"
 
-F = TypeVar("F", bound=Callable[..., Awaitable[Any]])
+F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Pattern:
 
     name: str
     spec: type[PatternSpec]
-    function: Callable[..., Awaitable[Any]]
+    function: Callable[..., Coroutine[Any, Any, Any]]
     origin: str
 
     @property
