@@ -11,7 +11,7 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import Money, Spec, Turns
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.store import accounts, attempts, dependencies, events, lifecycle, tasks
+from kapelle.store import accounts, attempts, dependencies, events, lifecycle, steps, tasks
 from kapelle.store.database import Connection
 
 Stop = tuple[str, str] | None
@@ -139,7 +139,14 @@ def _require_ended(connection: Connection, task_id: str, verb: str) -> None:
             f"{task_id} is archived and cannot be {verb}.",
             hint=f"kapelle run --continue-from {task_id} starts a new task that builds on it.",
         )
-    status = TaskStatus(task["status"])
+    run_id, status = task["run_id"], TaskStatus(task["status"])
+    shared = task["workspace_owner"] is not None
+    if run_id and shared and not steps.is_open(connection, run_id, task_id):
+        raise Conflict(
+            f"{run_id} has gone on in the worktree that {task_id} shared with it; "
+            f"it cannot be {verb}.",
+            hint=f"kapelle run --continue-from {task_id} starts a new task that builds on it.",
+        )
     if status not in FINAL | {TaskStatus.WAITING}:
         raise Conflict(
             f"{task_id} is {status}; it cannot be {verb} before it has ended.",

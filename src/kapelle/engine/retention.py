@@ -1,4 +1,4 @@
-"""Forgetting tasks and runs that ended longer ago than they are kept; branches and refs stay."""
+"""Forgetting what ended longer ago than it is kept; branches and refs stay."""
 
 import asyncio
 import shutil
@@ -10,18 +10,24 @@ from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.setbacks import Setbacks
 from kapelle.engine.stage import Stage
-from kapelle.store import events, runs, tasks
+from kapelle.store import events, runs, schedules, tasks
 from kapelle.store.database import Connection
 
 _AT_A_TIME = 100
+_EVENTS_AT_A_TIME = 10_000
+
+
+def _limit(stage: Stage) -> datetime | None:
+    """What ended before this is forgotten; None keeps everything."""
+    days = stage.settings().tasks.retention_days
+    return datetime.now(UTC) - timedelta(days=days) if days else None
 
 
 async def forget_old_tasks(stage: Stage, setbacks: Setbacks) -> None:
     """Delete some of the tasks that are too old; those that cannot be are passed over."""
-    days = stage.settings().tasks.retention_days
-    if not days:
+    limit = _limit(stage)
+    if limit is None:
         return
-    limit = datetime.now(UTC) - timedelta(days=days)
     for task_id in await stage.db.read(tasks.ended_before, limit, _AT_A_TIME + len(setbacks)):
         if not setbacks.may_try(task_id):
             continue
@@ -35,10 +41,9 @@ async def forget_old_tasks(stage: Stage, setbacks: Setbacks) -> None:
 
 async def forget_old_runs(stage: Stage, setbacks: Setbacks) -> None:
     """The same for runs, whose tasks are forgotten for themselves."""
-    days = stage.settings().tasks.retention_days
-    if not days:
+    limit = _limit(stage)
+    if limit is None:
         return
-    limit = datetime.now(UTC) - timedelta(days=days)
     for run_id in await stage.db.read(runs.ended_before, limit, _AT_A_TIME + len(setbacks)):
         if not setbacks.may_try(run_id):
             continue
@@ -53,6 +58,14 @@ async def forget_old_runs(stage: Stage, setbacks: Setbacks) -> None:
             setbacks.note(run_id, error)
         else:
             setbacks.overcome(run_id)
+
+
+async def forget_old_history(stage: Stage) -> None:
+    """The same for schedules, and for the events of all that is forgotten."""
+    limit = _limit(stage)
+    if limit is not None:
+        await stage.db.write(schedules.delete_ended, limit, _AT_A_TIME)
+        await stage.db.write(events.delete_oldest, limit, _EVENTS_AT_A_TIME)
 
 
 async def forget(stage: Stage, task_id: str, limit: datetime) -> None:

@@ -56,6 +56,7 @@ class Upkeep:
         await _guarded("dropping secrets", lambda: orphans.drop_unused_secrets(stage))
         await _guarded("forgetting tasks", lambda: retention.forget_old_tasks(stage, setbacks))
         await _guarded("forgetting runs", lambda: retention.forget_old_runs(stage, setbacks))
+        await _guarded("forgetting history", lambda: retention.forget_old_history(stage))
         await _guarded("shortening the engine's history", self._shorten_history)
         await _guarded("tidying", self._tidy)
 

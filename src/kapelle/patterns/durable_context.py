@@ -13,6 +13,7 @@ from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
+from kapelle.domain.task import Task
 from kapelle.engine.bell import Bell
 from kapelle.engine.run_workspace import restore_deleted
 from kapelle.engine.stage import Stage
@@ -146,20 +147,28 @@ class DurableContext(Context):
         task_id = await self._stage.db.read(steps.subject, self.run_id, position)
         task = None
         # A person may have it done again in the very moment in which it ends.
-        while task is None or task.status not in FINAL:
+        while task is None:
             await self._waiting.for_task(task_id, may_ask=not self.spec.never_blocks)
-            task = await self._stage.db.read(tasks.get, task_id)
+            task = await self._stage.db.write(self._seen, position, task_id)
         if task.workspace.owner == self._owner and task.workspace.commit:
             await self._remember(task.workspace.commit)
         if disposable:
             await self._put_away(task_id)
         return TaskResult.of(task).model_dump(mode="json")
 
+    def _seen(self, connection: Connection, position: str, task_id: str) -> Task | None:
+        """The task if it has ended, after which it is not done again in the run's worktree."""
+        task = tasks.get(connection, task_id)
+        if task.status not in FINAL:
+            return None
+        steps.see(connection, self.run_id, position)
+        return task
+
     async def _put_away(self, task_id: str) -> None:
         """Remove a worktree that has served its purpose; its content is archived first."""
         if self._is_git:
             try:
-                await self._stage.workspaces.remove(task_id)
+                await self._stage.workspaces.remove(task_id, empty_branch=True)
             except KapelleError as error:
                 _log.warning("the worktree of %s stays: %s", task_id, error.message)
 

@@ -47,9 +47,8 @@ def _history(spec: LoopSpec, before: Sequence["Iteration"]) -> str:
         lines.append("It ends when its condition holds, which it does not yet. So far:")
     for item in before[-_HISTORY:]:
         score = f" score {item.score:g}" if item.score is not None else ""
-        fate = {"discard": " (not better, so it was put back)", "fail": " (failed)"}.get(
-            item.verdict, ""
-        )
+        back = ", so it was put back" if item.commit else ""
+        fate = {"discard": f" (not better{back})", "fail": " (failed)"}.get(item.verdict, "")
         name = "the start" if item.number == 0 else f"iteration {item.number}"
         why = f": {item.problem[-200:]}" if item.problem and item.verdict == "fail" else ""
         lines.append(f"- {name}:{score or ' ' + item.verdict}{fate}{why}")

@@ -14,6 +14,7 @@ from kapelle.patterns.interruption import Interrupted
 from kapelle.patterns.pipeline import StepOutcome, play_steps
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
+from kapelle.patterns.words import counted
 
 StoppedBy = Literal[
     "condition", "target", "max_iterations", "max_failures", "converged", "budget", "cancelled"
@@ -174,7 +175,8 @@ class _Loop:
         if self.best is not None and self._reaches_target(self.best.score):
             return "target", f"{_shown(self.best)} reaches the target {spec.target:g}", True
         if spec.max_failures and self.failures >= spec.max_failures:
-            why = f"{self.failures} iterations in a row failed; the last: {item.problem}"
+            many = counted(self.failures, "iteration")
+            why = f"{many} in a row failed; the last: {item.problem}"
             return "max_failures", why, self._has_improved and spec.target is None
         if converged := self._converged():
             return "converged", converged, self._has_improved and spec.target is None
@@ -193,10 +195,10 @@ class _Loop:
         if not span or len(rounds) < span:
             return None
         if self.ctx.is_git and all(not item.changed for item in rounds):
-            return f"nothing was changed in {span} iterations"
+            return f"nothing was changed in {counted(span, 'iteration')}"
         scores = {item.score for item in rounds}
         if self.spec.optimises and len(scores) == 1 and None not in scores:
-            return f"the score was {rounds[-1].score:g} in {span} iterations"
+            return f"the score was {rounds[-1].score:g} in {counted(span, 'iteration')}"
         return None
 
     @property
@@ -204,11 +206,11 @@ class _Loop:
         return self.best is not None and self.best.number > 0
 
     def _exhausted(self) -> LoopResult:
-        limit = self.spec.max_iterations
+        limit = counted(self.spec.max_iterations, "iteration")
         if not self.spec.optimises:
-            why = f"the condition did not hold after {limit} iterations"
+            why = f"the condition did not hold after {limit}"
             return self._end("max_iterations", why, False)
-        why = f"all {limit} iterations are made"
+        why = f"all {limit} are made"
         return self._end("max_iterations", why, self._has_improved and self.spec.target is None)
 
     def _end(self, stopped_by: StoppedBy, why: str, good: bool) -> LoopResult:

@@ -6,7 +6,7 @@ import inspect
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from hashlib import sha256
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -144,7 +144,7 @@ def _in_file(path: Path) -> list[Pattern]:
     return [_pattern(item, str(path)) for item in vars(module).values() if hasattr(item, _MARK)]
 
 
-@cache
+@lru_cache(maxsize=100)
 def _module(path: Path, _version: int, _size: int) -> ModuleType:
     """The module in a file, loaded again when the file has changed."""
     name = f"kapelle_patterns_{sha256(str(path).encode()).hexdigest()[:12]}"

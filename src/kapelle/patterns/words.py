@@ -15,3 +15,8 @@ def titled(text: str) -> str:
     line = re.sub(r"\s+", " ", text).strip()
     line = "".join(letter for letter in line if letter.isprintable())
     return line if len(line) <= _LONGEST_TITLE else line[: _LONGEST_TITLE - 1] + "…"
+
+
+def counted(number: int, noun: str) -> str:
+    """The noun with its number: 1 iteration, 2 iterations."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -130,7 +130,8 @@ def _shown(connection: Connection, run: Run) -> Run:
     asking = [task for task in going if task["waiting_for"] == "input"]
     if asking and len(asking) == len(going) and not _never_blocks(run):
         first = asking[0]
-        reason = f'{first["id"]} asks: {first["reason"]} (kapelle resume {first["id"]} "…")'
+        question = str(first["reason"]).removeprefix("It asks: ")
+        reason = f'{first["id"]} asks: {question} (kapelle resume {first["id"]} "…")'
         return run.model_copy(update={"waiting_for": "input", "reason": reason})
     told = ", ".join(f"{task['id']} is {task['status']}" for task in going)
     return run.model_copy(update={"reason": told or "between two tasks"})

@@ -20,7 +20,7 @@ from kapelle.store.database import Connection, Database
 # What tells one schedule from another, besides its id.
 _TOLD_APART = (
     "title", "kind", "spec", "directory", "cron", "timezone", "every_s", "missed", "overlap",
-    "max_runs", "at", "expires_at",
+    "max_runs", "at", "after", "expires_at",
 )  # fmt: skip
 
 

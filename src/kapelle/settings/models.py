@@ -58,7 +58,7 @@ class Tasks(Section):
     grace_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 10
     """Seconds between asking a process to end and killing it."""
     retention_days: Count = 0
-    """Days an ended task is kept; 0 keeps it for ever."""
+    """Days that ended tasks, runs and schedules are kept, and events; 0 keeps them for ever."""
 
 
 class WorkspaceSettings(Section):

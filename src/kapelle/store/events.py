@@ -48,6 +48,18 @@ def after(
     return [_event(row) for row in connection.execute(query).mappings()]
 
 
+def delete_oldest(connection: sa.Connection, before: datetime, limit: int) -> None:
+    """Forget events from before a time, so many of the oldest at most."""
+    oldest = sa.select(events.c.seq, events.c.at).order_by(events.c.seq).limit(limit)
+    last = None
+    for seq, at in connection.execute(oldest):
+        if at >= before:
+            break
+        last = seq
+    if last is not None:
+        connection.execute(events.delete().where(events.c.seq <= last))
+
+
 def of_runs(
     connection: sa.Connection, seq: int, limit: int = 500
 ) -> tuple[list[tuple[str, Event]], int]:

@@ -148,6 +148,16 @@ def next_moment(connection: sa.Connection) -> datetime | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
+def delete_ended(connection: sa.Connection, before: datetime, limit: int) -> None:
+    """Forget schedules that ended before a time, but none that another comes after."""
+    leaders = sa.select(schedules.c.after).where(schedules.c.after.is_not(None))
+    leaders = leaders.where(schedules.c.status.in_(OPEN))
+    ended = sa.select(schedules.c.id).where(schedules.c.ended_at < before)
+    old = ended.where(schedules.c.id.not_in(leaders)).order_by(schedules.c.id).limit(limit)
+    found = list(connection.execute(old).scalars())
+    connection.execute(schedules.delete().where(schedules.c.id.in_(found)))
+
+
 def open_ones(connection: sa.Connection, ids: Sequence[str]) -> set[str]:
     """Those of the schedules that have not ended."""
     query = sa.select(schedules.c.id).where(schedules.c.id.in_(ids), schedules.c.status.in_(OPEN))

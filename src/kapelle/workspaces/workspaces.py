@@ -155,12 +155,17 @@ class Workspaces:
             marker.require_present()
             return await asyncio.to_thread(marked_files, Path(marker.path), paths)
 
-    async def remove(self, owner: str) -> None:
-        """Archive, verify, remove; the branch and what is needed to show a diff stay."""
+    async def remove(self, owner: str, *, empty_branch: bool = False) -> None:
+        """Archive, verify, remove; the branch and what is needed to show a diff stay.
+
+        With empty_branch, a branch that holds nothing but the base goes as well.
+        """
         async with self._guard.alone(owner):
             half_made = self._markers.intended(owner) is not None
-            read = self._markers.read if half_made else self._markers.require
-            await self._put_away(owner, read(owner))
+            marker = (self._markers.read if half_made else self._markers.require)(owner)
+            await self._put_away(owner, marker)
+            if empty_branch and marker is not None:
+                await drop_empty_branch(self._git, self._skeletons, marker)
 
     async def check_base(self, directory: Path, base: str) -> None:
         """Raise InvalidInput when the base is unknown in the repository around the directory."""

@@ -1,17 +1,18 @@
 """Wishes about runs and the steps that begin beside them, on both databases."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from kapelle.domain.errors import GitError, LimitReached, Unavailable
+from kapelle.domain.errors import Conflict, GitError, LimitReached, Unavailable
 from kapelle.domain.ids import new_id
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.engine import run_actions
+from kapelle.engine import actions, run_actions
 from kapelle.engine.accounts import Candidate
 from kapelle.engine.beginning import begin
 from kapelle.engine.stage import Stage
@@ -20,7 +21,7 @@ from kapelle.patterns.going import Going
 from kapelle.patterns.interruption import Cancelled, Paused, Suspended
 from kapelle.patterns.journal import Journal
 from kapelle.store import runs, steps, tasks
-from kapelle.store.database import Database
+from kapelle.store.database import Connection, Database
 
 
 def stage(db: Database) -> Stage:
@@ -45,14 +46,16 @@ async def add_run(db: Database, **changes: Any) -> str:
     return str(values["id"])
 
 
-async def add_task(db: Database, run_id: str, status: TaskStatus = TaskStatus.QUEUED) -> str:
+async def add_task(
+    db: Database, run_id: str, status: TaskStatus = TaskStatus.QUEUED, **changes: Any
+) -> str:
     values = {
         "id": new_id("task"), "title": "a title", "prompt": "do it", "agent": "rehearsal",
         "directory": "/", "status": status, "priority": 1, "deps_policy": "cancel",
         "retry": RetrySpec().model_dump(), "check_specs": [], "fork_session": False,
         "fallback_agents": [], "mcp": [], "env": [], "tags": [], "context": {},
         "workspace_kind": "in_place", "workspace_path": "/", "created_at": datetime.now(UTC),
-        "run_id": run_id,
+        "run_id": run_id, **changes,
     }  # fmt: skip
     await db.write(tasks.insert, values, [])
     return str(values["id"])
@@ -101,14 +104,18 @@ async def test_an_error_is_of_its_class_again_when_it_is_remembered(db: Database
         raise Unavailable("the database is away")
 
     journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
-    with pytest.raises(GitError):
-        await journal.step("commit", "a commit", fail)
-    with pytest.raises(Unavailable):
+
+    async def both() -> None:
+        with pytest.raises(GitError):
+            await journal.step("commit", "a commit", fail)
         await journal.step("commit", "another", absent)
+
+    with pytest.raises(Unavailable):
+        await journal.main(both())
     known = await db.read(steps.of_run, run_id)
     again = Journal(stage(db), run_id, known, Going(stage(db), run_id))
     with pytest.raises(GitError, match="git refused") as raised:
-        await again.step("commit", "a commit", fail)
+        await again.main(again.step("commit", "a commit", fail))
     assert raised.value.hint == "Try again."
     assert known["0002"]["ended_at"] is None, "what passes is not remembered"
 
@@ -124,12 +131,12 @@ async def test_what_could_not_begin_is_remembered_too(db: Database) -> None:
 
     journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
     with pytest.raises(LimitReached):
-        await journal.step("task", "a task", perform, begin=begin)
+        await journal.main(journal.step("task", "a task", perform, begin=begin))
     known = await db.read(steps.of_run, run_id)
     assert known["0001"]["kind"] == "task refused"
     again = Journal(stage(db), run_id, known, Going(stage(db), run_id))
     with pytest.raises(LimitReached, match="it is over"):
-        await again.step("task", "a task", perform)
+        await again.main(again.step("task", "a task", perform))
 
 
 async def test_the_others_hear_of_an_answer(db: Database) -> None:
@@ -142,6 +149,28 @@ async def test_the_others_hear_of_an_answer(db: Database) -> None:
     await db.write(run_actions.answer, run_id, None, "because")
     with pytest.raises(Suspended):
         await going.require()
+
+
+@pytest.mark.parametrize("passed", ["seen", "ended"])
+@pytest.mark.parametrize("action", [actions.retry, actions.requeue])
+async def test_a_task_that_its_run_has_passed_is_not_done_again_in_its_worktree(
+    db: Database, passed: str, action: Callable[[Connection, str], Any]
+) -> None:
+    run_id = await add_run(db)
+    shared = await add_task(db, run_id, TaskStatus.FAILED, workspace_owner=run_id)
+    own = await add_task(db, run_id, TaskStatus.FAILED)
+    awaited = await add_task(db, run_id, TaskStatus.FAILED, workspace_owner=run_id)
+    for position, task_id in (("0001", shared), ("0002", own), ("0003", awaited)):
+        await db.write(steps.begin, run_id, position, "task", "a task", subject=task_id)
+    for position in ("0001", "0002"):
+        mark = steps.see if passed == "seen" else steps.end
+        await db.write(mark, run_id, position)
+    with pytest.raises(Conflict, match="has gone on in the worktree"):
+        await db.write(action, shared)
+    assert (await db.read(tasks.row, shared))["status"] == "failed"
+    for task_id in (own, awaited):
+        await db.write(action, task_id)
+        assert (await db.read(tasks.row, task_id))["status"] == "queued"
 
 
 async def test_a_run_that_is_given_up_leaves_nothing_open(db: Database) -> None:

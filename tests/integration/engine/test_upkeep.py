@@ -164,6 +164,21 @@ async def test_an_old_task_is_forgotten_with_its_worktree_and_marker_but_not_its
     assert [event.kind for event in told] == ["task.archived"]
 
 
+async def test_old_events_are_forgotten_and_their_numbers_not_given_again(stage: Stage) -> None:
+    for _ in range(5):
+        await stage.db.write(events.append, "daemon.started")
+    known = await stage.db.read(events.after, 0)
+    await stage.db.write(events.delete_oldest, known[3].at, 2)
+    assert await stage.db.read(events.after, 0) == known[2:]
+    await stage.db.write(events.delete_oldest, known[4].at, 100)
+    assert await stage.db.read(events.after, 0) == known[4:]
+    await stage.db.write(events.delete_oldest, datetime.now(UTC), 100)
+    await stage.db.write(events.append, "daemon.started")
+    assert (await stage.db.read(events.after, 0))[0].seq == known[4].seq + 1
+    await retention.forget_old_history(stage)
+    assert len(await stage.db.read(events.after, 0)) == 1
+
+
 async def test_a_task_that_was_retried_meanwhile_is_not_forgotten(
     stage: Stage, repository: Path
 ) -> None:

@@ -4,37 +4,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.integration.rows import task_row
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotFound
-from kapelle.domain.ids import new_id
-from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import TaskStatus
 from kapelle.store import dependencies, events, lifecycle, tasks
 from kapelle.store.database import Connection, Database
 
 
 def values(**changes: Any) -> dict[str, Any]:
-    return {
-        "id": new_id("task"),
-        "title": "a title",
-        "prompt": "do it",
-        "agent": "rehearsal",
-        "directory": "/",
-        "status": TaskStatus.BLOCKED,
-        "priority": 1,
-        "deps_policy": "cancel",
-        "retry": RetrySpec().model_dump(),
-        "check_specs": [],
-        "fork_session": False,
-        "fallback_agents": [],
-        "mcp": [],
-        "env": [],
-        "tags": [],
-        "context": {},
-        "workspace_kind": "in_place",
-        "workspace_path": "/",
-        "created_at": datetime.now(UTC),
-    } | changes
+    return task_row(status=TaskStatus.BLOCKED) | changes
 
 
 async def add(db: Database, *depends_on: str, **changes: Any) -> str:

@@ -123,6 +123,28 @@ async def test_what_was_followed_is_remembered_as_long_as_what_it_followed(
     assert len(timetable.work.asked) == 1 + 1 + 7
 
 
+async def test_ended_schedules_are_forgotten_unless_another_comes_after_them(
+    timetable: Timetable, db: Database
+) -> None:
+    led, old, young, going = [await timetable.create(cron="* * * * *") for _ in range(4)]
+    follower = await timetable.create(after=led)
+    await timetable.pass_time(2 * MINUTE)
+    for schedule in (led, old):
+        await timetable.use.cancel(schedule)
+    await timetable.pass_time(60 * MINUTE)
+    await timetable.use.cancel(young)
+    await db.write(schedules.delete_ended, NOON + 30 * MINUTE, 100)
+    page, _ = await timetable.use.page([], None, None, 50)
+    assert {found.id for found in page} == {led, young, going, follower}
+    assert await db.read(_firings_of, old) == 0
+    assert await db.read(_firings_of, led) > 0
+
+
+def _firings_of(connection: Connection, schedule_id: str) -> int:
+    query = sa.select(sa.func.count()).where(tables.firings.c.schedule_id == schedule_id)
+    return connection.execute(query).scalar() or 0
+
+
 async def test_secrets_are_in_a_private_file_and_not_in_the_database(
     timetable: Timetable, tmp_path: Path
 ) -> None:

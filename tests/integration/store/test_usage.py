@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
-from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.views import By
 from kapelle.store import attempts, tasks, usage
@@ -17,27 +17,7 @@ NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
 
 async def add(db: Database, project: str | None = None) -> str:
-    lists: dict[str, list[str]] = {
-        name: [] for name in ("check_specs", "fallback_agents", "mcp", "env", "tags")
-    }
-    row = {
-        **lists,
-        "id": new_id("task"),
-        "title": "a title",
-        "prompt": "do it",
-        "agent": "a",
-        "directory": "/",
-        "project": project,
-        "status": TaskStatus.COMPLETED,
-        "priority": 1,
-        "deps_policy": "cancel",
-        "retry": RetrySpec().model_dump(),
-        "fork_session": False,
-        "context": {},
-        "workspace_kind": "in_place",
-        "workspace_path": "/",
-        "created_at": NOON,
-    }
+    row = task_row(agent="a", project=project, status=TaskStatus.COMPLETED, created_at=NOON)
     await db.write(tasks.insert, row, [])
     return str(row["id"])
 

@@ -88,7 +88,7 @@ def test_the_reasons_on_the_page_are_those_of_the_code(name: str) -> None:
     assert len(quoted) >= 4
     for text in quoted:
         # What stands for something else in an example: numbers, names, commands.
-        fixed = re.split(rf"\d[\d.]*|…|\([^)]*\)|[$;]|{EXAMPLES}", text)
+        fixed = re.split(rf"\d[\d.]*(?: iterations)?|…|\([^)]*\)|[$;]|{EXAMPLES}", text)
         for fragment in (part.strip(" ,.").removeprefix("It ") for part in fixed):
             if len(fragment) > 12 and " " in fragment:
                 assert fragment in source, f"{name}: {fragment!r}"

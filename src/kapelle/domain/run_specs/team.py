@@ -36,7 +36,7 @@ class TeamSpec(PatternSpec):
         default=12,
         ge=1,
         le=100,
-        description="the most subgoals of one plan; further ones are left out",
+        description="the most subgoals of one plan; the next plan takes up the rest",
     )
     max_task_retries: int = Field(
         default=1, ge=0, le=100, description="how often a worker that failed is asked again"

@@ -11,8 +11,9 @@ from kapelle.patterns.interruption import Interrupted
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
 from kapelle.patterns.team import prompts
-from kapelle.patterns.team.shapes import Intake, Iteration, Plan, Review, TeamResult
+from kapelle.patterns.team.shapes import Intake, Iteration, Outcome, Plan, Review, TeamResult
 from kapelle.patterns.team.work import Workers, in_order
+from kapelle.patterns.words import counted
 
 _MOST_QUESTIONS = 4
 
@@ -50,7 +51,8 @@ class _Team:
         except Interrupted as stop:
             stop.result = self._result("cancelled", False)
             raise
-        why = f"the goal was not reached in {self._spec.max_iterations} iterations: {self._lack()}"
+        rounds = counted(self._spec.max_iterations, "iteration")
+        why = f"the goal was not reached in {rounds}: {self._lack()}"
         raise Failed(why, self._result(why, False))
 
     async def _take_in(self) -> None:
@@ -76,7 +78,7 @@ class _Team:
             return
         await self._ctx.progress(iteration=number, phase="work", subgoals=len(iteration.subgoals))
         workers = Workers(self._ctx, self._spec, iteration.subgoals)
-        iteration.outcomes = await workers.work()
+        iteration.outcomes = [*await workers.work(), *iteration.outcomes]
         self._tip = await self._ctx.commit(f"Iteration {number}")
         iteration.commit = self._tip
         await self._verify(iteration)
@@ -101,7 +103,13 @@ class _Team:
             ordered, problem = in_order(plan.subgoals)
         if problem is not None:
             raise Failed(f"the plan is unusable: {problem}")
-        iteration.subgoals = ordered[: self._spec.max_subgoals]
+        most = self._spec.max_subgoals
+        iteration.subgoals = ordered[:most]
+        reason = f"left out, for a plan has at most {counted(most, 'subgoal')}"
+        iteration.outcomes = [
+            Outcome(id=subgoal.id, title=subgoal.title, status="blocked", reason=reason)
+            for subgoal in ordered[most:]
+        ]
         kept = {subgoal.id for subgoal in iteration.subgoals}
         for subgoal in iteration.subgoals:
             subgoal.depends_on = [other for other in subgoal.depends_on if other in kept]
