@@ -1,6 +1,5 @@
 """Checks and scores: commands in a directory, with the end of what they printed."""
 
-import math
 import os
 import time
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from kapelle.library.ledger import Ledger
 from kapelle.library.process import Ended, Program, execute
 from kapelle.library.stop import Stop
 from kapelle.patterns.results import Scored
+from kapelle.patterns.scores import read_score
 from kapelle.runner.output import tail_text
 from kapelle.runner.rundir import ERR, OUT
 
@@ -45,16 +45,7 @@ class Commands:
         if not _succeeded(ended):
             problem = f"the score command ended with {_ending(ended, timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
-        lines = [line.strip() for line in printed.splitlines() if line.strip()]
-        try:
-            value = float(lines[-1]) if lines else math.nan
-        except ValueError:
-            value = math.nan
-        if math.isfinite(value):
-            return Scored(value=value, output=output)
-        shown = f"{lines[-1][:200]!r}" if lines else "nothing"
-        problem = f"the last line of the score command is {shown}, not a number"
-        return Scored(value=None, output=output, problem=problem)
+        return read_score(printed, output)
 
     async def _run(
         self, command: str, cwd: Path, env: Mapping[str, str], timeout_s: float

@@ -1,8 +1,6 @@
 """Checks and scores of a run: commands in its workspace that a crash neither loses nor repeats."""
 
 import asyncio
-import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ from kapelle.engine.steadily import steadily
 from kapelle.engine.task_diff import task_diff
 from kapelle.patterns.budget import RunBudget
 from kapelle.patterns.results import Scored
+from kapelle.patterns.scores import read_score
 from kapelle.runner.launch import Ended, Launch
 from kapelle.runner.output import tail_text
 from kapelle.store import events, runs, steps, tasks
@@ -24,7 +23,6 @@ from kapelle.store.database import Connection
 from kapelle.workspaces import working_directory
 
 _SHOWN = 20_000
-_NUMBER = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 class Commands:
@@ -99,13 +97,7 @@ class Commands:
         printed = await asyncio.to_thread(
             tail_text, self._stage.step_directory(self._run_id, position) / "out.log", _SHOWN
         )
-        lines = [line.strip() for line in printed.splitlines() if line.strip()]
-        value = _number(lines[-1]) if lines else None
-        if value is None:
-            shown = f"{lines[-1][:200]!r}" if lines else "nothing"
-            problem = f"the last line of the score command is {shown}, not a number"
-            return Scored(value=None, output=output, problem=problem)
-        return Scored(value=value, output=output)
+        return read_score(printed, output)
 
     async def _execute(
         self, name: str, command: str, timeout_s: float, env: dict[str, str], task: str | None
@@ -165,15 +157,3 @@ def _ending(ended: Ended, timeout_s: float) -> str:
 def _both_streams(run_dir: Path) -> str:
     texts = [tail_text(run_dir / name, _SHOWN) for name in ("out.log", "err.log")]
     return "\n".join(text.rstrip("\n") for text in texts if text.strip())
-
-
-def _number(line: str) -> float | None:
-    """The number that a line is, or the only one in it."""
-    found = _NUMBER.findall(line)
-    if len(found) != 1:
-        return None
-    try:
-        value = float(found[0].replace("_", ""))
-    except ValueError:
-        return None
-    return value if math.isfinite(value) else None

@@ -1,17 +1,15 @@
 """Use cases of the work itself: what a task changed, and merging it."""
 
 import asyncio
-from datetime import UTC, datetime
 
 from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import TaskStatus
-from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.stage import Stage
 from kapelle.engine.task_diff import task_diff
-from kapelle.store import events, tasks
-from kapelle.store.database import Connection
+from kapelle.service.merging import merge, require_branch, require_verified
+from kapelle.store import tasks
 from kapelle.workspaces import Diff
 
 
@@ -52,52 +50,15 @@ class Changes:
     async def merge(self, text: str, into: str | None, force: bool) -> MergeView:
         """Merge a completed task's branch; nothing is called merged unless git says so."""
         task = await self._stage.db.read(tasks.get, text)
-        _require_mergeable(task, force)
-        expected = None if force else task.workspace.commit
-        if force:
-            # What failed was never committed, and is what is wanted here.
-            work = f"{task.title}\n\nTask: {task.id}, {task.status}"
-            expected = await self._stage.workspaces.commit(task.id, work)
-        if expected is None:
-            raise Conflict(f"{task.id} changed nothing, so there is nothing to merge.")
-        target = into or task.workspace.base
-        message = f"Merge {task.title}\n\nTask: {task.id}"
-        merged = await self._stage.workspaces.merge(task.id, target, message, expected=expected)
-        if not merged.already or task.merged_at is None:
-            await self._stage.db.write(_record_merge, task.id, merged.base, merged.commit)
-        updated = merged.checkout_updated
-        return MergeView(
-            id=task.id,
-            base=merged.base,
-            commit=merged.commit,
-            already=merged.already,
-            checkout_updated=str(updated) if updated else None,
-        )
+        require_branch(task)
+        if task.status is TaskStatus.RUNNING:
+            raise Conflict(f"{task.id} is still running.", hint=f"kapelle wait {task.id}")
+        if not force:
+            require_verified(task)
+        return await merge(self._stage, task, into, force)
 
 
 async def shown(diff: Diff) -> DiffView:
     """A diff as text."""
     patch = await asyncio.to_thread(diff.patch.decode, "utf-8", "replace")
     return DiffView(patch=patch, stat=diff.stat, files=diff.files, truncated=diff.truncated)
-
-
-def _require_mergeable(task: Task, force: bool) -> None:
-    if task.workspace.kind is not WorkspaceKind.WORKTREE or task.workspace.branch is None:
-        raise Conflict(f"{task.id} has no branch of its own, so there is nothing to merge.")
-    if task.workspace.owner is not None:
-        raise Conflict(
-            f"{task.id} works in the worktree of {task.workspace.owner}.",
-            hint=f"kapelle merge {task.workspace.owner}",
-        )
-    if task.status is TaskStatus.RUNNING:
-        raise Conflict(f"{task.id} is still running.", hint=f"kapelle wait {task.id}")
-    if task.status is not TaskStatus.COMPLETED and not force:
-        raise Conflict(
-            f"{task.id} is {task.status}: only verified work is merged.",
-            hint="--force merges it all the same.",
-        )
-
-
-def _record_merge(connection: Connection, task_id: str, base: str, commit: str) -> None:
-    tasks.update(connection, task_id, merged_at=datetime.now(UTC))
-    events.append(connection, "task.merged", task_id, base=base, commit=commit)

@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from kapelle.domain.errors import Conflict, KapelleError
 from kapelle.domain.run import Run
 from kapelle.domain.specs import WorkspaceKind
-from kapelle.domain.states import RUN_FINAL, RunStatus
+from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.stage import Stage
 from kapelle.service.changes import shown
+from kapelle.service.merging import merge, require_branch, require_verified
 from kapelle.service.tasks import Tasks
 from kapelle.store import events, runs
 from kapelle.store.database import Connection
@@ -42,26 +43,12 @@ class RunChanges:
     async def merge(self, text: str, into: str | None, force: bool) -> MergeView:
         """Merge a completed run's branch; nothing is called merged unless git says so."""
         run = await self._stage.db.read(runs.get, text)
-        _require_mergeable(run, force)
-        commit = run.workspace.commit
-        if force:
-            work = f"{run.title}\n\nRun: {run.id}, {run.status}"
-            commit = await self._stage.workspaces.commit(run.id, work)
-        if commit is None or commit == run.workspace.base_commit:
-            raise Conflict(f"{run.id} changed nothing, so there is nothing to merge.")
-        target = into or run.workspace.base
-        message = f"Merge {run.title}\n\nRun: {run.id}"
-        merged = await self._stage.workspaces.merge(run.id, target, message, expected=commit)
-        if not merged.already or run.merged_at is None:
-            await self._stage.db.write(_record_merge, run.id, merged.base, merged.commit)
-        updated = merged.checkout_updated
-        return MergeView(
-            id=run.id,
-            base=merged.base,
-            commit=merged.commit,
-            already=merged.already,
-            checkout_updated=str(updated) if updated else None,
-        )
+        require_branch(run)
+        if run.status not in RUN_FINAL:
+            raise Conflict(f"{run.id} has not ended.", hint=f"kapelle wait {run.id}")
+        if not force:
+            require_verified(run)
+        return await merge(self._stage, run, into, force)
 
     async def archive(self, text: str) -> Run:
         """Put an ended run away with its tasks: worktrees are removed, the work is kept."""
@@ -80,28 +67,6 @@ class RunChanges:
             raise
         (self._stage.home.secrets / f"{run.id}.json").unlink(missing_ok=True)
         return await self._stage.db.read(runs.get, run.id)
-
-
-def _require_mergeable(run: Run, force: bool) -> None:
-    if run.workspace.owner is not None:
-        raise Conflict(
-            f"{run.id} works in the worktree of {run.workspace.owner}.",
-            hint=f"kapelle merge {run.workspace.owner}",
-        )
-    if run.workspace.kind is not WorkspaceKind.WORKTREE or run.workspace.branch is None:
-        raise Conflict(f"{run.id} has no branch of its own, so there is nothing to merge.")
-    if run.status not in RUN_FINAL:
-        raise Conflict(f"{run.id} has not ended.", hint=f"kapelle wait {run.id}")
-    if run.status is not RunStatus.COMPLETED and not force:
-        raise Conflict(
-            f"{run.id} is {run.status}: only verified work is merged.",
-            hint="--force merges it all the same.",
-        )
-
-
-def _record_merge(connection: Connection, run_id: str, base: str, commit: str) -> None:
-    runs.update(connection, run_id, merged_at=datetime.now(UTC))
-    events.append(connection, "run.merged", run_id=run_id, base=base, commit=commit)
 
 
 def _archive(connection: Connection, text: str) -> Run:
