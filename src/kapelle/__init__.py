@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from kapelle.workspaces.standalone import Worktree as Worktree
     from kapelle.workspaces.standalone import worktree as worktree
 else:
+    __all__ = sorted(_HOME_OF)
 
     def __getattr__(name: str) -> object:
         if name not in _HOME_OF:

@@ -6,8 +6,7 @@ from typing import Any
 
 from tests.chaos.nursery import WarmInstance
 from tests.chaos.pieces import Place, make_place
-from tests.e2e.ensembles import on_branch, play
-from tests.e2e.test_runs import tasks_of
+from tests.e2e.ensembles import on_branch, play, tasks_of
 
 FINAL = {"completed", "failed", "cancelled"}
 ANSWER = "blue"

@@ -10,10 +10,19 @@ from typing import Any
 import pytest
 
 from tests.chaos.nursery import WarmInstance
-from tests.e2e.ensembles import on_branch, perform, play, rest, start
+from tests.e2e.ensembles import (
+    await_running_task,
+    await_status,
+    on_branch,
+    perform,
+    play,
+    rest,
+    start,
+    tasks_of,
+    write_pattern,
+)
 from tests.e2e.instance import ApiError
 from tests.e2e.staging import until
-from tests.e2e.test_runs import await_running_task, await_status, tasks_of, write_pattern
 
 FOR_EVER = play({"run": "sleep 60"})
 # A daemon that dies by what it is asked for may do so before it has answered.

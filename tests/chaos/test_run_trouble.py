@@ -10,10 +10,18 @@ import pytest
 from tests.chaos.nursery import WarmInstance
 from tests.chaos.record import is_clean
 from tests.chaos.test_run_control import FOR_EVER, own
-from tests.e2e.ensembles import on_branch, perform, play, rest, start
+from tests.e2e.ensembles import (
+    await_running_task,
+    await_status,
+    on_branch,
+    perform,
+    play,
+    rest,
+    start,
+    tasks_of,
+)
 from tests.e2e.repositories import git
 from tests.e2e.staging import until
-from tests.e2e.test_runs import await_running_task, await_status, tasks_of
 
 GROW = play({"run": "echo x >> n.txt"})
 

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.instance import Instance
+from tests.e2e.repositories import make_repository
+from tests.e2e.run_commands import make_place
+from tests.e2e.terminal import Terminal
 
 
 @pytest.fixture
@@ -22,6 +25,19 @@ def kapelle(tmp_path: Path) -> Iterator[Instance]:
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """A git repository with one commit on main."""
-    from tests.e2e.repositories import make_repository
-
     return make_repository(tmp_path / "repository")
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A repository in which runs are started from the command line."""
+    return make_place(tmp_path / "repository")
+
+
+@pytest.fixture
+def terminals() -> Iterator[list[Terminal]]:
+    """What a test opens is closed at its end."""
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()

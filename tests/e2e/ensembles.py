@@ -1,10 +1,13 @@
-"""Playbooks and specifications of small runs, one for each pattern, for tests of any kind."""
+"""Small runs for tests of any kind: their playbooks, how they are started, and what they left."""
 
+import contextlib
 import json
 import subprocess
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.e2e.instance import Instance
 
@@ -71,13 +74,48 @@ def diamond_team(review: Any = YES) -> str:
     )
 
 
-def with_playbook(kapelle: Instance, text: str) -> None:
-    """Have the rehearsal agent of an instance follow this playbook, wherever it works."""
-    path = kapelle.home.root / "playbook.toml"
-    path.write_text(text, encoding="utf-8")
-    kapelle.home.config.write_text(
-        f"[agents.rehearsal]\nplaybook = {json.dumps(str(path))}\n", encoding="utf-8"
+SLOW = play({"run": "echo x >> n.txt; sleep 1"})
+FOR_EVER = play({"run": "sleep 60"})
+
+
+def clashing_team(resolve: dict[str, Any], review: Any = YES) -> str:
+    """Two parts that write the same file, and how the conflict is resolved."""
+    plan = {
+        "subgoals": [
+            {"id": "one", "title": "one", "task": "WORK-1"},
+            {"id": "two", "title": "two", "task": "WORK-2"},
+        ]
+    }
+    return (
+        rule("Resolve every conflict", resolve)
+        + rule("You plan", answer(plan))
+        + rule("You review", answer(review))
+        + rule("^WORK-1", {"write": "same", "content": "one\n"})
+        + rule("^WORK-2", {"write": "same", "content": "two\n"})
     )
+
+
+def cast(kapelle: Instance, **books: str) -> None:
+    """Agents by name, each with a playbook of its own, wherever it works."""
+    lines = []
+    for name, text in books.items():
+        path = kapelle.home.root / f"{name}.toml"
+        path.write_text(text, encoding="utf-8")
+        lines.append(f'[agents.{name}]\ntype = "rehearsal"\nplaybook = {json.dumps(str(path))}\n')
+    kapelle.home.config.write_text("\n".join(lines), encoding="utf-8")
+
+
+def with_playbook(kapelle: Instance, text: str) -> None:
+    """Have the rehearsal agent of an instance follow this playbook."""
+    cast(kapelle, rehearsal=text)
+
+
+def write_pattern(repository: Path, body: str, name: str = "own") -> None:
+    """A pattern of the repository's own."""
+    directory = repository / ".kapelle" / "patterns"
+    directory.mkdir(parents=True, exist_ok=True)
+    head = "from kapelle.patterns import Context, Failed, PatternSpec, pattern\nimport asyncio\n\n"
+    (directory / f"{name}.py").write_text(head + body, encoding="utf-8")
 
 
 def start(kapelle: Instance, pattern: str, directory: Path, **spec: Any) -> str:
@@ -99,6 +137,41 @@ def rest(kapelle: Instance, run_id: str, timeout_s: float = 60) -> Any:
 def perform(kapelle: Instance, pattern: str, directory: Path, **spec: Any) -> Any:
     """A run from its start to its rest."""
     return rest(kapelle, start(kapelle, pattern, directory, **spec))
+
+
+def await_status(kapelle: Instance, run_id: str, *statuses: str, timeout_s: float = 30) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        run = kapelle.get(f"/runs/{run_id}")
+        if run["status"] in statuses:
+            return run
+        time.sleep(0.02)
+    raise AssertionError(f"{run_id} never was {statuses}: {run}")
+
+
+def tasks_of(kapelle: Instance, run_id: str) -> list[Any]:
+    steps = kapelle.get(f"/runs/{run_id}/steps")
+    return [kapelle.task(step["subject"]) for step in steps if step["kind"] == "task"]
+
+
+def await_running_task(kapelle: Instance, run_id: str, number: int = 1) -> Any:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        found = tasks_of(kapelle, run_id)
+        if len(found) >= number and found[number - 1]["status"] == "running":
+            return found[number - 1]
+        time.sleep(0.02)
+    raise AssertionError(f"task {number} of {run_id} never ran")
+
+
+def sleeping(kapelle: Instance, seconds: int) -> list[psutil.Process]:
+    """The processes of an instance that sleep for so long."""
+    found = []
+    for process in kapelle.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if process.cmdline()[-2:] == ["sleep", str(seconds)]:
+                found.append(process)
+    return found
 
 
 def on_branch(repository: Path, run: Any, path: str) -> str | None:

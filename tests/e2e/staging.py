@@ -20,6 +20,19 @@ def shared_instance(directory: Path) -> Iterator[Instance]:
         instance.destroy()
 
 
+@contextmanager
+def shell_instance(directory: Path) -> Iterator[Instance]:
+    """A daemon for a whole file of tests, whose default agent is a shell."""
+    instance = Instance(directory / "home")
+    instance.cli("config", "set", "agents.sh.command", '["sh", "-c", "{prompt}"]', check=True)
+    instance.cli("config", "set", "default_agent", "sh", check=True)
+    instance.start()
+    try:
+        yield instance
+    finally:
+        instance.destroy()
+
+
 def set_up(place: Path, settings: str = "", **playbooks: str) -> Path:
     """A directory with settings; each playbook makes a rehearsal agent of its name."""
     folder = place / ".kapelle"

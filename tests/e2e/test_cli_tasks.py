@@ -11,17 +11,13 @@ import pytest
 
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git, make_repository
+from tests.e2e.staging import shell_instance
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    """One daemon for all these tests, whose default agent is a shell."""
-    instance = Instance(tmp_path_factory.mktemp("cli") / "home")
-    instance.cli("config", "set", "agents.sh.command", '["sh", "-c", "{prompt}"]', check=True)
-    instance.cli("config", "set", "default_agent", "sh", check=True)
-    instance.start()
-    yield instance
-    instance.destroy()
+    with shell_instance(tmp_path_factory.mktemp("cli")) as instance:
+        yield instance
 
 
 def run(kapelle: Instance, prompt: str, *options: str, cwd: Path | None = None) -> str:

@@ -5,25 +5,14 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.instance import Instance
+from tests.e2e.staging import shell_instance
 from tests.e2e.terminal import Terminal
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
-    instance = Instance(tmp_path_factory.mktemp("terminal") / "home")
-    instance.cli("config", "set", "agents.sh.command", '["sh", "-c", "{prompt}"]', check=True)
-    instance.cli("config", "set", "default_agent", "sh", check=True)
-    instance.start()
-    yield instance
-    instance.destroy()
-
-
-@pytest.fixture
-def terminals(shared: Instance) -> Iterator[list[Terminal]]:
-    opened: list[Terminal] = []
-    yield opened
-    for terminal in opened:
-        terminal.close()
+    with shell_instance(tmp_path_factory.mktemp("terminal")) as instance:
+        yield instance
 
 
 def opened(terminals: list[Terminal], kapelle: Instance, *arguments: str) -> Terminal:

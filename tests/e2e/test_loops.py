@@ -70,6 +70,26 @@ def test_the_next_iteration_is_told_the_end_of_the_output(
     assert len(run["result"]["iterations"]) == 2
 
 
+def test_a_check_that_prints_much_does_not_hide_another(
+    kapelle: Instance, repository: Path
+) -> None:
+    with_playbook(
+        kapelle,
+        rule("NEEDLE", {"write": "found.txt", "content": "yes\n"})
+        + rule("Find it", {"write": "tried.txt", "content": "no\n"}),
+    )
+    # The commands are told as well, so the word is in what this one prints only.
+    quiet = "test -f found.txt || { echo NEE''DLE; exit 1; }"
+    loud = "test -f found.txt || { head -c 5000000 /dev/zero | tr '\\0' 'y'; exit 1; }"
+    until = [quiet, loud]
+    run = perform(kapelle, "loop", repository, prompt="Find it", until=until, max_iterations=3)
+    assert run["status"] == "completed", run["reason"]
+    assert len(run["result"]["iterations"]) == 2
+    prompt = kapelle.task(run["result"]["iterations"][1]["tasks"][0])["prompt"]
+    assert "y" * 1000 in prompt
+    assert len(prompt) < 20_000
+
+
 def test_what_a_check_leaves_behind_does_not_join_the_work(
     kapelle: Instance, repository: Path
 ) -> None:
@@ -179,6 +199,24 @@ def test_a_judge_decides(kapelle: Instance, repository: Path) -> None:
     assert run["status"] == "completed", run["reason"]
     assert len(run["result"]["iterations"]) == 2
     assert "unusable" in run["result"]["iterations"][0]["problem"]
+
+
+def test_a_judge_need_not_say_why(kapelle: Instance, repository: Path) -> None:
+    with_playbook(
+        kapelle,
+        rule("Give it a score", answer({"score": 4}))
+        + rule("You judge[\\s\\S]*iteration 2", answer({"done": True}))
+        + rule("You judge", answer({"done": False}))
+        + rule("Grow", {"run": "echo x >> n.txt"}),
+    )
+    run = perform(kapelle, "loop", repository, prompt="Grow", eval_mode="agent")
+    assert run["status"] == "completed", run["reason"]
+    assert [item["verdict"] for item in run["result"]["iterations"]] == ["progress", "pass"]
+    scored = perform(
+        kapelle, "loop", repository,
+        prompt="Grow", eval_mode="agent", direction="maximize", target=4,
+    )  # fmt: skip
+    assert (scored["status"], scored["result"]["scores"]) == ("completed", [4])
 
 
 def test_a_judge_with_a_schema_of_ones_own(kapelle: Instance, repository: Path) -> None:

@@ -1,6 +1,5 @@
 """The worked example of docs/patterns.md: taken from the page, put into a repository, and run."""
 
-import json
 import re
 import time
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import answer, files_on_branch, perform, rest, rule
+from tests.e2e.ensembles import answer, cast, files_on_branch, perform, rest, rule
 from tests.e2e.instance import ApiError, Instance
 
 PAGE = Path(__file__).parents[2] / "docs" / "patterns.md"
@@ -26,16 +25,6 @@ def example(repository: Path) -> Path:
     path.parent.mkdir(parents=True)
     path.write_text(source, encoding="utf-8")
     return repository
-
-
-def cast(kapelle: Instance, **books: str) -> None:
-    """Agents by name, each with a part of its own."""
-    lines = []
-    for name, text in books.items():
-        path = kapelle.home.root / f"{name}.toml"
-        path.write_text(text, encoding="utf-8")
-        lines.append(f'[agents.{name}]\ntype = "rehearsal"\nplaybook = {json.dumps(str(path))}\n')
-    kapelle.home.config.write_text("\n".join(lines), encoding="utf-8")
 
 
 CONTENT = answer({"content": True})

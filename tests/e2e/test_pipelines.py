@@ -1,16 +1,16 @@
-"""Pipelines and best-of: steps in order, candidates side by side."""
+"""Pipelines: steps that build on each other, in one worktree or one each."""
 
 from pathlib import Path
 
 from tests.e2e.ensembles import (
-    answer,
+    await_running_task,
     files_on_branch,
     on_branch,
     perform,
     play,
-    rule,
+    rest,
+    start,
     subjects,
-    with_playbook,
 )
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git, make_repository
@@ -55,6 +55,43 @@ def test_a_workspace_for_each_step(kapelle: Instance, repository: Path) -> None:
     assert on_branch(repository, run, "two") == "1\n"
 
 
+def test_each_step_is_merged_when_it_is_done_and_the_next_begins_with_it(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    steps = [
+        play({"write": "one", "content": "1\n"}),
+        play({"result": "I only looked."}),
+        play({"run": f"cat one > three; until test -e {gate}; do sleep 0.1; done"}),
+    ]
+    run_id = start(kapelle, "pipeline", repository, steps=steps, workspaces="each")
+    third = await_running_task(kapelle, run_id, 3)
+    run = kapelle.get(f"/runs/{run_id}")
+    assert on_branch(repository, run, "one") == "1\n"
+    tip = git(repository, "rev-parse", run["workspace"]["branch"])
+    gate.touch()
+    run = rest(kapelle, run_id)
+    assert run["status"] == "completed", run["reason"]
+    assert kapelle.task(third["id"])["workspace"]["base_commit"] == tip
+    assert on_branch(repository, run, "three") == "1\n"
+    merges = [subject for subject in subjects(repository, run) if subject.startswith("Merge")]
+    assert len(merges) == 2
+
+
+def test_what_was_done_stays_on_the_branch_when_a_later_step_fails(
+    kapelle: Instance, repository: Path
+) -> None:
+    steps = [
+        play({"write": "one", "content": "1\n"}),
+        {"name": "break", "prompt": play({"write": "two", "content": "2\n"}), "checks": ["false"]},
+    ]
+    run = perform(kapelle, "pipeline", repository, steps=steps, workspaces="each")
+    assert run["status"] == "failed"
+    assert "step 2 of 2 (break) failed" in run["reason"]
+    assert on_branch(repository, run, "one") == "1\n"
+    assert "two" not in files_on_branch(repository, run)
+
+
 def test_steps_in_directories_of_their_own(kapelle: Instance, repository: Path) -> None:
     steps = [
         play({"run": "mkdir -p docs && echo d > docs/d"}),
@@ -81,78 +118,3 @@ def test_a_step_in_another_repository(kapelle: Instance, repository: Path, tmp_p
     assert run["status"] == "completed", run["reason"]
     second = run["result"]["steps"][1]["task"]
     assert git(other, "show", f"{second['branch']}:two") == "2"
-
-
-def test_the_best_score_wins(kapelle: Instance, repository: Path) -> None:
-    with_playbook(
-        kapelle,
-        rule("Make it small", {"run": "od -An -N2 -tu2 /dev/urandom | tr -d ' ' > size"}),
-    )
-    run = perform(
-        kapelle, "best-of", repository,
-        prompt="Make it small", count=3, eval="cat size", direction="minimize",
-    )  # fmt: skip
-    assert run["status"] == "completed", run["reason"]
-    candidates = run["result"]["candidates"]
-    scores = [candidate["score"] for candidate in candidates]
-    assert len(scores) == 3
-    winner = candidates[run["result"]["winner"] - 1]
-    assert winner["score"] == min(scores)
-    size = on_branch(repository, run, "size")
-    assert size is not None
-    assert float(size) == min(scores)
-    losers = [candidate for candidate in candidates if candidate is not winner]
-    assert all("size" in loser["against_winner"] for loser in losers)
-    against = f"/tasks/{losers[0]['task']['id']}/diff?against={winner['task']['id']}"
-    assert kapelle.get(against)["files"] == ["size"]
-
-
-def test_checks_sort_candidates_out(kapelle: Instance, repository: Path) -> None:
-    root = kapelle.home.root
-    for name, text in {"good": "yes\n", "bad": "no\n", "idle": None}.items():
-        steps = [{"write": "w", "content": text}] if text else [{"result": "done"}]
-        (root / f"{name}.toml").write_text(rule(".", *steps), encoding="utf-8")
-    kapelle.home.config.write_text(
-        "".join(
-            f'[agents.{name}]\ntype = "rehearsal"\nplaybook = "{root}/{name}.toml"\n'
-            for name in ("good", "bad", "idle")
-        ),
-        encoding="utf-8",
-    )
-    spec = {"prompt": "Do it", "candidates": ["bad", "good", "idle"], "checks": ["grep yes w"]}
-    run = perform(kapelle, "best-of", repository, **spec)
-    assert run["status"] == "completed", run["reason"]
-    assert run["result"]["winner"] == 2
-    problems = [candidate["problem"] for candidate in run["result"]["candidates"]]
-    assert problems[1] is None
-    assert "grep yes w" in problems[0]
-    assert "diff_not_empty" in problems[2]
-    run = perform(kapelle, "best-of", repository, **{**spec, "candidates": ["bad", "idle"]})
-    assert run["status"] == "failed"
-    assert "no candidate did it" in run["reason"]
-
-
-def test_a_judge_chooses(kapelle: Instance, repository: Path) -> None:
-    with_playbook(
-        kapelle,
-        rule("Choose the one", answer({"winner": 2, "reasoning": "neater"}))
-        + rule("Do it", {"run": "date +%N > w"}),
-    )
-    run = perform(kapelle, "best-of", repository, prompt="Do it", count=2)
-    assert run["status"] == "completed", run["reason"]
-    assert run["result"]["winner"] == 2
-    assert "neater" in run["reason"]
-    with_playbook(
-        kapelle,
-        rule("Choose the one", answer({"winner": 9, "reasoning": "?"}))
-        + rule("Do it", {"run": "date +%N > w"}),
-    )
-    run = perform(kapelle, "best-of", repository, prompt="Do it", count=2)
-    assert run["status"] == "failed"
-    assert "candidate 9" in run["reason"]
-
-
-def test_best_of_needs_a_repository(kapelle: Instance, tmp_path: Path) -> None:
-    run = perform(kapelle, "best-of", tmp_path, prompt="Do it", count=2)
-    assert run["status"] == "failed"
-    assert "needs a git repository" in run["reason"]

@@ -1,9 +1,6 @@
 """The examples of docs/python.md: each passes mypy --strict, and does what it says."""
 
 import json
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +8,10 @@ import pytest
 
 from tests.e2e.ensembles import YES, answer, rule
 from tests.e2e.instance import Instance
+from tests.e2e.page_examples import examples_of, require_says, require_well_typed
 from tests.e2e.repositories import make_repository
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+EXAMPLES = examples_of("python.md")
 
 PARTS = "\n".join(
     [
@@ -58,18 +54,7 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Instanc
 
 def test_every_example_is_well_typed(tmp_path: Path) -> None:
     assert len(EXAMPLES) >= 7
-    for number, example in enumerate(EXAMPLES):
-        (tmp_path / f"example_{number}.py").write_text(example, encoding="utf-8")
-    # As somebody checks a program of their own: no configuration, and no plugin.
-    options = ["--strict", "--config-file=", "--cache-dir=cache"]
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, *map(str, tmp_path.glob("example_*.py"))],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    require_well_typed(EXAMPLES, tmp_path)
 
 
 SAYS = [
@@ -87,16 +72,4 @@ SAYS = [
 def test_every_example_runs(ensemble: tuple[Instance, Path], tmp_path: Path, number: int) -> None:
     instance, repository = ensemble
     path = tmp_path / "example.py"
-    path.write_text(EXAMPLES[number], encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(path)],
-        cwd=repository,
-        env=instance.env,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    for words in SAYS[number]:
-        assert words in done.stdout
+    require_says(EXAMPLES[number], path, SAYS[number], cwd=repository, env=instance.env)

@@ -8,6 +8,8 @@ import pytest
 from tests.e2e.ensembles import (
     YES,
     answer,
+    await_running_task,
+    clashing_team,
     files_on_branch,
     on_branch,
     perform,
@@ -16,11 +18,12 @@ from tests.e2e.ensembles import (
     rule,
     start,
     subjects,
+    tasks_of,
     with_playbook,
+    write_pattern,
 )
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git
-from tests.e2e.test_runs import await_running_task, tasks_of, write_pattern
 
 GOAL = {"goal": "Build it", "success_criteria": ["it is there"]}
 
@@ -49,20 +52,7 @@ def test_conflict_markers_are_never_merged(kapelle: Instance, repository: Path) 
     (sub / "kept").write_text("x\n", encoding="utf-8")
     git(repository, "add", ".")
     git(repository, "-c", "user.name=a", "-c", "user.email=a@a", "commit", "-qm", "sub")
-    plan = {
-        "subgoals": [
-            {"id": "one", "title": "one", "task": "WORK-1"},
-            {"id": "two", "title": "two", "task": "WORK-2"},
-        ]
-    }
-    with_playbook(
-        kapelle,
-        rule("Resolve every conflict", {"write": "note", "content": "done\n"})
-        + rule("You plan", answer(plan))
-        + rule("You review", answer(YES))
-        + rule("^WORK-1", {"write": "same", "content": "one\n"})
-        + rule("^WORK-2", {"write": "same", "content": "two\n"}),
-    )
+    with_playbook(kapelle, clashing_team({"write": "note", "content": "done\n"}))
     run = perform(kapelle, "team", sub, **GOAL, max_iterations=1)
     assert run["status"] == "failed"
     outcomes = {item["status"]: item for item in run["result"]["iterations"][0]["outcomes"]}

@@ -1,21 +1,25 @@
 """Teams: parallel parts in worktrees of their own become one verified branch, or it is said why."""
 
-import json
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.ensembles import (
     DIAMOND,
+    RESTING,
     YES,
     answer,
+    cast,
+    clashing_team,
     diamond_team,
     files_on_branch,
     on_branch,
     perform,
     rest,
     rule,
+    start,
     subjects,
+    tasks_of,
     with_playbook,
 )
 from tests.e2e.instance import Instance
@@ -48,20 +52,8 @@ def test_a_diamond_of_parts_becomes_one_branch(kapelle: Instance, repository: Pa
 
 
 def test_a_conflict_is_given_back_to_a_worker(kapelle: Instance, repository: Path) -> None:
-    plan = {
-        "subgoals": [
-            {"id": "one", "title": "one", "task": "WORK-1"},
-            {"id": "two", "title": "two", "task": "WORK-2"},
-        ]
-    }
-    with_playbook(
-        kapelle,
-        rule("Resolve every conflict", {"run": "sed -i -E '/^(<<<<<<<|=======|>>>>>>>)/d' same"})
-        + rule("You plan", answer(plan))
-        + rule("You review", answer(YES))
-        + rule("^WORK-1", {"write": "same", "content": "one\n"})
-        + rule("^WORK-2", {"write": "same", "content": "two\n"}),
-    )
+    resolve = {"run": "sed -i -E '/^(<<<<<<<|=======|>>>>>>>)/d' same"}
+    with_playbook(kapelle, clashing_team(resolve))
     run = perform(kapelle, "team", repository, **GOAL)
     assert run["status"] == "completed", run["reason"]
     outcomes = run["result"]["iterations"][0]["outcomes"]
@@ -72,20 +64,8 @@ def test_a_conflict_is_given_back_to_a_worker(kapelle: Instance, repository: Pat
 
 
 def test_a_conflict_that_is_not_resolved_is_told(kapelle: Instance, repository: Path) -> None:
-    plan = {
-        "subgoals": [
-            {"id": "one", "title": "one", "task": "WORK-1"},
-            {"id": "two", "title": "two", "task": "WORK-2"},
-        ]
-    }
-    with_playbook(
-        kapelle,
-        rule("Resolve every conflict", {"result": "I did it!"})
-        + rule("You plan", answer(plan))
-        + rule("You review", answer({**YES, "goal_complete": False}))
-        + rule("^WORK-1", {"write": "same", "content": "one\n"})
-        + rule("^WORK-2", {"write": "same", "content": "two\n"}),
-    )
+    undone = {**YES, "goal_complete": False}
+    with_playbook(kapelle, clashing_team({"result": "I did it!"}, undone))
     run = perform(kapelle, "team", repository, **GOAL, max_iterations=1)
     assert run["status"] == "failed"
     statuses = [item["status"] for item in run["result"]["iterations"][0]["outcomes"]]
@@ -219,24 +199,40 @@ def test_questions_suspend_it_and_answers_reach_the_planner(
     assert run["status"] == "completed", run["reason"]
 
 
+def test_a_worker_that_asks_where_nobody_answers_has_failed(
+    kapelle: Instance, repository: Path
+) -> None:
+    with_playbook(
+        kapelle,
+        rule("You plan", answer(one()))
+        + rule("You review", answer(YES))
+        + rule("^WORK", {"ask": "Which colour?"}),
+    )
+    run_id = start(kapelle, "team", repository, **GOAL, max_iterations=1, max_task_retries=0)
+    shown = set()
+    while (run := kapelle.get(f"/runs/{run_id}"))["status"] not in RESTING:
+        shown.add(run["waiting_for"])
+    assert shown == {None}
+    assert run["status"] == "failed"
+    (outcome,) = run["result"]["iterations"][0]["outcomes"]
+    assert outcome["status"] == "failed"
+    assert "nobody is there to answer" in outcome["reason"]
+    assert "Which colour?" in outcome["reason"]
+    (task_id,) = outcome["tasks"]
+    assert kapelle.task(task_id)["status"] == "cancelled"
+
+
 def test_every_role_may_have_its_own_agent(kapelle: Instance, repository: Path) -> None:
-    root = kapelle.home.root
-    books = {
-        "thinker": rule("You plan", answer(one())),
-        "doer": rule("^WORK", {"write": "w.txt", "content": "1\n"}),
-        "critic": rule("You review", answer(YES)),
-    }
-    lines = []
-    for name, text in books.items():
-        path = root / f"{name}.toml"
-        path.write_text(text, encoding="utf-8")
-        lines.append(f'[agents.{name}]\ntype = "rehearsal"\nplaybook = {json.dumps(str(path))}\n')
-    kapelle.home.config.write_text("\n".join(lines), encoding="utf-8")
+    cast(
+        kapelle,
+        thinker=rule("You plan", answer(one())),
+        doer=rule("^WORK", {"write": "w.txt", "content": "1\n"}),
+        critic=rule("You review", answer(YES)),
+    )
     roles = {"planner": "thinker", "worker": "doer", "reviewer": "critic"}
     run = perform(kapelle, "team", repository, **GOAL, **roles)
     assert run["status"] == "completed", run["reason"]
-    steps = kapelle.get(f"/runs/{run['id']}/steps")
-    used = [kapelle.task(step["subject"])["agent"] for step in steps if step["kind"] == "task"]
+    used = [task["agent"] for task in tasks_of(kapelle, run["id"])]
     assert used == ["thinker", "doer", "critic"]
 
 

@@ -1,18 +1,18 @@
 """`kapelle cancel`, `retry`, `resume`, `requeue` and `archive`."""
 
-import time
 from typing import Annotated
 
 import typer
 
+from kapelle.cli.changes import change_each, show_each, until_ended
 from kapelle.cli.client import Client
-from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, path_of, run_path, task_path
+from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, run_path, task_path
 from kapelle.cli.options import Json
-from kapelle.cli.outcome import FINAL, Task
+from kapelle.cli.outcome import Task
 from kapelle.cli.output import data, document, say
 from kapelle.cli.run_options import Budget, MaxTurns
-from kapelle.cli.values import listed, optional_usd
-from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.cli.values import optional_usd
+from kapelle.domain.errors import InvalidInput
 
 
 def cancel(
@@ -25,18 +25,18 @@ def cancel(
 ) -> None:
     """Stop tasks and runs, with every process they started."""
     client = Client()
-    tasks, failure = _each(client, task_ids, "cancel", {"reason": reason})
+    tasks, failure = change_each(client, task_ids, "cancel", {"reason": reason})
     if not no_wait:
-        tasks = [_ended(client, task) for task in tasks]
-    _show_all(tasks, as_json)
+        tasks = [until_ended(client, task) for task in tasks]
+    show_each(tasks, as_json)
     if failure:
         raise failure
 
 
 def archive(task_ids: AnyIds, as_json: Json = False) -> None:
     """Take ended tasks and runs out of the list and keep their work."""
-    tasks, failure = _each(Client(), task_ids, "archive")
-    _show_all(tasks, as_json, "archived")
+    tasks, failure = change_each(Client(), task_ids, "archive")
+    show_each(tasks, as_json, "archived")
     if failure:
         raise failure
 
@@ -87,39 +87,6 @@ def new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | N
 def requeue(task_id: TaskId, as_json: Json = False) -> None:
     """Put a task back into the queue; a running one is stopped first."""
     _show_one(Client().post(task_path(task_id, "requeue")), as_json)
-
-
-def _each(
-    client: Client, task_ids: list[str], action: str, body: dict[str, str | None] | None = None
-) -> tuple[list[Task], KapelleError | None]:
-    """Do it to every task; one that refuses does not keep the others from it."""
-    tasks: list[Task] = []
-    failure: KapelleError | None = None
-    for task_id in listed(task_ids, "An id"):
-        try:
-            tasks.append(client.post(path_of(task_id, action), body))
-        except KapelleError as error:
-            if failure:
-                say(f"kapelle: {failure.message}")
-            failure = error
-    return tasks, failure
-
-
-def _ended(client: Client, task: Task) -> Task:
-    while task["status"] not in FINAL:
-        task = client.get(path_of(task["id"], "wait"), {"timeout_s": 25})
-        if task["status"] in {"waiting", "paused"}:
-            # A waiting task is told at once, so only this pause keeps us from asking without end.
-            time.sleep(0.3)
-    return task
-
-
-def _show_all(tasks: list[Task], as_json: bool, state: str | None = None) -> None:
-    if as_json:
-        document(tasks)
-        return
-    for task in tasks:
-        data(f"{task['id']}  {state or task['status']}")
 
 
 def _show_one(task: Task, as_json: bool) -> None:

@@ -7,8 +7,11 @@ command; the few kinds of parameters used here need none of it.
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
-import typer
 from typer.core import TyperCommand, TyperGroup
+
+from kapelle.cli.misuse import knowing
+from kapelle.cli.values import not_empty
+from kapelle.domain.errors import InvalidInput
 
 _PLAIN = (str, int, Path, bool)
 
@@ -28,18 +31,21 @@ class PlainValue:
         return self._one(value, param, ctx)
 
     def _one(self, value: Any, param: Any, ctx: Any) -> Any:
-        if self._kind is not int:
-            return self._kind(value)
+        if self._kind is Path:
+            return Path(not_empty(str(value), _name(param)))
+        return self._number(value, param) if self._kind is int else self._kind(value)
+
+    def _number(self, value: Any, param: Any) -> int:
         try:
             number = int(value)
         except ValueError:
-            raise typer.BadParameter(
-                f"{value!r} is not a whole number.", ctx=ctx, param=param
-            ) from None
-        if self._least is not None and number < self._least:
-            raise typer.BadParameter(f"It is at least {self._least}.", ctx=ctx, param=param)
-        if self._most is not None and number > self._most:
-            raise typer.BadParameter(f"It is at most {self._most}.", ctx=ctx, param=param)
+            number = None
+        least, most = self._least, self._most
+        if number is None or number < (least or 0) or (most is not None and number > most):
+            some = f"{least or 0:,} or more" if most is None else f"from {least or 0:,} to {most:,}"
+            raise InvalidInput(
+                f"{_name(param)} cannot be {value!r}.", hint=f"Use a whole number, {some}."
+            )
         return number
 
 
@@ -49,12 +55,25 @@ class LightCommand(TyperCommand):
     def get_params(self, ctx: Any) -> Any:
         return [_lightened(param) for param in super().get_params(ctx)]
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with knowing(ctx):
+            return super().parse_args(ctx, args)
+
 
 class LightGroup(TyperGroup):
     """A group of commands, as light as each of them."""
 
     def get_params(self, ctx: Any) -> Any:
         return [_lightened(param) for param in super().get_params(ctx)]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        with knowing(ctx):
+            return super().parse_args(ctx, args)
+
+
+def _name(param: Any) -> str:
+    """How a parameter is called where it is typed."""
+    return str(max(param.opts, key=len) if param.param_type_name == "option" else param.metavar)
 
 
 def _lightened(param: Any) -> Any:

@@ -13,8 +13,8 @@ from kapelle.cli.output import say
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.run import show_new
 from kapelle.cli.run_options import Budget, FollowToEnd, MaxTurns
-from kapelle.domain.errors import InvalidInput
 
+_MESSAGE = 'Write `kapelle continue ID "what next"`, or pipe it in with `-`.'
 # What a forked task takes over. Its checks, variables and MCP servers it does not: the daemon
 # shows their names only.
 _KEPT = (
@@ -39,7 +39,7 @@ def continue_(
     as_json: Json = False,
 ) -> None:
     """Follow up on a task that has ended or waits."""
-    said, limits = _message(message), new_limits(budget, max_turns)
+    said, limits = read_prompt(message, None, _MESSAGE, "message"), new_limits(budget, max_turns)
     client = Client()
     if not fork:
         task = client.post(task_path(task_id, "resume"), {"message": said, **limits})
@@ -68,13 +68,3 @@ def forked(earlier: Task, message: str, limits: dict[str, float | None]) -> dict
         **{name: limit for name, limit in limits.items() if limit is not None},
     }
     return {key: value for key, value in spec.items() if value not in (None, [])}
-
-
-def _message(typed: str) -> str:
-    try:
-        return read_prompt(typed, None)
-    except InvalidInput as error:
-        raise InvalidInput(
-            error.message.replace("prompt", "message"),
-            hint='Write `kapelle continue ID "what next"`, or pipe it in with `-`.',
-        ) from None

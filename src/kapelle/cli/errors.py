@@ -8,8 +8,6 @@ import sys
 import traceback
 from pathlib import Path
 
-import typer
-
 from kapelle.cli.output import complain, give_up, say
 from kapelle.domain.errors import InvalidInput, KapelleError
 
@@ -38,18 +36,6 @@ def show_error(error: KapelleError, *, as_json: bool) -> None:
 def _sentence(message: str) -> str:
     text = message.strip()
     return text if not text or text[-1] in ".!?:…" else text + "."
-
-
-def usage_error(error: typer.TyperException) -> InvalidInput:
-    """What typer says about a wrong command line, as an error of ours."""
-    context = getattr(error, "ctx", None)
-    hint = f"See `{context.command_path if context else 'kapelle'} --help`."
-    close = getattr(error, "possibilities", None)
-    if close:
-        return InvalidInput(
-            f"{error.message}. Did you mean {' or '.join(sorted(close))}?", hint=hint
-        )
-    return InvalidInput(" ".join(error.format_message().split()), hint=hint)
 
 
 def system_error(error: OSError) -> KapelleError:

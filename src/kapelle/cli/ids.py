@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from kapelle.domain.errors import InvalidInput
+from kapelle.domain.errors import InvalidInput, NotFound
 
 Noun = Literal["task", "run", "schedule"]
 Completions = list[tuple[str, str]]
@@ -41,9 +41,12 @@ def path_of(some_id: str, *more: str) -> str:
 
 
 def _path(noun: Noun, text: str, more: tuple[str, ...]) -> str:
+    hint = f"`{_LISTS[noun]}` shows the ids."
     if not text.strip():
-        hint = f"`{_LISTS[noun]}` shows the ids."
         raise InvalidInput(f"An empty text is not a {noun} id.", hint=hint)
+    if "/" in text:
+        # The daemon would take it for another address.
+        raise NotFound(f"{text!r} is not a {noun} id.", hint=hint)
     return "/".join([f"/{noun}s", quote(text.strip(), safe=""), *more])
 
 

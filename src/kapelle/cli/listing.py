@@ -1,35 +1,22 @@
 """`kapelle list`."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
 from kapelle.cli.client import Client
 from kapelle.cli.options import Json
-from kapelle.cli.output import document, say
+from kapelle.cli.paging import show_list, status_option, statuses
 from kapelle.cli.text import one_line
-from kapelle.cli.values import listed, not_empty
+from kapelle.cli.values import optional_text
 from kapelle.cli.waiting import what_it_waits_for
-from kapelle.domain.errors import InvalidInput
 from kapelle.domain.states import TaskStatus
 
-PAGE = 200
-
-
-def _complete_status(incomplete: str) -> list[str]:
-    return [status for status in TaskStatus if status.startswith(incomplete)]
+_STATUSES = tuple(TaskStatus)
 
 
 def list_tasks(
-    status: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="STATUS",
-            help="Only tasks in this state; repeatable.",
-            autocompletion=_complete_status,
-        ),
-    ] = None,
+    status: Annotated[list[str] | None, status_option("tasks", _STATUSES)] = None,
     tag: Annotated[str | None, typer.Option(help="Only tasks with this tag.")] = None,
     project: Annotated[str | None, typer.Option(help="Only tasks of this project.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
@@ -38,46 +25,14 @@ def list_tasks(
 ) -> None:
     """List tasks, the newest first."""
     query = {
-        "status": known_statuses(status or []) or None,
-        "tag": tag if tag is None else not_empty(tag, "--tag"),
-        "project": project if project is None else not_empty(project, "--project"),
+        "status": statuses(status, "task", _STATUSES),
+        "tag": optional_text(tag, "--tag"),
+        "project": optional_text(project, "--project"),
         "archived": "true" if everything else None,
     }
-    tasks, more = _fetch(Client(), query, limit)
-    if as_json:
-        document(tasks)
-        return
-    if not tasks:
-        filtered = any((status, tag, project))
-        say("No tasks match." if filtered else 'No tasks. `kapelle run "…"` gives an agent one.')
-        return
-    sys.stdout.writelines(f"{line}\n" for line in _lines(tasks))
-    if more:
-        say(f"There are more; `--limit {limit * 5}` shows further ones.")
-
-
-def known_statuses(typed: list[str]) -> list[str]:
-    """The states asked for, each of which must exist."""
-    wanted = [status.lower() for status in listed(typed, "--status")]
-    for status in wanted:
-        if status not in list(TaskStatus):
-            raise InvalidInput(
-                f"{status!r} is not a state of a task.", hint=f"Use one of {', '.join(TaskStatus)}."
-            )
-    return wanted
-
-
-def _fetch(client: Client, query: dict[str, Any], limit: int) -> tuple[list[dict[str, Any]], bool]:
-    tasks: list[dict[str, Any]] = []
-    cursor = None
-    while len(tasks) < limit:
-        page_size = min(PAGE, limit - len(tasks))
-        page = client.get("/tasks", {**query, "limit": page_size, "cursor": cursor})
-        tasks += page["tasks"]
-        cursor = page["next_cursor"]
-        if not cursor:
-            break
-    return tasks, bool(cursor)
+    filtered = any((status, tag, project))
+    nothing = "No tasks match." if filtered else 'No tasks. `kapelle run "…"` gives an agent one.'
+    show_list(Client(), "/tasks", query, limit, as_json=as_json, lines=_lines, nothing=nothing)
 
 
 def _lines(tasks: list[dict[str, Any]]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The prompt of a task: an argument, a file or stdin, and exactly one of them."""
+"""A prompt, or another text for agents: an argument, a file or stdin, and exactly one of them."""
 
 import os
 import stat
@@ -9,40 +9,56 @@ from typing import BinaryIO
 from kapelle.domain.errors import InvalidInput
 
 MAX_PROMPT_BYTES = 1_000_000
-_WAYS = 'Write `kapelle run "what to do"`, `--prompt-file FILE`, or pipe it in with `-`.'
 
 
-def read_prompt(argument: str | None, file: Path | None) -> str:
-    """The prompt as text; refuses none, two at once, and more than 1 MB."""
+def ways(command: str) -> str:
+    """How to give a command its prompt."""
+    return f'Write `kapelle {command} "what to do"`, `--prompt-file FILE`, or pipe it in with `-`.'
+
+
+_WAYS = ways("run")
+
+
+def read_prompt(
+    argument: str | None, file: Path | None, hint: str = _WAYS, noun: str = "prompt"
+) -> str:
+    """The prompt as text; refuses none, two at once, and more than 1 MB.
+
+    The hint tells how to give one, and noun what it is called in what is said of it.
+    """
     if argument is not None and file is not None:
-        raise InvalidInput("The prompt was given twice, as an argument and as a file.", hint=_WAYS)
+        raise InvalidInput(f"The {noun} was given twice, as an argument and as a file.", hint=hint)
     if file is not None:
-        raw = _from_file(file)
+        raw = _from_file(file, noun)
     elif argument is not None and argument != "-":
         raw = os.fsencode(argument)
     elif argument == "-" or _something_on_stdin():
         raw = _from_stdin()
+        if not raw.strip():
+            raise InvalidInput(f"There is no {noun} on stdin.", hint=hint)
     else:
-        raise InvalidInput("There is no prompt.", hint=_WAYS)
-    return _decoded(raw)
+        raise InvalidInput(f"There is no {noun}.", hint=hint)
+    text = _decoded(raw, noun)
+    if not text.strip():
+        raise InvalidInput(f"The {noun} is empty.", hint=hint)
+    return text
 
 
-def _from_file(file: Path) -> bytes:
+def _from_file(file: Path, noun: str) -> bytes:
     try:
         with open(file, "rb") as stream:
             return _limited(stream)
     except OSError as error:
-        raise InvalidInput(f"The prompt file {file} cannot be read: {error.strerror}.") from None
+        raise InvalidInput(
+            f"The {noun} file {file} cannot be read: {error.strerror}.", hint="Check its name."
+        ) from None
 
 
 def _from_stdin() -> bytes:
     try:
-        raw = _limited(sys.stdin.buffer)
+        return _limited(sys.stdin.buffer)
     except OSError as error:
         raise InvalidInput(f"Standard input cannot be read: {error.strerror}.") from None
-    if not raw.strip():
-        raise InvalidInput("There is no prompt on stdin.", hint=_WAYS)
-    return raw
 
 
 def _something_on_stdin() -> bool:
@@ -58,21 +74,19 @@ def _limited(stream: BinaryIO) -> bytes:
     return stream.read(MAX_PROMPT_BYTES + 1)
 
 
-def _decoded(raw: bytes) -> str:
+def _decoded(raw: bytes, noun: str) -> str:
     if len(raw) > MAX_PROMPT_BYTES:
         raise InvalidInput(
-            "The prompt is larger than 1 MB.",
-            hint="Put the material into a file in the directory and name that file in the prompt.",
+            f"The {noun} is larger than 1 MB.",
+            hint=f"Put the material into a file in the directory and name that in the {noun}.",
         )
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidInput(
-            f"The prompt is not UTF-8 text (byte {error.start}).",
+            f"The {noun} is not UTF-8 text (byte {error.start}).",
             hint="Convert it first, for example with `iconv -t utf-8`.",
         ) from None
-    if not text.strip():
-        raise InvalidInput("The prompt is empty.", hint=_WAYS)
     if "\0" in text:
-        raise InvalidInput("The prompt holds a NUL byte, so it is not text.")
+        raise InvalidInput(f"The {noun} holds a NUL byte, so it is not text.")
     return text

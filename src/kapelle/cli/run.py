@@ -11,7 +11,6 @@ from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, json_line, say
 from kapelle.cli.starting import begin
 from kapelle.cli.task_spec import task_spec
-from kapelle.cli.values import duration_s
 from kapelle.domain.errors import InvalidInput
 
 
@@ -61,14 +60,14 @@ def run(
 
 def _repeat(spec: dict[str, Any], every: str, follow: bool, as_json: bool) -> None:
     """Create a schedule that does it again and again, and print the schedule's id."""
-    from kapelle.cli.schedules.create import send
+    from kapelle.cli.schedules.create import every_s, send
 
     if follow:
         raise InvalidInput(
             "--every and --follow exclude each other: it may go on for ever.",
             hint="`kapelle schedule status ID` shows how it gets on.",
         )
-    send({"kind": "task", "spec": spec, "every_s": duration_s(every, "--every")}, as_json)
+    send({"kind": "task", "spec": spec, "every_s": every_s(every)}, as_json)
 
 
 def show_new(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kapelle.cli.client import Client
+from kapelle.cli.files.from_file import FromFile
+from kapelle.domain.errors import KapelleError
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,19 @@ def begin(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
     if orders is not None:
         orders.append(Order(path, body))
         raise _Collected
-    started: dict[str, Any] = client.create(path, body)
+    try:
+        started: dict[str, Any] = client.create(path, body)
+    except KapelleError as error:
+        spec = body.get("spec")
+        if isinstance(spec, FromFile):
+            spec.locate(error)
+        raise
     return started
+
+
+def is_collecting() -> bool:
+    """Whether what a command would start is kept, to be started by a schedule."""
+    return _orders.get() is not None
 
 
 @contextmanager

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 
 _CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
+# So much of the last column is to be seen of a table whose rows stand on one line each.
+_LEAST_LAST = 16
 STATUS_STYLE = {
     "completed": "green",
     "failed": "red",
@@ -53,14 +55,18 @@ def table(
     rows: Sequence[Sequence[str]],
     styles: Sequence[str | None] | None = None,
     indent: int = 0,
+    fold: Sequence[int] = (),
 ) -> list[str]:
     """Rows in aligned columns; the last column is cut at the terminal's edge.
 
-    styles holds one style per row, for its second column.
+    styles holds one style per row, for its second column. In a terminal that is too narrow the
+    columns of fold, by their numbers, stand on lines of their own.
     """
     everything = [header, *rows]
     widths = [max(columns_of(row[index]) for row in everything) for index in range(len(header) - 1)]
     room = terminal_width()
+    if fold and room is not None and indent + sum(widths) + 2 * len(widths) > room - _LEAST_LAST:
+        return _folded(header, rows, styles, indent, fold)
     lines = []
     for number, row in enumerate(everything):
         cells = [
@@ -76,6 +82,26 @@ def table(
             cells[1] = paint(cells[1], styles[number - 1])
         lines.append("  ".join([*cells, last]).rstrip())
     return [" " * indent + line for line in lines]
+
+
+def _folded(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    styles: Sequence[str | None] | None,
+    indent: int,
+    fold: Sequence[int],
+) -> list[str]:
+    # The last column is the only one that is cut, so none of the others may be in its place.
+    stay = [number for number in range(len(header)) if number not in fold]
+    end = [""] if len(header) - 1 in fold else []
+    above = [[*(row[number] for number in stay), *end] for row in (header, *rows)]
+    below = [[row[number] for number in fold] for row in (header, *rows)]
+    pairs = zip(
+        table(above[0], above[1:], styles, indent),
+        table(below[0], below[1:], None, indent + 4),
+        strict=True,
+    )
+    return [line for pair in pairs for line in pair if line.strip()]
 
 
 def fit(text: str, room: int) -> str:

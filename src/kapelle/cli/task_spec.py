@@ -12,26 +12,28 @@ from kapelle.cli.values import (
     key_values,
     listed,
     mcp_servers,
-    not_empty,
     optional_duration_s,
     optional_usd,
+    texts,
 )
 from kapelle.domain.errors import InvalidInput
 
 BUILT_IN_CHECKS = frozenset({"diff_not_empty", "no_error_in_output"})
-_AS_GIVEN = (
-    "agent", "model", "title", "continue_from", "max_turns", "base", "system_prompt", "project",
-)  # fmt: skip
+_TEXTS = ("agent", "model", "title", "continue_from", "base", "system_prompt", "project")
 
 
 def task_spec(options: dict[str, Any]) -> dict[str, Any]:
     """The task asked for; what was not given is left to the daemon's settings."""
     priority = options["priority"] and options["priority"].upper()
-    _session(options["continue_from"], options["fork"])
+    if options["fork"] and options["continue_from"] is None:
+        raise InvalidInput(
+            "--fork needs a task whose session is forked.", hint="Add --continue-from ID."
+        )
     spec = {
         "prompt": read_prompt(options["prompt"], options["prompt_file"]),
         "directory": absolute_directory(options["directory"]),
-        **{name: options[name] for name in _AS_GIVEN},
+        **texts(options, _TEXTS),
+        "max_turns": options["max_turns"],
         "priority": choice("--priority", priority, ("P0", "P1", "P2")),
         "depends_on": listed(options["after"] or [], "A task id of --after"),
         "deps_policy": choice("--deps-policy", options["deps_policy"], ("cancel", "run")),
@@ -55,15 +57,6 @@ def task_spec(options: dict[str, Any]) -> dict[str, Any]:
         "context": key_values(options["context"] or [], "--context"),
     }
     return {key: value for key, value in spec.items() if value not in (None, [], {})}
-
-
-def _session(continue_from: str | None, fork: bool) -> None:
-    if continue_from is not None:
-        not_empty(continue_from, "--continue-from")
-    elif fork:
-        raise InvalidInput(
-            "--fork needs a task whose session is forked.", hint="Add --continue-from ID."
-        )
 
 
 def absolute_directory(directory: Path | None) -> str:

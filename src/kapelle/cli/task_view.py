@@ -1,13 +1,13 @@
 """One task for people: what was claimed and what was verified, shown apart."""
 
-import os
 from collections.abc import Iterator
 
 from kapelle.cli.amounts import cost, counted, limit
 from kapelle.cli.attempt_view import details, headline
+from kapelle.cli.fields import command_lines, field, workspace_fields
 from kapelle.cli.outcome import Task, next_commands
 from kapelle.cli.style import STATUS_STYLE, paint
-from kapelle.cli.text import clean, one_line, tail
+from kapelle.cli.text import one_line, tail
 from kapelle.cli.times import between, short
 from kapelle.cli.waiting import what_it_waits_for
 
@@ -18,24 +18,16 @@ RESULT_TAIL = 20
 def describe(task: Task) -> Iterator[str]:
     """The lines of the human view, ready for the terminal."""
     yield paint(one_line(task["title"]), "bold")
-    yield _field("id", task["id"])
-    yield _field("status", _status(task))
+    yield field("id", task["id"])
+    yield field("status", _status(task))
     yield from _circumstances(task)
     yield from _claim_and_verdict(task)
     yield from _attempts(task)
-    yield from _workspace(task)
+    yield from workspace_fields(task)
     if task["result"]:
-        yield _field("result", "")
+        yield field("result", "")
         yield from (f"    {line}" for line in tail(task["result"], RESULT_TAIL))
-    yield ""
-    commands = next_commands(task)
-    width = max(len(command) for command, _ in commands)
-    for command, purpose in commands:
-        yield f"  {command.ljust(width)}  {paint(purpose, 'dim')}"
-
-
-def _field(name: str, value: str) -> str:
-    return f"  {paint(name.ljust(10), 'dim')} {value}".rstrip()
+    yield from command_lines(next_commands(task))
 
 
 def _status(task: Task) -> str:
@@ -49,23 +41,23 @@ def _circumstances(task: Task) -> Iterator[str]:
     agent = task["agent"] + (f" with {task['model']}" if task["model"] else "")
     if task["fallback_agents"]:
         agent += f", then {', '.join(task['fallback_agents'])}"
-    yield _field("agent", one_line(agent))
+    yield field("agent", one_line(agent))
     if limits := _limits(task):
-        yield _field("limits", ", ".join(limits))
+        yield field("limits", ", ".join(limits))
     if task["mcp"]:
-        yield _field("mcp", one_line(", ".join(task["mcp"])))
+        yield field("mcp", one_line(", ".join(task["mcp"])))
     taken = between(task["started_at"], task["ended_at"])
-    yield _field(
+    yield field(
         "time",
         f"created {between(task['created_at'], None)} ago" + (f", ran {taken}" if taken else ""),
     )
-    yield _field("priority", task["priority"])
+    yield field("priority", task["priority"])
     if task["project"] or task["tags"]:
-        yield _field("labels", one_line(", ".join(filter(None, [task["project"], *task["tags"]]))))
+        yield field("labels", one_line(", ".join(filter(None, [task["project"], *task["tags"]]))))
     if task["depends_on"]:
-        yield _field("after", " ".join(task["depends_on"]))
+        yield field("after", " ".join(task["depends_on"]))
     if task.get("run_id"):
-        yield _field("run", task["run_id"])
+        yield field("run", task["run_id"])
 
 
 def _limits(task: Task) -> list[str]:
@@ -79,12 +71,12 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
     attempts, checks = task["attempts"], task["checks"]
     if attempts:
         claimed = attempts[-1]["claimed"] or "nothing"
-        yield _field("claimed", f"{claimed} {paint('(what the agent says of itself)', 'dim')}")
+        yield field("claimed", f"{claimed} {paint('(what the agent says of itself)', 'dim')}")
     if checks:
         passed = sum(check["passed"] for check in checks)
-        yield _field("verified", f"{passed} of {len(checks)} checks passed")
+        yield field("verified", f"{passed} of {len(checks)} checks passed")
     elif task["status"] == "completed":
-        yield _field("verified", "nothing: the task has no checks")
+        yield field("verified", "nothing: the task has no checks")
     for check in checks:
         mark = paint("✓", "green") if check["passed"] else paint("✗", "red")
         took = f" ({check['duration_s']:.1f}s)" if check.get("duration_s") is not None else ""
@@ -95,20 +87,10 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
 
 def _attempts(task: Task) -> Iterator[str]:
     for attempt in task["attempts"]:
-        yield _field(f"attempt {attempt['number']}", headline(attempt))
+        yield field(f"attempt {attempt['number']}", headline(attempt))
         yield from (f"    {line}" for line in details(attempt, task["reason"]))
     used = [attempt["usage"] for attempt in task["attempts"] if attempt["usage"]]
     if len(used) > 1:
         known = [usage["cost_usd"] for usage in used if usage["cost_usd"] is not None]
         total = cost(sum(known) if known else None, len(used) - len(known))
-        yield _field("cost", f"{total} in all" if known else total)
-
-
-def _workspace(task: Task) -> Iterator[str]:
-    workspace = task["workspace"]
-    removed = task.get("archived_at") and not os.path.isdir(workspace["path"])
-    yield _field("workspace", "removed" if removed else clean(workspace["path"]))
-    if workspace["branch"]:
-        onto = f" (from {one_line(workspace['base'])})" if workspace["base"] else ""
-        merged = ", merged" if task["merged_at"] else ""
-        yield _field("branch", f"{one_line(workspace['branch'])}{onto}{merged}")
+        yield field("cost", f"{total} in all" if known else total)

@@ -18,8 +18,8 @@ _MOST_USD = 1_000_000.0
 LONGEST_S = 31_536_000.0
 
 
-def duration_s(text: str, option: str = "the duration") -> float:
-    """Seconds from 90, 90s, 10m, 2h or 1h30m."""
+def duration_s(text: str, option: str = "the duration", *, none: bool = False) -> float:
+    """Seconds from 90, 90s, 10m, 2h or 1h30m; with none, 0 is one too."""
     typed = text.strip().lower()
     seconds = _plain_seconds(typed)
     if seconds is None and re.fullmatch(f"(?:{_PART.pattern})+", typed):
@@ -28,8 +28,11 @@ def duration_s(text: str, option: str = "the duration") -> float:
         raise InvalidInput(
             f"{option} is not a duration: {text!r}.", hint="Write it like 90, 90s, 10m or 2h."
         )
-    if not 0 < seconds <= LONGEST_S:
-        raise InvalidInput(f"{option} must be more than nothing and at most a year, not {text!r}.")
+    if not 0 < seconds <= LONGEST_S and not (none and seconds == 0):
+        raise InvalidInput(
+            f"{option} must be more than nothing and at most a year, not {text!r}.",
+            hint="Write it like 90, 90s, 10m or 2h.",
+        )
     return seconds
 
 
@@ -166,6 +169,17 @@ def not_empty(text: str, what: str) -> str:
     """The text itself, which must hold something."""
     if not text.strip():
         raise InvalidInput(
-            f"{what} is empty.", hint="Perhaps an earlier command failed to print its value."
+            f"{what} is empty.",
+            hint="Give it a value; perhaps an earlier command failed to print one.",
         )
     return text
+
+
+def optional_text(text: str | None, what: str) -> str | None:
+    """The same for what need not be given."""
+    return None if text is None else not_empty(text, what)
+
+
+def texts(options: dict[str, Any], names: Iterable[str]) -> dict[str, str | None]:
+    """The options of these names, which are texts; each that is given must hold something."""
+    return {name: optional_text(options[name], f"--{name.replace('_', '-')}") for name in names}

@@ -1,6 +1,6 @@
 """What persons and parents do to runs: pause, resume, cancel, answer. Each reaches the children."""
 
-from kapelle.domain.errors import Conflict
+from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine import actions
 from kapelle.engine.stage import Stage
@@ -70,7 +70,8 @@ def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[
             _wish(connection, member, "pause", reason)
     stops = []
     for task in runs.open_tasks(connection, family) if now else ():
-        if task["status"] == TaskStatus.RUNNING:
+        # One that a person has cancelled does not come back.
+        if task["status"] == TaskStatus.RUNNING and task["stop"] is None:
             stop = actions.requeue(connection, task["id"])
             if stop is not None:
                 stops.append(stop)
@@ -94,6 +95,8 @@ def resume(connection: Connection, run_id: str) -> None:
 
 def answer(connection: Connection, run_id: str, token: str | None, text: str) -> None:
     """Answer a run's question; with no token the only one that is open."""
+    if not text.strip():
+        raise InvalidInput("The answer is empty.", hint='kapelle runs answer ID "…"')
     row = _require_open(connection, run_id)
     asked = steps.questions(connection, run_id)
     if token is None:

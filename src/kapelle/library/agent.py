@@ -42,6 +42,8 @@ class Response:
     cost_usd: float | None = None
     usage: Usage | None = None
     session_id: str | None = None
+    hopeless: bool = False
+    """Whether the agent itself cannot work as it is, so that no other request would help."""
 
 
 class Agent(ABC):

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from kapelle.agents import registry
 from kapelle.agents.base import Agent as Adapter
 from kapelle.agents.base import AgentRequest, Command
-from kapelle.domain.errors import InvalidInput
+from kapelle.domain.errors import AgentMisconfigured, InvalidInput
 from kapelle.engine import cost, side_log
 from kapelle.engine.environment import agent_environment
 from kapelle.engine.run_files import place
@@ -130,7 +130,16 @@ class CliAgent(Agent):
         return cls(name or _name_of(template), own, **options)
 
     def run(self, request: Request) -> Response:
-        """Run the program in the request's directory and judge what it printed."""
+        """Run the program in the request's directory and judge what it printed.
+
+        A program that is missing is a response, too, which is not ok.
+        """
+        try:
+            return self._perform(request)
+        except AgentMisconfigured as error:
+            return Response(ok=False, reason=_told(error), hopeless=True)
+
+    def _perform(self, request: Request) -> Response:
         cwd = request.cwd or self.cwd or Path.cwd()
         with TemporaryDirectory(prefix="kapelle-", ignore_cleanup_errors=True) as name:
             directory, adapter = Path(name).resolve(), self._adapter()
@@ -194,6 +203,13 @@ class CliAgent(Agent):
             usage=usage,
             session_id=summary.session_id,
         )
+
+
+def _told(error: AgentMisconfigured) -> str:
+    """What is wrong, without commands that change a configuration: none is read here."""
+    hint = (error.hint or "").partition(", or: kapelle ")[0]
+    useful = hint and not hint.startswith("kapelle ")
+    return f"{error.message} {hint.rstrip('.')}." if useful else error.message
 
 
 def _why(ended: Ended, limit_s: float | None, wish: str) -> str | None:

@@ -108,5 +108,6 @@ class Performance:
                 spent=around.ledger.spent,
             )
         )
-        reason = f"{len(questions)} questions are open"
+        several = len(questions) != 1
+        reason = f"{len(questions)} questions are open" if several else "a question is open"
         return TeamOutcome("needs_input", reason, questions=questions, token=token)

@@ -49,9 +49,11 @@ def _asked(agent: Agent, request: Request) -> Callable[[], Response]:
         except Exception as error:
             _log.debug("%s failed", agent.name, exc_info=True)
             return Response(ok=False, reason=f"it raised {type(error).__name__}: {error}")
-        if isinstance(response, Response):
-            return response
-        kind = type(response).__name__
-        return Response(ok=False, reason=f"{agent.name} returned a {kind} and not a Response")
+        if not isinstance(response, Response):
+            kind = type(response).__name__
+            return Response(ok=False, reason=f"{agent.name} returned a {kind} and not a Response")
+        if response.hopeless:
+            raise AgentMisconfigured(response.reason)
+        return response
 
     return ask

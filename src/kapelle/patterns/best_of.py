@@ -2,7 +2,6 @@
 
 from pydantic import BaseModel, Field
 
-from kapelle.domain.errors import InvalidInput
 from kapelle.domain.run_specs import BestOfSpec, CandidateSpec
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
@@ -47,11 +46,6 @@ class BestOfResult(BaseModel):
 @pattern("best-of", spec=BestOfSpec)
 async def best_of(ctx: Context, spec: BestOfSpec) -> BestOfResult:
     """Give the same task to several agents or models, and keep the best result."""
-    if not ctx.is_git:
-        raise InvalidInput(
-            "best-of needs a git repository, for each candidate works in a worktree of its own.",
-            hint="Leave out --in-place, or go to a repository.",
-        )
     entrants = list(enumerate(spec.entrants, 1))
     candidates = await ctx.gather(*(_try(ctx, spec, number, who) for number, who in entrants))
     eligible = [candidate for candidate in candidates if candidate.is_eligible]
@@ -123,8 +117,8 @@ async def _judge(
         )
         for candidate in eligible:
             if candidate.number == choice.winner:
-                why = f"the judge chose candidate {candidate.number}: {choice.reasoning}"
-                return candidate, why
+                why = f": {choice.reasoning}" if choice.reasoning else ""
+                return candidate, f"the judge chose candidate {candidate.number}{why}"
         prompt += f"\n\nYou chose {choice.winner} before, and there are only {numbers}."
     raise Failed(f"the judge chose candidate {choice.winner}, and there are only {numbers}")
 

@@ -87,15 +87,21 @@ class Starter:
         """The specification, and where its run would work; raises what would keep it from that."""
         checked = self.validate(pattern, spec)
         settings = self._stage.settings(checked.directory)
-        for name, model in dict.fromkeys(checked.cast):
-            agent = require_agent(name, settings)
+        for role in dict.fromkeys(checked.cast):
+            agent = require_agent(role.agent, settings)
             require_abilities(
-                agent, settings, model=model, system_prompt=checked.system_prompt,
+                agent, settings, model=role.model, system_prompt=role.system_prompt,
                 budget=checked.budget_usd,
             )  # fmt: skip
         for name in checked.fallback_agents:
             require_agent(name, settings)
-        return checked, await workspace_kind(self._stage, checked, settings)
+        kind = await workspace_kind(self._stage, checked, settings)
+        if checked.needs_git and kind is not WorkspaceKind.WORKTREE:
+            raise InvalidInput(
+                f"{pattern} needs a git repository, for its tasks work in worktrees of their own.",
+                hint="Leave out --in-place, or go to a repository.",
+            )
+        return checked, kind
 
     def validate(self, pattern: str, spec: dict[str, Any]) -> PatternSpec:
         """The specification of a run, or InvalidInput that names every field that is wrong."""

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from kapelle.domain.errors import Conflict, GitError, LimitReached, Unavailable
+from kapelle.domain.errors import Conflict, GitError, InvalidInput, LimitReached, Unavailable
 from kapelle.domain.ids import new_id
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import RetrySpec
@@ -171,6 +171,24 @@ async def test_a_task_that_its_run_has_passed_is_not_done_again_in_its_worktree(
     for task_id in (own, awaited):
         await db.write(action, task_id)
         assert (await db.read(tasks.row, task_id))["status"] == "queued"
+
+
+async def test_a_pause_brings_no_cancelled_task_back(db: Database) -> None:
+    run_id = await add_run(db)
+    ending = await add_task(db, run_id, TaskStatus.RUNNING, stop="cancel")
+    going = await add_task(db, run_id, TaskStatus.RUNNING)
+    await run_actions.pause(stage(db), run_id, "paused", now=True)
+    assert (await db.read(tasks.row, ending))["stop"] == "cancel"
+    assert (await db.read(tasks.row, going))["stop"] == "requeue"
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+async def test_an_empty_answer_is_none(db: Database, text: str) -> None:
+    run_id = await add_run(db)
+    await db.write(steps.begin, run_id, "0001", "ask", "Why?")
+    with pytest.raises(InvalidInput, match="The answer is empty"):
+        await db.write(run_actions.answer, run_id, None, text)
+    assert await db.read(steps.unanswered, run_id) == {"0001"}
 
 
 async def test_a_run_that_is_given_up_leaves_nothing_open(db: Database) -> None:

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
+from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
 from kapelle.domain.schedule import Firing, Outcome, Schedule, ScheduleSpec, ScheduleStatus
-from kapelle.domain.specs import RetrySpec
-from kapelle.domain.states import RunStatus, TaskStatus
+from kapelle.domain.states import RunStatus
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.schedules.secrets import ScheduleSecrets
 from kapelle.service.scheduled_work import Examined
@@ -80,22 +80,9 @@ def _insert(connection: Connection, kind: str, key: str, schedule_id: str, now: 
         run = {"id": run_id, "pattern": kind, "spec": {}, "progress": {}}
         runs.insert(connection, {**common, **run, "status": RunStatus.QUEUED})
         return run_id
-    task_id = new_id("task")
-    names = ("check_specs", "fallback_agents", "mcp", "env", "tags")
-    lists: dict[str, Any] = {name: [] for name in names}
-    row = {
-        "id": task_id,
-        "prompt": "do it",
-        "agent": "rehearsal",
-        "status": TaskStatus.QUEUED,
-        "priority": 1,
-        "deps_policy": "cancel",
-        "retry": RetrySpec().model_dump(),
-        "fork_session": False,
-        "context": {},
-    }
-    tasks.insert(connection, {**common, **lists, **row}, [])
-    return task_id
+    task = task_row(**common)
+    tasks.insert(connection, task, [])
+    return str(task["id"])
 
 
 class Timetable:

@@ -18,6 +18,7 @@ from kapelle import (
     AgentNotFound,
     CliAgent,
     InvalidInput,
+    MockAgent,
     Request,
 )
 from kapelle.settings import AgentSettings
@@ -51,6 +52,38 @@ def test_a_program_that_cannot_be_started_is_a_failure(tmp_path: Path) -> None:
     response = CliAgent.command(["true"]).run(Request("x", cwd=tmp_path / "nowhere"))
     assert not response.ok
     assert "could not be started" in str(response.reason)
+
+
+@pytest.mark.parametrize(
+    ("agent", "reason"),
+    [
+        (
+            CliAgent.command(["gone", "{prompt}"]),
+            "The agent gone needs 'gone', which is not an executable on PATH. Install it.",
+        ),
+        (
+            CliAgent("claude", AgentSettings(program="not-there")),
+            "The agent claude needs 'not-there', which is not an executable on PATH."
+            " npm install -g @anthropic-ai/claude-code.",
+        ),
+        (CliAgent.command([]), "The agent command has no command."),
+    ],
+)
+def test_a_program_that_is_missing_is_a_failure_that_says_so(
+    agent: CliAgent, reason: str, tmp_path: Path
+) -> None:
+    response = agent.run(Request("x", cwd=tmp_path))
+    assert (response.ok, response.text, response.hopeless) == (False, "", True)
+    assert response.reason == reason
+
+
+def test_a_missing_program_ends_the_run_and_is_not_tried_again(hall: Hall) -> None:
+    agent = MockAgent()
+    team = hall.orchestrator(agent, worker=CliAgent.command(["not-there"]))
+    outcome = team.run("A server", "it is there")
+    assert outcome.status == "failed"
+    assert outcome.reason.startswith("The agent not-there needs 'not-there'")
+    assert [request.title for request in agent.requests] == ["Plan"]
 
 
 def test_an_agent_with_a_protocol_tells_cost_and_session(tmp_path: Path) -> None:
@@ -110,13 +143,11 @@ def test_an_agent_sees_its_own_variables_and_not_every_secret(
     assert "hidden-from-agents" not in text
 
 
-def test_names_and_settings_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+def test_names_and_settings_that_mean_nothing_are_refused() -> None:
     with pytest.raises(AgentNotFound, match="did you mean claude"):
         CliAgent("claud")
     with pytest.raises(InvalidInput, match="its name"):
         CliAgent("my tool", AgentSettings(command=["x"]))
-    with pytest.raises(AgentMisconfigured, match="not-there"):
-        CliAgent("claude", AgentSettings(program="not-there")).run(Request("x", cwd=tmp_path))
 
 
 STUB = '#!/bin/sh\ncat > /dev/null\necho "$@" > {log}\n'

@@ -1,17 +1,14 @@
 """The examples of docs/library.md: each passes mypy --strict, and does what it says."""
 
 import os
-import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from tests.e2e.page_examples import examples_of, require_says, require_well_typed
 from tests.e2e.repositories import make_repository
 
-ROOT = Path(__file__).parents[3]
-PAGE = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
-EXAMPLES = re.findall(r"^```python\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+EXAMPLES = examples_of("library.md")
 
 # What a model would answer, in the words of the program that is asked.
 STUB = """\
@@ -53,17 +50,7 @@ SAYS = [
 
 def test_every_example_is_well_typed(tmp_path: Path) -> None:
     assert len(EXAMPLES) == len(SAYS)
-    for number, example in enumerate(EXAMPLES):
-        (tmp_path / f"example_{number}.py").write_text(example, encoding="utf-8")
-    options = ["--strict", "--config-file=", "--cache-dir=cache"]
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, *map(str, tmp_path.glob("example_*.py"))],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    require_well_typed(EXAMPLES, tmp_path)
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
@@ -77,21 +64,10 @@ def test_every_example_runs(tmp_path: Path, number: int) -> None:
     repository = make_repository(
         tmp_path / "repository", {"Makefile": "test:\n\ttest -f done.txt\n"}
     )
-    (tmp_path / "example.py").write_text(EXAMPLES[number], encoding="utf-8")
     env = {
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "HOME": str(tmp_path),
         "KAPELLE_HOME": str(tmp_path / "home"),
     }
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(tmp_path / "example.py")],
-        cwd=repository,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    for words in SAYS[number]:
-        assert words in done.stdout
+    path = tmp_path / "example.py"
+    require_says(EXAMPLES[number], path, SAYS[number], cwd=repository, env=env)

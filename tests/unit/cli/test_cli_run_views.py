@@ -153,6 +153,23 @@ def test_the_iterations_of_a_team() -> None:
     assert "✗ The rest (conflict): both changed a.txt" in text
 
 
+def test_a_long_result_is_shown_from_its_beginning() -> None:
+    result = {"first": "x" * 400, "items": list(range(100)), "last": "\x1b[31mend"}
+    lines = shown(pattern="mine", result=result).splitlines()
+    begin = lines.index("  result") + 1
+    assert lines[begin] == "    {"
+    assert lines[begin + 1].startswith('      "first": "xxx')
+    assert lines[begin + 1].endswith("…")
+    assert lines[begin + 15] == "    … all of it: kapelle runs result run_1"
+    assert "end" not in "\n".join(lines[begin : begin + 15])
+
+
+def test_what_asks_is_told_in_the_list_instead_of_how_far_it_is() -> None:
+    going = {**RUN, "status": "running", "progress": {"iteration": 2}, "reason": "task_1 asks: y?"}
+    assert lines([going])[1].endswith("(iteration 2 of 5)")
+    assert lines([{**going, "waiting_for": "input"}])[1].endswith("(task_1 asks: y?)")
+
+
 def test_the_result_of_ones_own_pattern_is_json() -> None:
     text = shown(pattern="mine", result={"answer": 42})
     assert '"answer": 42' in text

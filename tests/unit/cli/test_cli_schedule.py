@@ -12,13 +12,16 @@ import typer
 from tests.unit.cli.test_cli_commands import command_of
 from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
+from kapelle.cli import style
 from kapelle.cli.commands import COMMANDS, load
 from kapelle.cli.schedules import to_come
 from kapelle.cli.schedules.create import STARTING, create, ordered
+from kapelle.cli.schedules.group import STATUSES
 from kapelle.cli.schedules.to_come import time_to_come
-from kapelle.cli.schedules.view import describe, interval, listing
+from kapelle.cli.schedules.view import describe, history, interval, listing
 from kapelle.cli.starting import collecting
 from kapelle.domain.errors import InvalidInput
+from kapelle.domain.schedule import ScheduleStatus
 
 NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
@@ -80,6 +83,8 @@ def test_a_pattern_is_kept_by_its_name(tmp_path: Path) -> None:
         (["run", "x", "--cron", "* * * * *"], "No such option: --cron", "come before `run`"),
         (["run", "x", "--every", "5s"], "cannot start a schedule", "Leave one of them out"),
         (["run"], "prompt", ""),
+        (["start"], "pattern's name is missing", "lists the patterns"),
+        (["team", "--resume", "run_1:1", "--answer", "x"], "starts new runs", "--resume"),
     ],
 )
 def test_what_cannot_be_scheduled(typed: list[str], said: str, hint: str) -> None:
@@ -106,13 +111,67 @@ def test_every_command_that_starts_work_is_known() -> None:
         ({}, "It is not said when."),
         ({"cron": "* * * * *", "at": "2h"}, "--cron and --at exclude each other."),
         ({"at": "2h", "every": "2h"}, "--at and --every exclude each other."),
+        ({"every": "2h", "after": "schedule_x"}, "--every and --after exclude each other."),
         ({"cron": "* * * * *", "missed": "maybe"}, "--missed cannot be 'maybe'."),
+        ({"at": "2026-03-28T11:59"}, "--at '2026-03-28T11:59' is not a time to come."),
     ],
 )
 def test_options_that_do_not_go_together(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         create(["run", "x"], **options)
     assert caught.value.message == said
+
+
+@pytest.mark.parametrize(
+    ("trigger", "options", "named"),
+    [
+        ("every", {"overlap": True}, "--overlap"),
+        ("every", {"missed": "skip"}, "--missed"),
+        ("every", {"timezone": "UTC"}, "--timezone"),
+        ("every", {"overlap": True, "missed": "fail"}, "--overlap and --missed"),
+        ("after", {"missed": "skip"}, "--missed"),
+    ],
+)
+def test_options_for_times_are_refused_where_there_are_none(
+    trigger: str, options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        create(["run", "x"], **{trigger: "1h", **options})
+    assert caught.value.message.startswith(f"{named} cannot stand beside --{trigger}")
+    assert caught.value.hint == f"Leave {named} out, or write --cron or --at."
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"every": "1h", "timezone": "Europe/Berlin", "expires": "18:30"},
+        {"after": "schedule_x", "overlap": True},
+        {"cron": "* * * * *", "overlap": True, "missed": "skip", "timezone": "UTC"},
+    ],
+)
+def test_they_are_taken_where_they_mean_something(options: dict[str, Any]) -> None:
+    with collecting() as orders:
+        create(["run", "x"], **options)
+    assert len(orders) == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "as_json"),
+    [
+        (["--json", "run", "x"], True),
+        (["run", "x", "--json"], True),
+        (["loop", "x", "--until", "true", "--json"], True),
+        (["run", "x"], False),
+        (["run", "--", "--json"], False),
+    ],
+)
+def test_json_may_stand_before_or_behind_the_command(
+    typed: list[str], as_json: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr("kapelle.cli.schedules.create.send", lambda _, given: asked.append(given))
+    load("schedule")(["create", "--at", "2h", *typed], standalone_mode=False)
+    assert asked == [as_json]
 
 
 def test_all_options_reach_the_daemon(tmp_path: Path) -> None:
@@ -175,6 +234,10 @@ def test_the_page_about_schedules_names_every_option() -> None:
     text = DOCS.read_text(encoding="utf-8")
     for option in inspect.signature(create).parameters.keys() - {"command", "as_json"}:
         assert re.search(rf"`--{option.replace('_', '-')}[ `]", text), option
+
+
+def test_the_states_are_those_of_schedules() -> None:
+    assert tuple(ScheduleStatus) == STATUSES
 
 
 def schedule(**changes: Any) -> dict[str, Any]:
@@ -247,6 +310,37 @@ def test_the_list_says_when_and_why_not() -> None:
     assert second.endswith("nightly (by a person)")
     assert "  after schedule_00  " in third
     assert "at 2026-11-01 03:00:00 CET after" in fourth
+
+
+LONG = {
+    "id": "schedule_01m7g3s8y7yahm325eqgwd5kyk",
+    "cron": "*/20 8-18 * * MON-FRI",
+    "timezone": "America/Argentina/Buenos_Aires",
+    "title": "update the dependencies of the whole project",
+    "max_runs": 1000,
+}
+
+
+def test_in_80_columns_everything_is_seen_and_nothing_wraps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(style, "terminal_width", lambda: 80)
+    head, times, first, when, *_ = listing([schedule(**LONG), schedule(**LONG)])
+    assert head.split() == ["ID", "STATUS", "TITLE"]
+    assert times.split() == ["WHEN", "NEXT", "RUNS"]
+    assert first.startswith(f"{LONG['id']}  active  update the dependencies")
+    assert when.startswith("    */20 8-18 * * MON-FRI America/")
+    assert when.endswith("in 2h00m  2 of 1000")
+    going = {"subject": "task_01m7g3scaph48zrsp3tp87qzhw", "subject_status": "completed"}
+    several = [FIRING, {**FIRING, **going, "outcome": "started", "reason": None}]
+    shown = [*listing([schedule(**LONG)]), *history(several, schedule(**LONG), indent=4)]
+    assert max(len(line) for line in shown) <= 80
+    assert "task_01m7g3scaph48zrsp3tp87qzhw  completed" in shown[-1]
+
+
+def test_in_a_wide_terminal_each_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(style, "terminal_width", lambda: 140)
+    assert len(listing([schedule(**LONG), schedule(**LONG)])) == 3
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from kapelle.cli.commands import load
 from kapelle.cli.continue_ import forked
@@ -144,7 +143,7 @@ def test_a_secret_in_a_servers_address_is_not_repeated() -> None:
 
 @pytest.mark.parametrize("number", ["0", "-1", "x", "1000001"])
 def test_turns_are_counted_from_one(number: str) -> None:
-    with pytest.raises(typer.TyperException):
+    with pytest.raises(InvalidInput, match="--max-turns cannot be"):
         spec_of("do it", "--max-turns", number)
 
 

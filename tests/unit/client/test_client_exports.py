@@ -35,6 +35,14 @@ def test_every_name_is_there() -> None:
         _ = kapelle.nothing  # type: ignore[attr-defined]
 
 
+def test_everything_can_be_imported_at_once() -> None:
+    found: dict[str, object] = {}
+    exec("from kapelle import *", found)
+    del found["__builtins__"]
+    assert found.keys() == kapelle._HOME_OF.keys()
+    assert found["connect"] is kapelle.connect
+
+
 def test_importing_kapelle_loads_nothing_else() -> None:
     program = (
         "import sys; before = set(sys.modules); import kapelle; print(*set(sys.modules) - before)"

@@ -43,7 +43,7 @@ class CancelBody(Body):
 
 
 class AnswerBody(Body):
-    answer: Annotated[Text, Field(min_length=1, max_length=MAX_PROMPT_BYTES)]
+    answer: Annotated[Text, Field(max_length=MAX_PROMPT_BYTES)]
     token: Annotated[Text | None, Field(max_length=300)] = None
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kapelle.cli.files.from_file import FromFile
 from kapelle.cli.files.problems import ALIASES, problem, shown
 from kapelle.cli.files.source import is_stdin, text_of
 from kapelle.cli.files.toml_tree import toml_tree
@@ -21,22 +22,22 @@ _OF_ALL = ("task_timeout_s", "max_seconds")
 _OF_ONE = ("timeout_s",)
 
 
-def read_pipeline(
-    path: Path, variables: dict[str, str], overrides: dict[str, Any]
-) -> dict[str, Any]:
+def read_pipeline(path: Path, variables: dict[str, str], overrides: dict[str, Any]) -> FromFile:
     """The body of a request for a pipeline, from a file or from standard input (-).
 
     Variables are those of the command line, which count more than the file's own; overrides are
     keys of the specification that replace those of the file. Raises InvalidInput, whose message
     begins with FILE:LINE and names every mistake, one a line.
     """
+    file = "<stdin>" if is_stdin(path) else str(path)
+    given = {key: value for key, value in overrides.items() if value is not None}
     try:
         text = text_of(path)
         tree = _tree(path, text)
         reading = _Reading(tree, Filling(tree, text, variables), _beside(path))
-        return reading.body({key: given for key, given in overrides.items() if given is not None})
+        return FromFile(reading.body(given), file, tree, given)
     except Unusable as unusable:
-        raise _refusal("<stdin>" if is_stdin(path) else str(path), unusable.problems) from None
+        raise _refusal(file, unusable.problems) from None
 
 
 def _tree(path: Path, text: str) -> Node:

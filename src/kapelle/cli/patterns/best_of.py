@@ -8,11 +8,11 @@ from kapelle.cli.options import Json
 from kapelle.cli.patterns.direction import Direction, Maximize, Minimize, direction
 from kapelle.cli.patterns.options import pattern_command
 from kapelle.cli.patterns.spec import Options, Spec, only_given, shared_spec
-from kapelle.cli.prompt import read_prompt
+from kapelle.cli.prompt import read_prompt, ways
 from kapelle.cli.run_options import Check, FollowToEnd, Prompt, PromptFile, Words
 from kapelle.cli.runs.started import start_run
 from kapelle.cli.task_spec import check_specs
-from kapelle.cli.values import not_empty, optional_duration_s
+from kapelle.cli.values import not_empty, optional_duration_s, optional_text, texts
 from kapelle.domain.errors import InvalidInput
 
 FEWEST, MOST = 2, 20
@@ -73,32 +73,31 @@ def best_of_spec(options: Options) -> Spec:
             hint="Leave --in-place out.",
         )
     spec = {
-        "prompt": _prompt(options),
+        "prompt": read_prompt(options["prompt"], options["prompt_file"], ways("best-of")),
         "candidates": candidates,
         "count": options["count"],
         "checks": check_specs(options["check"] or [], None),
-        "eval": options["score"] and not_empty(options["score"], "--eval"),
+        "eval": optional_text(options["score"], "--eval"),
         "direction": towards,
         "eval_timeout_s": optional_duration_s(options["eval_timeout"], "--eval-timeout"),
-        "judge": options["judge"] and not_empty(options["judge"], "--judge"),
-        "judge_model": options["judge_model"],
+        **texts(options, ("judge", "judge_model")),
     }
     return {**only_given(spec), **shared_spec(options)}
 
 
 def _candidates(entries: list[str]) -> list[str]:
     """Repeated or separated by commas; one who is named twice tries twice."""
-    return [
+    named = [
         not_empty(part.strip(), "--candidate") for entry in entries for part in entry.split(",")
     ]
-
-
-def _prompt(options: Options) -> str:
-    try:
-        return read_prompt(options["prompt"], options["prompt_file"])
-    except InvalidInput as error:
-        error.hint = error.hint and error.hint.replace("kapelle run", "kapelle best-of")
-        raise
+    for name in named:
+        if name.startswith(":") or name.endswith(":"):
+            lacks = "agent" if name.startswith(":") else "model"
+            raise InvalidInput(
+                f"--candidate {name!r} lacks the {lacks}.",
+                hint="Write --candidate AGENT or --candidate AGENT:MODEL.",
+            )
+    return named
 
 
 def _require_a_choice(candidates: list[str], count: int | None) -> None:

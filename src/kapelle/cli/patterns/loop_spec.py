@@ -14,15 +14,18 @@ from kapelle.cli.patterns.spec import (
     shared_spec,
     steps_of,
 )
-from kapelle.cli.prompt import read_prompt
-from kapelle.cli.values import choice, duration_s, not_empty, optional_duration_s
+from kapelle.cli.prompt import read_prompt, ways
+from kapelle.cli.values import choice, duration_s, optional_duration_s, optional_text, texts
 from kapelle.domain.errors import InvalidInput
 
-_AS_GIVEN = ("max_iterations", "max_failures", "convergence", "eval_prompt", "judge_model")
+_AS_GIVEN = ("max_iterations", "max_failures", "convergence")
+_TEXTS = ("eval_prompt", "judge", "judge_model")
 _JUDGING = ("eval_prompt", "eval_schema", "judge", "judge_model")
 _ENDS = (
     'Add --until "make test", or --eval COMMAND with --minimize or --maximize, or --judge AGENT.'
 )
+_STEP = 'Write --step "what to do", or leave it out.'
+_SCHEMA = 'It is an object, such as {"type": "object", "properties": {…}}.'
 
 
 def loop_spec(options: Options) -> Spec:
@@ -32,13 +35,13 @@ def loop_spec(options: Options) -> Spec:
     spec = {
         **_work(options),
         **{name: options[name] for name in _AS_GIVEN},
+        **texts(options, _TEXTS),
         "until": conditions(options["until"] or [], "--until"),
-        "eval": options["score"] and not_empty(options["score"], "--eval"),
+        "eval": optional_text(options["score"], "--eval"),
         "direction": towards,
         "eval_mode": "agent" if mode == "agent" else None,
         "eval_schema": options["eval_schema"] and _schema(options["eval_schema"]),
         "eval_timeout_s": optional_duration_s(options["eval_timeout"], "--eval-timeout"),
-        "judge": options["judge"] and not_empty(options["judge"], "--judge"),
         "target": _target(options["target"]),
         "cooldown_s": _cooldown(options["cooldown"]),
         "checkpoint": options["checkpoint"] or None,
@@ -48,14 +51,12 @@ def loop_spec(options: Options) -> Spec:
 
 def _work(options: Options) -> Spec:
     """What every iteration does: a prompt alone, or steps, of which the prompt is the first."""
-    steps = steps_of(options["step"] or [])
-    if steps and options["prompt"] is None and options["prompt_file"] is None:
+    prompt, file = options["prompt"], options["prompt_file"]
+    alone = prompt is None and file is None
+    steps = steps_of(options["step"] or [], _STEP, 1 if alone else 2)
+    if steps and alone:
         return {"steps": steps}
-    try:
-        prompt = read_prompt(options["prompt"], options["prompt_file"])
-    except InvalidInput as error:
-        error.hint = error.hint and error.hint.replace("kapelle run", "kapelle loop")
-        raise
+    prompt = read_prompt(prompt, file, ways("loop"))
     return {"steps": [prompt, *steps]} if steps else {"prompt": prompt}
 
 
@@ -119,7 +120,7 @@ def _target(text: str | None) -> float | None:
 
 
 def _cooldown(text: str | None) -> float | None:
-    return None if text is None or text.strip() == "0" else duration_s(text, "--cooldown")
+    return None if text is None else duration_s(text, "--cooldown", none=True) or None
 
 
 def _schema(file: Path) -> dict[str, Any]:
@@ -127,12 +128,11 @@ def _schema(file: Path) -> dict[str, Any]:
     try:
         schema = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
-        raise InvalidInput(f"--eval-schema {file} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise InvalidInput(f"--eval-schema {file} is not JSON: {error}.") from None
-    if not isinstance(schema, dict) or not schema:
         raise InvalidInput(
-            f"--eval-schema {file} is not a schema.",
-            hint='It is an object, such as {"type": "object", "properties": {…}}.',
-        )
+            f"--eval-schema {file} cannot be read: {error.strerror}.", hint="Check its name."
+        ) from None
+    except ValueError as error:
+        raise InvalidInput(f"--eval-schema {file} is not JSON: {error}.", hint=_SCHEMA) from None
+    if not isinstance(schema, dict) or not schema:
+        raise InvalidInput(f"--eval-schema {file} is not a schema.", hint=_SCHEMA)
     return schema

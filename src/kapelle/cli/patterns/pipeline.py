@@ -14,7 +14,7 @@ from kapelle.cli.values import choice, key_values
 from kapelle.domain.errors import InvalidInput
 
 FEWEST, MOST = 2, 20
-_EXAMPLE = 'For example: kapelle pipeline "design it" --step "implement it" --step "test it".'
+_EXAMPLE = 'Write `kapelle pipeline "design it" --step "implement it" --step "test it"`.'
 
 
 @pattern_command
@@ -66,7 +66,7 @@ def pipeline_spec(options: Options) -> Spec:
     if variables:
         raise InvalidInput("--var is for the steps of a file.", hint="Add -F FILE.")
     _require_steps(len(prompts))
-    spec = {"steps": steps_of(prompts), "workspaces": workspaces}
+    spec = {"steps": steps_of(prompts, _EXAMPLE), "workspaces": workspaces}
     return {**only_given(spec), **shared_spec(options)}
 
 

@@ -43,7 +43,9 @@ def _integer(flag: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise InvalidInput(f"{flag} is a whole number, not {text!r}.") from None
+        raise InvalidInput(
+            f"{flag} is a whole number, not {text!r}.", hint=f"Write {flag} 3."
+        ) from None
 
 
 def _number(flag: str, text: str) -> float:
@@ -55,7 +57,7 @@ def _number(flag: str, text: str) -> float:
             return duration_s(text, flag)
         number = math.nan
     if not math.isfinite(number):
-        raise InvalidInput(f"{flag} is a number, not {text!r}.")
+        raise InvalidInput(f"{flag} is a number, not {text!r}.", hint=f"Write {flag} 0.5.")
     return number
 
 

@@ -4,15 +4,20 @@ from typing import Any
 
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.task_spec import absolute_directory, workspace_kind
-from kapelle.cli.values import choice, environment, listed, optional_duration_s, optional_usd
+from kapelle.cli.values import (
+    choice,
+    environment,
+    listed,
+    optional_duration_s,
+    optional_usd,
+    texts,
+)
 from kapelle.domain.errors import InvalidInput
 
 Options = dict[str, Any]
 Spec = dict[str, Any]
 
-_AS_GIVEN = (
-    "agent", "model", "title", "project", "base", "system_prompt", "max_agent_calls",
-)  # fmt: skip
+_TEXTS = ("agent", "model", "title", "project", "base", "system_prompt")
 # It looks at the output of one agent, and a run has many.
 _CHECK_OF_TASKS = "no_error_in_output"
 
@@ -28,7 +33,8 @@ def given_spec(options: Options) -> Spec:
     directory = options["directory"]
     return only_given(
         {
-            **{name: options[name] for name in _AS_GIVEN},
+            **texts(options, _TEXTS),
+            "max_agent_calls": options["max_agent_calls"],
             "directory": directory and absolute_directory(directory),
             "priority": choice("--priority", priority, ("P0", "P1", "P2")),
             "fallback_agents": listed(options["fallback"] or [], "--fallback"),
@@ -46,13 +52,19 @@ def only_given(spec: Spec) -> Spec:
     return {key: value for key, value in spec.items() if value not in (None, [], {})}
 
 
-def steps_of(prompts: list[str]) -> list[str]:
-    """The prompts of steps, each of which says something; - reads one from stdin."""
+def steps_of(prompts: list[str], hint: str, first: int = 1) -> list[str]:
+    """The prompts of steps, each of which says something; - reads one from stdin.
+
+    The hint tells how to write them; first is the number of the first of them.
+    """
     if prompts.count("-") > 1:
         raise InvalidInput(
             "Only one step can come from stdin.", hint="Write the prompt of each other step."
         )
-    return [read_prompt(prompt, None) for prompt in prompts]
+    return [
+        read_prompt(prompt, None, hint, f"prompt of step {number}")
+        for number, prompt in enumerate(prompts, first)
+    ]
 
 
 def conditions(commands: list[str], option: str) -> list[str]:

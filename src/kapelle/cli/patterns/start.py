@@ -16,6 +16,7 @@ from kapelle.cli.patterns.spec import Options, Spec, given_spec
 from kapelle.cli.repository import current
 from kapelle.cli.run_options import FollowToEnd, Words
 from kapelle.cli.runs.started import start_run
+from kapelle.cli.starting import is_collecting
 from kapelle.cli.style import table
 from kapelle.cli.task_spec import absolute_directory
 from kapelle.cli.text import one_line
@@ -93,6 +94,10 @@ def _without_a_name(ctx: typer.Context, show_help: bool, as_json: bool) -> None:
     if show_help:
         sys.stdout.write(ctx.get_help() + "\n")
         return
+    if is_collecting():
+        raise InvalidInput(
+            "The pattern's name is missing.", hint="`kapelle start` lists the patterns."
+        )
     known = _patterns(Client(), ctx.params["directory"])
     if as_json:
         document(known)

@@ -10,7 +10,8 @@ from kapelle.cli.options import Json
 from kapelle.cli.patterns.options import pattern_command
 from kapelle.cli.patterns.team_spec import team_spec
 from kapelle.cli.run_options import Words
-from kapelle.cli.starting import begin
+from kapelle.cli.starting import begin, is_collecting
+from kapelle.domain.errors import InvalidInput
 
 _Name = str | None
 
@@ -78,6 +79,11 @@ def team(
 
     manner = Manner(progress=progress, detach=detach, as_json=as_json, mute=non_interactive)
     if resume or answer:
+        if is_collecting():
+            raise InvalidInput(
+                "A schedule starts new runs, and --resume goes on with one.",
+                hint="Leave --resume and --answer out.",
+            )
         from kapelle.cli.patterns.team_resume import answered
 
         client = Client()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kapelle.cli.patterns.spec import Options, Spec, conditions, only_given, shared_spec
 from kapelle.cli.prompt import read_prompt
-from kapelle.cli.values import not_empty
+from kapelle.cli.values import not_empty, texts
 from kapelle.domain.errors import InvalidInput
 
 _ROLES = ("planner", "worker", "reviewer")
@@ -21,8 +21,7 @@ def team_spec(options: Options) -> Spec:
     spec = {
         "success_criteria": [not_empty(text, "--criteria") for text in options["criteria"] or ()],
         "verify": conditions(options["verify"] or [], "--verify"),
-        **{role: options[role] and not_empty(options[role], f"--{role}") for role in _ROLES},
-        **{f"{role}_model": options[f"{role}_model"] for role in _ROLES},
+        **texts(options, [*_ROLES, *(f"{role}_model" for role in _ROLES)]),
         "max_iterations": options["max_iterations"],
         "max_workers": options["max_workers"],
         "ask": options["ask"] or None,
@@ -37,11 +36,7 @@ def _goal(argument: str | None, file: Path | None) -> str:
         argument = _ask_for_it()
     elif argument is None and file == Path("-"):
         argument, file = "-", None
-    try:
-        return read_prompt(argument, file)
-    except InvalidInput as error:
-        message = error.message.replace("prompt", "goal")
-        raise InvalidInput(message, hint=_WAYS if error.hint else None) from None
+    return read_prompt(argument, file, _WAYS, "goal")
 
 
 def _in_a_terminal() -> bool:

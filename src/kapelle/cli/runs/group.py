@@ -4,12 +4,11 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.coercion import LightCommand, LightGroup
 from kapelle.cli.ids import RunIds, run_path
 from kapelle.cli.options import Json
 from kapelle.cli.runs import actions, status
-from kapelle.cli.runs.listing import list_runs, show_list
+from kapelle.cli.runs.listing import list_runs, show_runs
 from kapelle.cli.runs.tail import tail
 from kapelle.domain.errors import InvalidInput
 
@@ -29,7 +28,7 @@ def _group(ctx: typer.Context, as_json: Json = False) -> None:
     Without a command it lists them.
     """
     if ctx.invoked_subcommand is None:
-        show_list(Client(), {}, 20, as_json)
+        show_runs({}, 20, as_json)
     elif as_json:
         raise InvalidInput(
             "--json belongs to the command it is for.",

@@ -6,11 +6,12 @@ from typing import Any
 
 from kapelle.cli.runs.outcome import Run
 from kapelle.cli.runs.progress import verdict_words
-from kapelle.cli.style import paint, table
-from kapelle.cli.text import one_line, tail
+from kapelle.cli.style import columns_of, fit, paint, table
+from kapelle.cli.text import clean, one_line, tail
 
 _STYLES = {"pass": "green", "keep": "green", "fail": "red", "discard": "dim"}
 _JSON_LINES = 15
+_JSON_WIDTH = 300
 _DIFFERENCE = 6
 _INDENT = 4
 
@@ -31,9 +32,16 @@ def what_came_of_it(run: Run, told: Sequence[dict[str, Any]]) -> Iterator[str]:
         case _, None:
             return
         case _, result:
-            yield paint("  result", "dim")
-            shown = json.dumps(result, indent=2, ensure_ascii=False)
-            yield from (f"    {line}" for line in tail(shown, _JSON_LINES))
+            yield from _plain(run["id"], result)
+
+
+def _plain(run_id: str, result: Any) -> Iterator[str]:
+    """The beginning of a result whose shape only its pattern knows."""
+    lines = clean(json.dumps(result, indent=2, ensure_ascii=False)).split("\n")
+    yield paint("  result", "dim")
+    yield from (f"    {fit(line, _JSON_WIDTH)}" for line in lines[:_JSON_LINES])
+    if lines[_JSON_LINES:] or any(columns_of(line) > _JSON_WIDTH for line in lines):
+        yield paint(f"    … all of it: kapelle runs result {run_id}", "dim")
 
 
 def _iterations(found: Sequence[dict[str, Any]], best: int | None) -> Iterator[str]:

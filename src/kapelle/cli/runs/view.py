@@ -1,18 +1,18 @@
 """One run for people: where it stands, what it did, what it used and what to type next."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 from kapelle.cli.amounts import counted, dollars, limit
+from kapelle.cli.fields import command_lines, field, workspace_fields
 from kapelle.cli.outcome import Task
 from kapelle.cli.runs.outcome import Run, next_commands
 from kapelle.cli.runs.progress import state_words
 from kapelle.cli.runs.results import what_came_of_it
 from kapelle.cli.runs.tasks import Step, task_lines
 from kapelle.cli.style import STATUS_STYLE, paint
-from kapelle.cli.text import clean, one_line
+from kapelle.cli.text import one_line
 from kapelle.cli.times import between, short
 
 _ROLES = ("planner", "worker", "reviewer", "judge")
@@ -29,28 +29,20 @@ def describe(
     told is what the run said of its progress, in order; open_tasks are those it waits for, by id.
     """
     yield paint(one_line(run["title"]), "bold")
-    yield _field("id", run["id"])
-    yield _field("status", _status(run))
+    yield field("id", run["id"])
+    yield field("status", _status(run))
     yield from _circumstances(run)
     if run["progress"] and not run["ended_at"]:
         most = run["spec"].get("max_iterations")
-        yield _field("progress", state_words(run["progress"], most))
+        yield field("progress", state_words(run["progress"], most))
     yield from _questions(run)
     yield from what_came_of_it(run, told)
     tasks = list(task_lines(run, steps, open_tasks))
     if tasks:
-        yield _field("tasks", "")
+        yield field("tasks", "")
         yield from tasks
-    yield from _workspace(run)
-    yield ""
-    commands = next_commands(run)
-    width = max(len(command) for command, _ in commands)
-    for command, purpose in commands:
-        yield f"  {command.ljust(width)}  {paint(purpose, 'dim')}"
-
-
-def _field(name: str, value: str) -> str:
-    return f"  {paint(name.ljust(10), 'dim')} {value}".rstrip()
+    yield from workspace_fields(run)
+    yield from command_lines(next_commands(run))
 
 
 def _status(run: Run) -> str:
@@ -62,17 +54,17 @@ def _status(run: Run) -> str:
 
 
 def _circumstances(run: Run) -> Iterator[str]:
-    yield _field("pattern", one_line(run["pattern"]))
+    yield field("pattern", one_line(run["pattern"]))
     if who := _who(run["spec"]):
-        yield _field("agents", one_line(who))
+        yield field("agents", one_line(who))
     taken = f", under way {short(run['spent']['seconds'])}" if run["started_at"] else ""
-    yield _field("time", f"created {between(run['created_at'], None)} ago{taken}")
-    yield _field("spent", _spent(run))
+    yield field("time", f"created {between(run['created_at'], None)} ago{taken}")
+    yield field("spent", _spent(run))
     if run["project"]:
-        yield _field("project", one_line(run["project"]))
+        yield field("project", one_line(run["project"]))
     for name in ("parent_id", "schedule_id"):
         if run[name]:
-            yield _field(name.removesuffix("_id"), run[name])
+            yield field(name.removesuffix("_id"), run[name])
 
 
 def _who(spec: dict[str, Any]) -> str:
@@ -107,18 +99,8 @@ def _spent(run: Run) -> str:
 def _questions(run: Run) -> Iterator[str]:
     if not run["questions"]:
         return
-    yield _field("asks", "")
+    yield field("asks", "")
     for question in run["questions"]:
         default = f" [{one_line(question['default'])}]" if question["default"] else ""
         yield paint(f"    ? {one_line(question['text'])}{default}", "yellow")
         yield f'      kapelle runs answer {question["token"]} "…"'
-
-
-def _workspace(run: Run) -> Iterator[str]:
-    workspace = run["workspace"]
-    removed = run.get("archived_at") and not os.path.isdir(workspace["path"])
-    yield _field("workspace", "removed" if removed else clean(workspace["path"]))
-    if workspace["branch"]:
-        onto = f" (from {one_line(workspace['base'])})" if workspace["base"] else ""
-        merged = ", merged" if run["merged_at"] else ""
-        yield _field("branch", f"{one_line(workspace['branch'])}{onto}{merged}")

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.client import Client
-from kapelle.cli.errors import usage_error
+from kapelle.cli.errors import wants_json
 from kapelle.cli.ids import complete_schedule
+from kapelle.cli.misuse import usage_error
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
 from kapelle.cli.schedules.to_come import time_to_come
 from kapelle.cli.starting import begin, collecting
-from kapelle.cli.values import choice, optional_duration_s
+from kapelle.cli.values import choice, duration_s, optional_text
 from kapelle.domain.errors import InvalidInput
 
 STARTING = ("run", "pipeline", "loop", "team", "best-of", "start")
@@ -78,24 +79,40 @@ def create(
 
     The options of the schedule come first, then the command that it is to start.
     """
-    trigger = {
-        "cron": cron,
-        "at": time_to_come(at, "--at", timezone),
-        "every_s": optional_duration_s(every, "--every"),
-        "after": after,
-    }
-    _require_trigger(trigger)
+    _require_trigger({"--cron": cron, "--at": at, "--every": every, "--after": after})
+    if cron is None and at is None:
+        without_clock = {
+            "--overlap": overlap and every is not None,
+            "--missed": missed is not None,
+            "--timezone": timezone is not None and expires is None,
+        }
+        _refuse("--every" if every is not None else "--after", without_clock)
     body = {
         **ordered(command or []),
-        **trigger,
-        "timezone": timezone,
+        "cron": optional_text(cron, "--cron"),
+        "at": time_to_come(at, "--at", timezone),
+        "every_s": None if every is None else every_s(every),
+        "after": optional_text(after, "--after"),
+        "timezone": optional_text(timezone, "--timezone"),
         "missed": choice("--missed", missed, ("skip", "catchup", "fail")),
         "overlap": overlap or None,
         "max_runs": max_runs,
         "expires_at": time_to_come(expires, "--expires", timezone),
-        "title": title,
+        "title": optional_text(title, "--title"),
     }
+    # What is typed behind the command belongs to it, and this is meant for what is printed now.
+    as_json = as_json or wants_json(command or [])
     send({key: value for key, value in body.items() if value is not None}, as_json)
+
+
+def every_s(text: str) -> float:
+    """The value of --every in seconds."""
+    seconds = duration_s(text, "--every")
+    if seconds < 1:
+        raise InvalidInput(
+            f"--every must be at least a second, not {text!r}.", hint="Write --every 10m."
+        )
+    return seconds
 
 
 def send(body: dict[str, Any], as_json: bool) -> None:
@@ -144,13 +161,21 @@ def ordered(command: list[str]) -> dict[str, Any]:
     raise InvalidInput("A schedule cannot start a schedule.", hint="Leave one of them out.")
 
 
-def _require_trigger(trigger: dict[str, Any]) -> None:
-    given = [name for name in ("cron", "at", "every_s") if trigger[name] is not None]
-    options = [f"--{name.removesuffix('_s')}" for name in given]
-    if len(options) > 1:
-        raise InvalidInput(f"{' and '.join(options)} exclude each other.", hint="Keep one of them.")
-    if not options and trigger["after"] is None:
+def _require_trigger(triggers: dict[str, str | None]) -> None:
+    given = [option for option, value in triggers.items() if value is not None]
+    if not given:
         raise InvalidInput(
             "It is not said when.",
             hint='Before the command add --cron "0 3 * * *", --at 18:30, --every 1h or --after ID.',
+        )
+    if len(given) > 1 and given not in (["--cron", "--after"], ["--at", "--after"]):
+        raise InvalidInput(f"{' and '.join(given)} exclude each other.", hint="Keep one of them.")
+
+
+def _refuse(trigger: str, meaningless: dict[str, bool]) -> None:
+    given = " and ".join(option for option, is_given in meaningless.items() if is_given)
+    if given:
+        raise InvalidInput(
+            f"{given} cannot stand beside {trigger}, which goes by successes, not by the clock.",
+            hint=f"Leave {given} out, or write --cron or --at.",
         )

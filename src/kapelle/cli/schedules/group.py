@@ -10,12 +10,13 @@ from kapelle.cli.coercion import LightCommand, LightGroup
 from kapelle.cli.ids import ScheduleId, schedule_path
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
+from kapelle.cli.paging import show_list, status_option, statuses
 from kapelle.cli.schedules.create import create
-from kapelle.cli.values import listed
 from kapelle.domain.errors import InvalidInput
 
 _LAST_FIRINGS = 5
-_PAGE = 200
+# Those of the domain, whose module costs more to import than the rest of a command.
+STATUSES = ("active", "paused", "completed", "failed", "cancelled", "expired")
 
 schedule = typer.Typer(
     cls=LightGroup,
@@ -49,10 +50,7 @@ schedule.command("create", cls=LightCommand, context_settings={"allow_interspers
 
 @schedule.command("list", cls=LightCommand)
 def list_schedules(
-    status: Annotated[
-        list[str] | None,
-        typer.Option(metavar="STATUS", help="Only schedules in this state; repeatable."),
-    ] = None,
+    status: Annotated[list[str] | None, status_option("schedules", STATUSES)] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
     as_json: Json = False,
 ) -> None:
@@ -63,17 +61,9 @@ def list_schedules(
 def show(status: list[str] | None, limit: int, as_json: bool) -> None:
     from kapelle.cli.schedules.view import listing
 
-    query = {"status": [word.lower() for word in listed(status or [], "--status")] or None}
-    found, more = _fetch(Client(), "/schedules", "schedules", query, limit)
-    if as_json:
-        document(found)
-        return
-    if not found:
-        say("No schedules match." if status else "No schedules. `kapelle schedule create --help`")
-        return
-    sys.stdout.writelines(f"{line}\n" for line in listing(found))
-    if more:
-        say(f"There are more; `--limit {limit * 5}` shows further ones.")
+    query = {"status": statuses(status, "schedule", STATUSES)}
+    nothing = "No schedules match." if status else "No schedules. `kapelle schedule create --help`"
+    show_list(Client(), "/schedules", query, limit, as_json=as_json, lines=listing, nothing=nothing)
 
 
 @schedule.command("status", cls=LightCommand)
@@ -101,17 +91,15 @@ def history(
 
     client = Client()
     found = client.get(schedule_path(schedule_id))
-    path = schedule_path(found["id"], "firings")
-    firings, more = _fetch(client, path, "firings", {}, limit)
-    if as_json:
-        document(firings)
-        return
-    if not firings:
-        say("No slot has come yet.")
-        return
-    sys.stdout.writelines(f"{line}\n" for line in lines(firings, found))
-    if more:
-        say(f"There are more; `--limit {limit * 5}` shows further ones.")
+    show_list(
+        client,
+        schedule_path(found["id"], "firings"),
+        {},
+        limit,
+        as_json=as_json,
+        lines=lambda firings: lines(firings, found),
+        nothing="No slot has come yet.",
+    )
 
 
 @schedule.command("pause", cls=LightCommand)
@@ -162,18 +150,3 @@ def _change(schedule_id: str, action: str, body: Any, as_json: bool, fate: str =
     data(f"{changed['id']}  {changed['status']}")
     for subject in changed["in_flight"]:
         say(f"{subject} {fate.format(subject)}.")
-
-
-def _fetch(
-    client: Client, path: str, noun: str, query: dict[str, Any], limit: int
-) -> tuple[list[dict[str, Any]], bool]:
-    found: list[dict[str, Any]] = []
-    cursor = None
-    while len(found) < limit:
-        size = min(_PAGE, limit - len(found))
-        page = client.get(path, {**query, "limit": size, "cursor": cursor})
-        found += page[noun]
-        cursor = page["next_cursor"]
-        if not cursor:
-            break
-    return found, bool(cursor)

@@ -24,13 +24,15 @@ def time_to_come(text: str | None, option: str, zone: str | None) -> str | None:
     place = _zone(zone)
     try:
         found = _next(typed, place) if _CLOCK.fullmatch(typed) else datetime.fromisoformat(typed)
-        found = found if found.tzinfo else found.replace(tzinfo=place)
-        return found.astimezone(UTC).isoformat()
+        found = (found if found.tzinfo else found.replace(tzinfo=place)).astimezone(UTC)
     except (ValueError, OverflowError):
+        found = now()
+    if found <= now():
         raise InvalidInput(
             f"{option} {text!r} is not a time to come.",
             hint=f"Write {option} 2h, {option} 18:30 or {option} 2026-11-01T18:30.",
-        ) from None
+        )
+    return found.isoformat()
 
 
 def _next(clock: str, place: tzinfo) -> datetime:

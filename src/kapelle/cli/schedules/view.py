@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, tzinfo
 from typing import Any
 
+from kapelle.cli.fields import command_lines, field
 from kapelle.cli.style import STATUS_STYLE, paint, table
 from kapelle.cli.text import clean, one_line
 from kapelle.cli.times import moment, now, short
@@ -20,7 +21,7 @@ def listing(schedules: Sequence[Schedule]) -> list[str]:
         [
             schedule["id"],
             schedule["status"],
-            one_line(trigger(schedule), 40),
+            one_line(trigger(schedule), 50),
             _until(schedule["next_at"]),
             _runs(schedule),
             one_line(_title(schedule)),
@@ -28,32 +29,31 @@ def listing(schedules: Sequence[Schedule]) -> list[str]:
         for schedule in schedules
     ]
     styles = [_STYLES.get(schedule["status"]) for schedule in schedules]
-    return table(["ID", "STATUS", "WHEN", "NEXT", "RUNS", "TITLE"], rows, styles)
+    return table(["ID", "STATUS", "WHEN", "NEXT", "RUNS", "TITLE"], rows, styles, fold=(2, 3, 4))
 
 
 def describe(schedule: Schedule, firings: Sequence[Firing]) -> Iterator[str]:
     """The lines of the human view, ready for the terminal."""
     yield paint(one_line(schedule["title"]), "bold")
-    yield _field("id", schedule["id"])
+    yield field("id", schedule["id"])
     status = paint(schedule["status"], _STYLES.get(schedule["status"]))
     reason = schedule["reason"]
-    yield _field("status", f"{status}: {one_line(reason)}" if reason else status)
-    yield _field("starts", one_line(_work(schedule), 100))
-    yield _field("directory", clean(schedule["directory"]))
-    yield _field("when", one_line(trigger(schedule)))
+    yield field("status", f"{status}: {one_line(reason)}" if reason else status)
+    yield field("starts", one_line(_work(schedule), 100))
+    yield field("directory", clean(schedule["directory"]))
+    yield field("when", one_line(trigger(schedule)))
     if schedule["next_at"]:
-        yield _field(
+        yield field(
             "next", f"{_clock(schedule['next_at'], schedule)}, {_until(schedule['next_at'])}"
         )
     yield from _terms(schedule)
-    yield _field("runs", _runs(schedule))
+    yield field("runs", _runs(schedule))
     if schedule["in_flight"]:
-        yield _field("going", " ".join(schedule["in_flight"]))
+        yield field("going", " ".join(schedule["in_flight"]))
     if firings:
-        yield _field("firings", "")
+        yield field("firings", "")
         yield from history(firings, schedule, indent=4)
-    yield ""
-    yield from _commands(schedule)
+    yield from command_lines(_commands(schedule))
 
 
 def history(firings: Sequence[Firing], schedule: Schedule, indent: int = 0) -> list[str]:
@@ -69,7 +69,7 @@ def history(firings: Sequence[Firing], schedule: Schedule, indent: int = 0) -> l
     ]
     styles = [_STYLES.get(firing["outcome"]) for firing in firings]
     header = ["SLOT", "OUTCOME", "STARTED", "STATUS", "REASON"]
-    return table(header, rows, styles, indent=indent)
+    return table(header, rows, styles, indent, fold=(2, 3, 4))
 
 
 def trigger(schedule: Schedule) -> str:
@@ -120,10 +120,10 @@ def _terms(schedule: Schedule) -> Iterator[str]:
             "catchup": "made up for by one start",
             "fail": "the schedule fails",
         }
-        yield _field("missed", meaning[schedule["missed"]])
-    yield _field("overlap", "allowed" if schedule["overlap"] else "no")
+        yield field("missed", meaning[schedule["missed"]])
+    yield field("overlap", "allowed" if schedule["overlap"] else "no")
     if schedule["expires_at"]:
-        yield _field("expires", _clock(schedule["expires_at"], schedule))
+        yield field("expires", _clock(schedule["expires_at"], schedule))
 
 
 def _runs(schedule: Schedule) -> str:
@@ -156,7 +156,7 @@ def _zone(name: str) -> tzinfo:
         return UTC  # the daemon may know zones that this machine does not
 
 
-def _commands(schedule: Schedule) -> Iterator[str]:
+def _commands(schedule: Schedule) -> list[tuple[str, str]]:
     name = schedule["id"]
     found = [(f"kapelle schedule history {name}", "what became of its slots")]
     if schedule["status"] == "active":
@@ -166,10 +166,4 @@ def _commands(schedule: Schedule) -> Iterator[str]:
     if schedule["status"] not in _ENDED:
         found.append((f"kapelle schedule run {name}", "start it now, besides its slots"))
         found.append((f"kapelle schedule cancel {name}", "end it"))
-    width = max(len(command) for command, _ in found)
-    for command, purpose in found:
-        yield f"  {command.ljust(width)}  {paint(purpose, 'dim')}"
-
-
-def _field(name: str, value: str) -> str:
-    return f"  {paint(name.ljust(10), 'dim')} {value}".rstrip()
+    return found

@@ -1,7 +1,7 @@
 """What every pattern may be asked for; a pattern of one's own extends PatternSpec."""
 
 import re
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, Field
 
@@ -21,7 +21,6 @@ from kapelle.domain.specs import (
 
 Prompt = Annotated[Text, Field(min_length=1, max_length=MAX_PROMPT_BYTES)]
 Command = Annotated[Text, Field(min_length=1, max_length=100_000)]
-Role = tuple[str | None, str | None]
 
 
 def _absolute(value: str | None) -> str | None:
@@ -38,6 +37,14 @@ def _of_runs(check: CheckSpec) -> CheckSpec:
 
 Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator(_absolute)]
 RunCheck = Annotated[CheckSpec, AfterValidator(_of_runs)]
+
+
+class Role(NamedTuple):
+    """An agent, None for the default one, and what it is to be given."""
+
+    agent: str | None
+    model: str | None
+    system_prompt: str | None
 
 
 class PatternSpec(Spec):
@@ -108,13 +115,21 @@ class PatternSpec(Spec):
         return False
 
     @property
-    def cast(self) -> list[Role]:
-        """Every agent that will surely be called, None for the default one, with its model."""
-        return [(self.agent, self.model)] if self.agent else []
+    def needs_git(self) -> bool:
+        """Whether it is of no use where tasks cannot have worktrees of their own."""
+        return False
 
-    def role(self, agent: str | None, model: str | None = None) -> Role:
+    @property
+    def cast(self) -> list[Role]:
+        """Every agent that will be called as far as that is known."""
+        return [self.role(None)] if self.agent else []
+
+    def role(
+        self, agent: str | None, model: str | None = None, system_prompt: str | None = None
+    ) -> Role:
         """An agent with its model: one named for the run goes with the run's agent only."""
-        return agent or self.agent, model or (None if agent else self.model)
+        model = model or (None if agent else self.model)
+        return Role(agent or self.agent, model, system_prompt or self.system_prompt)
 
     @property
     def display_title(self) -> str:

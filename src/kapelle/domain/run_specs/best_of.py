@@ -57,8 +57,12 @@ class BestOfSpec(PatternSpec):
         return self.prompt
 
     @property
+    def needs_git(self) -> bool:
+        return True
+
+    @property
     def cast(self) -> list[Role]:
-        judges = [self.role(self.judge, self.judge_model)] if self.judge else []
+        judges = [self.role(self.judge, self.judge_model)] if self.eval is None else []
         return [*(self.role(entrant.agent, entrant.model) for entrant in self.entrants), *judges]
 
     @property

@@ -86,8 +86,8 @@ class LoopSpec(PatternSpec):
     @property
     def cast(self) -> list[Role]:
         judges = [self.role(self.judge, self.judge_model)] if self.eval_mode == "agent" else []
-        workers = [self.role(step.agent, step.model) for step in self.steps] or [self.role(None)]
-        return [*workers, *judges]
+        workers = [self.role(step.agent, step.model, step.system_prompt) for step in self.steps]
+        return [*(workers or [self.role(None)]), *judges]
 
     @property
     def optimises(self) -> bool:

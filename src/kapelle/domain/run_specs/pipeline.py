@@ -74,4 +74,4 @@ class PipelineSpec(PatternSpec):
 
     @property
     def cast(self) -> list[Role]:
-        return [self.role(step.agent, step.model) for step in self.steps]
+        return [self.role(step.agent, step.model, step.system_prompt) for step in self.steps]

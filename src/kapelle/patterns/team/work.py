@@ -8,8 +8,6 @@ from kapelle.patterns.results import TaskResult
 from kapelle.patterns.team import prompts
 from kapelle.patterns.team.shapes import Outcome, Subgoal
 
-_MERGE_ROUNDS = 3
-
 
 class Workers:
     """One iteration's work: a subgoal begins when those that it depends on are merged."""
@@ -76,17 +74,16 @@ class Workers:
         if not self._ctx.is_git:
             return outcome.model_copy(update={"status": "merged", "reason": None})
         async with self._merging:
-            for _ in range(_MERGE_ROUNDS):
-                merged = await self._ctx.merge(task)
-                if merged.ok:
-                    return outcome.model_copy(update={"status": "merged", "reason": None})
-                if not merged.conflict:
-                    return outcome.model_copy(update={"reason": merged.problem})
+            merged = await self._ctx.merge(task)
+            if merged.conflict:
                 resolved = await self._resolve(subgoal, task, outcome)
                 if resolved is None:
-                    break
-                task = resolved
-        return outcome.model_copy(update={"status": "conflict"})
+                    return outcome.model_copy(update={"status": "conflict"})
+                merged = await self._ctx.merge(resolved)
+        if merged.ok:
+            return outcome.model_copy(update={"status": "merged", "reason": None})
+        status = "conflict" if merged.conflict else outcome.status
+        return outcome.model_copy(update={"status": status, "reason": merged.problem})
 
     async def _resolve(
         self, subgoal: Subgoal, task: TaskResult, outcome: Outcome

@@ -1,0 +1,91 @@
+"""Teams from the command line: followed to their end, and asked about on the way."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.instance import Instance
+from tests.e2e.staging import shared_instance
+
+
+@pytest.fixture(scope="module")
+def kapelle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    with shared_instance(tmp_path_factory.mktemp("teams")) as instance:
+        yield instance
+
+
+def test_a_team_is_followed_to_its_end(kapelle: Instance, place: Path) -> None:
+    done = kapelle.cli("team", "Write it", "--verify", "test -s b.txt", "--progress", cwd=place)
+    assert done.returncode == 0, done.stderr
+    run_id = done.stdout.strip()
+    progress, verdict = done.stderr.splitlines()
+    told = json.loads(progress)
+    assert (told["run_id"], told["iteration"], told["merged"]) == (run_id, 1, 2)
+    assert f"{run_id} completed" in verdict
+    text = kapelle.cli("status", run_id).stdout
+    assert "1  2 of 2 merged, 1 of 1 checks passed, approved" in text
+    assert kapelle.cli("merge", run_id).returncode == 0
+    assert (place / "b.txt").is_file()
+
+
+def test_a_team_as_json_is_one_document(kapelle: Instance, place: Path) -> None:
+    done = kapelle.cli("team", "Write it", "--criteria", "it is there", "--json", cwd=place)
+    run = json.loads(done.stdout)
+    assert (run["status"], run["result"]["goal_complete"]) == ("completed", True)
+    assert done.stderr == ""
+    detached = kapelle.cli("team", "Write it", "--criteria", "x", "--detach", "--json", cwd=place)
+    run_id = json.loads(detached.stdout)["id"]
+    assert kapelle.cli("wait", run_id).returncode == 0
+
+
+def test_a_team_asks_and_goes_on_with_the_answers(kapelle: Instance, place: Path) -> None:
+    asked = kapelle.cli("team", "Write it", "--ask", cwd=place, input="")
+    assert asked.returncode == 3
+    run_id, first, second = asked.stdout.split()
+    assert first.startswith(f"{run_id}:")
+    assert "? Which?" in asked.stderr
+    told = f'kapelle team --resume {first} --answer "…" --answer "…"'
+    assert told in asked.stderr
+    text = kapelle.cli("status", run_id).stdout
+    assert f"kapelle runs answer {second} " in text
+    again = kapelle.cli("team", "--resume", first, "--answer", "this")
+    assert (again.returncode, again.stdout.split()) == (3, [run_id, second])
+    done = kapelle.cli("team", "--resume", run_id, "--answer", "so", "--json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["status"] == "completed"
+    late = kapelle.cli("team", "--resume", second, "--answer", "too late")
+    assert late.returncode == 2
+    assert "completed" in late.stderr
+
+
+def test_answers_come_through_rest_as_well(kapelle: Instance, place: Path) -> None:
+    asked = kapelle.cli("team", "Write it", "--ask", "--json", cwd=place, input="")
+    assert asked.returncode == 3
+    run = json.loads(asked.stdout)
+    assert [question["text"] for question in run["questions"]] == ["Which?", "How?"]
+    for question in run["questions"]:
+        body = {"answer": "so", "token": question["token"]}
+        kapelle.post(f"/runs/{run['id']}/answer", body)
+    assert kapelle.cli("wait", run["id"]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--answer", "x"], "which question"),
+        (["--resume", "run_x:1"], "needs an answer"),
+        (["goal", "--resume", "run_x:1", "--answer", "x"], "The goal cannot be changed"),
+        (["--resume", "a:1", "--answer", "x", "--verify", "true"], "--verify cannot be changed"),
+        (["--resume", "a:1", "--resume", "b:1", "--answer", "x", "--answer", "y"], "different"),
+        (["--resume", "run_zzzz:1", "--answer", "x"], "No run's id begins with"),
+        ([], "There is no goal"),
+    ],
+)
+def test_resuming_takes_a_token_and_an_answer(
+    kapelle: Instance, arguments: list[str], words: str
+) -> None:
+    done = kapelle.cli("team", *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr

@@ -1,0 +1,104 @@
+"""Patterns of one's own: what they may do, and how their mistakes are told."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.ensembles import perform, play, rest, start, write_pattern
+from tests.e2e.instance import ApiError, Instance
+
+OWN = '''
+class Spec(PatternSpec):
+    words: list[str]
+
+@pattern("own", spec=Spec)
+async def own(ctx: Context, spec: Spec) -> dict:
+    """Says words, one task each, at the same time."""
+    async def say(word: str) -> str:
+        task = await ctx.task(
+            f"Say it.\\n```rehearsal\\n[[do]]\\nresult = {word!r}\\n```\\n", workspace="own"
+        )
+        return task.text
+    return {"said": await ctx.gather(*(say(word) for word in spec.words))}
+'''
+
+
+def test_a_pattern_of_ones_own(kapelle: Instance, repository: Path) -> None:
+    write_pattern(repository, OWN)
+    listed = kapelle.get(f"/patterns?directory={repository}")
+    mine = next(item for item in listed if item["name"] == "own")
+    assert mine["summary"] == "Says words, one task each, at the same time."
+    assert "words" in mine["spec_schema"]["required"]
+    run = perform(kapelle, "own", repository, words=["one", "two", "three"])
+    assert run["status"] == "completed", run["reason"]
+    assert run["result"] == {"said": ["one", "two", "three"]}
+    with pytest.raises(ApiError, match="words: Field required"):
+        start(kapelle, "own", repository)
+    with pytest.raises(ApiError, match="did you mean own"):
+        start(kapelle, "owm", repository)
+
+
+def test_mistakes_in_a_pattern_are_told_with_their_line(
+    kapelle: Instance, repository: Path
+) -> None:
+    write_pattern(repository, "def broken(:\n")
+    with pytest.raises(ApiError, match=r"own\.py:4: SyntaxError"):
+        start(kapelle, "own", repository)
+    write_pattern(
+        repository,
+        '@pattern("own", spec=PatternSpec)\nasync def own(ctx, spec):\n    return 1 / 0\n',
+    )
+    run = perform(kapelle, "own", repository)
+    assert run["status"] == "failed"
+    assert "ZeroDivisionError" in run["reason"]
+    assert "own.py:6" in run["reason"]
+    write_pattern(repository, '@pattern("loop", spec=PatternSpec)\nasync def own(ctx, spec): ...\n')
+    # What is built in is not disturbed by it, and the list tells.
+    run = perform(kapelle, "loop", repository, prompt=play({"result": "x"}), until=["true"])
+    assert run["status"] == "completed"
+    told = [item["summary"] for item in kapelle.get(f"/patterns?directory={repository}")]
+    assert any("defines already" in summary for summary in told)
+
+
+def test_steps_beside_gather_are_refused(kapelle: Instance, repository: Path) -> None:
+    body = """
+@pattern("own", spec=PatternSpec)
+async def own(ctx, spec):
+    await asyncio.gather(ctx.sleep(0.01), ctx.sleep(0.01))
+"""
+    write_pattern(repository, body)
+    run = perform(kapelle, "own", repository)
+    assert run["status"] == "failed"
+    assert "ctx.gather" in run["reason"]
+
+
+def test_a_pattern_that_changed_is_not_replayed(kapelle: Instance, repository: Path) -> None:
+    template = """
+@pattern("own", spec=PatternSpec)
+async def own(ctx, spec):
+    await ctx.{first}
+    await ctx.ask("Go on?")
+"""
+    write_pattern(repository, template.format(first="sleep(0.01)"))
+    run = perform(kapelle, "own", repository)
+    assert run["status"] == "waiting"
+    write_pattern(repository, template.format(first="progress(a=1)"))
+    kapelle.post(f"/runs/{run['id']}/answer", {"answer": "yes"})
+    run = rest(kapelle, run["id"])
+    assert run["status"] == "failed"
+    assert "the pattern changed while the run was under way" in run["reason"]
+
+
+def test_a_result_with_a_failure(kapelle: Instance, repository: Path) -> None:
+    body = """
+@pattern("own", spec=PatternSpec)
+async def own(ctx, spec):
+    raise Failed("not good enough", {"got": 7})
+"""
+    write_pattern(repository, body)
+    run = perform(kapelle, "own", repository)
+    assert (run["status"], run["reason"], run["result"]) == (
+        "failed",
+        "not good enough",
+        {"got": 7},
+    )

@@ -1,0 +1,133 @@
+"""A command line with mistakes: what was wrong, and what to type instead."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kapelle.cli.commands import load
+from kapelle.cli.main import _run
+from kapelle.domain.errors import KapelleError
+
+# What each command needs before and behind an option, so that only this is wrong.
+RIGHT: dict[str, tuple[list[str], list[str]]] = {
+    "run": (["x"], []),
+    "pipeline": (["x", "y"], []),
+    "loop": (["x", "--until", "true"], []),
+    "team": (["x"], []),
+    "best-of": (["x"], []),
+    "schedule create": (["--at", "2h"], ["run", "x"]),
+}
+
+
+@pytest.fixture(autouse=True)
+def _nobody_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not refused at once ends at a daemon that is not there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KAPELLE_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("KAPELLE_TOKEN", "t")
+
+
+def refusal(*arguments: str) -> KapelleError:
+    with pytest.raises(KapelleError) as caught:
+        _run(list(arguments))
+    assert caught.value.exit_code == 2
+    assert caught.value.code in {"invalid_input", "not_found"}, caught.value.message
+    assert caught.value.hint
+    return caught.value
+
+
+def options() -> Iterator[tuple[str, Any]]:
+    """Every option that takes a value, of every command that starts something."""
+    for name in RIGHT:
+        first, *inner = name.split()
+        command = load(first)
+        for part in inner:
+            command = command.commands[part]
+        for item in command.params:
+            if item.param_type_name == "option" and not item.is_flag:
+                yield name, item
+
+
+EVERY = [pytest.param(name, item, id=f"{name} {item.opts[0]}") for name, item in options()]
+
+
+@pytest.mark.parametrize(("name", "option"), EVERY)
+def test_an_option_without_its_value_is_told_what_to_type(name: str, option: Any) -> None:
+    error = refusal(*name.split(), option.opts[0])
+    assert error.message == f"{option.opts[0]} needs a value."
+    assert str(error.hint).startswith(f"Write {option.opts[0]} ")
+    assert str(error.hint).endswith(f"See `kapelle {name} --help`.")
+
+
+@pytest.mark.parametrize(("name", "option"), EVERY)
+def test_an_empty_value_is_refused_before_anything_is_sent(name: str, option: Any) -> None:
+    before, behind = RIGHT[name]
+    refusal(*name.split(), *before, option.opts[0], "", *behind)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "hint"),
+    [
+        (["loop", "x", "--max-iterations", "-1"], "--max-iterations cannot be '-1'.",
+         "Use a whole number, from 0 to 1,000,000."),
+        (["best-of", "x", "-n", "1.5"], "--count cannot be '1.5'.",
+         "Use a whole number, from 2 to 20."),
+        (["runs", "list", "--limit", "0"], "--limit cannot be '0'.",
+         "Use a whole number, 1 or more."),
+        (["loop", "x", "--until", "true", "--max-seconds", "2x"],
+         "--max-seconds is not a duration: '2x'.", "Write it like 90, 90s, 10m or 2h."),
+        (["loop", "x", "--until", "true", "--cooldown", "-1"],
+         "--cooldown must be more than nothing and at most a year, not '-1'.",
+         "Write it like 90, 90s, 10m or 2h."),
+        (["loop", "x", "--eval", "y", "--minimize", "--target", "nan"],
+         "--target is not a number: 'nan'.", "Write --target 100"),
+        (["loop", "x", "y"], "This is too much: y.", "into quotation marks"),
+        (["loop", "x", "--untill", "true"], "No such option: --untill. Did you mean --until?",
+         "See `kapelle loop --help`."),
+        (["run", "x", "--every", "1h", "--overlap"], "No such option: --overlap.",
+         "See `kapelle run --help`."),
+        (["run", "x", "--every", "0.5s"], "--every must be at least a second, not '0.5s'.",
+         "Write --every 10m."),
+        (["loop", "x", "--until=true", "--follow=3"], "does not take a value.",
+         "Write --follow alone."),
+        (["runs", "status"], "ID is missing.", "Write `kapelle runs status ID`."),
+        (["runs", "answer", "run_1"], "TEXT is missing.", "`kapelle runs answer ID|TOKEN TEXT`"),
+        (["runs", "wait"], "ID is missing.", "Write `kapelle runs wait ID...`."),
+        (["runs", "status", "../x"], "'../x' is not a run id.", "`kapelle runs list`"),
+        (["runs", "list", "--status", "lost"], "'lost' is not a state of a run.",
+         "Use one of queued, running"),
+        (["schedule", "list", "--status", "lost"], "'lost' is not a state of a schedule.",
+         "Use one of active, paused"),
+        (["pipeline", "a", "--step", ""], "The prompt of step 2 is empty.",
+         'Write `kapelle pipeline "design it" --step "implement it"'),
+        (["loop", "a", "--step", " ", "--until", "true"], "The prompt of step 2 is empty.",
+         'Write --step "what to do"'),
+        (["loop", "--step", "", "--until", "true"], "The prompt of step 1 is empty.",
+         'Write --step "what to do"'),
+        (["loop", "", "--until", "true"], "The prompt is empty.", "kapelle loop"),
+        (["best-of", ""], "The prompt is empty.", "kapelle best-of"),
+        (["best-of", "x", "--candidate", "claude:", "-n", "2"],
+         "--candidate 'claude:' lacks the model.", "Write --candidate AGENT or"),
+        (["team", ""], "The goal is empty.", "kapelle team"),
+        (["loop", "x", "--eval-schema", "nowhere"], "cannot be read", "Check its name."),
+        (["team", "--goal-file", "nowhere"], "The goal file nowhere cannot be read", "Check its"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_what_to_type(arguments: list[str], said: str, hint: str) -> None:
+    error = refusal(*arguments)
+    assert said in error.message
+    assert hint in str(error.hint)
+
+
+def test_a_directory_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KAPELLE_URL")
+    error = refusal("team", "x", "-C", "nowhere")
+    assert error.message == "nowhere is not a directory."
+
+
+def test_no_pause_may_be_written_with_a_unit() -> None:
+    with pytest.raises(KapelleError) as caught:
+        _run(["loop", "x", "--until", "true", "--cooldown", "0s"])
+    assert caught.value.code == "unavailable"

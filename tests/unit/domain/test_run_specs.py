@@ -1,0 +1,35 @@
+"""What may be asked of a loop's judge."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from kapelle.domain.run_specs import LoopSpec
+
+
+def judged(*properties: str, **spec: Any) -> LoopSpec:
+    """A loop whose judge answers with these properties."""
+    schema = {"type": "object", "properties": {name: {} for name in properties}}
+    wanted = {"directory": "/", "prompt": "x", "eval_mode": "agent", "eval_schema": schema}
+    return LoopSpec.model_validate(wanted | spec)
+
+
+@pytest.mark.parametrize("properties", [(), ("reasoning",), ("score", "Done")])
+def test_a_schema_without_what_decides_is_refused(properties: tuple[str, ...]) -> None:
+    with pytest.raises(ValidationError, match="must have the property done, which decides"):
+        judged(*properties)
+
+
+@pytest.mark.parametrize("properties", [(), ("done", "continue"), ("Score",)])
+def test_a_schema_without_a_score_is_refused_where_a_number_decides(
+    properties: tuple[str, ...],
+) -> None:
+    with pytest.raises(ValidationError, match="must have the property score, which decides"):
+        judged(*properties, direction="minimize")
+
+
+def test_a_schema_with_what_decides_is_taken() -> None:
+    assert judged("done", "style").eval_schema
+    assert judged("continue").eval_schema
+    assert judged("score", direction="maximize").eval_schema
