@@ -29,6 +29,24 @@ def test_the_migrations_bring_a_database_to_exactly_the_tables(database_url: str
     engine.dispose()
 
 
+def test_every_migration_is_reached_from_the_first_one() -> None:
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory(str(Path(migrate.__code__.co_filename).parent / "migrations"))
+    assert scripts.get_current_head() == HEAD
+    assert scripts.get_base() == "0001"
+
+
+def test_a_database_of_another_program_is_refused(database_url: str) -> None:
+    engine = connect(database_url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE tasks (mine TEXT)"))
+    with pytest.raises(Unavailable, match="a table tasks that Kapelle did not make"):
+        migrate(engine)
+    assert sa.inspect(engine).get_table_names() == ["tasks"]
+    engine.dispose()
+
+
 def test_a_database_of_a_newer_version_is_refused(database_url: str) -> None:
     engine = connect(database_url)
     migrate(engine)
