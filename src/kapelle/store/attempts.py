@@ -34,6 +34,7 @@ _RUNNING = (
     .where(attempts.c.status == AttemptStatus.RUNNING)
     .order_by(attempts.c.id)
 )
+_STORED = tuple(name for name in Attempt.model_fields if name in attempts.c)
 
 
 def insert(connection: sa.Connection, /, **values: Any) -> None:
@@ -146,7 +147,7 @@ def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[C
 def _attempt(mapping: sa.RowMapping) -> Attempt:
     # What was written by us needs no validation, which is most of the cost of a long list.
     kind, failure = mapping["exit_kind"], mapping["failure"]
-    values = {name: mapping[name] for name in Attempt.model_fields if name in mapping}
+    values = {name: mapping[name] for name in _STORED}
     values["exit"] = (
         Exit(kind=kind, code=mapping["exit_code"], signal=mapping["exit_signal"]) if kind else None
     )

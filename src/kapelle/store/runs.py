@@ -19,6 +19,7 @@ _ROW = sa.select(runs).where(runs.c.id == sa.bindparam("run_id"))
 _ANY_QUEUED = sa.select(sa.literal(1)).where(runs.c.status == RunStatus.QUEUED).limit(1)
 _BEGUN = frozenset({RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED})
 _UPDATE = runs.update().where(runs.c.id == sa.bindparam("run_id"))
+_STORED = tuple(name for name in Run.model_fields if name in runs.c)
 
 
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
@@ -227,7 +228,7 @@ def workspace_of(row: Row) -> Workspace:
 
 
 def as_run(connection: sa.Connection, row: Row) -> Run:
-    values = {name: row[name] for name in Run.model_fields if name in row}
+    values = {name: row[name] for name in _STORED}
     calls, cost = spent(connection, family(connection, row["id"]))
     # One branch of it may ask while another is at work.
     asked = steps.questions(connection, row["id"]) if row["status"] in _BEGUN else []

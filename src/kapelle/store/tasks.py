@@ -42,6 +42,8 @@ _NEXT_DUE = (
 )
 _WISH = sa.select(tasks.c.stop).where(tasks.c.id == sa.bindparam("task_id"))
 
+_STORED = tuple(name for name in Task.model_fields if name in tasks.c)
+
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
     connection.execute(_INSERT, values)
@@ -225,7 +227,7 @@ def _task(
     depends_on: list[str],
     results: dict[str, list[CheckResult]],
 ) -> Task:
-    values = {name: row[name] for name in Task.model_fields if name in row}
+    values = {name: row[name] for name in _STORED}
     values |= {
         "priority": Priority(f"P{row['priority']}"),
         "depends_on": depends_on,
