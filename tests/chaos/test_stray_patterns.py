@@ -3,9 +3,11 @@
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.nursery import WarmInstance
 from tests.chaos.test_run_control import own, progress
-from tests.e2e.ensembles import rest, start
+from tests.e2e.ensembles import perform, play, rest, start
 from tests.e2e.staging import until
 
 WAITS = """
@@ -76,3 +78,97 @@ def test_a_pattern_that_ends_the_daemon_every_time_is_set_aside(
     own(repository, "await ctx.progress(begun=True)\nreturn 'mended'")
     kapelle.post(f"/runs/{run_id}/resume")
     until(lambda: kapelle.get(f"/runs/{run_id}")["status"] == "completed", "the end")
+
+
+def test_a_pattern_that_ends_the_daemon_beside_a_step_is_set_aside_too(
+    kapelle: WarmInstance, repository: Path
+) -> None:
+    body = "import os\nasync def bad():\n    os._exit(7)\nawait ctx.gather(ctx.sleep(3600), bad())"
+    own(repository, body)
+    kapelle.start()
+    run_id = start(kapelle, "own", repository)
+
+    def settled() -> bool:
+        assert kapelle.process is not None
+        if kapelle.process.poll() is not None:
+            kapelle.spawn()
+        with suppress(OSError):
+            return bool(kapelle.get(f"/runs/{run_id}")["status"] == "paused")
+        return False
+
+    until(settled, "the run to be set aside", 120)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import asyncio\nother = asyncio.create_task(asyncio.sleep(60))\nother.cancel()\n"
+        "await other",
+        "import asyncio\ntry:\n    async with asyncio.timeout(0.2):\n        await ctx.sleep(600)\n"
+        "except TimeoutError:\n    await ctx.progress(late=True)",
+    ],
+)
+def test_a_pattern_that_cancels_itself_has_failed(
+    kapelle: WarmInstance, repository: Path, body: str
+) -> None:
+    kapelle.start()
+    own(repository, body)
+    run = perform(kapelle, "own", repository)
+    assert run["status"] == "failed"
+    assert "The pattern's own code has cancelled" in run["reason"]
+
+
+def test_a_limit_of_time_holds_for_commands_too(kapelle: WarmInstance, repository: Path) -> None:
+    kapelle.start()
+    own(repository, "while True:\n    await ctx.check('true')\n    await ctx.progress(on=True)")
+    run = perform(kapelle, "own", repository, max_seconds=1)
+    assert (run["status"], run["reason"]) == ("failed", "Its 1 s are over.")
+    run = perform(
+        kapelle, "loop", repository, prompt=play({"result": "x"}), until=["sleep 30"], max_seconds=2
+    )
+    assert (run["status"], run["result"]["stopped_by"]) == ("failed", "budget")
+
+
+def test_an_answer_lets_the_others_go_on(kapelle: WarmInstance, repository: Path) -> None:
+    body = """
+async def ask(name):
+    answer = await ctx.ask(name)
+    await ctx.progress(**{name: answer})
+    return answer
+
+async def work():
+    for number in range(40):
+        await ctx.sleep(0.2)
+        await ctx.progress(count=number)
+
+return await ctx.gather(ask("one"), ask("two"), work())
+"""
+    own(repository, body)
+    kapelle.start()
+    run_id = start(kapelle, "own", repository)
+    until(lambda: len(kapelle.get(f"/runs/{run_id}")["questions"]) == 2, "both questions")
+    kapelle.post(f"/runs/{run_id}/answer", {"answer": "1", "token": f"{run_id}:0001.1.0001"})
+    until(lambda: progress(kapelle, run_id).get("one") == "1", "the answered one to go on")
+    count = progress(kapelle, run_id).get("count", 0)
+    until(lambda: progress(kapelle, run_id).get("count", 0) > count + 3, "the work to go on")
+    assert kapelle.get(f"/runs/{run_id}")["status"] == "running"
+    run = rest(kapelle, run_id)
+    assert run["status"] == "waiting"
+    kapelle.post(f"/runs/{run_id}/answer", {"answer": "2"})
+    until(lambda: kapelle.get(f"/runs/{run_id}")["status"] == "completed", "the end")
+    assert kapelle.get(f"/runs/{run_id}")["result"] == ["1", "2", None]
+
+
+def test_a_repository_that_is_away_for_a_while_costs_no_run(
+    kapelle: WarmInstance, repository: Path, tmp_path: Path
+) -> None:
+    kapelle.start()
+    own(repository, "await ctx.commit('first')\nreturn await ctx.ask('Why?')")
+    run = perform(kapelle, "own", repository)
+    repository.rename(tmp_path / "away")
+    kapelle.post(f"/runs/{run['id']}/answer", {"answer": "because"})
+    until(lambda: kapelle.get(f"/runs/{run['id']}")["status"] == "paused", "the pause")
+    (tmp_path / "away").rename(repository)
+    kapelle.post(f"/runs/{run['id']}/resume")
+    until(lambda: kapelle.get(f"/runs/{run['id']}")["status"] == "completed", "the end")
+    assert kapelle.get(f"/runs/{run['id']}")["result"] == "because"

@@ -110,7 +110,7 @@ def answer(connection: Connection, run_id: str, token: str | None, text: str) ->
         raise Conflict(f"{token} is the token of a question of another run.")
     steps.answer(connection, run_id, position, text)
     events.append(connection, "run.answered", run_id=run_id, title=row["title"], answer=text)
-    if row["status"] == RunStatus.WAITING and not steps.questions(connection, run_id):
+    if row["status"] == RunStatus.WAITING:
         run_lifecycle.change(connection, run_id, RunStatus.QUEUED, "answered")
 
 

@@ -75,6 +75,11 @@ class Ledger:
         left = limit - (self.spent.cost_usd or 0.0)
         return 0.0 if left <= _ROUNDING_USD else left
 
+    @property
+    def left_calls(self) -> int | None:
+        limit = self._budget.max_agent_calls
+        return None if limit is None else max(0, limit - self.spent.agent_calls)
+
     def require(self) -> None:
         """Raise LimitReached when time or money is used up."""
         if self.left_s == 0:
@@ -85,9 +90,8 @@ class Ledger:
     def require_call(self) -> None:
         """Raise LimitReached when no agent may be called any more."""
         self.require()
-        limit = self._budget.max_agent_calls
-        if limit is not None and self.spent.agent_calls >= limit:
-            self._end(f"It may call agents {limit} times, and has.")
+        if self.left_calls == 0:
+            self._end(f"It may call agents {self._budget.max_agent_calls} times, and has.")
 
     @contextmanager
     def call(self, stop: Stop) -> Iterator[Call]:

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,7 +22,7 @@ from kapelle.library.jobs import Job, Jobs, Known, Tell
 from kapelle.library.ledger import Ledger
 from kapelle.library.worktrees import Worktrees
 from kapelle.patterns.context import Context
-from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.wishes import Place, TaskWish
 
 _WORKER = "worker"
@@ -54,6 +55,7 @@ class LocalContext(Context):
         self._ledger = around.ledger
         self._tasks: dict[str, Known] = {}
         self._asking = asyncio.Lock()
+        self._locks: dict[str, asyncio.Semaphore] = {}
         self._run_job = Job(run_id, spec.display_title, Path(spec.directory))
         if self._worktrees is not None:
             place, base = self._worktrees, self._worktrees.base_commit
@@ -205,6 +207,13 @@ class LocalContext(Context):
 
     async def compare(self, one: TaskResult, other: TaskResult) -> str:
         return "" if self._worktrees is None else await self._worktrees.compare(one, other)
+
+    async def budget(self) -> Left:
+        ledger = self._ledger
+        return Left(seconds=ledger.left_s, usd=ledger.left_usd, agent_calls=ledger.left_calls)
+
+    def lock(self, name: str, places: int = 1) -> AbstractAsyncContextManager[None]:
+        return self._locks.setdefault(name, asyncio.Semaphore(places))
 
     async def _gather(self, *branches: Coroutine[Any, Any, Any]) -> list[Any]:
         entered = [asyncio.ensure_future(branch) for branch in branches]

@@ -5,6 +5,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.engine.run_limits import too_many_calls
 from kapelle.engine.stage import Stage
+from kapelle.patterns.results import Left
 from kapelle.store import runs
 from kapelle.store.database import Connection
 
@@ -42,6 +43,13 @@ class RunBudget:
             return None
         return max(0, limit - await self._stage.db.glance(runs.calls, self._run_id))
 
+    async def left(self) -> Left:
+        return Left(
+            seconds=await self.left_s(),
+            usd=await self.left_usd(),
+            agent_calls=await self.left_calls(),
+        )
+
     def require_call(self, connection: Connection) -> None:
         """Raise LimitReached if a task that was just stored is one too many.
 
@@ -58,12 +66,14 @@ class RunBudget:
         if problem is not None:
             raise LimitReached(problem)
 
-    async def require_time_and_money(self) -> None:
-        """Raise LimitReached when nothing is left of what runs out while one waits."""
-        if await self.left_s() == 0:
+    async def require_time_and_money(self) -> Left:
+        """What is left; LimitReached when that is nothing of what runs out while one waits."""
+        left = await self.left()
+        if left.seconds == 0:
             raise LimitReached(f"Its {self._spec.max_seconds:g} s are over.")
-        if await self.left_usd() == 0:
+        if left.usd == 0:
             raise LimitReached(f"Its budget of ${self._spec.budget_usd:g} is spent.")
+        return left
 
     async def patience_s(self) -> float:
         """How long one may wait before looking again."""

@@ -120,6 +120,9 @@ class Commands:
             label=f"{name} of {self._run_id}",
         )
         ended = await steadily(self._launch)(launch)
+        if ended.ended_by == "timeout":
+            # What was cut short because the run's time is over says nothing about the work.
+            await self._budget.require_time_and_money()
         return ended, await asyncio.to_thread(_both_streams, run_dir)
 
     async def _launch(self, launch: Launch) -> Ended:

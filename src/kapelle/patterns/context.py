@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel
 from kapelle.domain.model_json import Unreadable, instructions, read_answer
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import CheckSpec, Priority
-from kapelle.patterns.results import Checked, Failed, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.results import Checked, Failed, Left, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.wishes import Place, TaskWish
 
 T = TypeVar("T")
@@ -156,6 +157,15 @@ class Context(ABC):
     @abstractmethod
     async def compare(self, one: TaskResult, other: TaskResult) -> str:
         """A summary of how two tasks' work differs."""
+
+    @abstractmethod
+    async def budget(self) -> Left:
+        """What is left of the run's limits."""
+
+    @abstractmethod
+    def lock(self, name: str, places: int = 1) -> AbstractAsyncContextManager[None]:
+        """So many branches at a time in what `async with` encloses; one of `asyncio` would let
+        others in after a crash."""
 
     @abstractmethod
     async def _gather(self, *branches: Coroutine[Any, Any, Any]) -> list[Any]: ...

@@ -3,15 +3,14 @@
 import logging
 import time
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.run_specs import PatternSpec
-from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
+from kapelle.domain.specs import CheckSpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.bell import Bell
@@ -23,24 +22,19 @@ from kapelle.patterns.commands import Commands
 from kapelle.patterns.context import Context
 from kapelle.patterns.git_work import changes_of, difference, merge_verified
 from kapelle.patterns.going import Going
-from kapelle.patterns.journal import Journal
+from kapelle.patterns.journal import Begin, Journal
 from kapelle.patterns.playing import Playing
-from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
-from kapelle.patterns.starting import Starter, problems
+from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.starting import Starter
+from kapelle.patterns.task_specs import task_spec
 from kapelle.patterns.waiting import Waiting
 from kapelle.patterns.wishes import Place, TaskWish
-from kapelle.patterns.words import titled, writable
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
 # Its title and its limits are a run's own.
 _NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base"}
-
-
-def _retry(max_attempts: int) -> RetrySpec:
-    tries = max(1, max_attempts)
-    return RetrySpec(policy="same" if tries > 1 else "none", max_attempts=tries)
 
 
 class DurableContext(Context):
@@ -86,7 +80,6 @@ class DurableContext(Context):
 
     async def _submit(self, wish: TaskWish, position: str) -> None:
         """Store the task and the beginning of its step in one transaction."""
-        await self._budget.require_time_and_money()
         spec = await self._task_spec(wish)
         shared = self._owner if self._is_git and not wish.is_own else None
 
@@ -105,7 +98,7 @@ class DurableContext(Context):
         await submit(self._stage, spec, key, belonging, also)
 
     async def _task_spec(self, wish: TaskWish) -> TaskSpec:
-        spec, agent = self.spec, wish.agent or self.spec.agent
+        left = await self._budget.require_time_and_money()
         here = wish.directory is None or await self._is_here(wish.directory)
         if self._is_git and not here and not wish.is_own:
             raise InvalidInput(
@@ -114,34 +107,9 @@ class DurableContext(Context):
             )
         # What goes on from another task starts from that one's branch.
         begins = wish.continue_from is None or wish.afresh
-        from_run = wish.is_own and here and self._is_git and begins
-        calls = await self._budget.left_calls()
-        wanted: dict[str, Any] = {
-            "prompt": writable(wish.prompt),
-            "directory": wish.directory or spec.directory,
-            "agent": agent,
-            # A model belongs to the agent that it was named with.
-            "model": wish.model or (spec.model if agent == spec.agent else None),
-            "title": titled(wish.title) if wish.title else None,
-            "project": spec.project,
-            "priority": wish.priority or spec.priority,
-            "checks": list(wish.checks),
-            "continue_from": wish.continue_from,
-            "fork_session": wish.keep_session and wish.continue_from is not None,
-            "fallback_agents": spec.fallback_agents,
-            "system_prompt": wish.system_prompt or spec.system_prompt,
-            "timeout_s": wish.timeout_s or spec.task_timeout_s,
-            "env": spec.env,
-            "context": wish.context,
-            "workspace": WorkspaceKind.WORKTREE if self._is_git else WorkspaceKind.IN_PLACE,
-            "base": await self._branch() if from_run else None,
-            "budget_usd": await self._budget.left_usd(),
-            "retry": _retry(wish.max_attempts if calls is None else min(wish.max_attempts, calls)),
-        }
-        try:
-            return TaskSpec.model_validate(wanted)
-        except ValidationError as error:
-            raise InvalidInput(f"ctx.task: {problems(error)}") from None
+        base = await self._branch() if wish.is_own and here and self._is_git and begins else None
+        kind = WorkspaceKind.WORKTREE if self._is_git else WorkspaceKind.IN_PLACE
+        return task_spec(self.spec, wish, left, kind, base)
 
     async def _see_task(self, position: str, *, disposable: bool) -> Any:
         task_id = await self._stage.db.read(steps.subject, self.run_id, position)
@@ -229,7 +197,17 @@ class DurableContext(Context):
             return await self._commands.check(position, specs, env or {}, task, told)
 
         label = ", ".join(spec.label for spec in specs)
-        return Checked(checks=await self._journal.step("check", label, perform))
+        begin = self._within_limits("check", label)
+        return Checked(checks=await self._journal.step("check", label, perform, begin=begin))
+
+    def _within_limits(self, kind: str, label: str) -> Begin:
+        """How a step begins that takes time."""
+
+        async def begin(position: str) -> None:
+            await self._budget.require_time_and_money()
+            await self._stage.db.write(self._journal.store, position, kind, label)
+
+        return begin
 
     async def score(
         self,
@@ -243,7 +221,10 @@ class DurableContext(Context):
             scored = await self._commands.score(position, command, timeout_s, env or {}, task)
             return scored.model_dump(mode="json")
 
-        return Scored.model_validate(await self._journal.step("score", command, perform))
+        begin = self._within_limits("score", command)
+        return Scored.model_validate(
+            await self._journal.step("score", command, perform, begin=begin)
+        )
 
     async def ask(self, question: str, default: str | None = None) -> str:
         async def perform(position: str, _data: dict[str, Any]) -> Any:
@@ -380,6 +361,15 @@ class DurableContext(Context):
 
         text: str = await self._journal.step("compare", f"{one.id} {other.id}", perform)
         return text
+
+    async def budget(self) -> Left:
+        async def perform(_position: str, _data: dict[str, Any]) -> Any:
+            return (await self._budget.left()).model_dump()
+
+        return Left.model_validate(await self._journal.step("budget", "budget", perform))
+
+    def lock(self, name: str, places: int = 1) -> AbstractAsyncContextManager[None]:
+        return self._journal.lock(name, places)
 
     async def _gather(self, *branches: Coroutine[Any, Any, Any]) -> list[Any]:
         return await self._journal.gather(branches)

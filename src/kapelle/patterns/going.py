@@ -32,10 +32,10 @@ class Going:
         elif self._paused:
             raise Paused  # it was resumed: the branch that left off is played again, with the rest
         elif self._asked and self._asked - steps.unanswered(connection, self._run_id):
-            raise Suspended  # it was answered: likewise
+            raise Suspended(self._asked)  # it was answered: likewise
 
     async def suspend(self, position: str) -> None:
         """Leave off until the question at this place is answered."""
         await self.require()
         self._asked.add(position)
-        raise Suspended
+        raise Suspended(self._asked)

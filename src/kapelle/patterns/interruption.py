@@ -1,5 +1,6 @@
 """Why a run stops where it is, for now or for good."""
 
+from collections.abc import Set
 from typing import Any
 
 
@@ -17,7 +18,11 @@ class Paused(Interrupted):
 
 
 class Suspended(Interrupted):
-    """The run waits for a person's answer."""
+    """The run waits for a person's answer, at these places."""
+
+    def __init__(self, asked: Set[str]) -> None:
+        super().__init__()
+        self.asked = asked
 
 
 class Cancelled(Interrupted):

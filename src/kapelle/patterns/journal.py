@@ -1,15 +1,18 @@
 """The steps of one run: each is made once, and remembered when the run is taken up again."""
 
 import asyncio
+import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 from kapelle.domain.errors import Conflict, KapelleError, Unavailable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.stage import Stage
+from kapelle.engine.steadily import PASSING, steadily
+from kapelle.patterns.gate import Gate
 from kapelle.patterns.going import Going
 from kapelle.patterns.interruption import Cancelled, Interrupted, Paused, Suspended
 from kapelle.store import steps
@@ -18,6 +21,8 @@ from kapelle.store.database import Connection
 Perform = Callable[[str, dict[str, Any]], Awaitable[Any]]
 Begin = Callable[[str], Awaitable[None]]
 
+_log = logging.getLogger("kapelle.runs")
+_PAUSE_S = 1.0
 # What the kind of a step ends with that could not even begin.
 _REFUSED = " refused"
 
@@ -60,6 +65,7 @@ class Journal:
         self._run_id = run_id
         self._known = known
         self._going = going
+        self._gates: dict[str, Gate] = {}
         self._open = 0
         self._idle_since = time.monotonic()
         self._closed: BaseException | None = None
@@ -104,9 +110,64 @@ class Journal:
         perform is given the position and the data of the step, and may be called again after a
         crash. begin stores the step with whatever belongs to its beginning.
         """
+        return await self._performed(self._next(), kind, label, perform, begin, data)
+
+    async def _performed(
+        self,
+        position: str,
+        kind: str,
+        label: str,
+        perform: Perform,
+        begin: Begin | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> Any:
+        """A step, however often what it needs is not to be had."""
+        with self._leaving(), self._at_work():
+            while True:
+                try:
+                    return await self._step(position, kind, label, perform, begin, data)
+                except (Unavailable, OSError) as error:
+                    if isinstance(error, OSError) and error.errno not in PASSING:
+                        raise
+                    _log.warning("%s %s of %s waits: %s", kind, position, self._run_id, error)
+                await self._take_breath()
+
+    async def _take_breath(self) -> None:
+        """Wait for what passes, unless a person does not want to, and see how far it has come."""
+        await asyncio.sleep(_PAUSE_S)
+        await steadily(self._going.require)()
+        self._known = await steadily(self._stage.db.read)(steps.of_run, self._run_id)
+
+    @asynccontextmanager
+    async def lock(self, name: str, places: int) -> AsyncIterator[None]:
+        """A place behind a gate; who had one before a crash has it again."""
         position = self._next()
-        with _leaving(), self._at_work():
-            return await self._step(position, kind, label, perform, begin, data)
+        if name not in self._gates:
+            self._gates[name] = Gate(places, sum(map(_is_in(name), self._known.values())))
+        entry = self._known.get(position)
+        with self._leaving():
+            await self._gates[name].enter(was_in=entry is not None and _is_in(name)(entry))
+        try:
+            await self._performed(position, "lock", name, _nothing)
+            yield
+        finally:
+            self._gates[name].leave()
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """Once a branch was interrupted, none of its later steps is made, not even in a finally."""
+        try:
+            yield
+        except Interrupted as error:
+            _scope.get().left = error
+            raise
+        except asyncio.CancelledError:
+            _scope.get().left = Conflict(
+                "The pattern's own code has cancelled a step, as asyncio.timeout and wait_for do, "
+                "which a replay cannot repeat.",
+                hint="Give the step a limit of its own, such as timeout_s.",
+            )
+            raise
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -191,7 +252,7 @@ class Journal:
     async def gather(self, branches: tuple[Coroutine[Any, Any, Any], ...]) -> list[Any]:
         """Branches at once, each with places of its own; all end before anything is raised."""
         prefix = self._next()
-        with _leaving():
+        with self._leaving():
             return await self._enter(prefix, branches)
 
     async def _enter(
@@ -213,16 +274,6 @@ class Journal:
         return list(ended)
 
 
-@contextmanager
-def _leaving() -> Iterator[None]:
-    """Once a branch was interrupted, none of its later steps is made, not even in a finally."""
-    try:
-        yield
-    except (Interrupted, asyncio.CancelledError) as error:
-        _scope.get().left = error
-        raise
-
-
 async def _branch(prefix: str, branch: Coroutine[Any, Any, Any]) -> Any:
     _scope.set(_Scope(prefix, asyncio.current_task()))
     try:
@@ -230,6 +281,19 @@ async def _branch(prefix: str, branch: Coroutine[Any, Any, Any]) -> Any:
     except (SystemExit, KeyboardInterrupt) as error:
         # Out of an asyncio task, these would end the daemon.
         raise Exited from error
+
+
+def _is_in(name: str) -> Callable[[steps.Row], bool]:
+    """Whether a step is one by which a branch came in behind the gate of this name."""
+
+    def is_in(entry: steps.Row) -> bool:
+        return (entry["kind"], entry["label"]) == ("lock", name) and entry["ended_at"] is not None
+
+    return is_in
+
+
+async def _nothing(_position: str, _data: dict[str, Any]) -> None:
+    return
 
 
 def _severity(error: BaseException) -> int:

@@ -5,6 +5,7 @@ import asyncio
 import logging
 import traceback
 import weakref
+from collections.abc import Set
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -98,17 +99,25 @@ class RunPerformance:
             return await self._play(run)
         except Paused:
             return RunStatus.PAUSED, None, {}
-        except Suspended:
-            return RunStatus.WAITING, None, {}
+        except Suspended as stop:
+            return RunStatus.WAITING, None, {"asked": stop.asked}
         except Cancelled as stop:
             return await self._cancelled(run["id"], stop.result)
 
     async def _play(self, run: runs.Row) -> Verdict:
         try:
-            await run_workspace(self._stage, run)
             known = await self._stage.db.read(steps.of_run, run["id"])
+            try:
+                await run_workspace(self._stage, run)
+            except KapelleError as error:
+                if isinstance(error, Unavailable) or not known:
+                    raise
+                # A repository that is away for a while must not cost the run.
+                reason = f"{error.message} When that is mended, resume it."
+                return RunStatus.PAUSED, reason, {}
             mark = self._stage.home.runs / run["id"] / "playing"
-            with noted_deaths(mark, _place(run, known)) as trusted:
+            place, in_step = _place(run, known)
+            with noted_deaths(mark, place, in_step=in_step) as trusted:
                 if not trusted:
                     return RunStatus.PAUSED, _DEADLY, {}
                 return await self._play_pattern(run, known)
@@ -155,11 +164,10 @@ class RunPerformance:
         return RunStatus.CANCELLED, run["reason"], {"result": as_json(result)}
 
 
-def _place(run: runs.Row, known: dict[str, steps.Row]) -> str:
-    """How far a pattern has come; empty while it waits in a step, where nothing of it is played."""
-    if any(step["ended_at"] is None for step in known.values()):
-        return ""
-    return f"{run['executions']}.{len(known)}"
+def _place(run: runs.Row, known: dict[str, steps.Row]) -> tuple[str, bool]:
+    """How far a pattern has come, and whether a step is under way."""
+    ended = sum(step["ended_at"] is not None for step in known.values())
+    return f"{run['executions']}.{len(known)}.{ended}", ended < len(known)
 
 
 def _settle(
@@ -178,18 +186,21 @@ def _settle(
     if status in RUN_FINAL:
         run_lifecycle.change(connection, run_id, status, reason, **values)
         return True
-    return _rest(connection, row, status, reason)
+    return _rest(connection, row, status, reason, values.get("asked", set()))
 
 
-def _rest(connection: Connection, row: runs.Row, status: RunStatus, reason: str | None) -> bool:
+def _rest(
+    connection: Connection, row: runs.Row, status: RunStatus, reason: str | None, asked: Set[str]
+) -> bool:
     """Put a run to rest, unless what it rests for was done in this very moment."""
-    run_id, asked = row["id"], steps.questions(connection, row["id"])
+    run_id = row["id"]
     if row["stop"] == "pause":
         run_lifecycle.change(connection, run_id, RunStatus.PAUSED, row["reason"], stop=None)
     elif status is RunStatus.PAUSED and reason is not None:
         run_lifecycle.change(connection, run_id, RunStatus.PAUSED, reason)
-    elif status is RunStatus.WAITING and asked:
-        text = " · ".join(question.text for question in asked)
+    elif status is RunStatus.WAITING and asked <= steps.unanswered(connection, run_id):
+        questions = steps.questions(connection, run_id)
+        text = " · ".join(question.text for question in questions)
         values = {"waiting_for": "input"}
         run_lifecycle.change(connection, run_id, RunStatus.WAITING, text, **values)
     else:

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from kapelle.domain.errors import Conflict
 from kapelle.patterns.budget import RunBudget
 from kapelle.patterns.going import Going
 from kapelle.patterns.journal import Journal
@@ -15,8 +16,9 @@ _log = logging.getLogger("kapelle.runs")
 _LOOK_S = 2.0
 # How long a pattern may be outside its steps before it is called off, and go on after that.
 _GRACE_S = 10.0
-# How often the daemon may die in the same place of a pattern.
-_DEATHS = 5
+# How often the daemon may die in the same place of a pattern; more often while a step is under
+# way, for then it is rarely the pattern's fault.
+_DEATHS, _DEATHS_IN_STEPS = 5, 30
 
 
 class Playing:
@@ -38,6 +40,8 @@ class Playing:
         except BaseException as error:
             await self._call_off(playing, error)
             raise
+        if playing.cancelled():
+            raise Conflict("The pattern's own code has cancelled it.")
         return playing.result()
 
     async def _require(self) -> None:
@@ -53,19 +57,20 @@ class Playing:
 
 
 @contextmanager
-def noted_deaths(path: Path, place: str) -> Iterator[bool]:
+def noted_deaths(path: Path, place: str, *, in_step: bool) -> Iterator[bool]:
     """Whether the daemon may be trusted to survive what follows, as far as a file tells.
 
     The file is there only while the pattern plays: whoever finds it comes after a daemon that
-    died meanwhile. The place is how far the pattern was, and empty where it was inside a step.
+    died meanwhile. The place is how far the pattern was.
     """
     deaths = 0
     with suppress(OSError, ValueError):
         count, _, where = path.read_text(encoding="utf-8").partition(" ")
-        deaths = int(count) + 1 if place and where == place else 0
+        deaths = int(count) + 1 if where == place else 0
     with suppress(OSError):
         path.write_text(f"{deaths} {place}", encoding="utf-8")
     try:
-        yield deaths < _DEATHS
+        yield deaths < (_DEATHS_IN_STEPS if in_step else _DEATHS)
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink(missing_ok=True)

@@ -123,3 +123,11 @@ class Failed(Exception):
         super().__init__(reason)
         self.reason = reason
         self.result = result
+
+
+class Left(Record):
+    """What is left of a run's limits; None where there is none."""
+
+    seconds: float | None
+    usd: float | None
+    agent_calls: int | None

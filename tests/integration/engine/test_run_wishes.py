@@ -1,5 +1,6 @@
 """Wishes about runs and the steps that begin beside them, on both databases."""
 
+import errno
 from collections.abc import Callable
 from datetime import UTC, datetime
 from types import SimpleNamespace
@@ -100,24 +101,44 @@ async def test_an_error_is_of_its_class_again_when_it_is_remembered(db: Database
     async def fail(_position: str, _data: dict[str, Any]) -> None:
         raise GitError("git refused", hint="Try again.")
 
-    async def absent(_position: str, _data: dict[str, Any]) -> None:
-        raise Unavailable("the database is away")
-
     journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
-
-    async def both() -> None:
-        with pytest.raises(GitError):
-            await journal.step("commit", "a commit", fail)
-        await journal.step("commit", "another", absent)
-
-    with pytest.raises(Unavailable):
-        await journal.main(both())
+    with pytest.raises(GitError):
+        await journal.main(journal.step("commit", "a commit", fail))
     known = await db.read(steps.of_run, run_id)
     again = Journal(stage(db), run_id, known, Going(stage(db), run_id))
     with pytest.raises(GitError, match="git refused") as raised:
         await again.main(again.step("commit", "a commit", fail))
     assert raised.value.hint == "Try again."
-    assert known["0002"]["ended_at"] is None, "what passes is not remembered"
+
+
+@pytest.mark.parametrize("passing", [Unavailable("it is away"), OSError(errno.ENOSPC, "full")])
+async def test_what_passes_is_waited_for_and_not_remembered(
+    db: Database, passing: Exception
+) -> None:
+    run_id = await add_run(db)
+    tries = iter([passing, None])
+
+    async def made(_position: str, _data: dict[str, Any]) -> str:
+        if problem := next(tries):
+            raise problem
+        return "made"
+
+    journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
+    assert await journal.main(journal.step("commit", "a commit", made)) == "made"
+    known = await db.read(steps.of_run, run_id)
+    assert [(step["result"], step["error"]) for step in known.values()] == [("made", None)]
+
+
+async def test_what_passes_is_not_waited_for_when_a_person_wants_to_stop(db: Database) -> None:
+    run_id = await add_run(db)
+
+    async def away(_position: str, _data: dict[str, Any]) -> None:
+        await db.write(runs.update, run_id, stop="cancel")
+        raise Unavailable("it is away")
+
+    journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
+    with pytest.raises(Cancelled):
+        await journal.main(journal.step("commit", "a commit", away))
 
 
 async def test_what_could_not_begin_is_remembered_too(db: Database) -> None:

@@ -19,8 +19,7 @@ class Workers:
         self._outcomes: dict[str, Outcome] = {}
         self._ended = {subgoal.id: asyncio.Event() for subgoal in subgoals}
         # In place there are no copies of the files, so that only one may work at a time.
-        self._room = asyncio.Semaphore(spec.max_workers if ctx.is_git else 1)
-        self._merging = asyncio.Lock()
+        self._places = spec.max_workers if ctx.is_git else 1
 
     async def work(self) -> list[Outcome]:
         """What became of each subgoal, in the order of the plan."""
@@ -38,7 +37,7 @@ class Workers:
                     id=subgoal.id, title=subgoal.title, status="blocked", reason=reason
                 )
             else:
-                async with self._room:
+                async with self._ctx.lock("work", self._places):
                     outcome = await self._do(subgoal, before)
             self._outcomes[subgoal.id] = outcome
             return outcome
@@ -73,7 +72,7 @@ class Workers:
     async def _merge(self, subgoal: Subgoal, task: TaskResult, outcome: Outcome) -> Outcome:
         if not self._ctx.is_git:
             return outcome.model_copy(update={"status": "merged", "reason": None})
-        async with self._merging:
+        async with self._ctx.lock("merge"):
             merged = await self._ctx.merge(task)
             if merged.conflict:
                 resolved = await self._resolve(subgoal, task, outcome)
