@@ -172,3 +172,24 @@ def test_a_repository_that_is_away_for_a_while_costs_no_run(
     kapelle.post(f"/runs/{run['id']}/resume")
     until(lambda: kapelle.get(f"/runs/{run['id']}")["status"] == "completed", "the end")
     assert kapelle.get(f"/runs/{run['id']}")["result"] == "because"
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("import json; json.loads('{')", "JSONDecodeError"),
+        ("await ctx.sleep('soon')", "TypeError"),
+        ("await ctx.progress(run_id='mine')", "ctx.progress: run_id is the run itself"),
+    ],
+)
+def test_a_mistake_is_told_with_its_own_line(
+    kapelle: WarmInstance, repository: Path, mistake: str, told: str
+) -> None:
+    kapelle.start()
+    own(repository, f"await ctx.progress(begun=True)\n{mistake}")
+    reason = perform(kapelle, "own", repository)["reason"]
+    assert told in reason
+    if "Error" in told:
+        lines = (repository / ".kapelle/patterns/own.py").read_text(encoding="utf-8").splitlines()
+        line = 1 + next(n for n, text in enumerate(lines) if mistake in text)
+        assert reason.endswith(f"own.py:{line})")

@@ -249,6 +249,9 @@ class DurableContext(Context):
         return datetime.fromtimestamp(await self._journal.step("now", "now", perform), UTC)
 
     async def progress(self, **facts: str | float | bool | None) -> None:
+        if "run_id" in facts:
+            raise InvalidInput("ctx.progress: run_id is the run itself; call it otherwise.")
+
         async def perform(_position: str, _data: dict[str, Any]) -> None:
             return
 

@@ -3,6 +3,8 @@ the journal tells its steps what came of them before."""
 
 import asyncio
 import logging
+import os
+import sysconfig
 import traceback
 import weakref
 from collections.abc import Set
@@ -12,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+import kapelle
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.states import RUN_FINAL, RunStatus
@@ -36,6 +39,7 @@ from kapelle.store.database import Connection
 _log = logging.getLogger("kapelle.runs")
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 
+_NOT_OWN = (str(Path(kapelle.__file__).parent) + os.sep, sysconfig.get_path("stdlib") + os.sep)
 _DEADLY = (
     "the daemon died again and again while this pattern was played, always in the same place; "
     "mend the pattern, then resume it"
@@ -220,7 +224,8 @@ def _mistake(error: BaseException) -> str:
     if isinstance(error, Exited) and error.__cause__ is not None:
         error = error.__cause__
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if "/patterns/" in frame.filename]
-    place = own[-1] if own else frames[-1] if frames else None
+    # What happens inside Kapelle or Python was asked for in the last line before that.
+    asked = [frame for frame in frames if not frame.filename.startswith(_NOT_OWN)]
+    place = asked[-1] if asked else frames[-1] if frames else None
     where = f" ({place.filename}:{place.lineno})" if place else ""
     return f"the pattern raised {type(error).__name__}: {error}{where}"

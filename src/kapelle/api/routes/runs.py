@@ -17,7 +17,7 @@ router = APIRouter(prefix="/runs", tags=["runs"], dependencies=[Depends(owner_on
 _CURSOR = "^run_[0-9a-z]{26}$"
 
 
-class Page(BaseModel):
+class RunPage(BaseModel):
     runs: list[Run]
     next_cursor: str | None
 
@@ -37,7 +37,7 @@ class PauseBody(Body):
     now: bool = False
 
 
-class CancelBody(Body):
+class CancelRun(Body):
     reason: Annotated[Text | None, Field(max_length=10_000)] = None
     with_tasks: bool = True
 
@@ -68,12 +68,12 @@ async def page(
     archived: bool = False,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
     cursor: Annotated[str | None, Query(pattern=_CURSOR)] = None,
-) -> Page:
+) -> RunPage:
     """Runs, newest first; next_cursor leads to the next page. Nested ones are inside others."""
     found, more = await service.runs.page(
         status or [], pattern, project, parent_id, nested, archived, cursor, limit
     )
-    return Page(runs=found, next_cursor=found[-1].id if more else None)
+    return RunPage(runs=found, next_cursor=found[-1].id if more else None)
 
 
 @router.get("/{run_id}")
@@ -111,9 +111,9 @@ async def resume(run_id: str, service: UseCases) -> Run:
 
 
 @router.post("/{run_id}/cancel")
-async def cancel(run_id: str, service: UseCases, body: CancelBody | None = None) -> Run:
+async def cancel(run_id: str, service: UseCases, body: CancelRun | None = None) -> Run:
     """End a run with all that it started, or leave its tasks to go on."""
-    body = body or CancelBody()
+    body = body or CancelRun()
     return await service.runs.cancel(run_id, body.reason, with_tasks=body.with_tasks)
 
 

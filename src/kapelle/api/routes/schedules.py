@@ -16,7 +16,7 @@ _CURSOR = "^schedule_[0-9a-z]{26}$"
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
-class Page(BaseModel):
+class SchedulePage(BaseModel):
     schedules: list[Schedule]
     next_cursor: str | None
 
@@ -26,7 +26,7 @@ class FiringPage(BaseModel):
     next_cursor: datetime | None
 
 
-class CancelBody(BaseModel):
+class CancelSchedule(BaseModel):
     model_config = ConfigDict(extra="forbid")
     with_work: bool = False
 
@@ -48,10 +48,10 @@ async def page(
     project: Name | None = None,
     limit: Limit = 50,
     cursor: Annotated[str | None, Query(pattern=_CURSOR)] = None,
-) -> Page:
+) -> SchedulePage:
     """Schedules, newest first; next_cursor leads to the next page."""
     found, more = await service.schedules.page(status or [], project, cursor, limit)
-    return Page(schedules=found, next_cursor=found[-1].id if more else None)
+    return SchedulePage(schedules=found, next_cursor=found[-1].id if more else None)
 
 
 @router.get("/{schedule_id}")
@@ -82,7 +82,9 @@ async def resume(schedule_id: str, service: UseCases) -> Schedule:
 
 
 @router.post("/{schedule_id}/cancel")
-async def cancel(schedule_id: str, service: UseCases, body: CancelBody | None = None) -> Schedule:
+async def cancel(
+    schedule_id: str, service: UseCases, body: CancelSchedule | None = None
+) -> Schedule:
     """End a schedule; with_work also ends what it started and what is still going."""
     with_work = body.with_work if body else False
     return await service.schedules.cancel(schedule_id, with_work=with_work)

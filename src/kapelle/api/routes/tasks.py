@@ -18,7 +18,7 @@ _CURSOR = "^task_[0-9a-z]{26}$"
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
-class Page(BaseModel):
+class TaskPage(BaseModel):
     tasks: list[Task]
     next_cursor: str | None
 
@@ -27,7 +27,7 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class CancelBody(Body):
+class CancelTask(Body):
     reason: Annotated[Text | None, Field(max_length=10_000)] = None
 
 
@@ -64,10 +64,10 @@ async def page(
     archived: bool = False,
     limit: Limit = 50,
     cursor: Annotated[str | None, Query(pattern=_CURSOR)] = None,
-) -> Page:
+) -> TaskPage:
     """Tasks, newest first; next_cursor leads to the next page."""
     found, more = await service.tasks.page(status or [], tag, project, archived, cursor, limit)
-    return Page(tasks=found, next_cursor=found[-1].id if more else None)
+    return TaskPage(tasks=found, next_cursor=found[-1].id if more else None)
 
 
 @router.get("/{task_id}", dependencies=[Depends(own_task_only)])
@@ -87,7 +87,7 @@ async def wait(
 
 
 @router.post("/{task_id}/cancel", dependencies=_owner)
-async def cancel(task_id: str, service: UseCases, body: CancelBody | None = None) -> Task:
+async def cancel(task_id: str, service: UseCases, body: CancelTask | None = None) -> Task:
     """End a task; a running one settles within seconds."""
     return await service.tasks.cancel(task_id, body.reason if body else None)
 
