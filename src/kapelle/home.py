@@ -148,18 +148,32 @@ def _make_private(directory: Path) -> None:
 
 def repository_config(home: Home, directory: Path) -> Path | None:
     """The nearest .kapelle/config.toml from a directory up to its git toplevel."""
+    path = in_repository(home, directory, "config.toml")
+    if path is not None:
+        require_ours(path, directory)
+    return path
+
+
+def in_repository(home: Home, directory: Path, name: str) -> Path | None:
+    """What has this name in the nearest .kapelle from a directory up to its git toplevel."""
     directory = Path(os.path.realpath(directory))
     for parent in (directory, *directory.parents):
-        path = parent / ".kapelle" / "config.toml"
+        path = parent / ".kapelle" / name
         # KAPELLE_HOME may itself be called .kapelle and lie above the directory.
-        if os.path.isfile(path) and path != home.config.resolve():
-            # What stands in a shared parent such as /tmp may be somebody else's.
-            if path.stat().st_uid not in {os.getuid(), 0, directory.stat().st_uid}:
-                raise InvalidInput(f"{path} belongs to another user; remove it or take it over.")
+        if os.path.exists(path) and path.parent != home.config.parent.resolve():
             return path
         if os.path.exists(parent / ".git"):
             break
     return None
+
+
+def require_ours(path: Path, directory: Path) -> None:
+    """Raise InvalidInput for what somebody else put into a shared parent such as /tmp."""
+    trusted = {os.getuid(), 0}
+    if os.path.exists(directory):  # it may be away after a switch of branches
+        trusted.add(directory.stat().st_uid)
+    if not {path.stat().st_uid, path.lstat().st_uid} <= trusted:
+        raise InvalidInput(f"{path} belongs to another user; remove it or take it over.")
 
 
 def write_private(path: Path, data: bytes) -> None:

@@ -76,8 +76,8 @@ def _task(kapelle: Instance, place: Place, task_id: str) -> dict[str, Any]:
 
 
 def _branch(repository: Path, name: str | None) -> Any:
-    """The content and the history of a branch."""
-    if name is None:
+    """The content and the history of a branch; one that held nothing is gone."""
+    if name is None or not git(repository, "branch", "--list", name):
         return None
     log = git(repository, "log", "--first-parent", "--format=%s", f"main..{name}")
     # Files with conflict markers hold the names of branches, which are never the same.

@@ -9,11 +9,14 @@ from tests.e2e.ensembles import (
     cast,
     on_branch,
     perform,
+    rest,
     rule,
+    start,
     tasks_of,
     with_playbook,
 )
 from tests.e2e.instance import ApiError, Instance
+from tests.e2e.staging import until
 
 
 def test_the_best_score_wins(kapelle: Instance, repository: Path) -> None:
@@ -91,3 +94,40 @@ def test_a_judge_that_names_nobody_is_asked_once_more(kapelle: Instance, reposit
 def test_best_of_needs_a_repository(kapelle: Instance, tmp_path: Path) -> None:
     with pytest.raises(ApiError, match="needs a git repository"):
         perform(kapelle, "best-of", tmp_path, prompt="Do it", count=2)
+
+
+def test_a_limit_leaves_the_candidates_that_ended(kapelle: Instance, repository: Path) -> None:
+    with_playbook(kapelle, rule("Do it", {"run": "date +%N > w"}))
+    spec = {"prompt": "Do it", "max_agent_calls": 2}
+    judged = perform(kapelle, "best-of", repository, **spec, count=2)
+    crowded = perform(kapelle, "best-of", repository, **spec, count=3)
+    for run in (judged, crowded):
+        assert run["status"] == "failed"
+        assert "It may call agents 2 times" in run["reason"]
+        assert (run["result"]["winner"], run["result"]["reason"]) == (None, run["reason"])
+        candidates = run["result"]["candidates"]
+        assert [item["task"]["status"] for item in candidates] == ["completed", "completed"]
+        assert candidates[0]["number"] < candidates[1]["number"]
+
+
+def test_a_cancelled_one_has_the_candidates_that_ended(kapelle: Instance, repository: Path) -> None:
+    cast(
+        kapelle,
+        quick=rule(".", {"write": "w", "content": "yes\n"}),
+        slow=rule(".", {"run": "sleep 60"}),
+    )
+    spec = {"prompt": "Do it", "candidates": ["slow", "quick"]}
+    run_id = start(kapelle, "best-of", repository, **spec)
+
+    def looked_at() -> bool:
+        steps = kapelle.get(f"/runs/{run_id}/steps")
+        return any(step["kind"] == "changes" and step["ended_at"] for step in steps)
+
+    until(looked_at, "a candidate that ended")
+    kapelle.post(f"/runs/{run_id}/cancel")
+    run = rest(kapelle, run_id)
+    assert (run["status"], run["result"]["reason"]) == ("cancelled", "cancelled")
+    assert run["result"]["winner"] is None
+    candidates = run["result"]["candidates"]
+    assert [(item["number"], item["agent"]) for item in candidates] == [(2, "quick")]
+    assert "w" in candidates[0]["changes"]

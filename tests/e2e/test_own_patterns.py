@@ -102,3 +102,50 @@ async def own(ctx, spec):
         "not good enough",
         {"got": 7},
     )
+
+
+def test_a_spec_without_a_schema_does_not_hide_the_others(
+    kapelle: Instance, repository: Path
+) -> None:
+    body = """
+from collections.abc import Callable
+
+class Spec(PatternSpec):
+    act: Callable[[], None] = print
+
+@pattern("own", spec=Spec)
+async def own(ctx, spec):
+    return None
+"""
+    write_pattern(repository, body)
+    write_pattern(repository, OWN.replace('"own"', '"good"'), "good")
+    listed = kapelle.get(f"/patterns?directory={repository}")
+    assert {"loop", "good"} <= {item["name"] for item in listed}
+    broken = [item for item in listed if item["name"] == "(broken)"]
+    assert len(broken) == 1
+    assert "own.py: the spec of the pattern 'own' has no JSON schema" in broken[0]["summary"]
+    told = kapelle.cli("start", cwd=repository)
+    assert (told.returncode, "(broken)" in told.stdout) == (0, True)
+
+
+def test_a_file_may_use_what_is_built_in(kapelle: Instance, repository: Path) -> None:
+    write_pattern(repository, "from kapelle.patterns.loop import loop\n" + OWN)
+    names = [item["name"] for item in kapelle.get(f"/patterns?directory={repository}")]
+    assert (names.count("own"), names.count("loop"), "(broken)" in names) == (1, 1, False)
+
+
+def test_completing_names_runs_no_file_of_the_repository(
+    kapelle: Instance, repository: Path
+) -> None:
+    write_pattern(repository, "from pathlib import Path\nPath(__file__ + '.ran').touch()\n" + OWN)
+    words = {"COMP_WORDS": "kapelle start ", "COMP_CWORD": "2"}
+    kapelle.env.update(words, _KAPELLE_COMPLETE="complete_bash")
+    try:
+        offered = kapelle.cli(cwd=repository).stdout.split()
+    finally:
+        for name in (*words, "_KAPELLE_COMPLETE"):
+            del kapelle.env[name]
+    assert {"best-of", "loop", "own", "pipeline", "team"} <= set(offered)
+    assert not list(repository.rglob("*.ran"))
+    kapelle.get(f"/patterns?directory={repository}")
+    assert list(repository.rglob("*.ran"))

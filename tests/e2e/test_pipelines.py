@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from tests.e2e.ensembles import (
+    FOR_EVER,
     await_running_task,
     files_on_branch,
     on_branch,
@@ -11,6 +12,7 @@ from tests.e2e.ensembles import (
     rest,
     start,
     subjects,
+    tasks_of,
 )
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git, make_repository
@@ -118,3 +120,26 @@ def test_a_step_in_another_repository(kapelle: Instance, repository: Path, tmp_p
     assert run["status"] == "completed", run["reason"]
     second = run["result"]["steps"][1]["task"]
     assert git(other, "show", f"{second['branch']}:two") == "2"
+
+
+def test_a_limit_leaves_the_steps_that_were_played(kapelle: Instance, repository: Path) -> None:
+    steps = [play({"write": "one", "content": "1\n"}), play({"write": "two", "content": "2\n"})]
+    run = perform(kapelle, "pipeline", repository, steps=steps, max_agent_calls=1)
+    assert run["status"] == "failed"
+    assert "It may call agents 1 time" in run["reason"]
+    assert run["result"]["reason"] == run["reason"]
+    assert [step["task"]["status"] for step in run["result"]["steps"]] == ["completed"]
+    assert on_branch(repository, run, "one") == "1\n"
+
+
+def test_a_cancelled_one_has_the_steps_that_were_played(
+    kapelle: Instance, repository: Path
+) -> None:
+    steps = [play({"write": "one", "content": "1\n"}), FOR_EVER]
+    run_id = start(kapelle, "pipeline", repository, steps=steps)
+    await_running_task(kapelle, run_id, 2)
+    first = tasks_of(kapelle, run_id)[0]
+    kapelle.post(f"/runs/{run_id}/cancel")
+    run = rest(kapelle, run_id)
+    assert (run["status"], run["result"]["reason"]) == ("cancelled", "cancelled")
+    assert [step["task"]["id"] for step in run["result"]["steps"]] == [first["id"]]

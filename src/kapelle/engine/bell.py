@@ -1,6 +1,7 @@
 """Wakes those who wait for something to happen to one task or run, and nobody else."""
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,6 +10,7 @@ from kapelle.engine.steadily import steadily
 from kapelle.store import events
 from kapelle.store.database import Database
 
+_log = logging.getLogger("kapelle.bell")
 # Other daemons on the same database write events that do not wake this process.
 _LOOK_S = 2.0
 
@@ -38,21 +40,29 @@ class Bell:
         self._somebody = asyncio.Event()
 
     async def run(self) -> None:
-        """Ring for every event, until cancelled."""
+        """Ring for every event, until cancelled; what fails is logged and begun again."""
         while True:
             await self._somebody.wait()
-            seq = await steadily(self._db.read)(events.last_seq)
-            # Whoever began to listen before this moment may have missed something.
-            self._ring_all()
-            with self._db.watch() as changed:
-                while self._listeners:
-                    await changed.wait(_LOOK_S)
-                    found = await steadily(self._db.glance)(events.subjects_after, seq)
-                    for number, task_id, run_id in found:
-                        seq = number
-                        self._ring(task_id)
-                        self._ring(run_id)
-            self._somebody.clear()
+            try:
+                await self._ring_while_heard()
+            except Exception:
+                _log.exception("the history could not be read and will be read again")
+                await asyncio.sleep(_LOOK_S)
+            else:
+                self._somebody.clear()
+
+    async def _ring_while_heard(self) -> None:
+        seq = await steadily(self._db.read)(events.last_seq)
+        # Whoever began to listen before this moment may have missed something.
+        self._ring_all()
+        with self._db.watch() as changed:
+            while self._listeners:
+                await changed.wait(_LOOK_S)
+                found = await steadily(self._db.glance)(events.subjects_after, seq)
+                for number, task_id, run_id in found:
+                    seq = number
+                    self._ring(task_id)
+                    self._ring(run_id)
 
     @contextmanager
     def listen(self, *keys: str) -> Iterator[Heard]:

@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import os
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +17,11 @@ from kapelle.store.database import Connection
 _log = logging.getLogger("kapelle.upkeep")
 # A run directory is younger than its row only while an attempt is being prepared.
 _ATTEMPT_AGE_S = 60.0
+# How long the checks of a run that has ended are looked for.
+_ENDED_LATELY_S = 3600.0
+# When this daemon began, and for how long it is a new one: for its first round.
+_BEGAN = time.monotonic()
+_NEW_S = 60.0
 # Longer than any request that submits or archives a task is at work on it.
 _REQUEST_AGE_S = 600.0
 
@@ -33,13 +40,35 @@ async def stop_unknown_attempts(stage: Stage) -> None:
 
 async def stop_unknown_steps(stage: Stage) -> None:
     """The same for the checks of runs."""
-    present = await asyncio.to_thread(_unfinished, stage.home.runs, "*/steps/**/claim")
+    ended = await stage.db.read(runs.ended)
+    present = await asyncio.to_thread(_unfinished_steps, stage.home.runs, ended)
     known = await stage.db.read(runs.running) if present else []
     for run_dir in present:
         run_id = run_dir.relative_to(stage.home.runs).parts[0]
         if run_id not in known:
             _log.warning("%s is not under way: a check of it is ended", run_id)
             stage.runner.stop(run_dir, "this run is not under way")
+
+
+def _unfinished_steps(directory: Path, ended: set[str]) -> list[Path]:
+    """Those of all runs but the ones that ended long ago: looking into each takes its time."""
+    # Nobody knows how long there was no daemon, so a new one looks into all.
+    is_new = time.monotonic() - _BEGAN < _NEW_S
+    limit = 0.0 if is_new else time.time() - _ENDED_LATELY_S
+    found: list[Path] = []
+    for path in _directories(directory):
+        with suppress(FileNotFoundError):  # it was forgotten meanwhile
+            if path.name not in ended or path.stat().st_mtime >= limit:
+                found += _unfinished(path / "steps", "**/claim")
+    return found
+
+
+def _directories(directory: Path) -> list[Path]:
+    try:
+        with os.scandir(directory) as entries:
+            return [Path(entry.path) for entry in entries if entry.is_dir()]
+    except FileNotFoundError:
+        return []
 
 
 def _unfinished(directory: Path, pattern: str = "*/claim") -> list[Path]:

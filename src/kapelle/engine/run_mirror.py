@@ -5,7 +5,8 @@ import asyncio
 import json
 import logging
 import os
-from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kapelle.domain.errors import NotFound, Unavailable
@@ -13,7 +14,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Event
 from kapelle.engine.stage import Stage
-from kapelle.engine.steadily import steadily
+from kapelle.engine.steadily import PASSING, steadily
 from kapelle.store import events, runs
 
 _log = logging.getLogger("kapelle.runs")
@@ -29,63 +30,95 @@ class RunMirror:
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._position = stage.home.runs / "position"
+        # The last line of each open run's file, if it was written without trouble.
         self._last: dict[str, int] = {}
+        self._in_trouble: set[str] = set()
 
     async def run(self) -> None:
-        """Mirror until cancelled."""
-        seq = min(self._read_position(), await steadily(self._stage.db.read)(events.last_seq))
+        """Mirror until cancelled; a failing pass is logged and made again."""
+        seq: int | None = None
         with self._stage.db.watch() as changed:
             while True:
-                seq = await steadily(self._pass)(seq)
-                await asyncio.sleep(_PAUSE_S)
+                try:
+                    seq = await steadily(self._pass)(await self._start() if seq is None else seq)
+                    pause = _PAUSE_S
+                except Exception:
+                    _log.exception("a pass over the files of runs failed and will be made again")
+                    pause = _LOOK_S
+                await asyncio.sleep(pause)
                 await changed.wait(_LOOK_S)
+
+    async def _start(self) -> int:
+        return min(self._read_position(), await steadily(self._stage.db.read)(events.last_seq))
 
     async def _pass(self, seq: int) -> int:
         while True:
             found, reached = await self._stage.db.read(events.of_runs, seq)
-            by_run: dict[str, list[Event]] = defaultdict(list)
-            for run_id, event in found:
-                by_run[run_id].append(event)
-            for run_id, told in by_run.items():
-                await self._mirror(run_id, told)
+            for run_id in dict.fromkeys(run_id for run_id, _ in found):
+                await self._mirror(run_id)
             if reached == seq:
                 return seq
             seq = reached
             if found:
-                _replace(self._position, str(seq))
+                with self._guarded(self._position):
+                    _make_private(self._position.parent)
+                    _replace(self._position, str(seq))
 
-    async def _mirror(self, run_id: str, told: list[Event]) -> None:
-        """One run's files; whatever is wrong with them, the daemon and the other runs go on."""
+    @contextmanager
+    def _guarded(self, path: Path) -> Iterator[None]:
+        """Whatever is wrong with these files is told once, and the daemon and the others go on."""
         try:
-            run = await self._stage.db.read(runs.get, run_id)
+            yield
+        except Unavailable:
+            raise
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in PASSING:
+                raise
+            if path.name not in self._in_trouble:
+                self._in_trouble.add(path.name)
+                _log.warning("%s is not up to date", path, exc_info=error)
+        else:
+            self._in_trouble.discard(path.name)
+
+    async def _mirror(self, run_id: str) -> None:
+        directory = self._stage.home.runs / run_id
+        path = directory / "events.jsonl"
+        with self._guarded(directory):
+            try:
+                run = await self._stage.db.read(runs.get, run_id)
+            except NotFound:
+                return  # it was forgotten meanwhile
+            last = self._last.pop(run_id, None)
+            if last is None or not path.exists():
+                last = await asyncio.to_thread(_last_seq, path)
+            # Read after the run: what has ended has all its lines before it has a result.
+            told = await self._since(run_id, last)
             await asyncio.to_thread(self._write, run, told)
-        except NotFound:
-            return  # it was forgotten meanwhile
-        except (OSError, Unavailable):
-            raise  # a full disk, which passes
-        except Exception:
-            _log.exception("the files of %s are not up to date", run_id)
+            if run.status not in RUN_FINAL:
+                self._last[run_id] = told[-1].seq if told else last
+
+    async def _since(self, run_id: str, last: int) -> list[Event]:
+        """All that a file lacks, also what could not be written to it before."""
+        found: list[Event] = []
+        while more := await self._stage.db.read(events.after, last, run_id=run_id):
+            found += more
+            last = more[-1].seq
+        return found
 
     def _write(self, run: Run, told: list[Event]) -> None:
         directory = self._stage.home.runs / run.id
-        directory.mkdir(mode=0o700, exist_ok=True)
+        _make_private(directory.parent)
+        _make_private(directory)
         path = directory / "events.jsonl"
-        last = self._last.get(run.id)
-        if last is None:
-            last = _last_seq(path)
-        lines = [event.model_dump_json() + "\n" for event in told if event.seq > last]
-        if lines:
+        if told:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             with open(descriptor, "w", encoding="utf-8") as file:
-                file.write("".join(lines))
+                file.writelines(event.model_dump_json() + "\n" for event in told)
         status = run.model_dump(mode="json", exclude={"spec", "result"})
         _replace(directory / "status.json", json.dumps(status, indent=1))
         if run.status in RUN_FINAL:
             result = run.model_dump(mode="json", include={"id", "status", "reason", "result"})
             _replace(directory / "result.json", json.dumps(result, indent=1))
-            self._last.pop(run.id, None)
-        else:
-            self._last[run.id] = told[-1].seq
 
     def _read_position(self) -> int:
         try:
@@ -107,8 +140,12 @@ def _last_seq(path: Path) -> int:
             whole, _, half = tail.rpartition(b"\n")
             file.truncate(size - len(half))
             return int(json.loads(whole.rpartition(b"\n")[2])["seq"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return 0
+
+
+def _make_private(directory: Path) -> None:
+    directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def _replace(path: Path, text: str) -> None:

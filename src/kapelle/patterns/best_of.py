@@ -2,8 +2,10 @@
 
 from pydantic import BaseModel, Field
 
+from kapelle.domain.errors import LimitReached
 from kapelle.domain.run_specs import BestOfSpec, CandidateSpec
 from kapelle.patterns.context import Context
+from kapelle.patterns.interruption import Interrupted
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 
@@ -46,30 +48,48 @@ class BestOfResult(BaseModel):
 @pattern("best-of", spec=BestOfSpec)
 async def best_of(ctx: Context, spec: BestOfSpec) -> BestOfResult:
     """Give the same task to several agents or models, and keep the best result."""
+    result = BestOfResult(winner=None, reason="", candidates=[])
+    try:
+        await _play(ctx, spec, result)
+    except LimitReached as error:
+        raise Failed(error.message, _so_far(result, error.message)) from None
+    except Interrupted as stop:
+        stop.result = _so_far(result, "cancelled")
+        raise
+    return result
+
+
+async def _play(ctx: Context, spec: BestOfSpec, result: BestOfResult) -> None:
     entrants = list(enumerate(spec.entrants, 1))
-    candidates = await ctx.gather(*(_try(ctx, spec, number, who) for number, who in entrants))
+    tries = (_try(ctx, spec, number, who, result) for number, who in entrants)
+    candidates = result.candidates = await ctx.gather(*tries)
     eligible = [candidate for candidate in candidates if candidate.is_eligible]
     await ctx.progress(candidates=len(candidates), eligible=len(eligible))
     try:
         winner, why = await _choose(ctx, spec, candidates, eligible)
     except Failed as failure:
-        result = BestOfResult(winner=None, reason=failure.reason, candidates=candidates)
-        raise Failed(failure.reason, result) from None
+        raise Failed(failure.reason, _so_far(result, failure.reason)) from None
+    result.winner, result.reason = winner.number, why
     for candidate in candidates:
         if candidate is not winner:
             candidate.against_winner = await ctx.compare(winner.task, candidate.task)
             await ctx.put_away(candidate.task)
     merged = await ctx.merge(winner.task)
+    result.commit = merged.commit
     await ctx.progress(winner=winner.number, agent=winner.agent, score=winner.score)
-    result = BestOfResult(
-        winner=winner.number, reason=why, candidates=candidates, commit=merged.commit
-    )
     if not merged.ok:
         raise Failed(f"{why}, but it could not be merged: {merged.problem}", result)
-    return result
 
 
-async def _try(ctx: Context, spec: BestOfSpec, number: int, who: CandidateSpec) -> Candidate:
+def _so_far(result: BestOfResult, reason: str) -> BestOfResult:
+    """The result of what ends before its time; who was first to end need not be the first."""
+    ended = sorted(result.candidates, key=lambda candidate: candidate.number)
+    return result.model_copy(update={"reason": reason, "candidates": ended})
+
+
+async def _try(
+    ctx: Context, spec: BestOfSpec, number: int, who: CandidateSpec, result: BestOfResult
+) -> Candidate:
     task = await ctx.task(
         spec.prompt,
         title=f"{spec.display_title} (candidate {number})",
@@ -79,6 +99,7 @@ async def _try(ctx: Context, spec: BestOfSpec, number: int, who: CandidateSpec) 
         checks=["diff_not_empty", *spec.checks],
     )
     candidate = Candidate(number=number, agent=task.agent, model=who.model, task=task)
+    result.candidates.append(candidate)
     if not task.ok:
         candidate.problem = task.reason or task.status
         return candidate

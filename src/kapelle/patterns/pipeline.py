@@ -2,8 +2,10 @@
 
 from pydantic import BaseModel
 
+from kapelle.domain.errors import LimitReached
 from kapelle.domain.run_specs import PipelineSpec, StepSpec
 from kapelle.patterns.context import Context
+from kapelle.patterns.interruption import Interrupted
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 
@@ -21,7 +23,14 @@ class PipelineResult(BaseModel):
 @pattern("pipeline", spec=PipelineSpec)
 async def pipeline(ctx: Context, spec: PipelineSpec) -> PipelineResult:
     """Steps one after another, each told what the one before it did."""
-    played = await play_steps(ctx, spec.steps, own=spec.workspaces == "each")
+    played: list[StepOutcome] = []
+    try:
+        await play_steps(ctx, spec.steps, own=spec.workspaces == "each", played=played)
+    except LimitReached as error:
+        raise Failed(error.message, PipelineResult(steps=played, reason=error.message)) from None
+    except Interrupted as stop:
+        stop.result = PipelineResult(steps=played, reason="cancelled")
+        raise
     return PipelineResult(steps=played, reason=f"all {len(spec.steps)} steps are done")
 
 
@@ -32,12 +41,14 @@ async def play_steps(
     own: bool = False,
     note: str = "",
     before: str | None = None,
+    played: list[StepOutcome] | None = None,
 ) -> list[StepOutcome]:
     """Play steps in order; raises Failed with those that were played when one fails.
 
-    before is a task that the first step goes on from; note is added to every prompt.
+    before is a task that the first step goes on from; note is added to every prompt. Each step
+    joins played as soon as it has ended, whatever ends the rest.
     """
-    played: list[StepOutcome] = []
+    played = [] if played is None else played
     for number, step in enumerate(steps, 1):
         await ctx.progress(step=number, steps=len(steps), doing=step.label)
         task = await ctx.task(

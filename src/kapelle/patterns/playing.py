@@ -18,7 +18,7 @@ _LOOK_S = 2.0
 _GRACE_S = 10.0
 # How often the daemon may die in the same place of a pattern; more often while a step is under
 # way, for then it is rarely the pattern's fault.
-_DEATHS, _DEATHS_IN_STEPS = 5, 30
+_DEATHS, _DEATHS_IN_STEPS = 10, 30
 
 
 class Playing:

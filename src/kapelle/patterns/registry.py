@@ -3,6 +3,8 @@
 import difflib
 import importlib.util
 import inspect
+import json
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from typing import Any, TypeVar
 
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
 from kapelle.domain.run_specs import PatternSpec
-from kapelle.home import Home
+from kapelle.home import Home, in_repository, require_ours
 
 GROUP = "kapelle.patterns"
 _MARK = "__kapelle_pattern__"
@@ -35,6 +37,19 @@ class Pattern:
     @property
     def summary(self) -> str:
         return (inspect.getdoc(self.function) or self.name).splitlines()[0]
+
+    @property
+    def spec_schema(self) -> dict[str, Any]:
+        """The JSON schema of what it takes; raises InvalidInput if there is none."""
+        try:
+            schema = self.spec.model_json_schema()
+            json.dumps(schema)
+        except Exception as error:
+            why = (str(error).splitlines() or [type(error).__name__])[0]
+            raise InvalidInput(
+                f"{self.origin}: the spec of the pattern {self.name!r} has no JSON schema: {why}"
+            ) from error
+        return schema
 
 
 def pattern(name: str, *, spec: type[PatternSpec]) -> Callable[[F], F]:
@@ -93,16 +108,19 @@ def _own(home: Home, directory: Path | None) -> tuple[dict[str, Pattern], dict[P
     """A person's patterns and a repository's by name, and the files that cannot be used."""
     found: dict[str, Pattern] = {}
     broken: dict[Path, InvalidInput] = {}
-    repository = _of_repository(directory) if directory else None
-    for place in (home.config.parent / "patterns", repository):
-        for path in sorted(place.glob("*.py")) if place and place.is_dir() else ():
-            try:
-                for item in _in_file(path):
-                    if item.name in found:
-                        raise _taken(item, found[item.name])
-                    found[item.name] = item
-            except InvalidInput as error:
-                broken[path] = error
+    place = in_repository(home, directory, "patterns") if directory else None
+    paths = [*_files(home.config.parent / "patterns"), *(_files(place) if place else ())]
+    for path in paths:
+        try:
+            if directory and place and path.parent == place:
+                for part in (place.parent, place, path):
+                    require_ours(part, directory)
+            for item in _in_file(path):
+                if item.name in found:
+                    raise _taken(item, found[item.name])
+                found[item.name] = item
+        except InvalidInput as error:
+            broken[path] = error
     return found, broken
 
 
@@ -128,20 +146,19 @@ def _loaded(entry: EntryPoint) -> Pattern:
     return _pattern(function, "Kapelle" if entry.value.startswith("kapelle.") else entry.value)
 
 
-def _of_repository(directory: Path) -> Path | None:
-    """The nearest .kapelle/patterns from a directory up to its git toplevel."""
-    directory = directory.resolve()
-    for parent in (directory, *directory.parents):
-        if (parent / ".kapelle" / "patterns").is_dir():
-            return parent / ".kapelle" / "patterns"
-        if (parent / ".git").exists():
-            break
-    return None
+def _files(place: Path) -> list[Path]:
+    return sorted(path for path in place.glob("*.py") if os.path.isfile(path))
 
 
 def _in_file(path: Path) -> list[Pattern]:
+    """The patterns that a file defines, not those that it imports."""
     module = _module(path, path.stat().st_mtime_ns, path.stat().st_size)
-    return [_pattern(item, str(path)) for item in vars(module).values() if hasattr(item, _MARK)]
+    own = [
+        item
+        for item in vars(module).values()
+        if hasattr(item, _MARK) and getattr(item, "__module__", None) == module.__name__
+    ]
+    return [_pattern(item, str(path)) for item in dict.fromkeys(own)]
 
 
 @lru_cache(maxsize=100)

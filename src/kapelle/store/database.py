@@ -40,12 +40,15 @@ def connect(url: str, *, synchronous: str = "FULL") -> sa.Engine:
             url.replace("postgresql://", "postgresql+psycopg://", 1),
             pool_size=_READERS + 2,
             pool_pre_ping=True,
+            hide_parameters=True,
         )
     engine = sa.create_engine(
         url,
         connect_args={"check_same_thread": False},
         pool_size=_READERS + 2,
         json_deserializer=_read_json,
+        # Errors are shown to people; prompts and secrets have no place in them.
+        hide_parameters=True,
     )
 
     @event.listens_for(engine, "connect")

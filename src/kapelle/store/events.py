@@ -11,10 +11,8 @@ Value = str | int | float | bool | None
 
 _INSERT = events.insert()
 # An event of a run's task is one of the run as well.
-_run_of_event: sa.ColumnElement[str] = sa.func.coalesce(events.c.run_id, tasks.c.run_id)
-_with_run = sa.select(events, _run_of_event.label("of_run")).outerjoin(
-    tasks, tasks.c.id == events.c.task_id
-)
+_run_of_task = sa.select(tasks.c.run_id).where(tasks.c.id == sa.bindparam("of_task"))
+_INSERT_OF_TASK = events.insert().values(run_id=_run_of_task.scalar_subquery())
 
 
 def append(
@@ -27,8 +25,12 @@ def append(
     run_id: str | None = None,
     **data: Value,
 ) -> None:
-    values = {"kind": kind, "task_id": task_id, "attempt_id": attempt_id, "run_id": run_id}
-    connection.execute(_INSERT, {"at": datetime.now(UTC), "data": data, **values})
+    about = {"kind": kind, "task_id": task_id, "attempt_id": attempt_id}
+    values = {**about, "at": datetime.now(UTC), "data": data}
+    if task_id is not None and run_id is None:
+        connection.execute(_INSERT_OF_TASK, {**values, "of_task": task_id})
+    else:
+        connection.execute(_INSERT, {**values, "run_id": run_id})
 
 
 def after(
@@ -40,52 +42,39 @@ def after(
     limit: int = 500,
 ) -> list[Event]:
     """The events with a number above seq, oldest first; those of a run include its tasks'."""
-    query = _with_run.where(events.c.seq > seq).order_by(events.c.seq).limit(limit)
+    query = sa.select(events).where(events.c.seq > seq).order_by(events.c.seq).limit(limit)
     if task_id is not None:
         query = query.where(events.c.task_id == task_id)
     if run_id is not None:
-        query = query.where(_run_of_event == run_id)
-    return [_event(row) for row in connection.execute(query).mappings()]
+        query = query.where(events.c.run_id == run_id)
+    return [Event.model_validate(row) for row in connection.execute(query).mappings()]
 
 
 def delete_oldest(connection: sa.Connection, before: datetime, limit: int) -> None:
     """Forget events from before a time, so many of the oldest at most."""
-    oldest = sa.select(events.c.seq, events.c.at).order_by(events.c.seq).limit(limit)
-    last = None
-    for seq, at in connection.execute(oldest):
-        if at >= before:
-            break
-        last = seq
-    if last is not None:
-        connection.execute(events.delete().where(events.c.seq <= last))
+    oldest = sa.select(events.c.seq).order_by(events.c.seq).limit(limit).subquery()
+    last = sa.select(sa.func.max(oldest.c.seq)).scalar_subquery()
+    # By the date of each: where the clock was wrong for a while, they are not in order.
+    connection.execute(events.delete().where(events.c.seq <= last, events.c.at < before))
 
 
 def of_runs(
     connection: sa.Connection, seq: int, limit: int = 500
 ) -> tuple[list[tuple[str, Event]], int]:
     """The events of runs and of their tasks above seq, each with its run, and how far that is."""
-    query = _with_run.where(events.c.seq > seq, _run_of_event.is_not(None)).order_by(events.c.seq)
-    rows = connection.execute(query.limit(limit)).mappings()
-    found = [(row["of_run"], _event(row)) for row in rows]
+    query = sa.select(events).where(events.c.seq > seq, events.c.run_id.is_not(None))
+    rows = connection.execute(query.order_by(events.c.seq).limit(limit)).mappings()
+    found = [(row["run_id"], Event.model_validate(row)) for row in rows]
     reached = found[-1][1].seq if len(found) == limit else last_seq(connection)
     return found, max(reached, seq)
-
-
-def _event(row: sa.RowMapping) -> Event:
-    return Event.model_validate({**row, "run_id": row["of_run"]})
 
 
 def subjects_after(
     connection: sa.Connection, seq: int, limit: int = 5000
 ) -> list[tuple[int, str | None, str | None]]:
     """Number, task and run of the events above seq; an event of a run's task counts as its own."""
-    query = (
-        sa.select(events.c.seq, events.c.task_id, _run_of_event)
-        .outerjoin(tasks, tasks.c.id == events.c.task_id)
-        .where(events.c.seq > seq)
-        .order_by(events.c.seq)
-        .limit(limit)
-    )
+    query = sa.select(events.c.seq, events.c.task_id, events.c.run_id)
+    query = query.where(events.c.seq > seq).order_by(events.c.seq).limit(limit)
     return [(number, task, run) for number, task, run in connection.execute(query)]
 
 

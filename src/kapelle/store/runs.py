@@ -10,7 +10,8 @@ from kapelle.domain.errors import NotFound
 from kapelle.domain.run import Run, Spent
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus
 from kapelle.domain.task import Workspace
-from kapelle.store import prefixes, steps
+from kapelle.store import pages, prefixes, steps
+from kapelle.store.lineage import GOING
 from kapelle.store.tables import attempts, runs, tasks
 
 Row = sa.RowMapping
@@ -19,6 +20,9 @@ _ROW = sa.select(runs).where(runs.c.id == sa.bindparam("run_id"))
 _ANY_QUEUED = sa.select(sa.literal(1)).where(runs.c.status == RunStatus.QUEUED).limit(1)
 _BEGUN = frozenset({RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED})
 _UPDATE = runs.update().where(runs.c.id == sa.bindparam("run_id"))
+_LETTERS = sa.func.length(sa.cast(runs.c.spec, sa.Text)) + sa.func.coalesce(
+    sa.func.length(sa.cast(runs.c.result, sa.Text)), 0
+)
 _STORED = tuple(name for name in Run.model_fields if name in runs.c)
 
 
@@ -65,8 +69,11 @@ def page(
     before: str | None = None,
     limit: int = 50,
 ) -> tuple[list[Run], bool]:
-    """Runs, newest first, and whether there are more; before is the last id of the page before."""
-    query = sa.select(runs).order_by(runs.c.id.desc()).limit(limit + 1)
+    """Runs, newest first, and whether there are more; before is the last id of the page before.
+
+    Fewer than limit, but at least one, when what they were asked or came to is large.
+    """
+    query = sa.select(runs.c.id, _LETTERS).order_by(runs.c.id.desc()).limit(limit + 1)
     if statuses:
         query = query.where(runs.c.status.in_(statuses))
     for column, wanted in (
@@ -82,8 +89,11 @@ def page(
         query = query.where(runs.c.archived_at.is_(None))
     if before is not None:
         query = query.where(runs.c.id < before)
-    found = list(connection.execute(query).mappings())
-    return [as_run(connection, row_) for row_ in found[:limit]], len(found) > limit
+    found = connection.execute(query).all()
+    ids = pages.bounded(found[:limit])
+    rows = sa.select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id.desc())
+    page_ = [as_run(connection, row_) for row_ in connection.execute(rows).mappings()]
+    return page_, len(found) > len(ids)
 
 
 def end_wish(connection: sa.Connection, run_id: str) -> str | None:
@@ -117,6 +127,11 @@ def next_queued(connection: sa.Connection, limit: int) -> list[str]:
 def running(connection: sa.Connection) -> list[str]:
     query = sa.select(runs.c.id).where(runs.c.status == RunStatus.RUNNING).order_by(runs.c.id)
     return list(connection.execute(query).scalars())
+
+
+def ended(connection: sa.Connection) -> set[str]:
+    query = sa.select(runs.c.id).where(runs.c.status.in_(RUN_FINAL))
+    return set(connection.execute(query).scalars())
 
 
 def running_tops(connection: sa.Connection) -> int:
@@ -213,8 +228,10 @@ def leave_out_downtime(connection: sa.Connection, run_id: str, last_alive: datet
 
 
 def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
-    query = sa.select(runs.c.id).where(runs.c.status.in_(RUN_FINAL), runs.c.ended_at < moment)
-    return list(connection.execute(query.order_by(runs.c.id).limit(limit)).scalars())
+    """Runs to be forgotten, those that ended first first; what is inside an open run is not."""
+    query = sa.select(runs.c.id).where(runs.c.ended_at < moment, runs.c.id.not_in(GOING))
+    query = query.order_by(runs.c.ended_at, runs.c.id).limit(limit)
+    return list(connection.execute(query).scalars())
 
 
 def delete(connection: sa.Connection, run_id: str) -> None:

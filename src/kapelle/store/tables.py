@@ -1,5 +1,6 @@
 """Every table, as SQLAlchemy Core; the migrations bring a database to exactly this."""
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -30,7 +31,7 @@ class Words(sa.TypeDecorator[str]):
 
 
 class Facts(sa.TypeDecorator[Any]):
-    """JSON of any origin, its texts treated alike: what is read back can be written anywhere."""
+    """JSON of any origin, its texts treated alike; numbers that JSON does not know are null."""
 
     impl = sa.JSON
     cache_ok = True
@@ -52,6 +53,8 @@ def _storable_all(value: Any) -> Any:
         return {_storable(str(key)): _storable_all(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_storable_all(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     return value
 
 
@@ -126,6 +129,13 @@ tasks = sa.Table(
     sa.Index("ix_tasks_status_not_before", "status", "not_before"),
     sa.Index("ix_tasks_project_id", "project", "id"),
     sa.Index("ix_tasks_archived_at_id", "archived_at", "id"),
+    sa.Index("ix_tasks_ended_at_id", "ended_at", "id"),
+    sa.Index(
+        "ix_tasks_workspace_owner",
+        "workspace_owner",
+        sqlite_where=sa.text("workspace_owner IS NOT NULL"),
+        postgresql_where=sa.text("workspace_owner IS NOT NULL"),
+    ),
 )
 
 task_tags = sa.Table(
@@ -217,6 +227,7 @@ events = sa.Table(
     sa.Column("kind", sa.String(40), nullable=False),
     sa.Column("task_id", sa.String(40)),
     sa.Column("attempt_id", sa.String(40)),
+    # The task's run as well: an event of a run's task is one of the run.
     sa.Column("run_id", sa.String(40)),
     sa.Column("data", Facts, nullable=False),
     sa.Index("ix_events_task_id_seq", "task_id", "seq"),
@@ -262,13 +273,15 @@ runs = sa.Table(
     sa.Column("idempotency_key", sa.String(200), unique=True),
     sa.Index("ix_runs_status_id", "status", "id"),
     sa.Index("ix_runs_parent_id_id", "parent_id", "id"),
+    sa.Index("ix_runs_ended_at_id", "ended_at", "id"),
 )
 
 steps = sa.Table(
     "steps",
     metadata,
     sa.Column("run_id", sa.ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True),
-    sa.Column("position", sa.String(200), primary_key=True),
+    # As long as what is nested is deep.
+    sa.Column("position", sa.Text, primary_key=True),
     sa.Column("kind", sa.String(20), nullable=False),
     sa.Column("label", Words, nullable=False),
     # The task or run that it started.

@@ -8,15 +8,14 @@ import sqlalchemy as sa
 
 from kapelle.domain.errors import NotFound
 from kapelle.domain.specs import Priority
-from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.states import FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Attempt, CheckResult, Task, Workspace
-from kapelle.store import attempts, dependencies, prefixes
+from kapelle.store import attempts, dependencies, pages, prefixes
+from kapelle.store.lineage import GOING
 from kapelle.store.tables import attempts as attempts_table
 from kapelle.store.tables import runs, task_tags, tasks
 
 Row = sa.RowMapping
-
-_PAGE_LETTERS = 4_000_000
 
 # Built once: putting a statement together costs more than running it.
 _INSERT = tasks.insert()
@@ -120,13 +119,7 @@ def page(
     if before is not None:
         query = query.where(tasks.c.id < before)
     found = connection.execute(query).all()
-    ids: list[str] = []
-    letters = 0
-    for task_id, length in found[:limit]:
-        letters += length
-        if ids and letters > _PAGE_LETTERS:
-            break
-        ids.append(task_id)
+    ids = pages.bounded(found[:limit])
     rows = sa.select(tasks).where(tasks.c.id.in_(ids)).order_by(tasks.c.id.desc())
     page_ = _complete(connection, list(connection.execute(rows).mappings()))
     return page_, len(found) > len(ids)
@@ -192,11 +185,11 @@ def ids_of_worktrees(connection: sa.Connection) -> set[str]:
 
 
 def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
-    # What an open run has done is part of it until it has ended.
-    going = sa.select(sa.literal(1)).where(runs.c.id == tasks.c.run_id)
-    going = going.where(runs.c.status.not_in(RUN_FINAL))
-    query = sa.select(tasks.c.id).where(tasks.c.ended_at < moment, ~going.exists())
-    return list(connection.execute(query.order_by(tasks.c.id).limit(limit)).scalars())
+    """Tasks to be forgotten, those that ended first first; what an open run did is part of it."""
+    free = sa.or_(tasks.c.run_id.is_(None), tasks.c.run_id.not_in(GOING))
+    query = sa.select(tasks.c.id).where(tasks.c.ended_at < moment, free)
+    query = query.order_by(tasks.c.ended_at, tasks.c.id).limit(limit)
+    return list(connection.execute(query).scalars())
 
 
 def counts(connection: sa.Connection) -> dict[str, int]:

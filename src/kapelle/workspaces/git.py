@@ -1,16 +1,18 @@
 """The only caller of git: argv only, hardened, bounded in time and output."""
 
 import asyncio
+import errno
 import os
 import re
 import shutil
 import signal
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kapelle.domain.errors import GitError, WorkspaceError
+from kapelle.domain.errors import GitError, KapelleError, Unavailable, WorkspaceError
 from kapelle.workspaces.locks import inherited_descriptors
 from kapelle.workspaces.process import GRACE_S, Command, Finished, Running
 
@@ -21,9 +23,22 @@ _MAX_AT_ONCE = 16
 _LOCK_PATIENCE_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
 # The second: git reads the entry of a worktree that another git is just making.
 _BUSY = re.compile(
-    r"unable to create '[^\n]*\.lock': File exists|failed to read [^\n]*/commondir",
+    r"unable to create '([^\n]*\.lock)': File exists|failed to read [^\n]*/commondir",
     re.IGNORECASE,
 )
+# git holds a lock for moments; an older one was left by a git that was killed.
+_LOCK_AGE_S = 60.0
+# What passes by itself: a full disk, which git does not always call by its name, and the like.
+_PASSING = {
+    errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN,
+}  # fmt: skip
+_EXHAUSTED = re.compile(
+    r": (?:No space left on device|Disk quota exceeded|Too many open files(?: in system)?"
+    r"|Resource temporarily unavailable)\.?$"
+    r"|write error\. Out of diskspace$|couldn't write '[^\n]*'$|^error: unable to write file ",
+    re.MULTILINE,
+)
+_COME_BACK = "It is tried again; make room, or end what uses up the machine."
 _MOVED = re.compile(r"but expected|reference already exists|unable to resolve reference")
 
 # Command-line configuration is read last, so nothing in a repository can undo these.
@@ -60,7 +75,7 @@ class RefMoved(GitError):
     """A reference no longer held the expected value."""
 
 
-class LockBusy(GitError):
+class LockBusy(Unavailable):
     """Another git process holds a lock."""
 
 
@@ -114,7 +129,10 @@ class Git:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_output: int = MAX_OUTPUT,
     ) -> Output:
-        """Run one command; an exit code outside ok raises, a held lock is waited for."""
+        """Run one command; an exit code outside ok raises, a held lock is waited for.
+
+        What the machine is out of is Unavailable: it passes, and the same may work later.
+        """
         command = Command(
             argv=self._argv(place, args),
             environment=self._environment(place),
@@ -127,12 +145,14 @@ class Git:
         for pause_s in (*_LOCK_PATIENCE_S, None):
             finished = await self._once(command)
             if finished.timed_out:
+                # Not Unavailable: one that always takes too long would be repeated for ever.
                 raise GitError(f"git {args[0]} did not finish within {timeout_s:g} s.")
-            if finished.code in ok or finished.truncated:
+            stderr = finished.stderr.decode("utf-8", "replace")
+            exhausted = finished.code != 0 and _EXHAUSTED.search(stderr) is not None
+            if finished.truncated or (finished.code in ok and not exhausted):
                 return Output(finished.code, finished.stdout, finished.truncated)
-            error = _error(args[0], finished.code, finished.stderr.decode("utf-8", "replace"))
-            if pause_s is None or not isinstance(error, LockBusy):
-                raise error
+            if pause_s is None or exhausted or not _BUSY.search(stderr):
+                raise _error(args, finished.code, stderr)
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
@@ -177,11 +197,7 @@ class Git:
             await _stop(running, done)
             raise
         except OSError as error:
-            if not command.cwd.is_dir():
-                raise WorkspaceError(f"The directory {command.cwd} is not there.") from error
-            raise WorkspaceError(
-                f"git could not be started: {error}.", hint="Install git 2.38 or newer."
-            ) from error
+            raise _not_started(command.cwd, error) from error
 
 
 async def _stop(running: Running, done: asyncio.Future[Finished]) -> None:
@@ -196,13 +212,42 @@ async def _stop(running: Running, done: asyncio.Future[Finished]) -> None:
     done.exception()
 
 
-def _error(command: str, code: int, stderr: str) -> GitError:
+def _not_started(cwd: Path, error: OSError) -> KapelleError:
+    message = f"git could not be started: {error}."
+    if error.errno in _PASSING:
+        return Unavailable(message, hint=_COME_BACK)
+    if not cwd.is_dir():
+        return WorkspaceError(f"The directory {cwd} is not there.")
+    return WorkspaceError(message, hint="Install git 2.38 or newer.")
+
+
+def _error(args: Sequence[str], code: int, stderr: str) -> KapelleError:
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     telling = [line for line in lines if line.startswith(("fatal:", "error:"))]
     last = (telling or lines or [f"exit code {code}"])[-1]
-    message = f"git {command} failed: {last[:1000]}"
-    if _BUSY.search(stderr):
-        return LockBusy(message, hint="Another git process is at work, or a lock file was left.")
+    message = f"git {args[0]} failed: {last[:1000]}"
+    if _EXHAUSTED.search(stderr):
+        return Unavailable(message, hint=_COME_BACK)
+    if busy := _BUSY.search(stderr):
+        return _busy(message, busy[1])
     if _MOVED.search(stderr):
         return RefMoved(message)
     return GitError(message)
+
+
+def _busy(message: str, lock: str | None) -> KapelleError:
+    """A lock that is held passes; one that was left, or half a worktree, needs a person."""
+    if lock is None:
+        return GitError(message, hint="Another git process is at work, or a worktree is damaged.")
+    if _is_held(lock):
+        return LockBusy(message, hint="Another git process is at work, or a lock file was left.")
+    return GitError(message, hint=f"If no git is at work there, remove {lock}.")
+
+
+def _is_held(lock: str) -> bool:
+    try:
+        return time.time() - os.stat(lock).st_mtime < _LOCK_AGE_S
+    except FileNotFoundError:
+        return True  # it has just been given back
+    except OSError:
+        return False

@@ -4,7 +4,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from kapelle.domain.errors import Conflict, GitError
+from kapelle.domain.errors import Conflict, GitError, Unavailable
 from kapelle.workspaces.checkout import BaseCheckout, checkouts_of
 from kapelle.workspaces.commit import commit_tree, keep
 from kapelle.workspaces.content import Staging
@@ -85,9 +85,11 @@ class Mover:
         for number, checkout in enumerate(checkouts):
             try:
                 await checkout.advance(old, new)
-            except GitError as error:
+            except (GitError, Unavailable) as error:
                 if number == 0:
                     await move_ref(self._git, self._refs, ref, old, new, "kapelle: undo")
+                    if isinstance(error, Unavailable):
+                        raise
                 top = checkout.work_tree.directory
                 raise Conflict(
                     f"{top} changed during the merge: {error.message}",

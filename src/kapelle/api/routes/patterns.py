@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query
 
 from kapelle.api.access import UseCases, owner_only
+from kapelle.domain.errors import InvalidInput
 from kapelle.domain.views import PatternView
 
 router = APIRouter(prefix="/patterns", tags=["patterns"], dependencies=[Depends(owner_only)])
@@ -17,15 +18,21 @@ async def patterns(
 ) -> list[PatternView]:
     """Every pattern; with a directory also those of its repository, and what is wrong there."""
     usable, problems = service.runs.patterns(directory)
-    good = [
-        PatternView(
-            name=found.name,
-            summary=found.summary,
-            origin=found.origin,
-            spec_schema=found.spec.model_json_schema(),
-        )
-        for found in usable
-    ]
+    good = []
+    for found in usable:
+        try:
+            schema = found.spec_schema
+        except InvalidInput as error:
+            problems.append(error)
+        else:
+            good.append(
+                PatternView(
+                    name=found.name,
+                    summary=found.summary,
+                    origin=found.origin,
+                    spec_schema=schema,
+                )
+            )
     broken = [
         PatternView(name="(broken)", summary=error.message, origin="", spec_schema={})
         for error in problems

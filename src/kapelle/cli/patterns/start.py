@@ -1,6 +1,10 @@
 """`kapelle start`."""
 
+import os
+import re
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +17,7 @@ from kapelle.cli.output import document, say
 from kapelle.cli.patterns.options import pattern_command
 from kapelle.cli.patterns.schema_options import options_of, spec_from
 from kapelle.cli.patterns.spec import Options, Spec, given_spec
-from kapelle.cli.repository import current
+from kapelle.cli.repository import current, root
 from kapelle.cli.run_options import FollowToEnd, Words
 from kapelle.cli.runs.started import start_run
 from kapelle.cli.starting import is_collecting
@@ -24,18 +28,44 @@ from kapelle.domain.errors import InvalidInput, NotFound
 
 Pattern = dict[str, Any]
 
+_DEFINITION = re.compile(r"^@(?:\w+\.)*pattern\(\s*([\"'])([\w-]{1,64})\1", re.MULTILINE)
+_MOST_READ = 200_000
+
 
 def _complete_pattern(incomplete: str) -> list[tuple[str, str]]:
+    """Names for the shell; without a directory, so that a TAB runs no file of a repository."""
     try:
-        known = _patterns(Client(autostart=False), None)
+        known = Client(autostart=False).get("/patterns", timeout=2)
+        found = {item["name"]: item["summary"] for item in known if item["origin"]}
+        found = {**dict(_written(current())), **found}
     except Exception:
         # A completion must never disturb the line that is being typed.
         return []
     return [
-        (pattern["name"], one_line(pattern["summary"], 60))
-        for pattern in known
-        if pattern["name"].startswith(incomplete)
+        (name, one_line(summary, 60))
+        for name, summary in sorted(found.items())
+        if name.startswith(incomplete)
     ]
+
+
+def _written(directory: Path) -> Iterator[tuple[str, str]]:
+    """The names in the repository's files of patterns as they stand there, and their files."""
+    top = root(directory)
+    for parent in (directory, *directory.parents):
+        place = parent / ".kapelle" / "patterns"
+        if os.path.isdir(place) or parent == top:
+            break
+    for path in sorted(place.glob("*.py")):
+        with suppress(OSError):
+            found = _DEFINITION.finditer(_beginning(path))
+            yield from ((match[2], path.name) for match in found)
+
+
+def _beginning(path: Path) -> str:
+    if not os.path.isfile(path):
+        return ""  # a pipe would be waited for
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(_MOST_READ)
 
 
 # The options of a pattern are known only when its schema is, so they are taken as they come.

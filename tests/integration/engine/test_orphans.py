@@ -1,0 +1,112 @@
+"""Checks of runs that a crash left running."""
+
+import os
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+from tests.integration.engine.test_run_wishes import add_run
+
+from kapelle.domain.ids import new_id
+from kapelle.domain.states import RunStatus
+from kapelle.engine import orphans
+from kapelle.engine.stage import Stage
+from kapelle.home import Home
+from kapelle.store.database import Database, sqlite_url
+from kapelle.store.migrate import migrate
+
+_HOUR_S = 3600
+
+
+class Hall:
+    """A home whose run directories are never stopped, only noted."""
+
+    def __init__(self, root: Path) -> None:
+        self.home = Home(root)
+        self.home.create()
+        self.db = Database(sqlite_url(self.home.database))
+        migrate(self.db.engine)
+        self.runner = self
+        self.stopped: list[Path] = []
+
+    def stop(self, run_dir: Path, _reason: str) -> None:
+        self.stopped.append(run_dir)
+
+    async def look(self) -> list[Path]:
+        self.stopped = []
+        await orphans.stop_unknown_steps(cast(Stage, SimpleNamespace(**vars(self))))
+        return self.stopped
+
+    async def add(self, status: RunStatus) -> str:
+        ended = status in {RunStatus.COMPLETED, RunStatus.FAILED}
+        return await add_run(self.db, status=status, ended_at=datetime.now(UTC) if ended else None)
+
+    def leave(self, run_id: str, age_s: float, position: str = "0001/0") -> Path:
+        """A check that was begun and has not ended."""
+        run_dir = self.home.runs / run_id / "steps" / position
+        run_dir.mkdir(parents=True)
+        (run_dir / "claim").touch()
+        moment = time.time() - age_s
+        for path in (run_dir / "claim", self.home.runs / run_id):
+            os.utime(path, (moment, moment))
+        return run_dir
+
+
+@pytest.fixture
+async def hall(tmp_path: Path) -> AsyncIterator[Hall]:
+    made = Hall(tmp_path / "home")
+    yield made
+    made.db.close()
+
+
+@pytest.fixture
+def no_new_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "_BEGAN", time.monotonic() - _HOUR_S)
+
+
+@pytest.mark.usefixtures("no_new_daemon")
+async def test_checks_are_ended_of_runs_that_are_not_under_way_or_unknown(hall: Hall) -> None:
+    running, paused, ended = [
+        await hall.add(status)
+        for status in (RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.COMPLETED)
+    ]
+    hall.leave(running, 9 * _HOUR_S)
+    wanted = [
+        hall.leave(paused, 9 * _HOUR_S),
+        hall.leave(new_id("run"), 9 * _HOUR_S),
+        hall.leave(ended, 120, "0002.1.0003/0"),
+    ]
+    (hall.home.runs / "position").touch()
+    assert sorted(await hall.look()) == sorted(wanted)
+    for run_dir in wanted:
+        (run_dir / "exit.json").touch()
+    assert await hall.look() == []
+
+
+@pytest.mark.usefixtures("no_new_daemon")
+async def test_what_ended_long_ago_is_not_looked_through_every_minute(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        hall.leave(await hall.add(RunStatus.FAILED), 2 * _HOUR_S)
+    monkeypatch.setattr(orphans, "_unfinished", pytest.fail)
+    assert await hall.look() == []
+
+
+async def test_a_new_daemon_finds_what_was_left_however_long_there_was_none(
+    hall: Hall, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(orphans, "_BEGAN", time.monotonic())
+    left = hall.leave(await hall.add(RunStatus.FAILED), 900 * _HOUR_S)
+    assert await hall.look() == [left]
+
+
+async def test_a_home_without_runs_is_no_trouble(hall: Hall) -> None:
+    for path in hall.home.runs.iterdir():
+        path.unlink()
+    hall.home.runs.rmdir()
+    assert await hall.look() == []

@@ -1,0 +1,255 @@
+"""The files of runs, whatever becomes of them while a daemon writes them."""
+
+import asyncio
+import errno
+import json
+import logging
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.integration.engine.test_run_wishes import add_run
+
+from kapelle.domain.states import RunStatus
+from kapelle.engine import bell, run_mirror, steadily
+from kapelle.engine.bell import Bell
+from kapelle.engine.run_mirror import RunMirror
+from kapelle.engine.stage import Stage
+from kapelle.home import Home
+from kapelle.store import events, run_lifecycle
+from kapelle.store.database import Connection, Database, sqlite_url
+from kapelle.store.migrate import migrate
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+    for module, name in ((run_mirror, "_LOOK_S"), (bell, "_LOOK_S"), (steadily, "_PAUSE_S")):
+        monkeypatch.setattr(module, name, 0.05)
+    home = Home(tmp_path / "home")
+    home.create()
+    db = Database(sqlite_url(home.database))
+    migrate(db.engine)
+    yield cast(Stage, SimpleNamespace(home=home, db=db))
+    db.close()
+
+
+@pytest.fixture
+async def mirror(stage: Stage) -> AsyncIterator[asyncio.Task[None]]:
+    mirroring = asyncio.create_task(RunMirror(stage).run())
+    yield mirroring
+    await end(mirroring)
+
+
+async def end(duty: asyncio.Task[None]) -> None:
+    assert not duty.done(), duty
+    duty.cancel()
+    with suppress(asyncio.CancelledError):
+        await duty
+
+
+async def begin(stage: Stage) -> str:
+    run_id = await add_run(stage.db)
+    await tell(stage, run_id, 1)
+    return run_id
+
+
+async def tell(stage: Stage, run_id: str, number: int) -> None:
+    await stage.db.write(lambda c: events.append(c, "run.progress", run_id=run_id, number=number))
+
+
+def numbers(stage: Stage, run_id: str) -> list[int]:
+    path = stage.home.runs / run_id / "events.jsonl"
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["data"].get("number", 0) for line in lines]
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise TimeoutError
+
+
+@pytest.mark.parametrize("name", ["events.jsonl", "status.json"])
+async def test_a_run_whose_files_cannot_be_written_keeps_no_other_from_it(
+    stage: Stage, mirror: asyncio.Task[None], caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    broken = await begin(stage)
+    await until(lambda: numbers(stage, broken) == [1])
+    path = stage.home.runs / broken / name
+    path.unlink()
+    (path / "x").mkdir(parents=True)
+    for number in (2, 3):
+        await tell(stage, broken, number)
+        other = await begin(stage)
+        await until((stage.home.runs / other / "events.jsonl").exists)
+    told = [record for record in caplog.records if broken in record.getMessage()]
+    assert len(told) == 1
+    assert str(path) in caplog.text
+    shutil.rmtree(path)
+    await tell(stage, broken, 4)
+    await until(path.is_file)
+    await until(lambda: numbers(stage, broken) == [1, 2, 3, 4])
+
+
+async def test_a_directory_that_may_not_be_written_ends_nothing(
+    stage: Stage, mirror: asyncio.Task[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    denied = await begin(stage)
+    opened = os.open
+
+    def deny(path: Any, *args: Any, **kwargs: Any) -> int:
+        if denied in str(path):
+            raise PermissionError(errno.EACCES, "denied", str(path))
+        return opened(path, *args, **kwargs)
+
+    await until(lambda: numbers(stage, denied) == [1])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", deny)
+        await tell(stage, denied, 2)
+        other = await begin(stage)
+        await until(lambda: numbers(stage, other) == [1])
+    await tell(stage, denied, 3)
+    await until(lambda: numbers(stage, denied) == [1, 2, 3])
+
+
+@pytest.mark.parametrize("all_of_them", [True, False])
+async def test_a_directory_that_was_removed_is_made_again(
+    stage: Stage, mirror: asyncio.Task[None], all_of_them: bool
+) -> None:
+    run_id = await begin(stage)
+    await until((stage.home.runs / "position").exists)
+    shutil.rmtree(stage.home.runs if all_of_them else stage.home.runs / run_id)
+    await tell(stage, run_id, 2)
+    await until(lambda: numbers(stage, run_id) == [1, 2])
+    await until((stage.home.runs / "position").exists)
+    assert stage.home.runs.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_position_that_cannot_be_kept_stops_nothing(
+    stage: Stage, mirror: asyncio.Task[None]
+) -> None:
+    (stage.home.runs / "position" / "x").mkdir(parents=True)
+    first = await begin(stage)
+    await until(lambda: numbers(stage, first) == [1])
+    await tell(stage, first, 2)
+    await until(lambda: numbers(stage, first) == [1, 2])
+
+
+async def test_a_disk_that_was_full_for_a_moment_leaves_no_line_out_and_none_twice(
+    stage: Stage, mirror: asyncio.Task[None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = await begin(stage)
+    path = stage.home.runs / run_id / "events.jsonl"
+    await until(lambda: numbers(stage, run_id) == [1])
+    full = 3
+    written = run_mirror._replace
+
+    def write(target: Path, text: str) -> None:
+        nonlocal full
+        if full and target.name == "status.json":
+            full -= 1
+            with path.open("a", encoding="utf-8") as file:
+                file.write('{"seq": 9')
+            raise OSError(errno.ENOSPC, "full")
+        written(target, text)
+
+    monkeypatch.setattr(run_mirror, "_replace", write)
+    await tell(stage, run_id, 2)
+    await until(lambda: full == 0)
+    await tell(stage, run_id, 3)
+    await until(lambda: path.read_text(encoding="utf-8").endswith("}\n"))
+    await until(lambda: numbers(stage, run_id) == [1, 2, 3])
+
+
+async def test_a_run_that_ends_during_a_pass_has_its_last_line_before_its_result(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = await begin(stage)
+    ends = run_lifecycle.change
+    found = events.of_runs
+
+    def end_it_then(connection: Connection, seq: int) -> Any:
+        told = found(connection, seq)
+        with stage.db.engine.begin() as other:
+            ends(other, run_id, RunStatus.COMPLETED)
+        monkeypatch.setattr(events, "of_runs", found)
+        return told
+
+    monkeypatch.setattr(events, "of_runs", end_it_then)
+    written: list[str] = []
+    replace = run_mirror._replace
+
+    def note(path: Path, text: str) -> None:
+        if path.name == "result.json":
+            lines = path.with_name("events.jsonl").read_text(encoding="utf-8").splitlines()
+            written.append(json.loads(lines[-1])["kind"])
+        replace(path, text)
+
+    monkeypatch.setattr(run_mirror, "_replace", note)
+    mirroring = asyncio.create_task(RunMirror(stage).run())
+    await until(lambda: written)
+    await end(mirroring)
+    assert set(written) == {"run.completed"}
+
+
+async def test_a_position_that_was_lost_repeats_no_line(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = await begin(stage)
+    for number in range(2, 8):
+        await tell(stage, run_id, number)
+    few = events.of_runs
+    monkeypatch.setattr(events, "of_runs", lambda c, seq: few(c, seq, limit=2))
+    for _ in range(2):
+        mirroring = asyncio.create_task(RunMirror(stage).run())
+        await until((stage.home.runs / "position").exists)
+        await tell(stage, run_id, 0)
+        await until(lambda: 0 in numbers(stage, run_id))
+        await asyncio.sleep(0.3)
+        await end(mirroring)
+        (stage.home.runs / "position").unlink()
+    await stage.db.write(run_lifecycle.change, run_id, RunStatus.COMPLETED)
+    assert numbers(stage, run_id) == [*range(1, 8), 0, 0]
+
+
+async def test_what_nobody_expected_ends_neither_the_mirror_nor_the_bell(
+    stage: Stage,
+    mirror: asyncio.Task[None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rung = Bell(stage.db)
+    ringing = asyncio.create_task(rung.run())
+
+    def fail(*_: Any) -> Any:
+        raise ValueError("unexpected")
+
+    with rung.listen("run_x") as heard, caplog.at_level(logging.ERROR):
+        await asyncio.sleep(0.1)
+        with monkeypatch.context() as patch:
+            patch.setattr(events, "of_runs", fail)
+            patch.setattr(events, "subjects_after", fail)
+            await stage.db.write(_nothing)
+            await until(lambda: caplog.text.count("ValueError: unexpected") >= 2)
+        run_id = await begin(stage)
+        await until(lambda: numbers(stage, run_id) == [1])
+        await asyncio.sleep(0.3)
+        await heard.wait(0.01)
+        await tell(stage, "run_x", 1)
+        async with asyncio.timeout(5):
+            await heard.wait(60)
+    assert {record.name for record in caplog.records} >= {"kapelle.runs", "kapelle.bell"}
+    await end(ringing)
+
+
+def _nothing(_connection: Connection) -> None:
+    """A write wakes those who wait."""

@@ -1,0 +1,144 @@
+"""Which patterns are found, and whose files are never executed."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kapelle.domain.errors import InvalidInput
+from kapelle.home import Home
+from kapelle.patterns import registry
+
+SOMEBODY = 12345
+OWN = """
+from pathlib import Path
+from kapelle.patterns import PatternSpec, pattern
+
+Path(__file__).with_suffix(".ran").touch()
+
+@pattern("{name}", spec=PatternSpec)
+async def {name}(ctx, spec):
+    return None
+"""
+
+only_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+
+
+def write(top: Path, name: str = "own", source: str = OWN) -> Path:
+    path = top / ".kapelle" / "patterns" / f"{name}.py"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source.replace("{name}", name), encoding="utf-8")
+    return path
+
+
+def found(tmp_path: Path, directory: Path) -> tuple[set[str], list[str]]:
+    """The names of patterns of one's own, and what is wrong with others."""
+    usable, problems = registry.available(Home(tmp_path / "home"), directory)
+    own = {item.name for item in usable if item.origin != "Kapelle"}
+    return own, [problem.message for problem in problems]
+
+
+def the_file(path: Path) -> Path:
+    return path
+
+
+def its_directory(path: Path) -> Path:
+    return path.parent
+
+
+def the_directory_around(path: Path) -> Path:
+    return path.parents[1]
+
+
+@only_root
+@pytest.mark.parametrize("part", [the_file, its_directory, the_directory_around])
+def test_what_somebody_else_put_into_a_shared_parent_is_not_executed(
+    tmp_path: Path, part: Callable[[Path], Path]
+) -> None:
+    path = write(tmp_path)
+    work = tmp_path / "work"
+    work.mkdir()
+    os.chown(part(path), SOMEBODY, SOMEBODY)
+    refusal = f"{part(path)} belongs to another user; remove it or take it over."
+    assert found(tmp_path, work) == (set(), [refusal])
+    with pytest.raises(InvalidInput, match="another user"):
+        registry.get("own", Home(tmp_path / "home"), work)
+    assert not path.with_suffix(".ran").exists()
+    assert registry.get("loop", Home(tmp_path / "home"), work).name == "loop"
+
+
+@only_root
+def test_a_link_of_somebody_else_is_not_followed(tmp_path: Path) -> None:
+    elsewhere = write(tmp_path / "elsewhere")
+    shared = tmp_path / "shared"
+    (shared / "work").mkdir(parents=True)
+    link = shared / ".kapelle"
+    link.symlink_to(elsewhere.parents[1])
+    os.chown(link, SOMEBODY, SOMEBODY, follow_symlinks=False)
+    names, problems = found(tmp_path, shared / "work")
+    assert (names, len(problems)) == (set(), 1)
+    assert not elsewhere.with_suffix(".ran").exists()
+
+
+@only_root
+def test_files_beside_somebody_elses_and_those_of_the_directorys_owner_are_used(
+    tmp_path: Path,
+) -> None:
+    os.chown(write(tmp_path, "other"), SOMEBODY, SOMEBODY)
+    write(tmp_path, "mine")
+    names, problems = found(tmp_path, tmp_path)
+    assert (names, len(problems)) == ({"mine"}, 1)
+    os.chown(tmp_path, SOMEBODY, SOMEBODY)
+    assert found(tmp_path, tmp_path) == ({"mine", "other"}, [])
+
+
+def test_what_a_file_imports_or_names_twice_is_no_pattern_of_its_own(tmp_path: Path) -> None:
+    more = "\nfrom kapelle.patterns.loop import loop\nfrom kapelle.patterns import *\nagain = own\n"
+    write(tmp_path, "own", OWN + more)
+    assert found(tmp_path, tmp_path) == ({"own"}, [])
+
+
+def test_a_home_called_dot_kapelle_is_read_once(tmp_path: Path) -> None:
+    write(tmp_path)
+    usable, problems = registry.available(Home(tmp_path / ".kapelle"), tmp_path)
+    assert "own" in {item.name for item in usable}
+    assert problems == []
+
+
+def test_a_directory_that_is_gone_for_a_while_changes_nothing(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert found(tmp_path, tmp_path / "gone" / "deep") == ({"own"}, [])
+
+
+def test_a_link_to_nothing_as_editors_make_them_is_passed_over(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    path.with_name(".#own.py").symlink_to("me@host.1")
+    assert found(tmp_path, tmp_path) == ({"own"}, [])
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "act: Callable[[], None]",
+        "act: int = Field(1, json_schema_extra={'x': object()})",
+    ],
+)
+def test_a_spec_without_a_schema_is_told_of(tmp_path: Path, field: str) -> None:
+    source = f"""
+from collections.abc import Callable
+from pydantic import Field
+from kapelle.patterns import PatternSpec, pattern
+
+class Spec(PatternSpec):
+    {field}
+
+@pattern("own", spec=Spec)
+async def own(ctx, spec):
+    return None
+"""
+    path = write(tmp_path, "own", source)
+    item = registry.get("own", Home(tmp_path / "home"), tmp_path)
+    with pytest.raises(InvalidInput, match=r"pattern 'own' has no JSON schema: .+"):
+        _ = item.spec_schema
+    assert item.origin == str(path)
