@@ -24,6 +24,7 @@ from tests.e2e.ensembles import (
 )
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git
+from tests.e2e.staging import until
 
 GOAL = {"goal": "Build it", "success_criteria": ["it is there"]}
 
@@ -202,3 +203,27 @@ async def own(ctx, spec):
     run = perform(kapelle, "own", repository)
     assert (run["status"], run["result"]) == ("completed", True), run["reason"]
     assert on_branch(repository, run, "inner.txt") == "o\n"
+
+
+def test_a_cancelled_optimisation_leaves_the_best_on_the_branch(
+    kapelle: Instance, repository: Path
+) -> None:
+    measure = "test $KAPELLE_ITERATION = 2 && sleep 60; wc -l < n.txt || echo 0"
+    prompt = play({"run": "echo x >> n.txt"})
+    spec = {"prompt": prompt, "eval": measure, "direction": "maximize"}
+    run_id = start(kapelle, "loop", repository, **spec)
+    until(lambda: kapelle.get(f"/runs/{run_id}")["progress"].get("iteration") == 2, "the second")
+    until(lambda: kapelle.get(f"/runs/{run_id}/steps")[-1]["kind"] == "score", "its measuring")
+    kapelle.post(f"/runs/{run_id}/cancel")
+    run = rest(kapelle, run_id)
+    assert run["status"] == "cancelled"
+    assert on_branch(repository, run, "n.txt") == "x\n"
+    best = run["result"]["best"]
+    assert (best["number"], best["commit"]) == (1, run["workspace"]["commit"])
+    assert git(repository, "rev-parse", run["workspace"]["branch"]).strip() == best["commit"]
+
+
+def test_large_scores_are_told_to_the_last_digit(kapelle: Instance, repository: Path) -> None:
+    spec = {"prompt": play({"run": "echo x >> n"}), "direction": "minimize", "max_iterations": 1}
+    run = perform(kapelle, "loop", repository, **spec, eval="echo $((1234567 - KAPELLE_ITERATION))")
+    assert "best: 1234566 (iteration 1), 1234567 at the start" in run["reason"]

@@ -82,5 +82,7 @@ def _when_completed(task: Task) -> list[tuple[str, str]]:
     diff = (f"kapelle diff {task['id']}", "see the changes")
     if task["merged_at"]:
         return [diff, (f"kapelle archive {task['id']}", "put it away")]
+    if workspace.get("owner"):
+        return [logs, diff]
     into = workspace["base"] or "its base"
     return [diff, (f"kapelle merge {task['id']}", f"merge it into {into}")]

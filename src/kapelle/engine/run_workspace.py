@@ -35,3 +35,10 @@ async def restore_deleted(stage: Stage, owner: str) -> None:
     run = await stage.db.glance(runs.row, owner)
     if run["workspace_branch"] is not None and not Path(run["workspace_path"]).is_dir():
         await run_workspace(stage, run)
+
+
+async def put_back(stage: Stage, owner: str, commit: str, name: str) -> None:
+    """Have the worktree and the branch of a run hold a commit; what is lost by that is archived."""
+    await restore_deleted(stage, owner)
+    await stage.workspaces.restore(owner, commit, name)
+    await stage.db.write(runs.update, owner, workspace_commit=commit)

@@ -119,7 +119,7 @@ async def _choose(
     if spec.eval is not None:
         sign = 1 if spec.direction == "minimize" else -1
         best = min(eligible, key=lambda candidate: sign * (candidate.score or 0.0))
-        return best, f"candidate {best.number} ({best.agent}) has the best score: {best.score:g}"
+        return best, f"candidate {best.number} ({best.agent}) has the best score: {best.score:.12g}"
     if len(eligible) == 1:
         only = eligible[0]
         return only, f"only candidate {only.number} ({only.agent}) passed"

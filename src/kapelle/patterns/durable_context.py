@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.run_specs import PatternSpec
@@ -14,7 +14,7 @@ from kapelle.domain.specs import CheckSpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.bell import Bell
-from kapelle.engine.run_workspace import restore_deleted
+from kapelle.engine.run_workspace import put_back, restore_deleted
 from kapelle.engine.stage import Stage
 from kapelle.engine.submission import Belonging, submit
 from kapelle.patterns.budget import RunBudget
@@ -98,6 +98,8 @@ class DurableContext(Context):
         await submit(self._stage, spec, key, belonging, also)
 
     async def _task_spec(self, wish: TaskWish) -> TaskSpec:
+        if wish.workspace not in get_args(Place):
+            raise InvalidInput(f"ctx.task: workspace is run or own, not {wish.workspace!r}.")
         left = await self._budget.require_time_and_money()
         here = wish.directory is None or await self._is_here(wish.directory)
         if self._is_git and not here and not wish.is_own:
@@ -227,6 +229,9 @@ class DurableContext(Context):
         )
 
     async def ask(self, question: str, default: str | None = None) -> str:
+        if not isinstance(default, str | None):
+            raise InvalidInput(f"ctx.ask: the default is a text, not {default!r}.")
+
         async def perform(position: str, _data: dict[str, Any]) -> Any:
             await self._going.suspend(position)
 
@@ -249,8 +254,11 @@ class DurableContext(Context):
         return datetime.fromtimestamp(await self._journal.step("now", "now", perform), UTC)
 
     async def progress(self, **facts: str | float | bool | None) -> None:
-        if "run_id" in facts:
-            raise InvalidInput("ctx.progress: run_id is the run itself; call it otherwise.")
+        for name, value in facts.items():
+            if name == "run_id":
+                raise InvalidInput("ctx.progress: run_id is the run itself; call it otherwise.")
+            if not isinstance(value, str | int | float | None):
+                raise InvalidInput(f"ctx.progress: {name} is no text, number or truth: {value!r}.")
 
         async def perform(_position: str, _data: dict[str, Any]) -> None:
             return
@@ -283,9 +291,7 @@ class DurableContext(Context):
         async def perform(position: str, _data: dict[str, Any]) -> None:
             if self._is_git:
                 name = f"step-{position.replace('.', '-')}"
-                await restore_deleted(self._stage, self._owner)
-                await self._stage.workspaces.restore(self._owner, commit, name)
-                await self._remember(commit)
+                await put_back(self._stage, self._owner, commit, name)
 
         await self._journal.step("revert", commit[:12], perform)
 

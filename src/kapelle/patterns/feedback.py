@@ -41,12 +41,12 @@ def _history(spec: LoopSpec, before: Sequence["Iteration"]) -> str:
     if spec.optimises:
         goal = "smaller" if spec.direction == "minimize" else "larger"
         how = f"`{spec.eval}`" if spec.eval else "a judge"
-        target = f", at best {spec.target:g}" if spec.target is not None else ""
+        target = f", at best {spec.target:.12g}" if spec.target is not None else ""
         lines.append(f"The score, measured by {how}, is to become {goal}{target}. So far:")
     else:
         lines.append("It ends when its condition holds, which it does not yet. So far:")
     for item in before[-_HISTORY:]:
-        score = f" score {item.score:g}" if item.score is not None else ""
+        score = f" score {item.score:.12g}" if item.score is not None else ""
         back = ", so it was put back" if item.commit else ""
         fate = {"discard": f" (not better{back})", "fail": " (failed)"}.get(item.verdict, "")
         name = "the start" if item.number == 0 else f"iteration {item.number}"

@@ -7,10 +7,12 @@ from typing import Any
 class Interrupted(BaseException):
     """The run stops here for now; not an Exception, so that no pattern catches it by mistake.
 
-    A built-in pattern leaves what it has so far in result, for a run that is cancelled.
+    A built-in pattern leaves what it has so far in result, for a run that is cancelled, and in
+    restore the commit that the run's branch goes back to then.
     """
 
     result: Any = None
+    restore: str | None = None
 
 
 class Paused(Interrupted):

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from kapelle.domain.errors import Conflict, KapelleError, Unavailable
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.stage import Stage
 from kapelle.engine.steadily import PASSING, steadily
@@ -110,6 +110,8 @@ class Journal:
         perform is given the position and the data of the step, and may be called again after a
         crash. begin stores the step with whatever belongs to its beginning.
         """
+        if not isinstance(label, str):
+            raise InvalidInput(f"ctx.{kind} takes a text, not {label!r}.")
         return await self._performed(self._next(), kind, label, perform, begin, data)
 
     async def _performed(

@@ -61,7 +61,10 @@ class _Loop:
             if self.spec.optimises:
                 await self._measure_start()
                 if self.best is not None and self._reaches_target(self.best.score):
-                    return self._end("target", f"{_shown(self.best)} reaches the target", True)
+                    target = f"{self.spec.target:.12g}"
+                    return self._end(
+                        "target", f"{_shown(self.best)} reaches the target {target}", True
+                    )
             for number in count(1):
                 if self.spec.max_iterations and number > self.spec.max_iterations:
                     return self._exhausted()
@@ -75,6 +78,8 @@ class _Loop:
             return self._end("budget", error.message, good=False)
         except Interrupted as stop:
             stop.result = self._result("cancelled", "cancelled")
+            # What was not measured is not what the branch is to hold.
+            stop.restore = self.kept if self.spec.optimises else None
             raise
         raise AssertionError("unreachable")
 
@@ -173,7 +178,7 @@ class _Loop:
         if item.verdict == "pass":
             return "condition", f"the condition holds after iteration {item.number}", True
         if self.best is not None and self._reaches_target(self.best.score):
-            return "target", f"{_shown(self.best)} reaches the target {spec.target:g}", True
+            return "target", f"{_shown(self.best)} reaches the target {spec.target:.12g}", True
         if spec.max_failures and self.failures >= spec.max_failures:
             many = counted(self.failures, "iteration")
             why = f"{many} in a row failed; the last: {item.problem}"
@@ -198,7 +203,7 @@ class _Loop:
             return f"nothing was changed in {counted(span, 'iteration')}"
         scores = {item.score for item in rounds}
         if self.spec.optimises and len(scores) == 1 and None not in scores:
-            return f"the score was {rounds[-1].score:g} in {counted(span, 'iteration')}"
+            return f"the score was {rounds[-1].score:.12g} in {counted(span, 'iteration')}"
         return None
 
     @property
@@ -210,7 +215,7 @@ class _Loop:
         if not self.spec.optimises:
             why = f"the condition did not hold after {limit}"
             return self._end("max_iterations", why, False)
-        why = f"all {limit} are made"
+        why = f"{limit} made"
         return self._end("max_iterations", why, self._has_improved and self.spec.target is None)
 
     def _end(self, stopped_by: StoppedBy, why: str, good: bool) -> LoopResult:
@@ -236,14 +241,14 @@ class _Loop:
         if self.best is None:
             return "there never was a score"
         if not self._has_improved:
-            text = f"nothing was better than the start ({start:g})"
+            text = f"nothing was better than the start ({start:.12g})"
         else:
-            began = f", {start:g} at the start" if start is not None else ""
+            began = f", {start:.12g} at the start" if start is not None else ""
             text = f"best: {_shown(self.best)}{began}"
         if not self.ctx.is_git and self.iterations[-1] is not self.best:
             text += "; in place nothing is put back, so the directory holds the last iteration"
         missed = spec.target is not None and not self._reaches_target(self.best.score)
-        return f"{text}; the target {spec.target:g} was not reached" if missed else text
+        return f"{text}; the target {spec.target:.12g} was not reached" if missed else text
 
 
 @pattern("loop", spec=LoopSpec)
@@ -257,4 +262,5 @@ def _score(item: Iteration | None) -> float | None:
 
 
 def _shown(item: Iteration) -> str:
-    return f"{item.score:g} (iteration {item.number})" if item.number else f"{item.score:g} (start)"
+    where = f"iteration {item.number}" if item.number else "start"
+    return f"{item.score:.12g} ({where})"

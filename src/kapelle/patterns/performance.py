@@ -22,7 +22,7 @@ from kapelle.engine.bell import Bell
 from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.run_queue import last_alive
-from kapelle.engine.run_workspace import run_workspace
+from kapelle.engine.run_workspace import put_back, run_workspace
 from kapelle.engine.stage import Stage
 from kapelle.engine.steadily import PASSING, steadily
 from kapelle.patterns import registry
@@ -106,7 +106,7 @@ class RunPerformance:
         except Suspended as stop:
             return RunStatus.WAITING, None, {"asked": stop.asked}
         except Cancelled as stop:
-            return await self._cancelled(run["id"], stop.result)
+            return await self._cancelled(run["id"], stop)
 
     async def _play(self, run: runs.Row) -> Verdict:
         try:
@@ -157,15 +157,26 @@ class RunPerformance:
             return RunStatus.PAUSED, reason, {}
         context = DurableContext(self._stage, self._bell, self._starter, run, spec, known)
         result = await context.play(pattern.function)
-        return RunStatus.COMPLETED, getattr(result, "reason", None), {"result": as_json(result)}
+        told = getattr(result, "reason", None)
+        verdict = told if isinstance(told, str) else None
+        return RunStatus.COMPLETED, verdict, {"result": as_json(result)}
 
-    async def _cancelled(self, run_id: str, result: Any = None) -> Verdict:
+    async def _cancelled(self, run_id: str, stop: Cancelled | None = None) -> Verdict:
         """Nothing of it goes on, except the tasks that were to be left alone."""
         run = await self._row(run_id)
         with_tasks = run["stop"] != "abandon"
         reason = f"{run_id} was cancelled"
         await end_leftovers(self._stage, self._bell, run_id, reason, with_tasks=with_tasks)
-        return RunStatus.CANCELLED, run["reason"], {"result": as_json(result)}
+        if stop is not None and stop.restore is not None and with_tasks:
+            await self._restore(run["workspace_owner"] or run_id, stop.restore)
+        result = as_json(stop.result) if stop is not None else None
+        return RunStatus.CANCELLED, run["reason"], {"result": result}
+
+    async def _restore(self, owner: str, commit: str) -> None:
+        try:
+            await put_back(self._stage, owner, commit, "cancelled")
+        except KapelleError as error:
+            _log.warning("the branch of %s stays where it is: %s", owner, error.message)
 
 
 def _place(run: runs.Row, known: dict[str, steps.Row]) -> tuple[str, bool]:

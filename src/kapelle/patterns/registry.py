@@ -147,7 +147,9 @@ def _loaded(entry: EntryPoint) -> Pattern:
 
 
 def _files(place: Path) -> list[Path]:
-    return sorted(path for path in place.glob("*.py") if os.path.isfile(path))
+    """The files with patterns; what begins with a dot is an editor's."""
+    found = (path for path in place.glob("[!.]*.py") if os.path.isfile(path))
+    return sorted(found)
 
 
 def _in_file(path: Path) -> list[Pattern]:

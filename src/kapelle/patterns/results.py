@@ -121,7 +121,7 @@ class Failed(Exception):
 
     def __init__(self, reason: str, result: Any = None) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason = str(reason)
         self.result = result
 
 

@@ -5,7 +5,8 @@ import re
 
 from kapelle.patterns.results import Scored
 
-_NUMBER = re.compile(r"[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+# Not the 7 of build-7, which is a part of a name.
+_NUMBER = re.compile(r"(?<![\w.-])[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
 
 def read_score(printed: str, output: str) -> Scored:
@@ -21,7 +22,7 @@ def read_score(printed: str, output: str) -> Scored:
 
 def _number(line: str) -> float | None:
     """The number that a line is, or the only one in it."""
-    found = _NUMBER.findall(line)
+    found = _NUMBER.findall(line.replace("\N{MINUS SIGN}", "-"))
     if len(found) != 1:
         return None
     try:

@@ -57,7 +57,7 @@ class Starter:
         values: dict[str, Any] = {
             "id": run_id,
             "pattern": pattern,
-            "title": checked.display_title or pattern,
+            "title": _title(checked) or pattern,
             "spec": checked.model_dump(mode="json", exclude={"env"}, exclude_unset=True),
             "directory": directory,
             "project": checked.project or settings.project,
@@ -98,7 +98,7 @@ class Starter:
         kind = await workspace_kind(self._stage, checked, settings)
         if checked.needs_git and kind is not WorkspaceKind.WORKTREE:
             raise InvalidInput(
-                f"{pattern} needs a git repository, for its tasks work in worktrees of their own.",
+                f"This {pattern} needs a git repository with worktrees.",
                 hint="Leave out --in-place, or go to a repository.",
             )
         return checked, kind
@@ -113,6 +113,15 @@ class Starter:
             return found.spec.model_validate(spec)
         except ValidationError as error:
             raise InvalidInput(f"{pattern}: {problems(error)}") from None
+
+
+def _title(spec: PatternSpec) -> str:
+    try:
+        return str(spec.display_title)
+    except Exception as error:  # it is made by the pattern's own code
+        raise InvalidInput(
+            f"The subject of {type(spec).__name__} cannot be told: {type(error).__name__}: {error}"
+        ) from error
 
 
 def problems(error: ValidationError) -> str:

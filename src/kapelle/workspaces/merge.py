@@ -95,7 +95,7 @@ class Merger:
         if expected is not None and branch != expected:
             raise Conflict(
                 f"The branch {self._marker.branch} holds commits that were not verified.",
-                hint=f"`kapelle resume {self._marker.task_id}` has them checked; "
+                hint=f"See `kapelle diff {self._marker.task_id}`; "
                 f"`kapelle merge --force {self._marker.task_id}` merges them as they are.",
             )
 
@@ -106,7 +106,8 @@ class Merger:
         raise MergeConflict(
             f"{self._marker.branch} and {name} conflict in {shown(merged.conflicts)}. "
             f"{name} was not changed.",
-            hint=f"In {self._marker.path}: git merge {name}, resolve, commit; then merge again.",
+            hint=f"In {self._marker.path}: git merge {name}, resolve, commit; "
+            f"then `kapelle merge --force {self._marker.task_id}`.",
         )
 
     async def _reading(self) -> Place:

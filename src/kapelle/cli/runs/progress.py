@@ -26,7 +26,7 @@ def progress_words(facts: Facts) -> str:
     """One thing that a run has told, for its history."""
     if facts.get("verdict") is not None:
         return _verdict(facts)
-    score = [f"score {facts['score']:g}"] if _is_number(facts.get("score")) else []
+    score = [f"score {facts['score']:.12g}"] if _is_number(facts.get("score")) else []
     return ", ".join([*_place(facts), *score, *_more(facts)]) or "goes on"
 
 
@@ -34,7 +34,7 @@ def state_words(facts: Facts, limit: int | None = None) -> str:
     """All that is known by now, for a line about the present; limit is the most iterations."""
     place = _place(facts, limit)
     if _is_number(facts.get("score")):
-        place.append(f"last score {facts['score']:g}")
+        place.append(f"last score {facts['score']:.12g}")
     return ", ".join([*place, *_more(facts)])
 
 
@@ -45,10 +45,10 @@ def verdict_words(verdict: str) -> str:
 
 def _verdict(facts: Facts) -> str:
     score, best = facts.get("score"), facts.get("best")
-    found = [f"score {score:g}"] if _is_number(score) else []
+    found = [f"score {score:.12g}"] if _is_number(score) else []
     found.append(verdict_words(str(facts["verdict"])))
     if _is_number(best) and best != score:
-        found.append(f"best {best:g}")
+        found.append(f"best {best:.12g}")
     problem = f" ({one_line(str(facts['problem']), _PROBLEM)})" if facts.get("problem") else ""
     return f"iteration {facts.get('iteration')}: {', '.join(found)}{problem}"
 
@@ -65,7 +65,7 @@ def _place(facts: Facts, limit: int | None = None) -> list[str]:
         doing = f": {one_line(str(facts['doing']), 60)}" if facts.get("doing") else ""
         found.append(f"step {facts['step']} of {facts.get('steps')}{doing}")
     if _is_number(facts.get("best")):
-        found.append(f"best {facts['best']:g}")
+        found.append(f"best {facts['best']:.12g}")
     return found
 
 
@@ -85,4 +85,4 @@ def _more(facts: Facts) -> list[str]:
 def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.12g}" if isinstance(value, float) else str(value)

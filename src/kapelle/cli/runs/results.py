@@ -53,7 +53,7 @@ def _iterations(found: Sequence[dict[str, Any]], best: int | None) -> Iterator[s
         [
             _number(item) + ("*" if _number(item) == str(best) else ""),
             verdict_words(item["verdict"]),
-            f"{item['score']:g}" if _is_number(item.get("score")) else "-",
+            f"{item['score']:.12g}" if _is_number(item.get("score")) else "-",
             (item.get("commit") or "")[:10],
             one_line(item.get("problem") or ""),
         ]
@@ -67,7 +67,8 @@ def _iterations(found: Sequence[dict[str, Any]], best: int | None) -> Iterator[s
     yield paint("  iterations", "dim")
     yield from table([header[index] for index in kept], shown, styles, _INDENT)
     if best is not None:
-        yield paint("    * the best, which is what the branch holds", "dim")
+        where = ", which is what the branch holds" if any(row[3] for row in rows) else ""
+        yield paint(f"    * the best{where}", "dim")
 
 
 def _number(item: dict[str, Any]) -> str:
@@ -84,7 +85,7 @@ def _candidates(found: Sequence[dict[str, Any]], winner: int | None) -> Iterator
             f"{item['number']}*" if item["number"] == winner else str(item["number"]),
             "out" if item.get("problem") else "won" if item["number"] == winner else "passed",
             one_line(item["agent"] + (f":{item['model']}" if item.get("model") else "")),
-            f"{item['score']:g}" if _is_number(item.get("score")) else "-",
+            f"{item['score']:.12g}" if _is_number(item.get("score")) else "-",
             one_line(item.get("problem") or ""),
         ]
         for item in found

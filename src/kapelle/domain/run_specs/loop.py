@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from kapelle.domain.model_json import check_schema
 from kapelle.domain.run_specs.base import Command, PatternSpec, Prompt, Role, RunCheck
 from kapelle.domain.run_specs.pipeline import StepSpec
-from kapelle.domain.specs import Name, Seconds
+from kapelle.domain.specs import CheckKind, Name, Seconds
 
 Score = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -82,6 +82,10 @@ class LoopSpec(PatternSpec):
     @property
     def subject(self) -> str:
         return self.prompt or " → ".join(step.label for step in self.steps)
+
+    @property
+    def needs_git(self) -> bool:
+        return any(check.kind is CheckKind.DIFF_NOT_EMPTY for check in self.until)
 
     @property
     def cast(self) -> list[Role]:

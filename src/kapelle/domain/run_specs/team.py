@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from kapelle.domain.run_specs.base import PatternSpec, Prompt, Role, RunCheck
-from kapelle.domain.specs import Name, Text
+from kapelle.domain.specs import CheckKind, Name, Text
 
 
 class TeamSpec(PatternSpec):
@@ -53,6 +53,10 @@ class TeamSpec(PatternSpec):
     @property
     def never_blocks(self) -> bool:
         return not self.ask
+
+    @property
+    def needs_git(self) -> bool:
+        return any(check.kind is CheckKind.DIFF_NOT_EMPTY for check in self.verify)
 
     @property
     def cast(self) -> list[Role]:
