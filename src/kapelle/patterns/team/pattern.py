@@ -78,7 +78,13 @@ class _Team:
             return
         await self._ctx.progress(iteration=number, phase="work", subgoals=len(iteration.subgoals))
         workers = Workers(self._ctx, self._spec, iteration.subgoals)
-        iteration.outcomes = [*await workers.work(), *iteration.outcomes]
+        left_out = iteration.outcomes
+        try:
+            await workers.work()
+        finally:
+            # Also what was done until a limit or a person ended it.
+            iteration.outcomes = [*workers.outcomes, *left_out]
+            self._tip = workers.tip or self._tip
         self._tip = await self._ctx.commit(f"Iteration {number}")
         iteration.commit = self._tip
         await self._verify(iteration)

@@ -17,15 +17,20 @@ class Workers:
         self._spec = spec
         self._subgoals = subgoals
         self._outcomes: dict[str, Outcome] = {}
+        self.tip: str | None = None  # what the run's branch holds since the last merge
         self._ended = {subgoal.id: asyncio.Event() for subgoal in subgoals}
         # In place there are no copies of the files, so that only one may work at a time.
         self._places = spec.max_workers if ctx.is_git else 1
 
-    async def work(self) -> list[Outcome]:
-        """What became of each subgoal, in the order of the plan."""
-        return await self._ctx.gather(*(self._pursue(subgoal) for subgoal in self._subgoals))
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """What became of each subgoal so far, in the order of the plan."""
+        return [self._outcomes[item.id] for item in self._subgoals if item.id in self._outcomes]
 
-    async def _pursue(self, subgoal: Subgoal) -> Outcome:
+    async def work(self) -> None:
+        await self._ctx.gather(*(self._pursue(subgoal) for subgoal in self._subgoals))
+
+    async def _pursue(self, subgoal: Subgoal) -> None:
         try:
             for other in subgoal.depends_on:
                 await self._ended[other].wait()
@@ -40,7 +45,6 @@ class Workers:
                 async with self._ctx.lock("work", self._places):
                     outcome = await self._do(subgoal, before)
             self._outcomes[subgoal.id] = outcome
-            return outcome
         finally:
             self._ended[subgoal.id].set()
 
@@ -80,6 +84,7 @@ class Workers:
                     return outcome.model_copy(update={"status": "conflict"})
                 merged = await self._ctx.merge(resolved)
         if merged.ok:
+            self.tip = merged.commit
             return outcome.model_copy(update={"status": "merged", "reason": None})
         status = "conflict" if merged.conflict else outcome.status
         return outcome.model_copy(update={"status": status, "reason": merged.problem})
