@@ -93,10 +93,12 @@ class Merger:
 
     def _require_verified(self, branch: str, expected: str | None) -> None:
         if expected is not None and branch != expected:
+            owner = self._marker.task_id
+            # A run that has ended is not taken up again.
+            again = f"`kapelle resume {owner}` has them checked; " if owner[:4] == "task" else ""
             raise Conflict(
                 f"The branch {self._marker.branch} holds commits that were not verified.",
-                hint=f"See `kapelle diff {self._marker.task_id}`; "
-                f"`kapelle merge --force {self._marker.task_id}` merges them as they are.",
+                hint=f"{again}`kapelle merge --force {owner}` merges them as they are.",
             )
 
     async def _merged_tree(self, reading: Place, name: str, old: str, branch: str) -> str:
