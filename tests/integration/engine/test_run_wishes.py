@@ -7,11 +7,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.integration.rows import task_row
 
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, LimitReached, Unavailable
 from kapelle.domain.ids import new_id
 from kapelle.domain.run_specs import PatternSpec
-from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine import actions, run_actions
 from kapelle.engine.accounts import Candidate
@@ -50,14 +50,7 @@ async def add_run(db: Database, **changes: Any) -> str:
 async def add_task(
     db: Database, run_id: str, status: TaskStatus = TaskStatus.QUEUED, **changes: Any
 ) -> str:
-    values = {
-        "id": new_id("task"), "title": "a title", "prompt": "do it", "agent": "rehearsal",
-        "directory": "/", "status": status, "priority": 1, "deps_policy": "cancel",
-        "retry": RetrySpec().model_dump(), "check_specs": [], "fork_session": False,
-        "fallback_agents": [], "mcp": [], "env": [], "tags": [], "context": {},
-        "workspace_kind": "in_place", "workspace_path": "/", "created_at": datetime.now(UTC),
-        "run_id": run_id, **changes,
-    }  # fmt: skip
+    values = task_row(run_id=run_id, status=status, **changes)
     await db.write(tasks.insert, values, [])
     return str(values["id"])
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from tests.e2e.repositories import git, make_repository
+from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
-from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import TaskStatus
 from kapelle.engine import orphans, retention
 from kapelle.engine.durable import Durable
@@ -68,28 +68,10 @@ def repository(tmp_path: Path) -> Path:
 
 async def add(stage: Stage, repository: Path | None = None, **changes: Any) -> str:
     """A task that ended long ago, with a worktree if it has a repository."""
-    row: dict[str, Any] = {
-        "id": new_id("task"),
-        "title": "a title",
-        "prompt": "do it",
-        "agent": "rehearsal",
-        "directory": str(repository or "/"),
-        "status": TaskStatus.COMPLETED,
-        "priority": 1,
-        "deps_policy": "cancel",
-        "retry": RetrySpec().model_dump(),
-        "check_specs": [],
-        "fork_session": False,
-        "fallback_agents": [],
-        "mcp": [],
-        "env": [],
-        "tags": [],
-        "context": {},
-        "workspace_kind": "worktree" if repository else "in_place",
-        "workspace_path": "/",
-        "created_at": _LONG_AGO,
-        "ended_at": _LONG_AGO,
-    } | changes
+    kind = "worktree" if repository else "in_place"
+    ended = {"status": TaskStatus.COMPLETED, "created_at": _LONG_AGO, "ended_at": _LONG_AGO}
+    place = {"directory": str(repository or "/"), "workspace_kind": kind}
+    row = task_row(**ended | place | changes)
     await stage.db.write(tasks.insert, row, [])
     if repository is not None:
         made = await stage.workspaces.create(row["id"], repository, None)
