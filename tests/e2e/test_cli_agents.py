@@ -263,6 +263,7 @@ def test_a_task_without_an_agent_is_told_how_to_choose_one(
 
 def test_the_doctor_knows_versions_and_logins(kapelle: Instance, programs: Path) -> None:
     install(programs, "codex", "0.1.0")
+    kapelle.cli("list", check=True)
     [finding] = findings(kapelle, "agent codex")
     assert finding["state"] == "warning"
     assert "version 0.1.0 (older), tested with" in finding["text"]
