@@ -189,14 +189,14 @@ async def test_closing_leaves_the_agents_alone(tmp_path: Path) -> None:
     first, second = Runner(tmp_path / "home"), Runner(tmp_path / "home")
     await first.start()
     job = shell(tmp_path / "run", SCRIPT)
-    task = asyncio.create_task(first.run(job))
+    task = asyncio.create_task(first.execute(job))
     await until((tmp_path / "ran").exists)
     spawner = first.spawner_pid
     await first.close()
     assert spawner is not None
     assert not is_alive(spawner)
     await second.start()
-    assert (await second.run(job)).exit == (await task).exit == DONE
+    assert (await second.execute(job)).exit == (await task).exit == DONE
     await second.close()
     assert len(_ran(tmp_path)) == 1
 
