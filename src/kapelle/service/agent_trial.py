@@ -11,8 +11,8 @@ from typing import Any
 
 from kapelle.agents.base import Agent
 from kapelle.agents.failures import classify
+from kapelle.agents.program import compared, version_in
 from kapelle.agents.registry import AgentInfo
-from kapelle.agents.version import compared, version_in
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.engine.accounts import account_of

@@ -13,7 +13,7 @@ import pytest
 
 from kapelle.agents.adapters.aider import AiderAgent
 from kapelle.agents.base import AgentRequest, Command
-from kapelle.agents.bridges.aider.report import Report
+from kapelle.agents.bridges.aider import Report
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
 from kapelle.domain.failures import FailureClass
