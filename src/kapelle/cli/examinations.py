@@ -17,7 +17,7 @@ from kapelle.cli.finding import Finding
 from kapelle.cli.repository import config_file, current
 from kapelle.domain.errors import KapelleError
 from kapelle.home import Home
-from kapelle.runner.cgroup import _own_cgroup
+from kapelle.runner.process_tree import own_cgroup
 
 OLDEST_GIT = (2, 38)
 KERNEL_WITH_CGROUP_KILL = (5, 14)
@@ -108,7 +108,7 @@ def cgroup(home: Home) -> Iterator[Finding]:
         text = "not on this system: agents are ended by process group, which is a weaker promise"
         yield Finding("cgroup", "warning", text)
         return
-    own = _own_cgroup()
+    own = own_cgroup()
     if own is not None and _holds_runs(own):
         yield Finding("cgroup", "ok", f"{own} is writable")
     else:

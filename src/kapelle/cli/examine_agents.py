@@ -83,7 +83,7 @@ def _findings(
 def _version(info: "AgentInfo") -> str | None:
     """What the program says; only programs that an adapter was tried with are asked."""
     from kapelle.agents.program import version_in
-    from kapelle.runner.asking import printed
+    from kapelle.runner.short_call import printed
 
     if info.agent is None or info.agent.tested is None or info.installed is None:
         return None

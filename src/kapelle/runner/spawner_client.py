@@ -1,13 +1,14 @@
-"""The daemon's end of the spawner: starts it, hands it requests, replaces it when it is gone."""
+"""The daemon's end of the spawner: installs it, starts it, hands it requests, replaces it."""
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import socket
 import subprocess
 from pathlib import Path
 
-from kapelle.runner import failpoints
+from kapelle.runner.shim import failpoints
 
 _AT_ONCE = 16
 _REPLY_LIMIT_S = 15.0
@@ -17,7 +18,7 @@ _INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", failpoints.VARIABL
 
 
 class Spawner:
-    """One disposable process that forks shims; losing it loses no run."""
+    """One disposable process that forks shims; losing it loses no process."""
 
     def __init__(self, python: str, script: Path) -> None:
         self._command = [python, "-I", "-S", "-X", "utf8", str(script)]
@@ -113,7 +114,7 @@ class Spawner:
 
 async def _ask(connection: socket.socket, request: bytes) -> bytes:
     loop = asyncio.get_running_loop()
-    # A shim that finds the run claimed answers without reading everything.
+    # A shim that finds the directory claimed answers without reading everything.
     with contextlib.suppress(ConnectionError):
         await loop.sock_sendall(connection, request)
     reply = bytearray()
@@ -124,3 +125,26 @@ async def _ask(connection: socket.socket, request: bytes) -> bytes:
                 break
             reply += chunk
     return bytes(reply)
+
+
+def install(home: Path) -> Path:
+    """Copy the package `shim` below home, once per content; returns the spawner's path."""
+    sources = sorted(Path(failpoints.__file__).parent.glob("*.py"))
+    contents = {source.name: source.read_bytes() for source in sources}
+    digest = hashlib.sha256()
+    for name, content in contents.items():
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    target = home / "runner" / digest.hexdigest()[:16]
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, content in contents.items():
+        _put(target / name, content)
+    return target / "spawner.py"
+
+
+def _put(path: Path, content: bytes) -> None:
+    # A power cut may have left a copy with holes, which its name would not show.
+    if path.is_file() and path.read_bytes() == content:
+        return
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_bytes(content)
+    temporary.rename(path)

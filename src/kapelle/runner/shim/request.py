@@ -8,7 +8,7 @@ import json
 import os
 import select
 
-from . import libc
+from .system import memory_file
 
 _LENGTH_BYTES = 8
 _CHUNK = 65536
@@ -87,7 +87,7 @@ def receive(connection: int) -> tuple[Request, int]:
 
 def _open_unnamed(process_dir: str) -> int:
     try:
-        return libc.memory_file("stdin")
+        return memory_file("stdin")
     except OSError:
         path = os.path.join(process_dir, f"stdin.{os.getpid()}.tmp")
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -20,7 +20,7 @@ class Spawner:
         self._control = control
         self._shim = _module(package, "shim")
         self._failpoints = _module(package, "failpoints")
-        self._signals = _module(package, "signals").Signals()
+        self._signals = _module(package, "system").Signals()
         self._started = 0
 
     def serve(self) -> None:

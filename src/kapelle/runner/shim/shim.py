@@ -1,4 +1,4 @@
-"""The supervisor of one agent: claims a process directory, runs the command, records how it ended.
+"""The supervisor of one agent: claims a process directory, executes the command, records its end.
 
 Standard library only, single-threaded, and independent of the daemon from the claim on.
 """
@@ -11,15 +11,13 @@ import sys
 import time
 from types import TracebackType
 
-from . import libc, procs, rundir
-from .child import Child, explain
+from . import files, system, tree
 from .failpoints import failpoint
-from .redactor import Redactor
 from .request import Request, receive
-from .signals import Signals
-from .streams import Stream
-from .subtree import Subtree, make_leaf, remove_leaf
-from .supervisor import Supervisor
+from .streams import Redactor, Stream
+from .supervisor import Child, Supervisor, explain
+from .system import Signals
+from .tree import Subtree, make_leaf, remove_leaf
 
 _MAX_FILES = 65536
 _encoder = json.JSONEncoder()
@@ -49,7 +47,7 @@ def main(connection: int, signals: Signals) -> None:
 def warm_up() -> None:
     """Run a little of what every shim runs: cold code copies memory in each of them."""
     for _ in range(3):
-        procs.start_time(os.getpid())
+        tree.start_time(os.getpid())
         _encode({"started": {"pid": 1, "start": None}, "at": time.time()})
 
 
@@ -66,7 +64,7 @@ class Shim:
         self._not_started: str | None = None
         self._started_at: float | None = None
         self._begun = time.monotonic()
-        self._start = procs.start_time(os.getpid())
+        self._start = tree.start_time(os.getpid())
 
     def claim(self) -> bool:
         """Make this run ours; False if it is somebody else's or the directory refuses."""
@@ -77,9 +75,9 @@ class Shim:
             "start": self._start,
             "cgroup": self._request.leaf,
         }
-        path = self._path(rundir.CLAIM)
+        path = self._path(files.CLAIM)
         try:
-            ours = rundir.publish(path, _encode(identity), durable=False)
+            ours = files.publish(path, _encode(identity), durable=False)
         except OSError as error:
             self._reply({"refused": error.strerror, "errno": error.errno})
             return False
@@ -89,15 +87,15 @@ class Shim:
 
     def supervise(self, stdin: int) -> None:
         """Run the command and record how it ended."""
-        libc.adopt_orphans()
-        if not rundir.patiently(self._open_logs, self._stopped) or self._stopped():
+        system.adopt_orphans()
+        if not files.patiently(self._open_logs, self._stopped) or self._stopped():
             self._record({"kind": "not_started", "ended_by": "stop"})
             return
         agent = self._fork(stdin)
         failpoint("shim_after_fork")
         self._started_at = time.time()
         self._begun = time.monotonic()
-        rundir.patiently(lambda: self._write_run_json(agent), self._stopped)
+        files.patiently(lambda: self._write_run_json(agent), self._stopped)
         failpoint("shim_after_run_json")
         supervisor = Supervisor(
             agent,
@@ -109,8 +107,8 @@ class Shim:
             on_exec=lambda report: self._on_exec(agent, report),
         )
         agent.let_go()
-        if not procs.set_oom_score(-500):
-            procs.set_oom_score(0)
+        if not tree.set_oom_score(-500):
+            tree.set_oom_score(0)
         supervisor.run()
         self._conclude(supervisor)
 
@@ -119,7 +117,7 @@ class Shim:
         text = f"{type(error).__name__}: {error}"
         with (
             contextlib.suppress(OSError),
-            open(self._path(rundir.SHIM_LOG), "a", encoding="utf-8") as log,
+            open(self._path(files.SHIM_LOG), "a", encoding="utf-8") as log,
         ):
             log.write(f"{text}\n{_where(error.__traceback__)}")
         self._tree.kill_to_the_end()
@@ -130,10 +128,10 @@ class Shim:
         return os.path.join(self._request.process_dir, name)
 
     def _stopped(self) -> bool:
-        return self._signals.stop or os.path.exists(self._path(rundir.STOP))
+        return self._signals.stop or os.path.exists(self._path(files.STOP))
 
     def _open_logs(self) -> None:
-        self._logs = [os.open(self._path(n), _LOG_FLAGS, 0o600) for n in (rundir.OUT, rundir.ERR)]
+        self._logs = [os.open(self._path(n), _LOG_FLAGS, 0o600) for n in (files.OUT, files.ERR)]
 
     def _fork(self, stdin: int) -> Child:
         leaf = self._request.leaf
@@ -151,14 +149,14 @@ class Shim:
 
     def _write_run_json(self, agent: Child) -> None:
         facts = {
-            "protocol": rundir.PROTOCOL,
+            "protocol": files.PROTOCOL,
             "shim": {"pid": os.getpid(), "start": self._start},
             "agent": {"pid": agent.pid, "start": agent.start},
             "boot_id": self._request.boot_id,
             "cgroup": self._tree.leaf,
             "started_at": self._started_at,
         }
-        rundir.replace(self._path(rundir.RUN), _encode(facts))
+        files.replace(self._path(files.RUN), _encode(facts))
 
     def _on_exec(self, agent: Child, report: bytes) -> None:
         if report:
@@ -189,11 +187,11 @@ class Shim:
         by_stop = outcome.get("ended_by") == "stop"
         started = self._not_started is None and self._started_at is not None
         record = {
-            "protocol": rundir.PROTOCOL,
+            "protocol": files.PROTOCOL,
             **outcome,
             "stop_reason": self._stop_reason() if by_stop else None,
-            "out_bytes": rundir.size(self._path(rundir.OUT)),
-            "err_bytes": rundir.size(self._path(rundir.ERR)),
+            "out_bytes": files.size(self._path(files.OUT)),
+            "err_bytes": files.size(self._path(files.ERR)),
             "started_at": self._started_at if started else None,
             "ended_at": time.time(),
             "duration_s": time.monotonic() - self._begun if started else 0.0,
@@ -202,12 +200,12 @@ class Shim:
         }
         failpoint("shim_before_exit_json")
         data = _encode(record)
-        path = self._path(rundir.EXIT)
-        rundir.patiently(lambda: _leave(path, data), lambda: False)
+        path = self._path(files.EXIT)
+        files.patiently(lambda: _leave(path, data), lambda: False)
         failpoint("shim_after_exit_json")
 
     def _stop_reason(self) -> str | None:
-        reason = rundir.read(self._path(rundir.STOP))
+        reason = files.read(self._path(files.STOP))
         return None if reason is None else reason.decode("utf-8", "replace")
 
 
@@ -223,14 +221,14 @@ def _exit_kind(status: int | None, not_started: str | None) -> dict[str, object]
 
 def _leave(path: str, data: bytes) -> None:
     """Leave the record; only the daemon's verdict that a run is lost may stand before it."""
-    if not rundir.publish(path, data, durable=True) and not _says_lost(path):
+    if not files.publish(path, data, durable=True) and not _says_lost(path):
         # The claim makes ours the true one, whatever the agent may have put there.
-        rundir.replace(path, data, durable=True)
+        files.replace(path, data, durable=True)
 
 
 def _says_lost(path: str) -> bool:
     try:
-        found = json.loads(rundir.read(path) or b"null")
+        found = json.loads(files.read(path) or b"null")
     except ValueError:
         return False
     return isinstance(found, dict) and found.get("kind") == "lost"
