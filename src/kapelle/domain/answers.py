@@ -50,8 +50,8 @@ def read_answer(text: str, shape: type[M]) -> M:
     Raises Unreadable, whose message says what was wrong: also where something broken or cut off
     comes after the last that fits.
     """
-    refusal = _NOTHING
-    for found in _candidates(text, broken := []):
+    refusal, broken = _NOTHING, list[_Found]()
+    for found in _candidates(text, broken):
         if broken and broken[-1].start > found.start:
             break
         try:
@@ -133,9 +133,9 @@ def _scan(text: str) -> tuple[list[_Found], list[_Found]]:
         except (ValueError, RecursionError) as error:
             if _MEANT.match(text, at):
                 # Nothing inside it is an answer, and nothing behind it if it does not end.
-                end = _end(text, at)
-                wrong.append(_Found(at, _trouble(text, error, cut_off=end is None)))
-                at = len(text) if end is None else end
+                close = _end(text, at)
+                wrong.append(_Found(at, _trouble(text, error, cut_off=close is None)))
+                at = len(text) if close is None else close
             else:
                 at = max(at + 1, getattr(error, "pos", 0))
                 strays += 1
