@@ -64,7 +64,7 @@ def _installed(home: Home, installed: "list[AgentInfo]", settings: "Settings") -
 def _findings(
     name: str, info: "AgentInfo", version: str | None, login: dict[str, Any]
 ) -> Iterator[Finding]:
-    from kapelle.agents.version import compared, remark
+    from kapelle.agents.program import compared, remark
 
     tested = info.agent.tested if info.agent else None
     parts = [remark(version, tested)] if tested else [str(info.installed)]
@@ -82,7 +82,7 @@ def _findings(
 
 def _version(info: "AgentInfo") -> str | None:
     """What the program says; only programs that an adapter was tried with are asked."""
-    from kapelle.agents.version import version_in
+    from kapelle.agents.program import version_in
     from kapelle.runner.asking import printed
 
     if info.agent is None or info.agent.tested is None or info.installed is None:

@@ -9,19 +9,19 @@ from kapelle.runner import cgroup, claims, rundir
 from kapelle.runner.claims import UnreadableClaim
 
 
-def output_bytes(run_dir: Path) -> int:
-    return sum(rundir.size(str(run_dir / name)) for name in (rundir.OUT, rundir.ERR))
+def output_bytes(process_dir: Path) -> int:
+    return sum(rundir.size(str(process_dir / name)) for name in (rundir.OUT, rundir.ERR))
 
 
-def cpu_s(run_dir: Path) -> float | None:
+def cpu_s(process_dir: Path) -> float | None:
     """CPU seconds of all processes of a run; None when that cannot be told."""
     try:
-        claim = claims.read(run_dir)
+        claim = claims.read(process_dir)
     except UnreadableClaim:
         return None
     if claim is None:
         return None
-    leaf = cgroup.trusted_leaf(claim.cgroup, run_dir)
+    leaf = cgroup.trusted_leaf(claim.cgroup, process_dir)
     if leaf is not None:
         with contextlib.suppress(OSError, ValueError, StopIteration):
             lines = (leaf / "cpu.stat").read_text("ascii").splitlines()

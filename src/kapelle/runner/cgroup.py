@@ -7,7 +7,7 @@ from pathlib import Path
 from kapelle.runner.subtree import remove_leaf
 
 _ROOT_PREFIX = "kapelle-"
-_LEAF_PREFIX = "run-"
+_LEAF_PREFIX = "process-"
 
 
 def find_root(home: Path) -> Path | None:
@@ -24,20 +24,20 @@ def find_root(home: Path) -> Path | None:
     return root if usable else None
 
 
-def leaf(root: Path, run_dir: Path) -> Path:
+def leaf(root: Path, process_dir: Path) -> Path:
     """Where the processes of one run belong."""
-    return root / _leaf_name(run_dir)
+    return root / _leaf_name(process_dir)
 
 
-def trusted_leaf(path: str | None, run_dir: Path) -> Path | None:
-    """A leaf that a file in the run directory names, if it can only be the one of this run."""
+def trusted_leaf(path: str | None, process_dir: Path) -> Path | None:
+    """A leaf that a file in the process directory names, if it can only be the one of this run."""
     if path is None:
         return None
     claimed = Path(path)
     mount = _mount()
     if mount is None or ".." in claimed.parts or not claimed.is_relative_to(mount[0]):
         return None
-    ours = claimed.name == _leaf_name(run_dir) and claimed.parent.name.startswith(_ROOT_PREFIX)
+    ours = claimed.name == _leaf_name(process_dir) and claimed.parent.name.startswith(_ROOT_PREFIX)
     return claimed if ours and claimed.is_dir() else None
 
 
@@ -56,8 +56,8 @@ def is_populated(leaf: Path) -> bool:
         return False
 
 
-def _leaf_name(run_dir: Path) -> str:
-    return f"{_LEAF_PREFIX}{_digest(str(run_dir))}"
+def _leaf_name(process_dir: Path) -> str:
+    return f"{_LEAF_PREFIX}{_digest(str(process_dir))}"
 
 
 def _digest(text: str) -> str:

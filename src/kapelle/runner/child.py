@@ -96,7 +96,7 @@ def _become_agent(
 
 
 def _execute(request: Request) -> None:
-    env = {**request.env, MARKER.encode(): os.fsencode(request.run_dir)}
+    env = {**request.env, MARKER.encode(): os.fsencode(request.process_dir)}
     program = request.argv[0]
     if b"/" in program:
         os.execve(program, request.argv, env)

@@ -1,4 +1,4 @@
-"""Who a run directory belongs to: a shim, or the daemon that stopped it before it began."""
+"""Who a process directory belongs to: a shim, or the daemon that stopped it before it began."""
 
 import json
 import os
@@ -24,9 +24,9 @@ class Claim:
     detail: str | None
 
 
-def read(run_dir: Path) -> Claim | None:
-    """The claim on a run directory, None if there is none; UnreadableClaim if it makes no sense."""
-    data = rundir.read(str(run_dir / rundir.CLAIM))
+def read(process_dir: Path) -> Claim | None:
+    """Who claims a process directory, if anybody; UnreadableClaim if that makes no sense."""
+    data = rundir.read(str(process_dir / rundir.CLAIM))
     if data is None:
         return None
     try:
@@ -40,14 +40,14 @@ def read(run_dir: Path) -> Claim | None:
     return Claim(kind, owner, cgroup, detail if isinstance(detail, str) else None)
 
 
-def exists(run_dir: Path) -> bool:
-    return (run_dir / rundir.CLAIM).exists()
+def exists(process_dir: Path) -> bool:
+    return (process_dir / rundir.CLAIM).exists()
 
 
-def take(run_dir: Path, detail: str | None) -> bool:
-    """Claim a run directory for the daemon, so that no shim will run it; False if it is taken."""
+def take(process_dir: Path, detail: str | None) -> bool:
+    """Claim a directory for the daemon, so that no shim will execute it; False if it is taken."""
     me = identity.current(os.getpid())
     assert me is not None
     fields = {"kind": "daemon", **asdict(me), "detail": detail}
-    path = str(run_dir / rundir.CLAIM)
+    path = str(process_dir / rundir.CLAIM)
     return rundir.publish(path, json.dumps(fields).encode(), durable=False)

@@ -16,10 +16,10 @@ _FACTS_TRIES = 250
 _FACTS_PAUSE_S = 0.02
 
 
-async def agent_pid(shim: Identity, run_dir: Path) -> int | None:
+async def agent_pid(shim: Identity, process_dir: Path) -> int | None:
     """The agent's pid, as soon as a living shim has noted it."""
     for _ in range(_FACTS_TRIES):
-        pid = verdict.agent_pid(run_dir)
+        pid = verdict.agent_pid(process_dir)
         if pid is not None or not shim.is_alive():
             return pid
         await asyncio.sleep(_FACTS_PAUSE_S)
@@ -47,38 +47,38 @@ async def watch(shim: Identity, stopped: asyncio.Event, grace_s: float) -> str |
         stop.cancel()
 
 
-async def conclude(run_dir: Path, claim: Claim, reason: str | None, root: Path | None) -> Ended:
+async def conclude(process_dir: Path, claim: Claim, reason: str | None, root: Path | None) -> Ended:
     """The verdict on a run whose shim is dead."""
     try:
-        if (found := verdict.read(run_dir)) is not None:
+        if (found := verdict.read(process_dir)) is not None:
             return found
     except UnreadableVerdict as error:
         reason = str(error)
     if not claim.owner.same_boot:
-        return await declare(run_dir, "lost", "the machine was rebooted")
-    leaf = cgroup.trusted_leaf(claim.cgroup, run_dir)
-    return await lose(run_dir, leaf, root, reason or "the supervisor was killed")
+        return await declare(process_dir, "lost", "the machine was rebooted")
+    leaf = cgroup.trusted_leaf(claim.cgroup, process_dir)
+    return await lose(process_dir, leaf, root, reason or "the supervisor was killed")
 
 
-async def lose(run_dir: Path, leaf: Path | None, root: Path | None, detail: str) -> Ended:
+async def lose(process_dir: Path, leaf: Path | None, root: Path | None, detail: str) -> Ended:
     """Kill whatever is left of a run and declare that nobody saw it end."""
-    if leaf is None and root is not None and cgroup.leaf(root, run_dir).is_dir():
-        leaf = cgroup.leaf(root, run_dir)
-    survivors = await asyncio.to_thread(tree.kill, run_dir, leaf)
+    if leaf is None and root is not None and cgroup.leaf(root, process_dir).is_dir():
+        leaf = cgroup.leaf(root, process_dir)
+    survivors = await asyncio.to_thread(tree.kill, process_dir, leaf)
     if survivors:
         detail += f"; kill_incomplete: {len(survivors)} processes survived"
-    return await declare(run_dir, "lost", detail, len(survivors))
+    return await declare(process_dir, "lost", detail, len(survivors))
 
 
-async def declare(run_dir: Path, kind: str, detail: str | None, survivors: int = 0) -> Ended:
+async def declare(process_dir: Path, kind: str, detail: str | None, survivors: int = 0) -> Ended:
     """Make a verdict last; what a shim recorded meanwhile goes first."""
     while True:
         try:
-            verdict.declare(run_dir, kind, detail, survivors)
-            if (found := verdict.read(run_dir)) is not None:
+            verdict.declare(process_dir, kind, detail, survivors)
+            if (found := verdict.read(process_dir)) is not None:
                 return found
         except UnreadableVerdict:
-            verdict.set_unreadable_aside(run_dir)
+            verdict.set_unreadable_aside(process_dir)
         except OSError as error:
             if error.errno not in rundir.DISK_TROUBLE:
                 raise

@@ -10,7 +10,7 @@ from kapelle.runner.redaction import redact
 
 def write(launch: Launch) -> None:
     """Note the intent; of the environment only the names, of the input only the size."""
-    launch.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     facts = {
         "protocol": rundir.PROTOCOL,
         "label": launch.label,
@@ -23,13 +23,13 @@ def write(launch: Launch) -> None:
         "boot_id": identity.boot_id(),
     }
     data = redact(json.dumps(facts).encode(), launch.redact)
-    rundir.replace(str(launch.run_dir / rundir.INTENT), data)
+    rundir.replace(str(launch.process_dir / rundir.INTENT), data)
 
 
-def is_from_an_earlier_boot(run_dir: Path) -> bool:
+def is_from_an_earlier_boot(process_dir: Path) -> bool:
     """Whether a power cut may have taken the claim that once followed this intent."""
     try:
-        facts = json.loads(rundir.read(str(run_dir / rundir.INTENT)) or b"null")
+        facts = json.loads(rundir.read(str(process_dir / rundir.INTENT)) or b"null")
     except (ValueError, RecursionError):
         return False
     boot = facts.get("boot_id") if isinstance(facts, dict) else None
@@ -41,7 +41,7 @@ def to_request(launch: Launch, leaf: Path | None) -> bytes:
     if not launch.argv:
         raise ValueError("there is no command")
     return request.encode(
-        run_dir=str(launch.run_dir),
+        process_dir=str(launch.process_dir),
         argv=launch.argv,
         cwd=str(launch.cwd),
         env=launch.env,

@@ -10,9 +10,9 @@ from kapelle.domain.task import Exit
 
 @dataclass(frozen=True)
 class Launch:
-    """One command to run in one run directory; values of env and stdin never reach the disk."""
+    """One command to run in one process directory; values of env and stdin never reach the disk."""
 
-    run_dir: Path
+    process_dir: Path
     argv: list[str]
     cwd: Path
     env: dict[str, str]

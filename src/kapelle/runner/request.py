@@ -23,7 +23,7 @@ class Request:
 
     def __init__(self, header: bytes) -> None:
         fields = _decoder.raw_decode(header.decode())[0]
-        self.run_dir: str = os.fsdecode(_from_wire(fields["run_dir"]))
+        self.process_dir: str = os.fsdecode(_from_wire(fields["process_dir"]))
         self.argv: list[bytes] = [_from_wire(text) for text in fields["argv"]]
         self.cwd: bytes = _from_wire(fields["cwd"])
         self.env: dict[bytes, bytes] = {
@@ -39,7 +39,7 @@ class Request:
 
 def encode(
     *,
-    run_dir: str,
+    process_dir: str,
     argv: list[str],
     cwd: str,
     env: dict[str, str],
@@ -53,7 +53,7 @@ def encode(
     """The bytes of a request; UnicodeEncodeError if some text has no bytes."""
     header = json.dumps(
         {
-            "run_dir": _to_wire(run_dir),
+            "process_dir": _to_wire(process_dir),
             "argv": [_to_wire(text) for text in argv],
             "cwd": _to_wire(cwd),
             "env": {_to_wire(name): _to_wire(value) for name, value in env.items()},
@@ -74,7 +74,7 @@ def receive(connection: int) -> tuple[Request, int]:
     request = Request(_receive_exactly(connection, length))
     if request.stdin_bytes is None:
         return request, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-    stdin = _open_unnamed(request.run_dir)
+    stdin = _open_unnamed(request.process_dir)
     left = request.stdin_bytes
     while left:
         chunk = _receive_some(connection, left)
@@ -85,11 +85,11 @@ def receive(connection: int) -> tuple[Request, int]:
     return request, stdin
 
 
-def _open_unnamed(run_dir: str) -> int:
+def _open_unnamed(process_dir: str) -> int:
     try:
         return libc.memory_file("stdin")
     except OSError:
-        path = os.path.join(run_dir, f"stdin.{os.getpid()}.tmp")
+        path = os.path.join(process_dir, f"stdin.{os.getpid()}.tmp")
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         os.unlink(path)
         return file

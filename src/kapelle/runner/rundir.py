@@ -1,4 +1,4 @@
-"""The files of a run directory and the ways they come into being; standard library only."""
+"""The files of a process directory and the ways they come into being; standard library only."""
 
 import contextlib
 import errno

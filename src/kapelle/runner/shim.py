@@ -1,4 +1,4 @@
-"""The supervisor of one agent: claims a run directory, runs the command, records how it ended.
+"""The supervisor of one agent: claims a process directory, runs the command, records how it ended.
 
 Standard library only, single-threaded, and independent of the daemon from the claim on.
 """
@@ -54,7 +54,7 @@ def warm_up() -> None:
 
 
 class Shim:
-    """One run directory from its claim to its exit record."""
+    """One process directory from its claim to its exit record."""
 
     def __init__(self, request: Request, daemon: int, signals: Signals) -> None:
         self._request = request
@@ -127,7 +127,7 @@ class Shim:
         self._record({"kind": "lost", "detail": f"the supervisor failed: {text}"})
 
     def _path(self, name: str) -> str:
-        return os.path.join(self._request.run_dir, name)
+        return os.path.join(self._request.process_dir, name)
 
     def _stopped(self) -> bool:
         return self._signals.stop or os.path.exists(self._path(rundir.STOP))

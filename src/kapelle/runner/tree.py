@@ -15,13 +15,13 @@ LIMIT_S = 10.0
 _PAUSE_S = 0.01
 
 
-def kill(run_dir: Path, leaf: Path | None) -> list[int]:
+def kill(process_dir: Path, leaf: Path | None) -> list[int]:
     """Kill every process of a run, by its cgroup and by its mark; returns who survived 10 s."""
     limit = time.monotonic() + LIMIT_S
     while True:
         if leaf is not None:
             kill_leaf(str(leaf))
-        survivors = [pid for pid in marked(run_dir) if _kill_marked(pid, run_dir)]
+        survivors = [pid for pid in marked(process_dir) if _kill_marked(pid, process_dir)]
         if not survivors and not (leaf is not None and cgroup.is_populated(leaf)):
             break
         if time.monotonic() > limit:
@@ -32,17 +32,17 @@ def kill(run_dir: Path, leaf: Path | None) -> list[int]:
     return []
 
 
-def marked(run_dir: Path) -> list[int]:
+def marked(process_dir: Path) -> list[int]:
     """The pids of all processes that carry the mark of a run in their environment."""
-    mark = MARKER.encode() + b"=" + os.fsencode(run_dir)
+    mark = MARKER.encode() + b"=" + os.fsencode(process_dir)
     pids = procs.all_pids() if procs.LINUX else psutil.pids()
     return [pid for pid in pids if pid != os.getpid() and mark in _environment(pid)]
 
 
-def _kill_marked(pid: int, run_dir: Path) -> bool:
+def _kill_marked(pid: int, process_dir: Path) -> bool:
     """Kill a process if it carries the mark; whether it did."""
     start = procs.start_time(pid)
-    mark = MARKER.encode() + b"=" + os.fsencode(run_dir)
+    mark = MARKER.encode() + b"=" + os.fsencode(process_dir)
     # The start time is older than this look, and is compared again once the pid is pinned.
     if start is None or mark not in _environment(pid):
         return False

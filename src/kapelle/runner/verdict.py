@@ -15,9 +15,9 @@ class UnreadableVerdict(ValueError):
     """The exit record is there, but it cannot be read."""
 
 
-def read(run_dir: Path) -> Ended | None:
+def read(process_dir: Path) -> Ended | None:
     """The verdict on a run, None if there is none yet; UnreadableVerdict if it makes no sense."""
-    data = rundir.read(str(run_dir / rundir.EXIT))
+    data = rundir.read(str(process_dir / rundir.EXIT))
     if data is None:
         return None
     try:
@@ -33,15 +33,15 @@ def read(run_dir: Path) -> Ended | None:
         raise UnreadableVerdict(f"exit.json cannot be read: {error}") from error
 
 
-def set_unreadable_aside(run_dir: Path) -> None:
-    path = run_dir / rundir.EXIT
+def set_unreadable_aside(process_dir: Path) -> None:
+    path = process_dir / rundir.EXIT
     path.rename(path.with_suffix(".unreadable"))
 
 
-def declare(run_dir: Path, kind: str, detail: str | None, survivors: int = 0) -> None:
+def declare(process_dir: Path, kind: str, detail: str | None, survivors: int = 0) -> None:
     """Record a verdict of the daemon's own, unless there is one already."""
-    reason = rundir.read(str(run_dir / rundir.STOP))
-    started_at = None if kind == "not_started" else _started_at(run_dir)
+    reason = rundir.read(str(process_dir / rundir.STOP))
+    started_at = None if kind == "not_started" else _started_at(process_dir)
     now = time.time()
     record = {
         "protocol": rundir.PROTOCOL,
@@ -49,30 +49,30 @@ def declare(run_dir: Path, kind: str, detail: str | None, survivors: int = 0) ->
         "ended_by": None if reason is None else "stop",
         "stop_reason": None if reason is None else reason.decode("utf-8", "replace"),
         "detail": detail,
-        "out_bytes": rundir.size(str(run_dir / rundir.OUT)),
-        "err_bytes": rundir.size(str(run_dir / rundir.ERR)),
+        "out_bytes": rundir.size(str(process_dir / rundir.OUT)),
+        "err_bytes": rundir.size(str(process_dir / rundir.ERR)),
         "started_at": started_at,
         "ended_at": now,
         "duration_s": 0.0 if started_at is None else max(0.0, now - started_at),
         "leftovers": survivors,
     }
-    rundir.publish(str(run_dir / rundir.EXIT), json.dumps(record).encode(), durable=True)
+    rundir.publish(str(process_dir / rundir.EXIT), json.dumps(record).encode(), durable=True)
 
 
-def agent_pid(run_dir: Path) -> int | None:
+def agent_pid(process_dir: Path) -> int | None:
     """The agent's pid as the shim noted it, to be shown and never to be signalled."""
-    pid = _run_facts(run_dir).get("agent", {}).get("pid")
+    pid = _run_facts(process_dir).get("agent", {}).get("pid")
     return pid if isinstance(pid, int) else None
 
 
-def _started_at(run_dir: Path) -> float | None:
-    at = _run_facts(run_dir).get("started_at")
+def _started_at(process_dir: Path) -> float | None:
+    at = _run_facts(process_dir).get("started_at")
     return float(at) if isinstance(at, int | float) and 0 < at <= time.time() else None
 
 
-def _run_facts(run_dir: Path) -> dict[str, Any]:
+def _run_facts(process_dir: Path) -> dict[str, Any]:
     try:
-        facts = json.loads(rundir.read(str(run_dir / rundir.RUN)) or b"{}")
+        facts = json.loads(rundir.read(str(process_dir / rundir.RUN)) or b"{}")
     except (ValueError, RecursionError):
         return {}
     if not isinstance(facts, dict) or not isinstance(facts.get("agent", {}), dict):

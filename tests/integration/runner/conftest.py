@@ -21,7 +21,7 @@ def _nothing_is_left(tmp_path: Path) -> Iterator[None]:
     for process in left:
         process.kill()
     root = cgroup.find_root(tmp_path / "home")
-    leaves = [] if root is None else [leaf.name for leaf in root.glob("run-*")]
+    leaves = [] if root is None else [leaf.name for leaf in root.glob("process-*")]
     if root is not None:
         cgroup.sweep(root)
         with contextlib.suppress(FileNotFoundError):

@@ -1,7 +1,9 @@
 """Reads what agents print: JSON objects that may be anything."""
 
 import json
-from typing import Any
+from typing import Any, get_args
+
+from kapelle.agents.base import AgentEvent, EventKind
 
 
 def json_object(line: str) -> dict[str, Any] | None:
@@ -32,3 +34,30 @@ def list_of(value: object) -> list[Any]:
 
 def _nothing(constant: str) -> None:
     """NaN and its like are no JSON, and no reason to throw away all the rest."""
+
+
+_KINDS = frozenset(get_args(EventKind))
+
+
+def parse_event(line: str) -> list[AgentEvent]:
+    """The event a line holds; a line that is no event is text, a blank one is nothing."""
+    if not line.strip():
+        return []
+    if line.lstrip().startswith("{"):
+        event = _event(line)
+        if event:
+            return [event]
+    return [AgentEvent("text", text=line.rstrip("\r\n"))]
+
+
+def _event(line: str) -> AgentEvent | None:
+    value = json_object(line) or {}
+    kind = value.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        return None
+    return AgentEvent(
+        kind,  # type: ignore[arg-type]
+        text=text_of(value.get("text")),
+        name=text_of(value.get("name")),
+        data=mapping_of(value.get("data")),
+    )
