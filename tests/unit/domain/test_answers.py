@@ -9,9 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, RootModel, model_validator
 
-from kapelle.domain.model_json import Unreadable, find_json, instructions, read_answer
+from kapelle.domain.answers import Unreadable, find_json, instructions, read_answer
 
-CURLY = str.maketrans({"<": "\u201c", ">": "\u201d"})
 FENCE = "```"
 
 
@@ -51,33 +50,13 @@ VALUES: list[tuple[str, Any]] = [
     ('~~~\n{"done": true}\n~~~', {"done": True}),
     ('{"a": {"b": [{"c": "}]"}]}}', {"a": {"b": [{"c": "}]"}]}}),
     (r'{"a": "say \"}\" \\"}', {"a": 'say "}" \\'}),
-    ('{"a": [1, 2,], "b": {"c": 1,},}', {"a": [1, 2], "b": {"c": 1}}),
-    ('{\n// why\n"a": 1, # because\n"b": "http://x # y" // end\n}', {"a": 1, "b": "http://x # y"}),
-    ("{'a': 'it\\'s', 'b': (1, 2.5), 'c': None, 'd': True}",
-     {"a": "it's", "b": [1, 2.5], "c": None, "d": True}),
-    ("{'a': 'it's so', 'b': \"x\"}", {"a": "it's so", "b": "x"}),
-    ("{'a': False, 'é': '\\xe9\\u00e9'}", {"a": False, "é": "éé"}),
-    ("{1: 'one'}", {"1": "one"}),
-    ("{<a>: <b c>, <d>: [<e>]}".translate(CURLY), {"a": "b c", "d": ["e"]}),
-    ("{\u201ea\u201c: \u201eb\u201c}", {"a": "b"}),
-    ("{\u2018a\u2019: \u2018don\u2019t\u2019}", {"a": "don\u2019t"}),
     ('{"a": "one\ntwo\tthree"}', {"a": "one\ntwo\tthree"}),
-    ('{"a": "he said "yes" and left", "b": 1}', {"a": 'he said "yes" and left', "b": 1}),
-    (r'{"a": "\d+\.\w", "b": 1,}', {"a": r"\d+\.\w", "b": 1}),
-    (r'{"a": "\ud83d\ude00", "b": "\n",}', {"a": "😀", "b": "\n"}),
-    ('{"a": """first\n"second" third""",}', {"a": 'first\n"second" third'}),
-    ("{done: true, max-tries: 3}", {"done": True, "max-tries": 3}),
-    ('{"a": +1, "b": .5, "c": -2e3, "d": 1_000, "e": 007}',
-     {"a": 1, "b": 0.5, "c": -2000.0, "d": 1000, "e": 7}),
-    ('{\u00a0"a":\u00a01\u200b}', {"a": 1}),
     ('["a", {"b": null}]', ["a", {"b": None}]),
     (f'{{"code": "{FENCE}py\n{{}}\n{FENCE}"}}', {"code": f"{FENCE}py\n{{}}\n{FENCE}"}),
     ("42", 42),
     (' "just a text" ', "just a text"),
-    (fenced("True", ""), True),
     ('"{} and [1]"', "{} and [1]"),
-    (fenced('"{} and [1]"'), "{} and [1]"),
-    ("x = [inf, -inf]", [float("inf"), float("-inf")]),
+    (fenced('{"a": 1}', "python"), {"a": 1}),
 ]  # fmt: skip
 
 
@@ -101,15 +80,13 @@ def test_what_is_no_json_is_not_taken_for_it(text: str) -> None:
 BEST: list[tuple[str, list[Any]]] = [
     ('{"a": 1} then {"a": 2}', [{"a": 2}, {"a": 1}]),
     (fenced('{"a": 1}') + fenced('{"a": 2}'), [{"a": 2}, {"a": 1}]),
-    (fenced('{"a": 1}') + fenced('{"a": 2}', ""), [{"a": 1}, {"a": 2}]),
-    (fenced('{"a": 1}', "") + fenced('{"a": 2}', "python"), [{"a": 1}, {"a": 2}]),
-    (fenced('{"a": 1}') + fenced('{"a": 2}', "python"), [{"a": 1}, {"a": 2}]),
+    (fenced('{"a": 1}') + fenced('{"a": 2}', ""), [{"a": 2}, {"a": 1}]),
+    (fenced('{"a": 1}') + fenced('{"a": 2}', "python"), [{"a": 1}]),
     ('Like {"a": 0}:\n' + fenced('{"a": 1}', ""), [{"a": 1}, {"a": 0}]),
-    ('{"a": 1} and main() {}', [{"a": 1}, {}]),
-    ('x = [{"a": 1}', [{"a": 1}]),
-    (f"{FENCE}markdown\n{fenced('[1]')}{fenced('[2]', 'sh')}", [[1], [2]]),
-    (fenced("{'a': 'never closed") + fenced('{"a": 2}'), [{"a": 2}]),
-    (fenced("1", "sh") + '{"a": 1}', [{"a": 1}, 1]),
+    ('{"a": 1} and main() {}', [{}, {"a": 1}]),
+    ('x = [{"a": 1}', []),
+    ('[1 of 3] {"a": 1}', [{"a": 1}]),
+    (f"{FENCE}markdown\n{fenced('[1]')}{fenced('[2]', 'sh')}", [[1]]),
 ]
 
 
@@ -120,24 +97,13 @@ def test_the_best_candidate_comes_first(text: str, values: list[Any]) -> None:
 
 READ: list[tuple[str, type[BaseModel], dict[str, Any]]] = [
     ('{"done": "yes", "score": "7.5"}', Verdict, {"done": True, "score": 7.5}),
-    ('{"result": {"done": true}}', Verdict, {"done": True}),
-    ('{"answer": {"done": true}, "thought": "so"}', Verdict, {"done": True}),
-    ('{"verdict": {"done": true}}', Verdict, {"done": True}),
-    ('{"result": {"answer": {"done": true}}}', Verdict, {"done": True}),
-    ('{"result": "Here: {\\"done\\": true}"}', Verdict, {"done": True}),
-    (json.dumps('{"done": true}'), Verdict, {"done": True}),
-    ('[{"done": true}]', Verdict, {"done": True}),
-    ('[{"title": "a"}, {"title": "b"}]', Plan, {"subgoals": [{"title": "a"}, {"title": "b"}]}),
-    ('{"plan": [{"title": "a"}]}', Plan, {"subgoals": [{"title": "a"}]}),
-    ("[]", Plan, {"subgoals": []}),
     ('{"done": false} No: {"done": true}', Verdict, {"done": True}),
     ('{"done": true} as in [1] and {"other": 1}', Verdict, {"done": True}),
     ('{"done": true}, not {"done": "perhaps"}', Verdict, {"done": True}),
     (fenced('{"done": true}') + fenced('{"done": false}', "text"), Verdict, {"done": True}),
     (fenced('{"done": false}') + 'No, {"done": true}', Verdict, {"done": True}),
     ('The form is {"done": true|false}. {"done": true}', Verdict, {"done": True}),
-    ('{"result": {"text": "a"}}', Remark, {"text": "a"}),
-    ('{"text": "a"} and void f() {}', Remark, {"text": "a"}),
+    ('{"text": "a"} and void f() { return; }', Remark, {"text": "a"}),
     ("{}", Remark, {}),
 ]
 
@@ -158,25 +124,27 @@ REFUSED: list[tuple[str, type[BaseModel], str]] = [
     ('{"score": 1}', Verdict, "done: Field required"),
     ('{"subgoals": [{"titel": "x"}]}', Plan, r"subgoals\.0\.title: Field required"),
     ('{"other": 1}', Remark, "none of the keys asked for: text, level"),
-    ('{"done": true, "notes": "and th', Verdict, "cut off in 'notes': it ends inside a text"),
-    ('{"done": true, "notes": "x"', Verdict, "cut off in 'notes': it ends too early"),
-    ('{"done": true,', Verdict, "cut off: it ends too early"),
-    ('{"subgoals": [{"title": "a"}, {"tit', Plan, r"cut off in 'subgoals\[1\]': it ends inside"),
-    ('[{"title": "a"}, {"title": "b"}', Plan, r"cut off in '\[1\]'"),
-    (f'{FENCE}json\n{{"done": true, "notes": "x', Verdict, "cut off in 'notes'"),
+    ('{"result": {"done": true}}', Verdict, "done: Field required"),
+    ('{"done": true, "notes": "and th', Verdict, "cut off.*and th"),
+    ('{"done": true, "notes": "x"', Verdict, "cut off"),
+    ('{"done": true,', Verdict, "cut off"),
+    ('{"done": tru', Verdict, "cut off"),
+    ('{"subgoals": [{"title": "a"}, {"tit', Plan, "cut off"),
+    ('[{"title": "a"}, {"title": "b"}', Plan, "cut off"),
+    (f'{FENCE}json\n{{"done": true, "notes": "x', Verdict, "cut off"),
     ('Like {"done": false}.\n{"done": true, "no', Verdict, "cut off"),
     ('{"text": "a", "level": {"text": "b"}, "x": 1', Remark, "cut off"),
-    ('{"done": true\n"notes": 1}', Verdict, r"line 2, column 1 in 'done': expected a comma or \}"),
-    ('{"done": maybe}', Verdict, "line 1, column 10 in 'done': expected a value, found 'maybe}'"),
-    ('{"text": "a", {"text": "b"}}', Remark, "expected a key"),
-    ('{"done": true|false} or {"done": 5}', Verdict, "done: .*it is 5"),
-    ('{"done": "?"} or {"done": true|false}', Verdict, "expected a comma"),
-    ('{"data": {"done": true}, "done": "?"}', Verdict, r"it is '\?'"),
-    ('{"all": [{"text": "a"} {"text": "b"}, {"text": "c"}]}', Remark, "expected a comma"),
-    ('{"text": "a" "b"}', Remark, "expected a comma"),
-    ('{"text": "a": "b"}', Remark, "expected a comma"),
-    ('[{"text": "a"\n"b"}, {"text": "c"}]', Remark, "expected a comma"),
-    ("[" * 300 + "]" * 300, Plan, "nested more than 200 deep"),
+    ('[{"text": "a"} {"text": "b"}', Remark, "cut off"),
+    ('{"done": true\n"notes": 1}', Verdict, r"line 2, column 1: Expecting ',' delimiter"),
+    ('{"done": maybe}', Verdict, "line 1, column 10: Expecting value, found 'maybe}'"),
+    ('{"done": false} No: {"done": true,}', Verdict, "cannot be read"),
+    ("{'done': True}", Verdict, "cannot be read.*strict JSON"),
+    ("{'a': {\"done\": true}}", Verdict, "cannot be read"),
+    ('{"score": NaN}', Verdict, "NaN is no JSON"),
+    ('{"text": "a", {"text": "b"}}', Remark, "cannot be read"),
+    ('{"all": [{"text": "a"} {"text": "b"}, {"text": "c"}]}', Remark, "Expecting ','"),
+    ('[{"text": "a"\n"b"}, {"text": "c"}]', Remark, "Expecting ','"),
+    ("[" * 300_000 + "]" * 300_000, Plan, "cannot be read"),
 ]
 
 
@@ -220,7 +188,11 @@ def test_a_shape_of_another_make_is_read_too() -> None:
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=15,
 )
@@ -228,7 +200,6 @@ CONTAINERS = JSON.filter(lambda value: isinstance(value, dict | list))
 STYLES = st.fixed_dictionaries(
     {"indent": st.sampled_from([None, 0, 2]), "ensure_ascii": st.booleans()}
 )
-NUMBERS = st.lists(st.integers()) | st.dictionaries(st.sampled_from("ab"), st.integers())
 NOISE = st.text(alphabet="[]{}()\"'\\,:#/`~ \n01etN-.x\u201c\u2019\ufeff", max_size=40)
 
 
@@ -245,21 +216,11 @@ def test_json_in_any_prose_is_found(before: str, value: Any, after: str) -> None
     )
 
 
-@given(NOISE, NUMBERS)
-def test_json_behind_stray_brackets_and_quotes_is_found(before: str, value: Any) -> None:
-    assert value in find_json(f"{before}{json.dumps(value)}")
-
-
-@given(JSON, STYLES, st.sampled_from(["json", "", "JSON5", "python"]))
+@given(CONTAINERS, STYLES, st.sampled_from(["json", "", "JSON5", "python"]))
 def test_json_in_a_fence_comes_first(value: Any, style: dict[str, Any], label: str) -> None:
     document = json.dumps(value, **style)
     text = f"Here it is:\n\n{fenced(document, label)}\nIs that all right?"
     assert json.dumps(find_json(text)[0]) == json.dumps(json.loads(document))
-
-
-@given(CONTAINERS)
-def test_python_literals_are_read(value: Any) -> None:
-    assert find_json(f"x = {value!r}")[0] == value
 
 
 @given(CONTAINERS.map(lambda value: json.dumps({"text": "", "more": value})), st.data())
@@ -302,17 +263,12 @@ def test_no_text_takes_long(pattern: str) -> None:
     assert time.perf_counter() - began < 5
 
 
-@pytest.mark.parametrize("ending", ["]}", ",],}"])
-def test_a_large_answer_is_read_at_once(ending: str) -> None:
+def test_a_large_answer_is_read_at_once() -> None:
     text = json.dumps({"subgoals": [{"title": "x" * 20} for _ in range(30_000)]})
     assert len(text) > 1_000_000
     began = time.perf_counter()
-    assert len(read_answer(f"Yes: {text[:-2]}{ending} Done.", Plan).subgoals) == 30_000
+    assert len(read_answer(f"Yes: {text} Done.", Plan).subgoals) == 30_000
     assert time.perf_counter() - began < 4
-
-
-def test_an_answer_behind_a_hundred_thousand_brackets_is_found() -> None:
-    assert read_answer("[" * 100_000 + '\n{"done": true}', Verdict).done
 
 
 class Tree(BaseModel):
