@@ -27,7 +27,7 @@ from kapelle.cli.times import size
 from kapelle.client.autostart import why_it_gave_up
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home
-from kapelle.runner.cgroup import _own_cgroup
+from kapelle.runner.process_tree import own_cgroup
 
 if TYPE_CHECKING:
     from kapelle.agents.registry import AgentInfo
@@ -174,7 +174,7 @@ def cgroup(home: Home) -> Iterator[Finding]:
         text = "not on this system: agents are ended by process group, which is a weaker promise"
         yield Finding("cgroup", "warning", text)
         return
-    own = _own_cgroup()
+    own = own_cgroup()
     if own is not None and _holds_runs(own):
         yield Finding("cgroup", "ok", f"{own} is writable")
     else:
@@ -250,7 +250,7 @@ def _installed(installed: "list[AgentInfo]") -> Iterator[Finding]:
 def _agent(
     name: str, info: "AgentInfo", version: str | None, login: dict[str, Any] | None
 ) -> Finding:
-    from kapelle.agents.version import compared, remark
+    from kapelle.agents.program import compared, remark
 
     tested = info.agent.tested if info.agent else None
     parts = [remark(version, tested)] if tested else [str(info.installed)]
@@ -267,8 +267,8 @@ def _agent(
 
 def _version(info: "AgentInfo") -> str | None:
     """What the program says; only programs that an adapter was tried with are asked."""
-    from kapelle.agents.version import version_in
-    from kapelle.runner.asking import printed
+    from kapelle.agents.program import version_in
+    from kapelle.runner.short_call import printed
 
     if info.agent is None or info.agent.tested is None or info.installed is None:
         return None
