@@ -1,8 +1,6 @@
 """The tables of options in the pages of the patterns, made from commands and specifications."""
 
-import sys
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from pydantic.fields import FieldInfo
@@ -122,7 +120,3 @@ def _sentence(text: str) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    pages.write(Path(sys.argv[1]), tables())

@@ -1,26 +1,29 @@
-"""The list in docs/patterns.md of what a pattern may call, made from the Context itself."""
+"""Writes what the documents take from the code: `make docs` calls it, a test compares."""
 
 import inspect
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from kapelle import pages
+from kapelle.cli.patterns.tables import tables
 from kapelle.patterns.context import Context
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 
-_EXAMPLE = "examples/.kapelle/patterns/two_reviewers.py"
+DOCS = Path(__file__).parent
 _RESULTS = (TaskResult, Checked, Scored, Merged, RunResult)
 
 
-def parts(documents: Path) -> dict[str, pages.Parts]:
-    """The made parts of the page."""
-    example = (documents / _EXAMPLE).read_text(encoding="utf-8")
-    shown = f"```python\n{example}```"
-    return {"patterns.md": {"example": shown, "methods": methods(), "results": results()}}
+def parts() -> dict[str, pages.Parts]:
+    """The made parts of every page."""
+    return {**tables(), **patterns_page()}
+
+
+def patterns_page() -> dict[str, pages.Parts]:
+    """Of docs/patterns.md: what a Context offers, and what its methods give back."""
+    return {"patterns.md": {"methods": methods(), "results": results()}}
 
 
 def methods() -> str:
@@ -84,4 +87,4 @@ def _fields(kind: type[BaseModel]) -> list[str]:
 
 
 if __name__ == "__main__":
-    pages.write(Path(sys.argv[1]), parts(Path(sys.argv[1])))
+    pages.write(DOCS, parts())
