@@ -1,6 +1,6 @@
 """The keywords of the methods that start work: the fields of the specs, as programs write them.
 
-A test holds them equal to the fields of domain/specs.py and domain/run_specs/, which say what
+A test holds them equal to the fields of domain/specs.py and of patterns/, which say what
 each may be. What is left out has the daemon's default.
 """
 
@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from kapelle.domain.run_specs import CandidateSpec, StepSpec
 from kapelle.domain.schedule import MissedPolicy
 from kapelle.domain.specs import (
     CheckSpec,
@@ -19,6 +18,8 @@ from kapelle.domain.specs import (
     RetrySpec,
     WorkspaceKind,
 )
+from kapelle.patterns.best_of import CandidateSpec
+from kapelle.patterns.pipeline import StepSpec
 
 Directory: TypeAlias = str | os.PathLike[str]
 Check: TypeAlias = str | CheckSpec

@@ -8,8 +8,8 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from kapelle.client.options import Directory
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.run_specs import PipelineSpec, StepSpec
 from kapelle.domain.specs import Spec
+from kapelle.patterns.pipeline import PipelineSpec, StepSpec
 
 
 def wish(name: str, subject: object, options: Mapping[str, Any]) -> dict[str, Any]:

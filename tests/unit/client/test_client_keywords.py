@@ -11,9 +11,12 @@ from pydantic_core import PydanticUndefined
 from kapelle.client.synchronous.runs import Runs
 from kapelle.client.synchronous.schedules import Schedules
 from kapelle.client.synchronous.tasks import Tasks
-from kapelle.domain.run_specs import BestOfSpec, LoopSpec, PipelineSpec, TeamSpec
 from kapelle.domain.schedule import ScheduleSpec
 from kapelle.domain.specs import Spec, TaskSpec
+from kapelle.patterns.best_of import BestOfSpec
+from kapelle.patterns.loop import LoopSpec
+from kapelle.patterns.pipeline import PipelineSpec
+from kapelle.patterns.team import TeamSpec
 
 METHODS: list[tuple[Callable[..., Any], type[Spec]]] = [
     (Tasks.run, TaskSpec),

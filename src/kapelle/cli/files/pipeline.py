@@ -124,7 +124,7 @@ class _Reading:
     def _validated(self, values: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
         from pydantic import ValidationError
 
-        from kapelle.domain.run_specs import PipelineSpec
+        from kapelle.patterns.pipeline import PipelineSpec
 
         try:
             spec = PipelineSpec.model_validate(values)

@@ -85,8 +85,8 @@ def _unknown(place: Place) -> tuple[str, str]:
 
 
 def _known(place: Place) -> list[str]:
-    from kapelle.domain.run_specs import PipelineSpec, StepSpec
     from kapelle.domain.specs import CheckSpec
+    from kapelle.patterns.pipeline import PipelineSpec, StepSpec
 
     if not place:
         return sorted({*PipelineSpec.model_fields, SECTION, "timeout"})

@@ -8,15 +8,12 @@ from pydantic.fields import FieldInfo
 from kapelle import pages
 from kapelle.cli.commands import load
 from kapelle.cli.patterns.options import SHARED
-from kapelle.domain.run_specs import (
-    BestOfSpec,
-    LoopSpec,
-    PatternSpec,
-    PipelineSpec,
-    StepSpec,
-    TeamSpec,
-)
 from kapelle.domain.specs import Spec
+from kapelle.patterns.best_of import BestOfSpec
+from kapelle.patterns.loop import LoopSpec
+from kapelle.patterns.pipeline import PipelineSpec, StepSpec
+from kapelle.patterns.spec import PatternSpec
+from kapelle.patterns.team import TeamSpec
 
 _SPECS: dict[str, type[PatternSpec]] = {
     "pipeline": PipelineSpec,

@@ -10,9 +10,9 @@ from kapelle.client.flavours import AsyncStream
 from kapelle.client.options import ScheduleOptions
 from kapelle.client.requests import path_of, read_as
 from kapelle.client.wishes import schedule_wish
-from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import TaskSpec
+from kapelle.patterns.spec import PatternSpec
 
 
 class AsyncSchedules:

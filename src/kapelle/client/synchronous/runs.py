@@ -13,16 +13,13 @@ from kapelle.client.synchronous.reading import pages, rested
 from kapelle.client.wishes import pipeline_steps, wish
 from kapelle.domain.errors import Conflict
 from kapelle.domain.run import Run
-from kapelle.domain.run_specs import (
-    BestOfSpec,
-    LoopSpec,
-    PatternSpec,
-    PipelineSpec,
-    StepSpec,
-    TeamSpec,
-)
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.domain.views import DiffView, MergeView
+from kapelle.patterns.best_of import BestOfSpec
+from kapelle.patterns.loop import LoopSpec
+from kapelle.patterns.pipeline import PipelineSpec, StepSpec
+from kapelle.patterns.spec import PatternSpec
+from kapelle.patterns.team import TeamSpec
 
 _RESTING = RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
 

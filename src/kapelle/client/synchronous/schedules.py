@@ -11,9 +11,9 @@ from kapelle.client.requests import path_of, read_as
 from kapelle.client.synchronous.connection import Connection
 from kapelle.client.synchronous.reading import pages
 from kapelle.client.wishes import schedule_wish
-from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import TaskSpec
+from kapelle.patterns.spec import PatternSpec
 
 
 class Schedules:

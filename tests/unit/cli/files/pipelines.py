@@ -7,7 +7,7 @@ import pytest
 
 from kapelle.cli.files.pipeline import read_pipeline
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.run_specs import PipelineSpec
+from kapelle.patterns.pipeline import PipelineSpec
 
 
 def read(text: str, name: str = "p.yaml", *, given: Any = None, **overrides: Any) -> dict[str, Any]:

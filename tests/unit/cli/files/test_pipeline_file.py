@@ -11,7 +11,7 @@ from tests.unit.cli.files.pipelines import problems, read
 
 from kapelle.cli.files.pipeline import read_pipeline
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.run_specs import PipelineSpec, StepSpec
+from kapelle.patterns.pipeline import PipelineSpec, StepSpec
 
 EXAMPLE = """\
 title: Release

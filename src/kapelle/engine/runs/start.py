@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.ids import new_id
-from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
 from kapelle.engine.stage import Stage
@@ -22,6 +21,7 @@ from kapelle.engine.submission import (
     workspace_kind,
 )
 from kapelle.patterns import registry
+from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, runs
 from kapelle.store.database import Connection
 

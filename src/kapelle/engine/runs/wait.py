@@ -5,11 +5,9 @@ import time
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.bell import Bell
-from kapelle.engine.run_limits import SPENT
+from kapelle.engine.runs.control import Going, end_run, end_task
+from kapelle.engine.runs.limits import SPENT, RunBudget
 from kapelle.engine.stage import Stage
-from kapelle.patterns.budget import RunBudget
-from kapelle.patterns.ending import end_run, end_task
-from kapelle.patterns.going import Going
 from kapelle.store import runs, tasks
 
 _PATIENCE_S = 60.0

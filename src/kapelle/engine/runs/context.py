@@ -8,29 +8,69 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 
+from pydantic import ValidationError
+
 from kapelle.domain.errors import InvalidInput, KapelleError
-from kapelle.domain.run_specs import PatternSpec
-from kapelle.domain.specs import CheckSpec, TaskSpec, WorkspaceKind
+from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.bell import Bell
-from kapelle.engine.run_workspace import put_back, restore_deleted
+from kapelle.engine.runs.commands import Commands
+from kapelle.engine.runs.control import Going
+from kapelle.engine.runs.executor import Playing
+from kapelle.engine.runs.git import changes_of, difference, merge_verified
+from kapelle.engine.runs.journal import Begin, Journal
+from kapelle.engine.runs.limits import RunBudget
+from kapelle.engine.runs.start import Starter, problems
+from kapelle.engine.runs.wait import Waiting
+from kapelle.engine.runs.workspace import put_back, restore_deleted
 from kapelle.engine.stage import Stage
 from kapelle.engine.submission import Belonging, submit
-from kapelle.patterns.budget import RunBudget
-from kapelle.patterns.commands import Commands
-from kapelle.patterns.context import Context
-from kapelle.patterns.git_work import changes_of, difference, merge_verified
-from kapelle.patterns.going import Going
-from kapelle.patterns.journal import Begin, Journal
-from kapelle.patterns.playing import Playing
+from kapelle.patterns.context import Context, Place, TaskWish
 from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult
-from kapelle.patterns.starting import Starter
-from kapelle.patterns.task_specs import task_spec
-from kapelle.patterns.waiting import Waiting
-from kapelle.patterns.wishes import Place, TaskWish
+from kapelle.patterns.spec import PatternSpec
+from kapelle.patterns.words import titled, writable
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
+
+
+def task_spec(
+    run: PatternSpec, wish: TaskWish, left: Left, workspace: WorkspaceKind, base: str | None
+) -> TaskSpec:
+    """What is submitted, within what is left of the run's limits."""
+    agent = wish.agent or run.agent
+    wanted: dict[str, Any] = {
+        "prompt": writable(wish.prompt),
+        "directory": wish.directory or run.directory,
+        "agent": agent,
+        # A model belongs to the agent that it was named with.
+        "model": wish.model or (run.model if agent == run.agent else None),
+        "title": titled(wish.title) if wish.title else None,
+        "project": run.project,
+        "priority": wish.priority or run.priority,
+        "checks": list(wish.checks),
+        "continue_from": wish.continue_from,
+        "fork_session": wish.keep_session and wish.continue_from is not None,
+        "fallback_agents": run.fallback_agents,
+        "system_prompt": wish.system_prompt or run.system_prompt,
+        "timeout_s": wish.timeout_s or run.task_timeout_s,
+        "env": run.env,
+        "context": wish.context,
+        "workspace": workspace,
+        "base": base,
+        "budget_usd": left.usd,
+        "retry": _retry(wish.max_attempts, left.agent_calls),
+    }
+    try:
+        return TaskSpec.model_validate(wanted)
+    except ValidationError as error:
+        raise InvalidInput(f"ctx.task: {problems(error)}") from None
+
+
+def _retry(max_attempts: int, calls: int | None) -> RetrySpec:
+    tries = max(1, max_attempts if calls is None else min(max_attempts, calls))
+    return RetrySpec(policy="same" if tries > 1 else "none", max_attempts=tries)
+
 
 _log = logging.getLogger("kapelle.runs")
 # Its title and its limits are a run's own.

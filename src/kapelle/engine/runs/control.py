@@ -1,11 +1,54 @@
-"""What persons and parents do to runs: pause, resume, cancel, answer. Each reaches the children."""
+"""Pause, resume, cancel and answer a run, and what its branches see of that."""
+
+import asyncio
+import logging
+import time
+from pathlib import Path
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine import actions
+from kapelle.engine.bell import Bell
 from kapelle.engine.stage import Stage
+from kapelle.patterns.context import Cancelled, Paused, Suspended
 from kapelle.store import events, run_lifecycle, runs, steps
 from kapelle.store.database import Connection
+
+
+class Going:
+    """What one run's branches ask before they do anything, and again whenever they wake up."""
+
+    def __init__(self, stage: Stage, run_id: str) -> None:
+        self._stage = stage
+        self._run_id = run_id
+        # Why branches have left off; the others go on beside them.
+        self._paused = False
+        self._asked: set[str] = set()
+
+    async def require(self, *, still: bool = False) -> None:
+        """Raise unless the run may go on; a pause lets what is still at work end first."""
+        await self._stage.db.glance(self.check, still=still)
+
+    def check(self, connection: Connection, *, still: bool = False) -> None:
+        """The same inside a transaction, so that no wish comes between it and what is stored."""
+        stop = runs.row(connection, self._run_id)["stop"]
+        if stop in {"cancel", "abandon"}:
+            raise Cancelled
+        if stop == "pause":
+            if not still:
+                self._paused = True
+                raise Paused
+        elif self._paused:
+            raise Paused  # it was resumed: the branch that left off is played again, with the rest
+        elif self._asked and self._asked - steps.unanswered(connection, self._run_id):
+            raise Suspended(self._asked)  # it was answered: likewise
+
+    async def suspend(self, position: str) -> None:
+        """Leave off until the question at this place is answered."""
+        await self.require()
+        self._asked.add(position)
+        raise Suspended(self._asked)
+
 
 # Nobody performs these, and none of their tasks is at work: they are ended on the spot.
 _AT_REST = frozenset({RunStatus.QUEUED, RunStatus.WAITING, RunStatus.PAUSED})
@@ -137,3 +180,65 @@ def _require_open(connection: Connection, run_id: str) -> runs.Row:
 def _require_no_end(row: runs.Row) -> None:
     if row["stop"] in {"cancel", "abandon"}:
         raise Conflict(f"{row['id']} is being cancelled.")
+
+
+_log = logging.getLogger("kapelle.runs")
+_LOOK_S = 1.0
+_LONGEST_S = 30.0
+
+
+async def end_task(stage: Stage, task_id: str, reason: str) -> None:
+    try:
+        wish = await stage.db.write(actions.cancel, task_id, reason)
+    except Conflict:
+        return  # it has just ended by itself
+    if wish is not None:
+        stage.stop(*wish)
+
+
+async def end_run(stage: Stage, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
+    try:
+        await cancel(stage, run_id, reason, with_tasks=with_tasks)
+    except Conflict:
+        return
+
+
+async def end_leftovers(
+    stage: Stage, bell: Bell, run_id: str, reason: str, *, with_tasks: bool = True
+) -> None:
+    """Return when no run inside this one is open, nor any of their tasks; what is, is ended."""
+    with bell.listen(run_id) as heard:
+        while True:
+            inner, tasks = await stage.db.read(_open, run_id)
+            if not inner and not (tasks and with_tasks):
+                return
+            # Each is told once: telling is an event, which would ring the bell for ever.
+            for run in inner:
+                if run["stop"] not in {"cancel", "abandon"}:
+                    await end_run(stage, run["id"], reason, with_tasks=with_tasks)
+            for task in tasks if with_tasks else ():
+                if task["stop"] != "cancel":
+                    await end_task(stage, task["id"], reason)
+            await heard.wait(_LOOK_S)
+
+
+async def end_checks(stage: Stage, run_id: str, reason: str) -> None:
+    """End the commands of a run that a daemon before this one started and nobody watches."""
+    deadline = time.monotonic() + _LONGEST_S
+    while left := await asyncio.to_thread(_unfinished, stage.step_directory(run_id, "")):
+        if time.monotonic() > deadline:
+            _log.warning("%s leaves commands running: %s", run_id, left)
+            return
+        for run_dir in left:
+            stage.runner.stop(run_dir, reason)
+        await asyncio.sleep(_LOOK_S / 10)
+
+
+def _unfinished(steps: Path) -> list[Path]:
+    claims = [claim.parent for claim in steps.glob("**/claim")]
+    return [run_dir for run_dir in claims if not (run_dir / "exit.json").exists()]
+
+
+def _open(connection: Connection, run_id: str) -> tuple[list[runs.Row], list[runs.Row]]:
+    family = runs.family(connection, run_id)
+    return runs.still_open(connection, family[1:]), runs.open_tasks(connection, family)

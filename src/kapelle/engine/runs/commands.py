@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
 from kapelle.engine.environment import passed
-from kapelle.engine.run_workspace import restore_deleted
+from kapelle.engine.runs.limits import RunBudget
+from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.stage import Stage
 from kapelle.engine.steadily import steadily
 from kapelle.engine.task_diff import task_diff
-from kapelle.patterns.budget import RunBudget
-from kapelle.patterns.results import Scored
-from kapelle.patterns.scores import read_score
+from kapelle.patterns.results import Scored, read_score
+from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.launch import Ended, Launch
 from kapelle.runner.output import tail_text
 from kapelle.store import events, runs, steps, tasks

@@ -1,13 +1,94 @@
-"""What the roles of a team are told."""
+"""What the roles of a team are told, and what they answer."""
 
-from kapelle.domain.run_specs import TeamSpec
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, Field
+
+from kapelle.domain.task import CheckResult
 from kapelle.patterns.results import TaskResult
-from kapelle.patterns.team.shapes import Iteration, Outcome, Subgoal
+
+if TYPE_CHECKING:
+    from kapelle.patterns.team import TeamSpec
+
+
+class Intake(BaseModel):
+    success_criteria: list[str] = Field(
+        description="what must be true when the goal is reached, each checkable", max_length=20
+    )
+    questions: list[str] = Field(
+        [], description="what only a person can decide; at most 4, better none", max_length=20
+    )
+
+
+class Subgoal(BaseModel):
+    id: str = Field(description="a short name, unique in the plan", min_length=1, max_length=60)
+    title: str = Field(description="one line", min_length=1, max_length=200)
+    task: str = Field(description="all that a worker needs to know to do it", min_length=1)
+    depends_on: list[str] = Field([], description="ids of subgoals that must be done before")
+
+
+class Plan(BaseModel):
+    subgoals: list[Subgoal] = Field(min_length=1, max_length=100)
+
+
+class Review(BaseModel):
+    quality: bool = Field(description="is the work of good quality?")
+    consistency: bool = Field(description="do its parts fit together and to what was there?")
+    goal_aligned: bool = Field(description="does it serve the goal and nothing else?")
+    goal_complete: bool = Field(description="is the goal reached, every criterion met?")
+    feedback: str = Field("", description="what is to be done next, if anything")
+
+    @property
+    def approves(self) -> bool:
+        return self.quality and self.consistency and self.goal_aligned and self.goal_complete
+
+    @property
+    def objections(self) -> list[str]:
+        names = ("quality", "consistency", "goal_aligned", "goal_complete")
+        return [name.replace("_", " ") for name in names if not getattr(self, name)]
+
+
+class Outcome(BaseModel):
+    """What became of a subgoal. Only merged work is done."""
+
+    id: str
+    title: str
+    status: Literal["merged", "failed", "blocked", "conflict"]
+    reason: str | None = None
+    tasks: list[str] = []
+    said: str = ""
+
+
+class Iteration(BaseModel):
+    number: int
+    subgoals: list[Subgoal] = []
+    outcomes: list[Outcome] = []
+    checks: list[CheckResult] = []
+    review: Review | None = None
+    problem: str | None = None
+    commit: str | None = None
+
+    @property
+    def verified(self) -> bool:
+        return all(check.passed for check in self.checks)
+
+    @property
+    def unfinished(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.status != "merged"]
+
+
+class TeamResult(BaseModel):
+    reason: str
+    goal_complete: bool
+    success_criteria: list[str]
+    iterations: list[Iteration]
+    commit: str | None = None
+
 
 _TAIL = 4_000
 
 
-def intake(spec: TeamSpec) -> str:
+def intake(spec: "TeamSpec") -> str:
     asks = (
         "List at most 4 questions that only the person who gave the goal can answer and without "
         "which the work could go wrong; none is best."
@@ -23,7 +104,7 @@ def intake(spec: TeamSpec) -> str:
 
 
 def plan(
-    spec: TeamSpec, criteria: list[str], answers: dict[str, str], before: list[Iteration]
+    spec: "TeamSpec", criteria: list[str], answers: dict[str, str], before: list[Iteration]
 ) -> str:
     parts = [
         "You plan the work of a team of coding agents in this directory. Divide the goal into "
@@ -41,7 +122,7 @@ def plan(
     return "\n\n".join(part for part in parts if part)
 
 
-def work(spec: TeamSpec, subgoal: Subgoal, done: list[Outcome]) -> str:
+def work(spec: "TeamSpec", subgoal: Subgoal, done: list[Outcome]) -> str:
     parts = [
         subgoal.task,
         f"## What this is part of\n{spec.goal}\n\nOthers work on other parts: change only what "
@@ -73,7 +154,7 @@ def resolve(subgoal: Subgoal, conflicts: list[str]) -> str:
     )
 
 
-def review(spec: TeamSpec, criteria: list[str], iteration: Iteration, changes: str) -> str:
+def review(spec: "TeamSpec", criteria: list[str], iteration: Iteration, changes: str) -> str:
     passed = [f"`{check.name}` passed" for check in iteration.checks]
     parts = [
         "You review the work of a team of coding agents in this directory. Judge by the files, "

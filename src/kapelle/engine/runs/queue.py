@@ -5,10 +5,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from kapelle.domain.states import RunStatus
-from kapelle.engine import run_actions
 from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.revival import PERFORMANCES, Revival
+from kapelle.engine.runs import control
 from kapelle.engine.stage import Stage
 from kapelle.store import run_lifecycle, runs
 from kapelle.store.database import Connection
@@ -49,7 +49,7 @@ class RunQueue:
     async def _give_up(self, run_id: str) -> None:
         problem = f"an internal error ended it {PERFORMANCES} times; see {self._stage.home.log}"
         _log.error("%s: %s", run_id, problem)
-        for attempt_id, stop in await self._stage.db.write(run_actions.give_up, run_id, problem):
+        for attempt_id, stop in await self._stage.db.write(control.give_up, run_id, problem):
             self._stage.stop(attempt_id, stop)
 
 
