@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +17,6 @@ from kapelle.domain.task import Task
 from kapelle.engine.bell import Bell
 from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.control import Going
-from kapelle.engine.runs.executor import Playing
 from kapelle.engine.runs.git import changes_of, difference, merge_verified
 from kapelle.engine.runs.journal import Begin, Journal
 from kapelle.engine.runs.limits import RunBudget
@@ -85,7 +84,9 @@ class DurableContext(Context):
         starter: Starter,
         run: runs.Row,
         spec: PatternSpec,
-        known: dict[str, steps.Row],
+        journal: Journal,
+        going: Going,
+        budget: RunBudget,
     ) -> None:
         self.run_id = run["id"]
         self.spec = spec
@@ -93,16 +94,9 @@ class DurableContext(Context):
         self._starter = starter
         self._owner: str = run["workspace_owner"] or run["id"]
         self._is_git: bool = run["workspace_kind"] == WorkspaceKind.WORKTREE
-        self._going = Going(stage, self.run_id)
-        self._journal = Journal(stage, self.run_id, known, self._going)
-        self._budget = RunBudget(stage, self.run_id, spec)
+        self._journal, self._going, self._budget = journal, going, budget
         self._waiting = Waiting(stage, bell, self.run_id, self._budget, self._going)
         self._commands = Commands(stage, run, spec, self._budget)
-
-    async def play(self, function: Callable[..., Coroutine[Any, Any, Any]]) -> Any:
-        """The result of a pattern that is played with this context."""
-        playing = Playing(self._journal, self._going, self._budget)
-        return await playing.play(function(self, self.spec))
 
     @property
     def is_git(self) -> bool:

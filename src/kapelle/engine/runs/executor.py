@@ -219,8 +219,14 @@ class RunPerformance:
                 f"The pattern's specification changed: {problems(error)}. When it fits, resume."
             )
             return RunStatus.PAUSED, reason, {}
-        context = DurableContext(self._stage, self._bell, self._starter, run, spec, known)
-        result = await context.play(pattern.function)
+        going = Going(self._stage, run["id"])
+        journal = Journal(self._stage, run["id"], known, going)
+        budget = RunBudget(self._stage, run["id"], spec)
+        context = DurableContext(
+            self._stage, self._bell, self._starter, run, spec, journal, going, budget
+        )
+        playing = Playing(journal, going, budget)
+        result = await playing.play(pattern.function(context, spec))
         told = getattr(result, "reason", None)
         verdict = told if isinstance(told, str) else None
         return RunStatus.COMPLETED, verdict, {"result": as_json(result)}
