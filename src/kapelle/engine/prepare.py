@@ -10,7 +10,7 @@ from kapelle.engine.run_workspace import run_workspace
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work, load_work
 from kapelle.runner.output import tail_text
-from kapelle.runner.verdict import read as read_verdict
+from kapelle.runner.process_dir import read_exit as read_verdict
 from kapelle.store import attempts, runs, steps, tasks
 
 

@@ -16,8 +16,8 @@ from kapelle.engine.task_diff import task_diff
 from kapelle.patterns.budget import RunBudget
 from kapelle.patterns.results import Scored
 from kapelle.patterns.scores import read_score
-from kapelle.runner.launch import Ended, Launch
 from kapelle.runner.output import tail_text
+from kapelle.runner.process_dir import Ended, Launch
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.workspaces import working_directory
