@@ -3,7 +3,7 @@
 import json
 
 from kapelle.client.address import Address
-from kapelle.domain.errors import KapelleError, Unauthorized, Unavailable
+from kapelle.domain.errors import KapelleError, Unauthorized, Unavailable, class_of
 
 
 class ConnectionLost(Unavailable):
@@ -52,14 +52,3 @@ def _wrong_token(address: Address) -> Unauthorized:
         hint="Set KAPELLE_TOKEN to that daemon's own, which is in the file `token` of its home,"
         " or unset KAPELLE_URL to use the local daemon.",
     )
-
-
-def class_of(code: str) -> type[KapelleError]:
-    """The class of errors that have a code; the root of them all for an unknown one."""
-    waiting = [KapelleError]
-    while waiting:
-        candidate = waiting.pop()
-        if candidate.code == code:
-            return candidate
-        waiting.extend(candidate.__subclasses__())
-    return KapelleError

@@ -12,7 +12,7 @@ import httpx2
 from pydantic import TypeAdapter, ValidationError
 
 from kapelle.client.address import Address
-from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.errors import InvalidInput, KapelleError, sentence
 from kapelle.domain.task import Event
 
 T = TypeVar("T")
@@ -99,10 +99,8 @@ def _read(kind: type[T], text: str | bytes, place: str) -> T:
     try:
         found: T = _adapter(wanted).validate_json(text)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise KapelleError(
-            f"{place} was answered with what cannot be read: {where}: {first['msg']}.",
+            f"{place} was answered with what cannot be read: {sentence(error, 1)}.",
             hint="Is the daemon of the same version as this program, and is it Kapelle at all?",
         ) from None
     return found

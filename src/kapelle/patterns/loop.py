@@ -8,15 +8,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, field_validator, model_validator
 
+from kapelle.domain.answers import find_json, instructions
 from kapelle.domain.errors import LimitReached
-from kapelle.domain.model_json import check_schema, find_json, instructions, matches_schema
+from kapelle.domain.json_schema import check_schema, matches_schema
 from kapelle.domain.specs import CheckKind, Name, Seconds
+from kapelle.domain.text import counted
 from kapelle.patterns.context import Context, Interrupted
 from kapelle.patterns.pipeline import StepOutcome, StepSpec, play_steps
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import Command, PatternSpec, Prompt, Role, RunCheck
-from kapelle.patterns.words import counted
 
 Score = Annotated[float, Field(allow_inf_nan=False)]
 

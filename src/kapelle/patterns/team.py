@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.specs import CheckKind, Name, Text
+from kapelle.domain.text import counted
 from kapelle.patterns import team_roles
 from kapelle.patterns.context import Context, Interrupted
 from kapelle.patterns.registry import pattern
@@ -21,7 +22,6 @@ from kapelle.patterns.team_roles import (
     Subgoal,
     TeamResult,
 )
-from kapelle.patterns.words import counted
 
 
 class TeamSpec(PatternSpec):

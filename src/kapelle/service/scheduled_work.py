@@ -5,10 +5,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput
+from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.ids import is_id
 from kapelle.domain.specs import TaskSpec
-from kapelle.engine.runs.start import Starter, problems
+from kapelle.engine.runs.start import Starter
 from kapelle.engine.stage import Stage
 from kapelle.engine.submission import Belonging, examine, submit
 from kapelle.patterns.spec import PatternSpec
@@ -71,4 +71,4 @@ def _task(spec: dict[str, Any]) -> TaskSpec:
     try:
         return TaskSpec.model_validate(spec)
     except ValidationError as error:
-        raise InvalidInput(f"{TASK}: {problems(error)}") from None
+        raise InvalidInput(f"{TASK}: {sentence(error)}") from None

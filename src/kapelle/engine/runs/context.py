@@ -10,17 +10,18 @@ from typing import Any, get_args
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.errors import InvalidInput, KapelleError, sentence
 from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
+from kapelle.domain.text import titled, writable
 from kapelle.engine.bell import Bell
 from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.control import Going
 from kapelle.engine.runs.git import changes_of, difference, merge_verified
 from kapelle.engine.runs.journal import Begin, Journal
 from kapelle.engine.runs.limits import RunBudget
-from kapelle.engine.runs.start import Starter, problems
+from kapelle.engine.runs.start import Starter
 from kapelle.engine.runs.wait import Waiting
 from kapelle.engine.runs.workspace import put_back, restore_deleted
 from kapelle.engine.stage import Stage
@@ -28,7 +29,6 @@ from kapelle.engine.submission import Belonging, submit
 from kapelle.patterns.context import Context, Place, TaskWish
 from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
-from kapelle.patterns.words import titled, writable
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
 
@@ -63,7 +63,7 @@ def task_spec(
     try:
         return TaskSpec.model_validate(wanted)
     except ValidationError as error:
-        raise InvalidInput(f"ctx.task: {problems(error)}") from None
+        raise InvalidInput(f"ctx.task: {sentence(error)}") from None
 
 
 def _retry(max_attempts: int, calls: int | None) -> RetrySpec:

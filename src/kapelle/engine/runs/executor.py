@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import kapelle
-from kapelle.domain.errors import Conflict, KapelleError, Unavailable
+from kapelle.domain.errors import Conflict, KapelleError, Unavailable, sentence
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.bell import Bell
 from kapelle.engine.durable import Durable
@@ -26,7 +26,7 @@ from kapelle.engine.runs.control import Going, end_checks, end_leftovers
 from kapelle.engine.runs.journal import Exited, Journal
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.queue import last_alive
-from kapelle.engine.runs.start import Starter, problems
+from kapelle.engine.runs.start import Starter
 from kapelle.engine.runs.workspace import put_back, run_workspace
 from kapelle.engine.stage import Stage
 from kapelle.engine.steadily import PASSING, steadily
@@ -216,7 +216,7 @@ class RunPerformance:
             spec: PatternSpec = pattern.spec.model_validate({**run["spec"], "env": env})
         except ValidationError as error:
             reason = (
-                f"The pattern's specification changed: {problems(error)}. When it fits, resume."
+                f"The pattern's specification changed: {sentence(error)}. When it fits, resume."
             )
             return RunStatus.PAUSED, reason, {}
         going = Going(self._stage, run["id"])
