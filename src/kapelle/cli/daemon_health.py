@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from kapelle.cli.client import Client
 from kapelle.cli.finding import Finding, State
 from kapelle.cli.times import size
 from kapelle.client.autostart import why_it_gave_up
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kapelle.cli.agent_words import login_words
-from kapelle.cli.client import Client
 from kapelle.cli.finding import Finding
 from kapelle.cli.repository import current
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import KapelleError
 from kapelle.home import Home
 

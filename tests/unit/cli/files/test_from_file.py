@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from kapelle.cli.client import Client
 from kapelle.cli.files.pipeline import read_pipeline
 from kapelle.cli.schedules.create import ordered
 from kapelle.cli.starting import begin
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, InvalidInput, KapelleError
 
 TEXT = """\
