@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from kapelle.agents.version import remark
+from kapelle.agents.program import remark
 from kapelle.cli.agent_words import advice, login_words, set_here_only
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED

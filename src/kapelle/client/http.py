@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from kapelle.client.address import Address
-from kapelle.domain.errors import KapelleError, Unauthorized, Unavailable
+from kapelle.domain.errors import KapelleError, Unauthorized, Unavailable, class_of
 
 TIMEOUT_S = 60.0
 # The daemon sends a comment every few seconds when there is nothing to tell.
@@ -417,14 +417,3 @@ def _nobody_there(address: Address, error: OSError) -> Unavailable:
     return Unavailable(
         "No daemon is running.", hint="`kapelle serve` starts it, and so does any other command."
     )
-
-
-def class_of(code: str) -> type[KapelleError]:
-    """The class of errors that have a code; the root of them all for an unknown one."""
-    waiting = [KapelleError]
-    while waiting:
-        candidate = waiting.pop()
-        if candidate.code == code:
-            return candidate
-        waiting.extend(candidate.__subclasses__())
-    return KapelleError

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from kapelle.client.http import Connection, Query
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
 from kapelle.domain.run import Run, Step
 from kapelle.domain.run_specs import (
     BestOfSpec,
@@ -426,10 +426,8 @@ def read(kind: type[T], answer: object, place: str) -> T:
     try:
         found: T = _adapter(wanted).validate_python(answer)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise KapelleError(
-            f"{place} was answered with what cannot be read: {where}: {first['msg']}.",
+            f"{place} was answered with what cannot be read: {sentence(error, 1)}.",
             hint="Is the daemon of the same version as this program, and is it Kapelle at all?",
         ) from None
     return found

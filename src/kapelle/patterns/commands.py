@@ -16,8 +16,8 @@ from kapelle.engine.task_diff import task_diff
 from kapelle.patterns.budget import RunBudget
 from kapelle.patterns.results import Scored
 from kapelle.patterns.scores import read_score
-from kapelle.runner.launch import Ended, Launch
 from kapelle.runner.output import tail_text
+from kapelle.runner.process_dir import Ended, Launch
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.workspaces import working_directory
@@ -102,14 +102,14 @@ class Commands:
     async def _execute(
         self, name: str, command: str, timeout_s: float, env: dict[str, str], task: str | None
     ) -> tuple[Ended, str]:
-        run_dir = self._stage.step_directory(self._run_id, name)
+        process_dir = self._stage.step_directory(self._run_id, name)
         settings = self._stage.settings(self._spec.directory)
         left = await self._budget.left_s()
         variables = passed(self._stage.environ, settings.environment.pass_)
         variables |= settings.environment.set | self._spec.env | env
         variables["KAPELLE_RUN_ID"] = self._run_id
         launch = Launch(
-            run_dir=run_dir,
+            process_dir=process_dir,
             argv=["/bin/sh", "-c", command],
             cwd=await self._directory(task),
             env=variables,
@@ -123,10 +123,10 @@ class Commands:
         if ended.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.
             await self._budget.require_time_and_money()
-        return ended, await asyncio.to_thread(_both_streams, run_dir)
+        return ended, await asyncio.to_thread(_both_streams, process_dir)
 
     async def _launch(self, launch: Launch) -> Ended:
-        launch.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return await self._stage.execute_step(self._run_id, launch)
 
     async def _directory(self, task: str | None) -> Path:
@@ -157,6 +157,6 @@ def _ending(ended: Ended, timeout_s: float) -> str:
     return ended.detail or "no end of its own"
 
 
-def _both_streams(run_dir: Path) -> str:
-    texts = [tail_text(run_dir / name, _SHOWN) for name in ("out.log", "err.log")]
+def _both_streams(process_dir: Path) -> str:
+    texts = [tail_text(process_dir / name, _SHOWN) for name in ("out.log", "err.log")]
     return "\n".join(text.rstrip("\n") for text in texts if text.strip())

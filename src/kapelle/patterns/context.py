@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from kapelle.domain.model_json import Unreadable, instructions, read_answer
+from kapelle.domain.answers import Unreadable, instructions, read_answer
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import CheckSpec, Priority
 from kapelle.patterns.results import Checked, Failed, Left, Merged, RunResult, Scored, TaskResult

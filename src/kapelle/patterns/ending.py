@@ -59,14 +59,14 @@ async def end_checks(stage: Stage, run_id: str, reason: str) -> None:
         if time.monotonic() > deadline:
             _log.warning("%s leaves commands running: %s", run_id, left)
             return
-        for run_dir in left:
-            stage.runner.stop(run_dir, reason)
+        for process_dir in left:
+            stage.runner.stop(process_dir, reason)
         await asyncio.sleep(_LOOK_S / 10)
 
 
 def _unfinished(steps: Path) -> list[Path]:
     claims = [claim.parent for claim in steps.glob("**/claim")]
-    return [run_dir for run_dir in claims if not (run_dir / "exit.json").exists()]
+    return [process_dir for process_dir in claims if not (process_dir / "exit.json").exists()]
 
 
 def _open(connection: Connection, run_id: str) -> tuple[list[runs.Row], list[runs.Row]]:

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from kapelle.domain.model_json import find_json, instructions, matches_schema
+from kapelle.domain.answers import find_json, instructions
+from kapelle.domain.json_schema import matches_schema
 from kapelle.domain.run_specs import LoopSpec
 from kapelle.patterns.context import Context
 from kapelle.patterns.results import Failed

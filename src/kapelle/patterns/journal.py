@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.stage import Stage
 from kapelle.engine.steadily import PASSING, steadily
@@ -313,15 +313,6 @@ def _remembered(entry: steps.Row) -> Any:
     if error is None:
         return entry["result"]
     # Of the same class as the first time, for the pattern may have caught it by that.
-    raised = _class_of(error["code"])(error["message"], hint=error["hint"])
+    raised = class_of(error["code"])(error["message"], hint=error["hint"])
     raised.code = error["code"]
     raise raised
-
-
-def _class_of(code: str) -> type[KapelleError]:
-    known = [KapelleError]
-    for kind in known:
-        if kind.code == code:
-            return kind
-        known += kind.__subclasses__()
-    return KapelleError

@@ -7,6 +7,7 @@ from pydantic import BaseModel
 
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.run_specs import LoopSpec
+from kapelle.domain.text import counted
 from kapelle.patterns.context import Context
 from kapelle.patterns.evaluation import Evaluation, evaluate
 from kapelle.patterns.feedback import feedback
@@ -14,7 +15,6 @@ from kapelle.patterns.interruption import Interrupted
 from kapelle.patterns.pipeline import StepOutcome, play_steps
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
-from kapelle.patterns.words import counted
 
 StoppedBy = Literal[
     "condition", "target", "max_iterations", "max_failures", "converged", "budget", "cancelled"

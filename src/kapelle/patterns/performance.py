@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import kapelle
-from kapelle.domain.errors import KapelleError, Unavailable
+from kapelle.domain.errors import KapelleError, Unavailable, sentence
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.bell import Bell
@@ -32,7 +32,7 @@ from kapelle.patterns.interruption import Cancelled, Paused, Suspended
 from kapelle.patterns.journal import Exited
 from kapelle.patterns.playing import noted_deaths
 from kapelle.patterns.results import Failed
-from kapelle.patterns.starting import Starter, problems
+from kapelle.patterns.starting import Starter
 from kapelle.store import run_lifecycle, runs, steps
 from kapelle.store.database import Connection
 
@@ -152,7 +152,7 @@ class RunPerformance:
             spec: PatternSpec = pattern.spec.model_validate({**run["spec"], "env": env})
         except ValidationError as error:
             reason = (
-                f"The pattern's specification changed: {problems(error)}. When it fits, resume."
+                f"The pattern's specification changed: {sentence(error)}. When it fits, resume."
             )
             return RunStatus.PAUSED, reason, {}
         context = DurableContext(self._stage, self._bell, self._starter, run, spec, known)

@@ -2,14 +2,10 @@
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field
 
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.domain.task import CheckResult, Task
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
+from kapelle.domain.task import CheckResult, Record, Task
 
 
 class TaskResult(Record):
@@ -23,7 +19,7 @@ class TaskResult(Record):
     branch: str | None = None
     base_commit: str | None = None
     commit: str | None = None
-    failed_checks: list[CheckResult] = []
+    failed_checks: list[CheckResult] = Field(default=[])
     cost_usd: float | None = None
     agent: str = ""
     directory: str = ""

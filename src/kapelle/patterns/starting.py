@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput
+from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.ids import new_id
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import WorkspaceKind
@@ -112,7 +112,7 @@ class Starter:
         try:
             return found.spec.model_validate(spec)
         except ValidationError as error:
-            raise InvalidInput(f"{pattern}: {problems(error)}") from None
+            raise InvalidInput(f"{pattern}: {sentence(error)}") from None
 
 
 def _title(spec: PatternSpec) -> str:
@@ -122,16 +122,6 @@ def _title(spec: PatternSpec) -> str:
         raise InvalidInput(
             f"The subject of {type(spec).__name__} cannot be told: {type(error).__name__}: {error}"
         ) from error
-
-
-def problems(error: ValidationError) -> str:
-    """What pydantic found, in a sentence."""
-    found = []
-    for item in error.errors(include_url=False, include_input=False, include_context=False):
-        where = ".".join(str(part) for part in item["loc"])
-        text = item["msg"].removeprefix("Value error, ")
-        found.append(f"{where}: {text}" if where else text)
-    return "; ".join(found)
 
 
 def _insert(connection: Connection, values: dict[str, Any], also: Also) -> str:

@@ -4,13 +4,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import InvalidInput
+from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import RetrySpec, TaskSpec, WorkspaceKind
+from kapelle.domain.text import titled, writable
 from kapelle.patterns.results import Left
-from kapelle.patterns.starting import problems
 from kapelle.patterns.wishes import TaskWish
-from kapelle.patterns.words import titled, writable
 
 
 def task_spec(
@@ -43,7 +42,7 @@ def task_spec(
     try:
         return TaskSpec.model_validate(wanted)
     except ValidationError as error:
-        raise InvalidInput(f"ctx.task: {problems(error)}") from None
+        raise InvalidInput(f"ctx.task: {sentence(error)}") from None
 
 
 def _retry(max_attempts: int, calls: int | None) -> RetrySpec:

@@ -4,17 +4,15 @@ import re
 from pathlib import Path
 
 import pytest
+from docs.generate import methods, with_parts
 
 from kapelle.api.app import routes
 from kapelle.cli.commands import load
-from kapelle.cli.patterns.tables import tables
 from kapelle.domain import run_specs
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import Spec
 from kapelle.domain.states import RUN_TRANSITIONS
-from kapelle.pages import with_parts
 from kapelle.patterns.context import Context
-from kapelle.patterns.methods import methods, parts
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -24,11 +22,6 @@ EXAMPLES = r"\w+Error|: (?=these)|: x,| quality, .*|make test|\bsleep\b|\btask\b
 
 def page(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
-
-
-def test_the_made_parts_are_current() -> None:
-    for name, made in (tables() | parts(DOCS)).items():
-        assert with_parts(page(name), made) == page(name), f"{name}: run `make docs`"
 
 
 def test_a_page_without_a_place_for_a_part_is_an_error() -> None:

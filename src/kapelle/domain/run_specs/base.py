@@ -1,6 +1,5 @@
 """What every pattern may be asked for; a pattern of one's own extends PatternSpec."""
 
-import re
 from typing import Annotated, NamedTuple
 
 from pydantic import AfterValidator, Field
@@ -18,6 +17,7 @@ from kapelle.domain.specs import (
     Text,
     WorkspaceKind,
 )
+from kapelle.domain.text import first_line
 
 Prompt = Annotated[Text, Field(min_length=1, max_length=MAX_PROMPT_BYTES)]
 Command = Annotated[Text, Field(min_length=1, max_length=100_000)]
@@ -133,9 +133,4 @@ class PatternSpec(Spec):
 
     @property
     def display_title(self) -> str:
-        if self.title:
-            return self.title
-        words = self.subject.strip().splitlines()
-        line = re.sub(r"\s+", " ", words[0]) if words else ""
-        line = "".join(letter for letter in line if letter.isprintable())
-        return line if len(line) <= 80 else line[:79] + "…"
+        return self.title or first_line(self.subject)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from kapelle.domain.model_json import check_schema
+from kapelle.domain.json_schema import check_schema
 from kapelle.domain.run_specs.base import Command, PatternSpec, Prompt, Role, RunCheck
 from kapelle.domain.run_specs.pipeline import StepSpec
 from kapelle.domain.specs import CheckKind, Name, Seconds

@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.run_specs import TeamSpec
+from kapelle.domain.text import counted
 from kapelle.patterns.context import Context
 from kapelle.patterns.interruption import Interrupted
 from kapelle.patterns.registry import pattern
@@ -13,7 +14,6 @@ from kapelle.patterns.results import Failed
 from kapelle.patterns.team import prompts
 from kapelle.patterns.team.shapes import Intake, Iteration, Outcome, Plan, Review, TeamResult
 from kapelle.patterns.team.work import Workers, in_order
-from kapelle.patterns.words import counted
 
 _MOST_QUESTIONS = 4
 
