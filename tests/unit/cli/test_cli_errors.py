@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from kapelle.cli.errors import internal_error, show_error, wants_json
-from kapelle.client.http import class_of
 from kapelle.domain.errors import InvalidInput, KapelleError, MergeConflict, NotFound, class_of
 
 
