@@ -24,7 +24,7 @@ from kapelle.cli.style import paint
 from kapelle.cli.text import one_line
 from kapelle.cli.times import size
 from kapelle.client.autostart import why_it_gave_up
-from kapelle.client.client import Client
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home
 from kapelle.runner.process_tree import own_cgroup

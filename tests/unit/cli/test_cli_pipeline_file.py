@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kapelle.cli.pipeline_file import read_pipeline
 from kapelle.cli.schedules.create import ordered
 from kapelle.cli.starting import begin
-from kapelle.client.client import Client
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, InvalidInput, KapelleError
 from kapelle.domain.run_specs import PipelineSpec, StepSpec
 
