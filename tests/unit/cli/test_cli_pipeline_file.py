@@ -557,7 +557,7 @@ class Refusing(Client):
     def __init__(self, error: KapelleError) -> None:
         self._error = error
 
-    def create(self, path: str, body: Any) -> Any:
+    def create(self, path: str, body: Any, key: str | None = None) -> Any:
         raise self._error
 
 
