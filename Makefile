@@ -52,7 +52,6 @@ chaos: setup
 
 # The documents that are generated from the code and compared with it by tests.
 docs: setup
-	$(BIN)/python -m kapelle.client.generate
 	$(BIN)/python docs/generate.py
 
 # The exact versions that `make setup` installs, from what is in the virtual environment now.

@@ -4,9 +4,8 @@ __version__ = "0.1.0"
 
 # Importing `kapelle` loads nothing else; each name is looked up where it lives when it is used.
 _HOMES = {
-    "kapelle.client.connecting": ("connect", "connect_async"),
-    "kapelle.client.synchronous.client": ("Client",),
-    "kapelle.client.asynchronous.client": ("AsyncClient",),
+    "kapelle.client.async_client": ("AsyncClient", "connect_async"),
+    "kapelle.client.client": ("Client", "connect"),
     "kapelle.domain.errors": (
         "AgentMisconfigured",
         "AgentNotFound",
@@ -45,10 +44,10 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
-    from kapelle.client.asynchronous.client import AsyncClient as AsyncClient
-    from kapelle.client.connecting import connect as connect
-    from kapelle.client.connecting import connect_async as connect_async
-    from kapelle.client.synchronous.client import Client as Client
+    from kapelle.client.async_client import AsyncClient as AsyncClient
+    from kapelle.client.async_client import connect_async as connect_async
+    from kapelle.client.client import Client as Client
+    from kapelle.client.client import connect as connect
     from kapelle.domain.errors import AgentMisconfigured as AgentMisconfigured
     from kapelle.domain.errors import AgentNotFound as AgentNotFound
     from kapelle.domain.errors import Conflict as Conflict

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
-from kapelle.cli.client import Client
 from kapelle.cli.output import say
+from kapelle.client.http import Connection as Client
 from kapelle.demo.doors import typed
 from kapelle.demo.place import Place
 from kapelle.domain.errors import KapelleError

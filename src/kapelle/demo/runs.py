@@ -5,9 +5,9 @@ import signal
 from dataclasses import dataclass, field
 from typing import Any
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import path_of
 from kapelle.cli.text import one_line
+from kapelle.client.http import Connection as Client
 from kapelle.demo.doors import typed
 from kapelle.demo.views import View
 

@@ -6,9 +6,9 @@ import time
 from importlib.resources import files
 from pathlib import Path
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import task_path
 from kapelle.cli.text import one_line
+from kapelle.client.http import Connection as Client
 from kapelle.demo import runs, sample
 from kapelle.demo.doors import typed
 from kapelle.demo.ensemble import ENSEMBLE

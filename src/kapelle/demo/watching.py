@@ -6,9 +6,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import task_path
 from kapelle.cli.outcome import FINAL
+from kapelle.client.http import Connection as Client
 from kapelle.demo.views import Tasks, View, listing
 
 # Both have begun their work when the daemon dies.

@@ -1,5 +1,4 @@
-# Made by `make docs` from asynchronous/client.py: change that file.
-"""The client: everything that the daemon offers to programs."""
+"""`kapelle.connect()`: everything that the daemon offers to programs, typed."""
 
 from contextlib import closing
 from datetime import date
@@ -7,17 +6,25 @@ from types import TracebackType
 from typing import Self
 
 from kapelle.client.address import Address
-from kapelle.client.answers import Agents, Patterns
-from kapelle.client.flavours import Stream
-from kapelle.client.options import Directory
-from kapelle.client.requests import read_as, read_event
-from kapelle.client.synchronous.connection import Connection
-from kapelle.client.synchronous.runs import Runs
-from kapelle.client.synchronous.schedules import Schedules
-from kapelle.client.synchronous.tasks import Tasks
-from kapelle.client.wishes import absolute
+from kapelle.client.http import Connection
+from kapelle.client.work import Directory, Runs, Schedules, Stream, Tasks, absolute, read
 from kapelle.domain.task import Event
-from kapelle.domain.views import By, DaemonView, UsageReport
+from kapelle.domain.views import AgentView, By, DaemonView, PatternView, UsageReport
+
+
+def connect(
+    url: str | None = None,
+    token: str | None = None,
+    home: Directory | None = None,
+    start: bool = True,
+) -> "Client":
+    """A client of the daemon, which is reached with the first request.
+
+    Without a URL (or KAPELLE_URL) it is the daemon of a home, over its private socket; with start,
+    it is started when there is none. With a URL the token is the one given, KAPELLE_TOKEN, or the
+    one in the home.
+    """
+    return Client(Address.given(url, token, home), start=start)
 
 
 class Client:
@@ -28,7 +35,7 @@ class Client:
     schedules: Schedules
 
     def __init__(self, address: Address, *, start: bool = True) -> None:
-        self._connection = Connection(address, start=start)
+        self._connection = Connection(address, autostart=start)
         self.tasks = Tasks(self._connection)
         self.runs = Runs(self._connection)
         self.schedules = Schedules(self._connection)
@@ -64,17 +71,17 @@ class Client:
         query = {"after": after, "task_id": task_id, "run_id": run_id, "follow": follow}
         with closing(self._connection.stream("/events", query, endless=follow)) as events:
             for event in events:
-                yield read_event(event)
+                yield read(Event, event.data, "/events")
 
-    def patterns(self, directory: Directory | None = None) -> Patterns:
+    def patterns(self, directory: Directory | None = None) -> list[PatternView]:
         """Every pattern that can be run; with a directory also those of its repository."""
         query = {"directory": None if directory is None else absolute(directory)}
-        return read_as(Patterns, self._connection.get("/patterns", query))
+        return read(list[PatternView], self._connection.get("/patterns", query), "/patterns")
 
-    def agents(self, directory: Directory | None = None) -> Agents:
+    def agents(self, directory: Directory | None = None) -> list[AgentView]:
         """The agents that a task in a directory may use, with their logins and pauses."""
         query = {"directory": None if directory is None else absolute(directory)}
-        return read_as(Agents, self._connection.get("/agents", query))
+        return read(list[AgentView], self._connection.get("/agents", query), "/agents")
 
     def usage(
         self,
@@ -99,8 +106,8 @@ class Client:
             "task": task,
             "run": run,
         }
-        return read_as(UsageReport, self._connection.get("/usage", query))
+        return read(UsageReport, self._connection.get("/usage", query), "/usage")
 
     def instance(self) -> DaemonView:
         """What the daemon is and what it is doing."""
-        return read_as(DaemonView, self._connection.get("/daemon"))
+        return read(DaemonView, self._connection.get("/daemon"), "/daemon")
