@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from kapelle.cli.agent_words import login_words
-from kapelle.cli.client import Client
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
@@ -25,6 +24,7 @@ from kapelle.cli.style import paint
 from kapelle.cli.text import one_line
 from kapelle.cli.times import size
 from kapelle.client.autostart import why_it_gave_up
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home
 from kapelle.runner.process_tree import own_cgroup

@@ -6,8 +6,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from kapelle.cli.client import Client
 from kapelle.cli.pipeline_file import PipelineFile
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import KapelleError
 
 

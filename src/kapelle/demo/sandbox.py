@@ -17,8 +17,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from kapelle.cli.client import Client
 from kapelle.cli.output import say
+from kapelle.client.http import Client
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.home import Home
 

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given as given_any
 from hypothesis import strategies as st
 
-from kapelle.cli.client import Client
 from kapelle.cli.pipeline_file import read_pipeline
 from kapelle.cli.schedules.create import ordered
 from kapelle.cli.starting import begin
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, InvalidInput, KapelleError
-from kapelle.domain.run_specs import PipelineSpec, StepSpec
+from kapelle.patterns.pipeline import PipelineSpec, StepSpec
 
 
 @pytest.fixture(autouse=True)
@@ -557,7 +557,7 @@ class Refusing(Client):
     def __init__(self, error: KapelleError) -> None:
         self._error = error
 
-    def create(self, path: str, body: Any) -> Any:
+    def create(self, path: str, body: Any, key: str | None = None) -> Any:
         raise self._error
 
 
