@@ -137,7 +137,7 @@ class Commands:
         else:
             await restore_deleted(self._stage, self._owner)
             run = await self._stage.db.read(runs.row, self._owner)
-            workspace, directory = runs.workspace_of(run), Path(self._spec.directory)
+            workspace, directory = workspace_of(run), Path(self._spec.directory)
         if workspace.branch is None:
             return directory
         return working_directory(workspace, directory)

@@ -7,16 +7,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.errors import NotFound
 from kapelle.domain.schedule import OPEN, Outcome, Schedule, ScheduleStatus
 from kapelle.domain.states import FINAL, RUN_FINAL
-from kapelle.store import events, prefixes
+from kapelle.store import events
+from kapelle.store.query import Row, Rows
 from kapelle.store.tables import firings, runs, schedules, tasks
 
-Row = sa.RowMapping
-
-_ROW = sa.select(schedules).where(schedules.c.id == sa.bindparam("schedule_id"))
-_UPDATE = schedules.update().where(schedules.c.id == sa.bindparam("schedule_id"))
 _ACTIVE = schedules.c.status == ScheduleStatus.ACTIVE
 _last_subject = (
     sa.select(firings.c.subject)
@@ -61,22 +57,13 @@ _NEXT_SLOT = sa.select(sa.func.min(schedules.c.next_at)).where(_ACTIVE)
 _NEXT_EXPIRY = sa.select(sa.func.min(schedules.c.expires_at)).where(schedules.c.status.in_(OPEN))
 
 
+_rows = Rows(schedules, "schedule", "kapelle schedule list")
+row, update, resolve = _rows.row, _rows.update, _rows.resolve
+by_idempotency_key = _rows.by_idempotency_key
+
+
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
     connection.execute(schedules.insert(), values)
-
-
-def row(connection: sa.Connection, schedule_id: str) -> Row:
-    """The stored row of a schedule, or NotFound."""
-    found = connection.execute(_ROW, {"schedule_id": schedule_id}).mappings().first()
-    if found is None:
-        raise NotFound(
-            f"There is no schedule {schedule_id}.", hint="kapelle schedule list shows them."
-        )
-    return found
-
-
-def update(connection: sa.Connection, schedule_id: str, /, **values: Any) -> None:
-    connection.execute(_UPDATE, {"schedule_id": schedule_id, **values})
 
 
 def change(
@@ -101,19 +88,9 @@ def change(
     )
 
 
-def resolve(connection: sa.Connection, text: str) -> str:
-    """The whole id for what a person typed: an id, or any prefix that only one schedule has."""
-    return prefixes.resolve(connection, schedules, "schedule", text, "kapelle schedule list")
-
-
 def get(connection: sa.Connection, text: str) -> Schedule:
     """A schedule by id or unique prefix."""
     return _shown(connection, [row(connection, resolve(connection, text))])[0]
-
-
-def by_idempotency_key(connection: sa.Connection, key: str) -> Row | None:
-    query = sa.select(schedules).where(schedules.c.idempotency_key == key)
-    return connection.execute(query).mappings().first()
 
 
 def page(

@@ -6,21 +6,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.errors import NotFound
 from kapelle.domain.specs import Priority
 from kapelle.domain.states import FINAL, RunStatus, TaskStatus
-from kapelle.domain.task import Attempt, CheckResult, Task, Workspace
-from kapelle.store import attempts, dependencies, pages, prefixes
-from kapelle.store.lineage import GOING
+from kapelle.domain.task import Attempt, CheckResult, Task
+from kapelle.store import attempts, dependencies
+from kapelle.store.query import Row, Rows, workspace_of
+from kapelle.store.runs import GOING
 from kapelle.store.tables import attempts as attempts_table
 from kapelle.store.tables import runs, task_tags, tasks
 
-Row = sa.RowMapping
-
 # Built once: putting a statement together costs more than running it.
 _INSERT = tasks.insert()
-_ROW = sa.select(tasks).where(tasks.c.id == sa.bindparam("task_id"))
-_UPDATE = tasks.update().where(tasks.c.id == sa.bindparam("task_id"))
 # A run that is paused or is to be, and one that goes on but was not taken up, starts nothing.
 _STARTS_NOTHING = sa.or_(
     runs.c.status.in_([RunStatus.PAUSED, RunStatus.QUEUED]), runs.c.stop == "pause"
@@ -39,9 +35,13 @@ _NEXT_DUE = (
     .where(tasks.c.status.in_([TaskStatus.QUEUED, TaskStatus.WAITING]))
     .where(tasks.c.not_before.is_not(None))
 )
-_WISH = sa.select(tasks.c.stop).where(tasks.c.id == sa.bindparam("task_id"))
+_STOP = sa.select(tasks.c.stop).where(tasks.c.id == sa.bindparam("task_id"))
 
 _STORED = tuple(name for name in Task.model_fields if name in tasks.c)
+
+_rows = Rows(tasks, "task", "kapelle list")
+row, update, resolve = _rows.row, _rows.update, _rows.resolve
+archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
 
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
@@ -52,27 +52,10 @@ def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequen
     dependencies.add(connection, values["id"], depends_on)
 
 
-def row(connection: sa.Connection, task_id: str) -> Row:
-    """The stored row of a task, or NotFound."""
-    found = connection.execute(_ROW, {"task_id": task_id}).mappings().first()
-    if found is None:
-        raise NotFound(f"There is no task {task_id}.", hint="kapelle list shows them.")
-    return found
-
-
-def update(connection: sa.Connection, task_id: str, /, **values: Any) -> None:
-    connection.execute(_UPDATE, {"task_id": task_id, **values})
-
-
-def wish(connection: sa.Connection, task_id: str) -> str | None:
+def stop_requested(connection: sa.Connection, task_id: str) -> str | None:
     """What a person wants of the running attempt: "cancel", "requeue" or nothing."""
-    value: str | None = connection.execute(_WISH, {"task_id": task_id}).scalar()
+    value: str | None = connection.execute(_STOP, {"task_id": task_id}).scalar()
     return value
-
-
-def resolve(connection: sa.Connection, text: str) -> str:
-    """The whole id for what a person typed: an id, or any prefix that only one task has."""
-    return prefixes.resolve(connection, tasks, "task", text, "kapelle list")
 
 
 def get(connection: sa.Connection, text: str) -> Task:
@@ -86,8 +69,7 @@ def fresh(connection: sa.Connection, task_id: str, depends_on: Sequence[str]) ->
 
 
 def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
-    query = sa.select(tasks).where(tasks.c.idempotency_key == key)
-    found = connection.execute(query).mappings().first()
+    found = _rows.by_idempotency_key(connection, key)
     return None if found is None else _complete(connection, [found])[0]
 
 
@@ -101,12 +83,8 @@ def page(
     before: str | None = None,
     limit: int = 50,
 ) -> tuple[list[Task], bool]:
-    """Tasks, newest first, and whether there are more; before is the last id of the page before.
-
-    Fewer than limit, but at least one, when their prompts are large.
-    """
-    query = sa.select(tasks.c.id, sa.func.length(tasks.c.prompt))
-    query = query.order_by(tasks.c.id.desc()).limit(limit + 1)
+    """Tasks, newest first, and whether there are more; before is the last id of the page before."""
+    query = sa.select(tasks.c.id)
     if statuses:
         query = query.where(tasks.c.status.in_(statuses))
     if tag is not None:
@@ -116,13 +94,8 @@ def page(
         query = query.where(tasks.c.project == project)
     if not archived:
         query = query.where(tasks.c.archived_at.is_(None))
-    if before is not None:
-        query = query.where(tasks.c.id < before)
-    found = connection.execute(query).all()
-    ids = pages.bounded(found[:limit])
-    rows = sa.select(tasks).where(tasks.c.id.in_(ids)).order_by(tasks.c.id.desc())
-    page_ = _complete(connection, list(connection.execute(rows).mappings()))
-    return page_, len(found) > len(ids)
+    rows, more = _rows.page(connection, query, sa.func.length(tasks.c.prompt), before, limit)
+    return _complete(connection, rows), more
 
 
 def others_in(connection: sa.Connection, owner: str, task_id: str) -> bool:
@@ -179,11 +152,6 @@ def with_status(connection: sa.Connection, status: TaskStatus) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
-def ids_of_worktrees(connection: sa.Connection) -> set[str]:
-    query = sa.select(tasks.c.id).where(tasks.c.workspace_kind == "worktree")
-    return set(connection.execute(query).scalars())
-
-
 def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
     """Tasks to be forgotten, those that ended first first; what an open run did is part of it."""
     free = sa.or_(tasks.c.run_id.is_(None), tasks.c.run_id.not_in(GOING))
@@ -195,12 +163,6 @@ def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> lis
 def counts(connection: sa.Connection) -> dict[str, int]:
     query = sa.select(tasks.c.status, sa.func.count()).group_by(tasks.c.status)
     return {status: count for status, count in connection.execute(query)}
-
-
-def workspace_of(row: Row) -> Workspace:
-    return Workspace.model_validate(
-        {name: row[f"workspace_{name}"] for name in Workspace.model_fields}
-    )
 
 
 def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
@@ -231,18 +193,7 @@ def _task(
     return Task.model_validate(values)
 
 
-def archived_at_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, datetime | None]:
-    """Those of the tasks that are stored, with when they were archived."""
-    found: dict[str, datetime | None] = {}
-    # In portions, because a database takes so many parameters and no more.
-    for start in range(0, len(ids), 500):
-        query = sa.select(tasks.c.id, tasks.c.archived_at)
-        query = query.where(tasks.c.id.in_(ids[start : start + 500]))
-        found |= {task_id: moment for task_id, moment in connection.execute(query)}
-    return found
-
-
 def delete_archived(connection: sa.Connection, task_id: str) -> bool:
-    """The same as delete, but only for a task that has ended and is archived."""
+    """Delete a task if it has ended and is archived; says whether it was."""
     query = tasks.delete().where(tasks.c.id == task_id, tasks.c.archived_at.is_not(None))
     return connection.execute(query.where(tasks.c.status.in_(FINAL))).rowcount == 1
