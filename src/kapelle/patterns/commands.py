@@ -20,6 +20,7 @@ from kapelle.runner.launch import Ended, Launch
 from kapelle.runner.output import tail_text
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
+from kapelle.store.query import workspace_of
 from kapelle.workspaces import working_directory
 
 _SHOWN = 20_000

@@ -1,4 +1,4 @@
-"""Queries about runs: insert, find, list, and who belongs to whom."""
+"""Runs: insert, find, list, who belongs to whom, changes of status."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -9,7 +9,8 @@ import sqlalchemy as sa
 from kapelle.domain.run import Run, Spent
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_run_transition
 from kapelle.store import events, steps
-from kapelle.store.query import Row, Rows, workspace_of
+from kapelle.store.query import Row as Row
+from kapelle.store.query import Rows, workspace_of
 from kapelle.store.tables import attempts, runs, tasks
 
 _ANY_QUEUED = sa.select(sa.literal(1)).where(runs.c.status == RunStatus.QUEUED).limit(1)
