@@ -113,6 +113,19 @@ class AgentRequest:
     credential: str | None = None  # a stored API key, when the environment has none
     answer: str | None = None  # what a person replied to its question
 
+    @property
+    def chosen_model(self) -> str | None:
+        return self.model or self.settings.model
+
+    @property
+    def stdin(self) -> bytes:
+        """The prompt for a program that takes it by standard input."""
+        return self.prompt.encode("utf-8", "replace")
+
+    def beside(self, name: str) -> Path:
+        """Where a file of Command.files will be."""
+        return self.prompt_file.parent / name
+
 
 @dataclass(frozen=True, slots=True)
 class Command:
