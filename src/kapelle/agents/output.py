@@ -69,6 +69,18 @@ def parse_event(line: str) -> list[AgentEvent]:
     ]
 
 
+def usage(sent: object, received: object, cached: object, **more: Any) -> AgentEvent:
+    """The event of what was used: tokens sent, cached ones included, and received."""
+    tokens = {"input_tokens": sent, "output_tokens": received, "cached_tokens": cached}
+    return AgentEvent("usage", data=tokens | more)
+
+
+def error(text: str, name: str = "", kind: EventKind = "error", **data: Any) -> AgentEvent:
+    """The event of an error, or a notice, with those fields of ErrorData that have a value."""
+    given = {key: value for key, value in data.items() if value}
+    return AgentEvent(kind, text, name, given)
+
+
 def plan(steps: list[tuple[str, str]]) -> AgentEvent:
     """The event of a plan: each step's status, as most agents call it, and its text."""
     marks = {"completed": "x", "in_progress": ">"}

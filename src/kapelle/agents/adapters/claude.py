@@ -91,13 +91,9 @@ class ClaudeAgent(ProgramAgent):
             argv += _system(request, request.system_prompt, files)
         env |= self.environment(request)
         home = os.path.join(request.workspace, _home({**os.environ, **request.environ, **env}))
-        return Command(
-            argv + request.settings.extra_args,
-            env,
-            request.stdin,
-            files,
-            f"{glob.escape(home)}/projects/*/{{session}}.jsonl",
-        )
+        transcript = f"{glob.escape(home)}/projects/*/{{session}}.jsonl"
+        argv += request.settings.extra_args
+        return Command(argv, env, request.stdin, files, transcript)
 
     def parse(self, line: str) -> list[AgentEvent]:
         event = json_object(line)

@@ -6,7 +6,16 @@ What was used they count differently, so that is left to their adapters.
 import re
 
 from kapelle.agents.base import AgentEvent, EventKind
-from kapelle.agents.output import Json, count_of, list_of, mapping_of, mappings_of, plan, text_of
+from kapelle.agents.output import (
+    Json,
+    count_of,
+    error,
+    list_of,
+    mapping_of,
+    mappings_of,
+    plan,
+    text_of,
+)
 from kapelle.agents.resets import reset_stated
 from kapelle.domain.failures import FailureClass
 
@@ -78,15 +87,10 @@ def _system(event: Json) -> list[AgentEvent]:
 
 
 def _absent_servers(event: Json) -> list[AgentEvent]:
-    return [
-        AgentEvent(
-            "notice",
-            f"The MCP server {text_of(server.get('name'))} is not there: {server['status']}.",
-            FailureClass.TOOL,
-        )
-        for server in mappings_of(event.get("mcp_servers"))
-        if text_of(server.get("status")) in _ABSENT
-    ]
+    servers = mappings_of(event.get("mcp_servers"))
+    absent = [server for server in servers if text_of(server.get("status")) in _ABSENT]
+    texts = [f"The MCP server {s.get('name')} is not there: {s['status']}." for s in absent]
+    return [AgentEvent("notice", text, FailureClass.TOOL) for text in texts]
 
 
 def _api_retry(event: Json) -> AgentEvent:
@@ -94,7 +98,7 @@ def _api_retry(event: Json) -> AgentEvent:
     what = f"HTTP status {status}" if status else "The provider did not answer"
     again = f"retry {count_of(event.get('attempt'))} of {count_of(event.get('max_retries'))}"
     text = f"{what} ({kind}); {again} in {count_of(event.get('retry_delay_ms')) / 1000:g} s"
-    return AgentEvent("notice", text, data=_error_data(status, kind))
+    return error(text, kind="notice", status=status, type=kind)
 
 
 def _retry(data: Json) -> list[AgentEvent]:
@@ -110,7 +114,7 @@ def _limit(info: Json) -> list[AgentEvent]:
     window = text_of(info.get("rateLimitType")).replace("_", " ") or "usage"
     if info.get("status") == "rejected" and info.get("isUsingOverage") is not True:
         text = f"The {window} limit of the subscription is used up"
-        return [AgentEvent("notice", text, FailureClass.RATE_LIMIT, _error_data(info=info))]
+        return [error(text, FailureClass.RATE_LIMIT, "notice", retry_at=_reset(info))]
     if info.get("status") == "allowed_warning":
         used = info.get("utilization")
         share = f"{used:.0%}" if isinstance(used, float) else "Most"
@@ -143,37 +147,33 @@ def _api_error(event: Json, said: str, kind: EventKind) -> AgentEvent:
     own = text_of(event.get("error"))
     provider_type = own if own in _OWN_TYPES else text_of(event.get("api_error_type"))
     info = mapping_of(mapping_of(event.get("api_error_params")).get("rate_limit_info"))
-    data = _error_data(count_of(event.get("api_error_status")), provider_type, info)
-    name = ""
+    status, retry_at, name = count_of(event.get("api_error_status")), _reset(info), ""
     if own in _NO_ACCESS:
         name = FailureClass.AUTHENTICATION
     elif text_of(event.get("api_error")) in _NO_ANSWER:
         name = _NO_ANSWER[event["api_error"]]
-    elif "retry_at" not in data and _NO_MONEY.search(said):
+    elif not retry_at and _NO_MONEY.search(said):
         name = FailureClass.BILLING
-    return AgentEvent(kind, said or own, name, data)
+    return error(said or own, name, kind, status=status, type=provider_type, retry_at=retry_at)
 
 
-def _error_data(status: int = 0, kind: str = "", info: Json | None = None) -> Json:
-    at = reset_stated((info or {}).get("resetsAt"))
-    given = {"status": status, "type": kind, "retry_at": at.isoformat() if at else None}
-    return {key: value for key, value in given.items() if value}
+def _reset(info: Json) -> str | None:
+    at = reset_stated(info.get("resetsAt"))
+    return at.isoformat() if at else None
 
 
 def _tool_results(event: Json) -> list[AgentEvent]:
     blocks = mappings_of(mapping_of(event.get("message")).get("content"))
-    return [
-        AgentEvent(
-            "tool_result",
-            _flat(block.get("content")),
-            data={"is_error": True} if block.get("is_error") is True else {},
-        )
-        for block in blocks
-        if block.get("type") == "tool_result"
-    ]
+    results = [block for block in blocks if block.get("type") == "tool_result"]
+    return [AgentEvent("tool_result", _flat(block), data=_failed(block)) for block in results]
 
 
-def _flat(content: object) -> str:
+def _failed(block: Json) -> Json:
+    return {"is_error": True} if block.get("is_error") is True else {}
+
+
+def _flat(block: Json) -> str:
+    content = block.get("content")
     parts = [text_of(part.get("text")) for part in mappings_of(content)]
     return text_of(content) or "\n".join(part for part in parts if part)
 
@@ -193,16 +193,14 @@ def _result(event: Json) -> list[AgentEvent]:
 def _reason(event: Json) -> str:
     if text_of(event.get("terminal_reason")).startswith("aborted"):
         return "It was interrupted."
-    errors = "; ".join(text_of(error) for error in list_of(event.get("errors")))
-    message = text_of(mapping_of(event.get("error")).get("message"))
-    return text_of(event.get("result")) or errors or message or text_of(event.get("subtype"))
+    errors = "; ".join(text_of(message) for message in list_of(event.get("errors")))
+    own = text_of(mapping_of(event.get("error")).get("message"))
+    return text_of(event.get("result")) or errors or own or text_of(event.get("subtype"))
 
 
 def _failure(event: Json, subtype: str, text: str) -> AgentEvent:
     found = _STATUS.search(text)
     status = count_of(event.get("api_error_status")) or (int(found[1]) if found else 0)
-    data = _error_data(status, text_of(event.get("api_error_type")))
-    if subtype in _LIMITS:
-        return AgentEvent("error", text, FailureClass.LIMIT, data)
     name = next((kind for pattern, kind in _BY_MESSAGE if pattern.search(text)), "")
-    return AgentEvent("error", text, name, data)
+    name = FailureClass.LIMIT if subtype in _LIMITS else name
+    return error(text, name, status=status, type=text_of(event.get("api_error_type")))

@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from kapelle.agents.base import (
@@ -18,10 +19,20 @@ from kapelle.agents.base import (
     AgentRequest,
     Capabilities,
     Command,
+    EventKind,
     Summary,
     Verdict,
 )
-from kapelle.agents.output import Json, json_object, mapping_of, mappings_of, plan, text_of
+from kapelle.agents.output import (
+    Json,
+    error,
+    json_object,
+    mapping_of,
+    mappings_of,
+    plan,
+    text_of,
+    usage,
+)
 from kapelle.agents.program import ProgramAgent, session_lost
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
@@ -126,16 +137,36 @@ class CodexAgent(ProgramAgent):
         home = glob.escape(
             os.path.join(request.workspace, _home({**os.environ, **request.environ, **env}))
         )
-        return Command(
-            [*argv, "-"],
-            mcp_variables(request) | env,
-            _prompt(request).encode("utf-8", "replace"),
-            mcp_files(request),
-            f"{home}/sessions/**/rollout-*-{{session}}.jsonl",
-        )
+        env = mcp_variables(request) | env
+        stdin = _prompt(request).encode("utf-8", "replace")
+        rollout = f"{home}/sessions/**/rollout-*-{{session}}.jsonl"
+        return Command([*argv, "-"], env, stdin, mcp_files(request), rollout)
 
     def parse(self, line: str) -> list[AgentEvent]:
-        return _parse_line(line)
+        """What a line says, of the output or of the rollout file; they have no type in common."""
+        value = json_object(line) or {}
+        item = mapping_of(value.get("item"))
+        match value.get("type"):
+            case "thread.started":
+                return [AgentEvent("session", text_of(value.get("thread_id")))]
+            case "turn.completed":
+                return [AgentEvent("result")]  # its text is the last message
+            case "turn.failed":
+                return [_error(text_of(mapping_of(value.get("error")).get("message")))]
+            case "error":
+                message = text_of(value.get("message"))
+                is_retry = message.startswith("Reconnecting...")
+                return [_notice(message) if is_retry else _error(message)]
+            case "item.started" | "item.updated" | "item.completed" if (
+                item.get("type") == "todo_list"
+            ):
+                return [_plan(item)]
+            case "item.started":
+                name = _tool(item)
+                return [AgentEvent("tool_call", name=name, data=_input(item))] if name else []
+            case "item.completed":
+                return _completed(item)
+        return _parse_rollout(text_of(value.get("type")), mapping_of(value.get("payload")))
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)
@@ -166,31 +197,6 @@ def _home(env: Mapping[str, str]) -> str:
 def _key_variable(*places: Mapping[str, str]) -> str | None:
     """The variable that holds the key for a server of the user's own, if it wants one."""
     return next((name for place in places for name in _KEYS if place.get(name)), None)
-
-
-def _parse_line(line: str) -> list[AgentEvent]:
-    """What a line says, of the output or of the rollout file; they have no type in common."""
-    value = json_object(line) or {}
-    item = mapping_of(value.get("item"))
-    match value.get("type"):
-        case "thread.started":
-            return [AgentEvent("session", text_of(value.get("thread_id")))]
-        case "turn.completed":
-            return [AgentEvent("result")]  # its text is the last message
-        case "turn.failed":
-            return [_error(text_of(mapping_of(value.get("error")).get("message")))]
-        case "error":
-            message = text_of(value.get("message"))
-            is_retry = message.startswith("Reconnecting...")
-            return [_notice(message) if is_retry else _error(message)]
-        case "item.started" | "item.updated" | "item.completed" if item.get("type") == "todo_list":
-            return [_plan(item)]
-        case "item.started":
-            name = _tool(item)
-            return [AgentEvent("tool_call", name=name, data=_input(item))] if name else []
-        case "item.completed":
-            return _completed(item)
-    return _parse_rollout(text_of(value.get("type")), mapping_of(value.get("payload")))
 
 
 def _completed(item: Json) -> list[AgentEvent]:
@@ -258,15 +264,9 @@ def _parse_rollout(kind: str, payload: Json) -> list[AgentEvent]:
 
 def _usage(payload: Json) -> AgentEvent:
     """One answer of the model, noted as soon as it has come."""
-    usage = mapping_of(payload.get("usage"))
-    data = {
-        "input_tokens": usage.get("input_tokens"),
-        "output_tokens": usage.get("output_tokens"),
-        "cached_tokens": usage.get("cached_input_tokens"),
-        "turns": 1,
-        "id": text_of(payload.get("response_id")) or None,
-    }
-    return AgentEvent("usage", data=data)
+    count, answer = mapping_of(payload.get("usage")).get, text_of(payload.get("response_id"))
+    tokens = (count("input_tokens"), count("output_tokens"), count("cached_input_tokens"))
+    return usage(*tokens, turns=1, id=answer or None)
 
 
 def _start(payload: Json) -> list[AgentEvent]:
@@ -274,15 +274,16 @@ def _start(payload: Json) -> list[AgentEvent]:
     trigger = mapping_of(payload.get("turn_attribution")).get("turn_trigger")
     if payload.get("type") != "task_started" or trigger != "exec":
         return []
-    nothing = {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0, "turns": 0}
-    return [AgentEvent("usage", data={**nothing, "total": True})]
+    return [usage(0, 0, 0, turns=0, total=True)]
 
 
-def _error(message: str) -> AgentEvent:
-    """What ended the run."""
-    text, data = _unwrapped(message)
+def _error(message: str, kind: EventKind = "error") -> AgentEvent:
+    text, body = _unwrapped(message)
     name = next((kind for start, kind in _SENTENCES if re.match(start, text)), "")
-    return AgentEvent("error", text, name, data | _facts(text))
+    found, at = _STATUS.match(text), _again_at(text)
+    status = int(found[1]) if found else 500 if _INTERNAL.match(text) else body.get("status")
+    retry_at = at.isoformat() if at else None
+    return error(text, name, kind, status=status, type=body.get("type"), retry_at=retry_at)
 
 
 def _notice(message: str) -> AgentEvent:
@@ -290,8 +291,7 @@ def _notice(message: str) -> AgentEvent:
     retry = _RETRY.match(message)
     if retry is None:
         return AgentEvent("notice", message)
-    cause = _error(retry[1])
-    return AgentEvent("notice", message, cause.name, cause.data)
+    return replace(_error(retry[1], "notice"), text=message)
 
 
 def _unwrapped(message: str) -> tuple[str, Json]:
@@ -301,19 +301,7 @@ def _unwrapped(message: str) -> tuple[str, Json]:
         return message, {}
     inner = mapping_of(body.get("error"))
     text = text_of(inner.get("message")) or text_of(body.get("detail")) or message
-    kind = text_of(inner.get("code")) or text_of(inner.get("type"))
-    return text, {"status": 400} | ({"type": kind} if kind else {})
-
-
-def _facts(text: str) -> Json:
-    facts: Json = {}
-    if found := _STATUS.match(text):
-        facts["status"] = int(found[1])
-    elif _INTERNAL.match(text):
-        facts["status"] = 500
-    if at := _again_at(text):
-        facts["retry_at"] = at.isoformat()
-    return facts
+    return text, {"status": 400, "type": text_of(inner.get("code")) or text_of(inner.get("type"))}
 
 
 def _again_at(text: str) -> datetime | None:

@@ -11,7 +11,7 @@ from kapelle.agents.base import (
     Summary,
     Verdict,
 )
-from kapelle.agents.output import Json, json_object, mapping_of, text_of
+from kapelle.agents.output import Json, count_of, error, json_object, mapping_of, text_of, usage
 from kapelle.agents.program import ProgramAgent, mcp_config, session_lost
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
@@ -84,7 +84,32 @@ class CopilotAgent(ProgramAgent):
         return Command(argv + request.settings.extra_args, env, request.stdin, files, log)
 
     def parse(self, line: str) -> list[AgentEvent]:
-        return parse_line(line)
+        """The events of one line; what is no JSON is a message to a person."""
+        value = json_object(line)
+        if value is None:
+            return [AgentEvent("notice", line.strip())] if line.strip() else []
+        data = mapping_of(value.get("data"))
+        match value.get("type"):
+            case "assistant.message":
+                return _message(data) if "agentId" not in value else []
+            case "tool.execution_start":
+                name = text_of(data.get("toolName"))
+                return [AgentEvent("tool_call", name=name, data=mapping_of(data.get("arguments")))]
+            case "tool.execution_complete":
+                return [_tool_result(data)]
+            case "model.call_failure":
+                status, code = count_of(data.get("statusCode")), text_of(data.get("errorCode"))
+                return [error(_reason(data), kind="notice", status=status, type=code)]
+            case "session.warning":
+                return [AgentEvent("notice", text_of(data.get("message")))]
+            case "session.error":
+                return [_error(data)]
+            case "result":
+                return _result(value)
+            case "span":
+                return _span(mapping_of(value.get("attributes")))
+            case _:
+                return []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         words = "\n".join(line for line in tail.splitlines() if not line.startswith("{"))
@@ -108,34 +133,6 @@ def _server(server: McpServer) -> Json:
     return {"type": "http", "url": server.url, "headers": server.headers, "tools": ["*"]}
 
 
-def parse_line(line: str) -> list[AgentEvent]:
-    """The events of one line; what is no JSON is a message to a person."""
-    value = json_object(line)
-    if value is None:
-        return [AgentEvent("notice", line.strip())] if line.strip() else []
-    data = mapping_of(value.get("data"))
-    match value.get("type"):
-        case "assistant.message":
-            return _message(data) if "agentId" not in value else []
-        case "tool.execution_start":
-            name = text_of(data.get("toolName"))
-            return [AgentEvent("tool_call", name=name, data=mapping_of(data.get("arguments")))]
-        case "tool.execution_complete":
-            return [_tool_result(data)]
-        case "model.call_failure":
-            return [AgentEvent("notice", _reason(data), data=_facts(data))]
-        case "session.warning":
-            return [AgentEvent("notice", text_of(data.get("message")))]
-        case "session.error":
-            return [_error(data)]
-        case "result":
-            return _result(value)
-        case "span":
-            return _span(mapping_of(value.get("attributes")))
-        case _:
-            return []
-
-
 def _message(data: Json) -> list[AgentEvent]:
     events = [AgentEvent("model", text_of(data.get("model")))]
     text = text_of(data.get("content"))
@@ -154,21 +151,13 @@ def _reason(data: Json) -> str:
     return text_of((json_object(said) or {}).get("message")) or said or "a request failed"
 
 
-def _facts(data: Json) -> Json:
-    facts: Json = {}
-    if isinstance(data.get("statusCode"), int):
-        facts["status"] = data["statusCode"]
-    if code := text_of(data.get("errorCode")):
-        facts["type"] = code
-    return facts
-
-
 def _error(data: Json) -> AgentEvent:
-    message = text_of(data.get("message"))
+    message, status = text_of(data.get("message")), count_of(data.get("statusCode"))
     name = _CLASSES.get(text_of(data.get("errorType")), "")
-    if data.get("statusCode") == 404 and message.startswith("Model "):
+    if status == 404 and message.startswith("Model "):
         name = FailureClass.CAPABILITY
-    return AgentEvent("error", message or "unknown error", name, _facts(data))
+    code = text_of(data.get("errorCode"))
+    return error(message or "unknown error", name, status=status, type=code)
 
 
 def _result(value: Json) -> list[AgentEvent]:
@@ -184,11 +173,7 @@ def _span(attributes: Json) -> list[AgentEvent]:
         return []
     if "gen_ai.usage.input_tokens" not in attributes:
         return []
-    usage = {
-        "input_tokens": attributes.get("gen_ai.usage.input_tokens", 0),
-        "output_tokens": attributes.get("gen_ai.usage.output_tokens", 0),
-        "cached_tokens": attributes.get("gen_ai.usage.cache_read.input_tokens", 0),
-        "turns": 1,
-    }
+    kinds = ("input_tokens", "output_tokens", "cache_read.input_tokens")
+    tokens = [attributes.get(f"gen_ai.usage.{kind}", 0) for kind in kinds]
     session = AgentEvent("session", text_of(attributes.get("gen_ai.conversation.id")))
-    return [session, AgentEvent("usage", data=usage)]
+    return [session, usage(*tokens, turns=1)]

@@ -19,7 +19,7 @@ from kapelle.agents.base import (
     Verdict,
 )
 from kapelle.agents.failures import classify, how_it_ended, judge_report
-from kapelle.agents.output import Json, count_of, json_object, mapping_of, text_of
+from kapelle.agents.output import Json, count_of, error, json_object, mapping_of, text_of, usage
 from kapelle.agents.program import ProgramAgent
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import Failure, FailureClass
@@ -105,7 +105,28 @@ class GeminiAgent(ProgramAgent):
         )
 
     def parse(self, line: str) -> list[AgentEvent]:
-        return parse_line(line)
+        """The events of one line; what is no JSON object says nothing."""
+        value = json_object(line) or {}
+        match value.get("type"):
+            case "init":
+                return _begin(value)
+            case "message" if value.get("role") == "assistant":
+                return [AgentEvent("text", text_of(value.get("content")), data={"delta": True})]
+            case "tool_use":
+                name = text_of(value.get("tool_name"))
+                return [
+                    AgentEvent("tool_call", name=name, data=mapping_of(value.get("parameters")))
+                ]
+            case "tool_result":
+                return [_tool_result(value)]
+            case "error":
+                return [_problem(value)]
+            case "result":
+                return _result(value)
+            case "gemini":
+                return _answer(value)
+            case _:
+                return []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = judge_report(summary, exit, tail)
@@ -174,42 +195,19 @@ def _unable(summary: Summary, exit: Exit, tail: str) -> Failure | None:
 
 def _refused(summary: Summary, exit: Exit, tail: str) -> Failure | None:
     """What the exit code says of the error that ended it."""
-    error = summary.error
-    if error is None or error.name or exit.kind != "exited":
+    cause = summary.error
+    if cause is None or cause.name or exit.kind != "exited":
         return None
     status = _STATUSES.get(exit.code or 0)
     if exit.code == 1 and "ModelNotFoundError" in tail:
-        error = replace(error, name=FailureClass.CAPABILITY)
+        cause = replace(cause, name=FailureClass.CAPABILITY)
     elif status:
         # That a quota is exceeded its provider says of any limit, the one per minute included.
         name = FailureClass.RATE_LIMIT if status == 429 else ""
-        error = replace(error, name=name, data={**error.data, "status": status})
+        cause = replace(cause, name=name, data={**cause.data, "status": status})
     else:
         return None
-    return classify(replace(summary, error=error), exit, tail)
-
-
-def parse_line(line: str) -> list[AgentEvent]:
-    """The events of one line; what is no JSON object says nothing."""
-    value = json_object(line) or {}
-    match value.get("type"):
-        case "init":
-            return _begin(value)
-        case "message" if value.get("role") == "assistant":
-            return [AgentEvent("text", text_of(value.get("content")), data={"delta": True})]
-        case "tool_use":
-            name = text_of(value.get("tool_name"))
-            return [AgentEvent("tool_call", name=name, data=mapping_of(value.get("parameters")))]
-        case "tool_result":
-            return [_tool_result(value)]
-        case "error":
-            return [_problem(value)]
-        case "result":
-            return _result(value)
-        case "gemini":
-            return _answer(value)
-        case _:
-            return []
+    return classify(replace(summary, error=cause), exit, tail)
 
 
 def has_answer(output: str) -> bool:
@@ -251,21 +249,18 @@ def _result(value: Json) -> list[AgentEvent]:
     events = _usage(mapping_of(value.get("stats")))
     if value.get("status") == "success":
         return [*events, AgentEvent("result")]
-    error = mapping_of(value.get("error"))
-    if error:
-        events.append(_error(text_of(error.get("type")), text_of(error.get("message"))))
+    if cause := mapping_of(value.get("error")):
+        events.append(_error(text_of(cause.get("type")), text_of(cause.get("message"))))
     return [*events, AgentEvent("result", data={"is_error": True})]
 
 
 def _error(kind: str, message: str) -> AgentEvent:
     """The error that ended it, out of the JSON that the provider answered with, if it is there."""
     found = _API_ERROR.match(message)
-    told = mapping_of((json_object(found[1]) or {}).get("error")) if found else {}
-    text = text_of(told.get("message")) or message
-    data: Json = {"type": text_of(told.get("status")) or kind}
-    if count_of(told.get("code")):
-        data["status"] = told["code"]
-    return AgentEvent("error", text, _CLASSES.get(kind) or _class_of(message), data)
+    answer = mapping_of((json_object(found[1]) or {}).get("error")) if found else {}
+    text, status = text_of(answer.get("message")) or message, count_of(answer.get("code"))
+    name = _CLASSES.get(kind) or _class_of(message)
+    return error(text, name, status=status, type=text_of(answer.get("status")) or kind)
 
 
 def _class_of(message: str) -> str:
@@ -274,22 +269,17 @@ def _class_of(message: str) -> str:
 
 
 def _usage(stats: Json) -> list[AgentEvent]:
-    """The sums of this run, helpers of the main model included, and the model that did most."""
+    """The sums of this attempt, helper models included, and the model that did most."""
     if not stats:
         return []
     sent, total = count_of(stats.get("input_tokens")), count_of(stats.get("total_tokens"))
-    usage = {
-        "input_tokens": sent,
-        # Thinking is paid for as output, and only in the total.
-        "output_tokens": max(count_of(stats.get("output_tokens")), total - sent),
-        "cached_tokens": count_of(stats.get("cached")),
-        "total": True,
-    }
+    # Thinking is paid for as output, and only in the total.
+    received = max(count_of(stats.get("output_tokens")), total - sent)
+    used = usage(sent, received, count_of(stats.get("cached")), total=True)
     models = mapping_of(stats.get("models"))
-    most = max(
-        models, key=lambda name: count_of(mapping_of(models[name]).get("total_tokens")), default=""
-    )
-    return [AgentEvent("usage", data=usage), *([AgentEvent("model", most)] if most else [])]
+    totals = {name: count_of(mapping_of(models[name]).get("total_tokens")) for name in models}
+    most = max(totals, key=totals.__getitem__, default="")
+    return [used, AgentEvent("model", most)] if most else [used]
 
 
 def _answer(value: Json) -> list[AgentEvent]:
@@ -297,14 +287,10 @@ def _answer(value: Json) -> list[AgentEvent]:
     tokens = mapping_of(value.get("tokens"))
     if not tokens:
         return []
-    usage = {
-        "input_tokens": count_of(tokens.get("input")) + count_of(tokens.get("tool")),
-        "output_tokens": count_of(tokens.get("output")) + count_of(tokens.get("thoughts")),
-        "cached_tokens": count_of(tokens.get("cached")),
-        "turns": 1,
-        "id": text_of(value.get("id")),
-    }
-    return [AgentEvent("usage", data=usage), AgentEvent("model", text_of(value.get("model")))]
+    count = {name: count_of(number) for name, number in tokens.items()}.get
+    sent, received = count("input", 0) + count("tool", 0), count("output", 0) + count("thoughts", 0)
+    used = usage(sent, received, count("cached", 0), turns=1, id=text_of(value.get("id")))
+    return [used, AgentEvent("model", text_of(value.get("model")))]
 
 
 def settings_of(request: AgentRequest, env: dict[str, str]) -> str:

@@ -13,7 +13,7 @@ from kapelle.agents.base import (
     Summary,
     Verdict,
 )
-from kapelle.agents.output import Json, count_of, json_object, mapping_of, text_of
+from kapelle.agents.output import Json, count_of, error, json_object, mapping_of, text_of, usage
 from kapelle.agents.program import ProgramAgent, session_lost
 from kapelle.agents.resets import retry_at
 from kapelle.domain.failures import Failure, FailureClass
@@ -88,15 +88,30 @@ class OpencodeAgent(ProgramAgent):
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
             "OPENCODE_CONFIG_CONTENT": _dumped(_configuration(request, model)),
         }
-        return Command(
-            argv + request.settings.extra_args,
-            env | self.environment(request),
-            request.stdin,
-            {_INSTRUCTIONS: request.system_prompt} if request.system_prompt else {},
-        )
+        env |= self.environment(request)
+        files = {_INSTRUCTIONS: request.system_prompt} if request.system_prompt else {}
+        return Command(argv + request.settings.extra_args, env, request.stdin, files)
 
     def parse(self, line: str) -> list[AgentEvent]:
-        return parse_line(line)
+        """The events of one line; what is no JSON is a warning that it prints among them."""
+        value = json_object(line)
+        if value is None:
+            return [AgentEvent("notice", line.strip())] if line.strip() else []
+        part = mapping_of(value.get("part"))
+        session = AgentEvent("session", text_of(value.get("sessionID")))
+        match value.get("type"):
+            case "step_start":
+                return [session]
+            case "text":
+                return [AgentEvent("text", text_of(part.get("text")))]
+            case "tool_use":
+                return _tool(part)
+            case "step_finish":
+                return _step(part)
+            case "error":
+                return [session, _error(value)]
+            case _:
+                return []
 
     def parse_stderr(self, line: str) -> list[AgentEvent]:
         cause = _cause(line, _RETRIED)
@@ -199,28 +214,6 @@ def _dumped(config: Json) -> str:
     return _REFERENCE.sub(r"\\u007b", json.dumps(config))
 
 
-def parse_line(line: str) -> list[AgentEvent]:
-    """The events of one line; what is no JSON is a warning that it prints among them."""
-    value = json_object(line)
-    if value is None:
-        return [AgentEvent("notice", line.strip())] if line.strip() else []
-    part = mapping_of(value.get("part"))
-    session = AgentEvent("session", text_of(value.get("sessionID")))
-    match value.get("type"):
-        case "step_start":
-            return [session]
-        case "text":
-            return [AgentEvent("text", text_of(part.get("text")))]
-        case "tool_use":
-            return _tool(part)
-        case "step_finish":
-            return _step(part)
-        case "error":
-            return [session, _error(value)]
-        case _:
-            return []
-
-
 def last_step_end(output: str) -> str | None:
     """How an output's last step ended: its reason, "error", or "" in the middle of it.
 
@@ -252,41 +245,37 @@ def _step(part: Json) -> list[AgentEvent]:
     tokens = mapping_of(part.get("tokens"))
     cache = mapping_of(tokens.get("cache"))
     cached = count_of(cache.get("read"))
-    usage = AgentEvent(
-        "usage",
-        data={
-            "input_tokens": count_of(tokens.get("input")) + cached + count_of(cache.get("write")),
-            "output_tokens": count_of(tokens.get("output")) + count_of(tokens.get("reasoning")),
-            "cached_tokens": cached,
-            "turns": 1,
-            # It counts 0 for a model whose price it does not know.
-            **({"cost_usd": part["cost"]} if part.get("cost") else {}),
-        },
+    used = usage(
+        count_of(tokens.get("input")) + cached + count_of(cache.get("write")),
+        count_of(tokens.get("output")) + count_of(tokens.get("reasoning")),
+        cached,
+        turns=1,
+        # It counts 0 for a model whose price it does not know.
+        **({"cost_usd": part["cost"]} if part.get("cost") else {}),
     )
     reason = text_of(part.get("reason"))
     if reason == "stop":
-        return [usage, AgentEvent("result")]
+        return [used, AgentEvent("result")]
     if reason in {"", "tool-calls", "unknown"}:
-        return [usage]
+        return [used]
     cut = f"The model's answer ended with {reason}."
-    return [usage, AgentEvent("result", cut, data={"is_error": True})]
+    return [used, AgentEvent("result", cut, data={"is_error": True})]
 
 
 def _error(value: Json) -> AgentEvent:
-    error = mapping_of(value.get("error"))
-    data, name = mapping_of(error.get("data")), text_of(error.get("name"))
-    message = text_of(data.get("message")) or text_of(error.get("message")) or name
+    cause = mapping_of(value.get("error"))
+    data, name = mapping_of(cause.get("data")), text_of(cause.get("name"))
+    message = text_of(data.get("message")) or text_of(cause.get("message")) or name
     body = mapping_of((json_object(text_of(data.get("responseBody"))) or {}).get("error"))
-    headers = {
-        name: text_of(given) for name, given in mapping_of(data.get("responseHeaders")).items()
-    }
-    facts = {
-        "status": count_of(data.get("statusCode")),
-        "type": text_of(body.get("code")) or text_of(body.get("type")),
-        "retry_at": retry_at(headers, count_of(data.get("statusCode")), _time(value)),
-    }
-    known = {key: fact for key, fact in facts.items() if fact}
-    return AgentEvent("error", message or "unknown error", _CLASSES.get(name, ""), known)
+    headers = mapping_of(data.get("responseHeaders"))
+    status = count_of(data.get("statusCode"))
+    return error(
+        message or "unknown error",
+        _CLASSES.get(name, ""),
+        status=status,
+        type=text_of(body.get("code")) or text_of(body.get("type")),
+        retry_at=retry_at({key: text_of(headers[key]) for key in headers}, status, _time(value)),
+    )
 
 
 def _time(value: Json) -> datetime | None:

@@ -15,7 +15,7 @@ from kapelle.agents.base import (
     Summary,
     Verdict,
 )
-from kapelle.agents.output import Json, count_of, json_object, mapping_of, text_of
+from kapelle.agents.output import Json, count_of, error, json_object, mapping_of, text_of, usage
 from kapelle.agents.program import ProgramAgent, mcp_config, session_lost
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
@@ -80,14 +80,9 @@ class QwenAgent(ProgramAgent):
         if request.mcp_servers:
             files[_MCP] = mcp_config(request.mcp_servers, _server)
             argv += ["--mcp-config", str(request.beside(_MCP))]
-        argv += self._options(request)
-        return Command(
-            argv + request.settings.extra_args,
-            env,
-            request.stdin,
-            files,
-            f"{glob.escape(_home(request, env))}/projects/*/chats/{{session}}.jsonl",
-        )
+        argv += self._options(request) + request.settings.extra_args
+        chat = f"{glob.escape(_home(request, env))}/projects/*/chats/{{session}}.jsonl"
+        return Command(argv, env, request.stdin, files, chat)
 
     def parse(self, line: str) -> list[AgentEvent]:
         event = json_object(line)
@@ -155,15 +150,14 @@ def _from_session_file(event: Json) -> list[AgentEvent]:
             # It tries again for minutes, and of that it tells nothing elsewhere.
             status = count_of(noted.get("status_code"))
             text = text_of(noted.get("error_message")) or text_of(noted.get("error_type"))
-            return [AgentEvent("notice", text, data={"status": status} if status else {})]
+            return [error(text, kind="notice", status=status)]
     return []
 
 
 def _answer(noted: Json) -> AgentEvent:
-    data = {
-        "input_tokens": count_of(noted.get("input_token_count")),
-        "output_tokens": count_of(noted.get("output_token_count")),
-        "cached_tokens": count_of(noted.get("cached_content_token_count")),
-        "turns": 0 if noted.get("subagent_name") else 1,
-    }
-    return AgentEvent("usage", data=data)
+    return usage(
+        count_of(noted.get("input_token_count")),
+        count_of(noted.get("output_token_count")),
+        count_of(noted.get("cached_content_token_count")),
+        turns=0 if noted.get("subagent_name") else 1,
+    )
