@@ -52,7 +52,6 @@ chaos: setup
 
 # The documents that are generated from the code and compared with it by tests.
 docs: setup
-	for name in pipeline loop team best-of two-reviewers; do $(BIN)/python -m kapelle.patterns.picture $$name docs/examples > docs/pictures/$$name.svg || exit 1; done
 	$(BIN)/python docs/generate.py
 
 # The exact versions that `make setup` installs, from what is in the virtual environment now.

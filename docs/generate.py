@@ -18,17 +18,14 @@ from kapelle.api.app import routes
 from kapelle.cli.commands import COMMANDS, load
 from kapelle.cli.main import app
 from kapelle.cli.patterns.options import SHARED
-from kapelle.domain.run_specs import (
-    BestOfSpec,
-    LoopSpec,
-    PatternSpec,
-    PipelineSpec,
-    StepSpec,
-    TeamSpec,
-)
 from kapelle.domain.specs import Spec
+from kapelle.patterns.best_of import BestOfSpec
 from kapelle.patterns.context import Context
+from kapelle.patterns.loop import LoopSpec
+from kapelle.patterns.pipeline import PipelineSpec, StepSpec
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.spec import PatternSpec
+from kapelle.patterns.team import TeamSpec
 from kapelle.settings import AgentSettings, Settings
 from kapelle.settings.models import REPOSITORY_KEYS, Price, ReadJson
 from kapelle.settings.validation import children_of
@@ -299,15 +296,12 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-_EXAMPLE = "examples/.kapelle/patterns/two_reviewers.py"
 _RESULTS = (TaskResult, Checked, Scored, Merged, RunResult)
 
 
 def context() -> dict[str, Parts]:
     """The parts of docs/patterns.md: what a pattern may call, from the Context itself."""
-    example = _page(_EXAMPLE)
-    shown = f"```python\n{example}```"
-    return {"patterns.md": {"example": shown, "methods": methods(), "results": results()}}
+    return {"patterns.md": {"methods": methods(), "results": results()}}
 
 
 def methods() -> str:

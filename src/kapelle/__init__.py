@@ -22,15 +22,6 @@ _HOMES = {
         "WorkspaceError",
     ),
     "kapelle.domain.run": ("Run", "Step"),
-    "kapelle.domain.run_specs": (
-        "BestOfSpec",
-        "CandidateSpec",
-        "LoopSpec",
-        "PatternSpec",
-        "PipelineSpec",
-        "StepSpec",
-        "TeamSpec",
-    ),
     "kapelle.domain.schedule": ("Firing", "Schedule", "ScheduleSpec", "ScheduleStatus"),
     "kapelle.domain.specs": ("CheckSpec", "McpServer", "RetrySpec", "TaskSpec"),
     "kapelle.domain.states": ("RunStatus", "TaskStatus"),
@@ -42,6 +33,11 @@ _HOMES = {
     "kapelle.library.mock": ("MockAgent",),
     "kapelle.library.orchestrator": ("Orchestrator",),
     "kapelle.library.outcome": ("TeamOutcome",),
+    "kapelle.patterns.best_of": ("BestOfSpec", "CandidateSpec"),
+    "kapelle.patterns.loop": ("LoopSpec",),
+    "kapelle.patterns.pipeline": ("PipelineSpec", "StepSpec"),
+    "kapelle.patterns.spec": ("PatternSpec",),
+    "kapelle.patterns.team": ("TeamSpec",),
     "kapelle.workspaces.standalone": ("Worktree", "worktree"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -67,13 +63,6 @@ if TYPE_CHECKING:
     from kapelle.domain.errors import WorkspaceError as WorkspaceError
     from kapelle.domain.run import Run as Run
     from kapelle.domain.run import Step as Step
-    from kapelle.domain.run_specs import BestOfSpec as BestOfSpec
-    from kapelle.domain.run_specs import CandidateSpec as CandidateSpec
-    from kapelle.domain.run_specs import LoopSpec as LoopSpec
-    from kapelle.domain.run_specs import PatternSpec as PatternSpec
-    from kapelle.domain.run_specs import PipelineSpec as PipelineSpec
-    from kapelle.domain.run_specs import StepSpec as StepSpec
-    from kapelle.domain.run_specs import TeamSpec as TeamSpec
     from kapelle.domain.schedule import Firing as Firing
     from kapelle.domain.schedule import Schedule as Schedule
     from kapelle.domain.schedule import ScheduleSpec as ScheduleSpec
@@ -98,6 +87,13 @@ if TYPE_CHECKING:
     from kapelle.library.mock import MockAgent as MockAgent
     from kapelle.library.orchestrator import Orchestrator as Orchestrator
     from kapelle.library.outcome import TeamOutcome as TeamOutcome
+    from kapelle.patterns.best_of import BestOfSpec as BestOfSpec
+    from kapelle.patterns.best_of import CandidateSpec as CandidateSpec
+    from kapelle.patterns.loop import LoopSpec as LoopSpec
+    from kapelle.patterns.pipeline import PipelineSpec as PipelineSpec
+    from kapelle.patterns.pipeline import StepSpec as StepSpec
+    from kapelle.patterns.spec import PatternSpec as PatternSpec
+    from kapelle.patterns.team import TeamSpec as TeamSpec
     from kapelle.workspaces.standalone import Worktree as Worktree
     from kapelle.workspaces.standalone import worktree as worktree
 else:

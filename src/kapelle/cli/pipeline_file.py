@@ -365,7 +365,7 @@ def _validated(
 ) -> dict[str, Any]:
     from pydantic import ValidationError
 
-    from kapelle.domain.run_specs import PipelineSpec
+    from kapelle.patterns.pipeline import PipelineSpec
 
     try:
         spec = PipelineSpec.model_validate(values)
@@ -414,8 +414,8 @@ def _place_words(place: Place) -> str:
 
 
 def _known_keys(place: Place) -> list[str]:
-    from kapelle.domain.run_specs import PipelineSpec, StepSpec
     from kapelle.domain.specs import CheckSpec
+    from kapelle.patterns.pipeline import PipelineSpec, StepSpec
 
     if len(place) == 1:
         return sorted({*PipelineSpec.model_fields, "variables", "timeout"})

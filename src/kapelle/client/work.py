@@ -16,19 +16,16 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from kapelle.client.http import Connection, Query
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
 from kapelle.domain.run import Run, Step
-from kapelle.domain.run_specs import (
-    BestOfSpec,
-    LoopSpec,
-    PatternSpec,
-    PipelineSpec,
-    StepSpec,
-    TeamSpec,
-)
 from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import Spec, TaskSpec
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergeView
+from kapelle.patterns.best_of import BestOfSpec
+from kapelle.patterns.loop import LoopSpec
+from kapelle.patterns.pipeline import PipelineSpec, StepSpec
+from kapelle.patterns.spec import PatternSpec
+from kapelle.patterns.team import TeamSpec
 
 LONG_POLL_S = 25.0
 OUTPUT_PAGE_BYTES = 8_000_000

@@ -16,7 +16,7 @@ from kapelle.cli.schedules.create import ordered
 from kapelle.cli.starting import begin
 from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, InvalidInput, KapelleError
-from kapelle.domain.run_specs import PipelineSpec, StepSpec
+from kapelle.patterns.pipeline import PipelineSpec, StepSpec
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,9 @@ from kapelle.client.address import Address
 from kapelle.client.http import Connection, connection_to, target
 from kapelle.client.work import Runs, Tasks, schedule_body, spec_body
 from kapelle.domain.errors import InvalidInput, Unauthorized
-from kapelle.domain.run_specs import PipelineSpec, StepSpec
 from kapelle.domain.schedule import ScheduleSpec
 from kapelle.domain.specs import CheckSpec, Priority, TaskSpec
+from kapelle.patterns.pipeline import PipelineSpec, StepSpec
 
 URL = "http://127.0.0.1:1"
 
