@@ -44,14 +44,19 @@ class ProgramAgent:
 
     def executable(self) -> str:
         """The path of the program; raises AgentMisconfigured when there is none."""
-        found = self.installed()
-        if found is None:
-            wanted = self.settings.program or self.program
-            raise AgentMisconfigured(
-                f"The agent {self.name} needs {wanted!r}, which is not an executable on PATH.",
-                hint=f"{self.package}, or: kapelle agents config set {self.name} program PATH",
-            )
-        return found
+        if found := self.installed():
+            return found
+        hint = f"{self.package}, or: kapelle agents config set {self.name} program PATH"
+        raise self.not_found(self.settings.program or self.program, hint)
+
+    def not_found(self, program: str, hint: str = "") -> AgentMisconfigured:
+        """The error that a program is missing; hint is what to do instead of giving its path."""
+        key = f"agents.{self.name}.command"
+        by_path = f"""Install it, or: kapelle config set {key} '["/full/path/to/it", …]'"""
+        return AgentMisconfigured(
+            f"The agent {self.name} needs {program!r}, which is not an executable on PATH.",
+            hint=hint or by_path,
+        )
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
         """The variables of every call: a stored key, then what the settings say."""

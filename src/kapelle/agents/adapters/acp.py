@@ -123,10 +123,7 @@ class AcpAgent(ProgramAgent):
             )
         if found := self.installed():
             return found
-        raise AgentMisconfigured(
-            f"The agent {self.name} needs {command[0]!r}, which is not an executable on PATH.",
-            hint=f"""Install it, or: kapelle config set {key} '["/full/path/to/it", …]'""",
-        )
+        raise self.not_found(command[0])
 
     def command(self, request: AgentRequest) -> Command:
         settings = request.settings

@@ -39,7 +39,7 @@ class ClaudeAgent(ProgramAgent):
     """Success is exit code 0 after a result that is no error.
 
     A prompt that begins with the name of a slash command is that command. The budget that Claude
-    is given counts the run alone, the cost that it tells at the end the session's earlier runs too.
+    is given counts the attempt alone, the cost in its result the session's earlier ones too.
     """
 
     program = "claude"
@@ -166,7 +166,7 @@ def _command_error(event: Json) -> list[AgentEvent]:
 
 
 class Meter:
-    """What one run uses: by its transcript while it works, and by its results for certain.
+    """What one attempt uses: by its transcript while it works, and by its results for certain.
 
     The stream itself tells of an answer only that it began.
     """
@@ -195,7 +195,7 @@ class Meter:
         return [AgentEvent("usage", data=data)]
 
     def from_result(self, result: Json) -> AgentEvent:
-        """What a result says of the run, subagents included.
+        """What a result says of the attempt, subagents included.
 
         There are several when work in the background ends after the first answer, and each tells
         what was used since the one before. Where one is missing, or the version does not tell that

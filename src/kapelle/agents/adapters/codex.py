@@ -89,7 +89,7 @@ _SENTENCES = (
 class CodexAgent(ProgramAgent):
     """Success is exit code 0 after turn.completed; usage is in its rollout file alone.
 
-    What turn.completed tells of usage is the session's, less what a killed run had used.
+    The usage in turn.completed is the session's, less what a killed attempt had used.
     """
 
     program = "codex"
@@ -382,7 +382,7 @@ def _provider(base_url: str, key_variable: str | None) -> dict[str, object]:
 def _mcp_server(
     request: AgentRequest, name: str, server: McpServer, variables: Mapping[str, str]
 ) -> dict[str, object]:
-    # Without required, the run goes on without a server that did not start.
+    # Without required, it goes on without a server that did not start.
     config: dict[str, object] = {"required": True, "startup_timeout_sec": _MCP_START_S}
     if server.url:
         headers = {header: variables[value] for header, value in server.headers.items()}

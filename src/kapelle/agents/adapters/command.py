@@ -117,10 +117,7 @@ class CommandAgent(ProgramAgent):
             if not argument or "\0" in argument:
                 raise AgentMisconfigured(f"{key} makes an argument that is empty or has a NUL.")
         if not _executable(argv[0], request.settings.env, request.workspace):
-            raise AgentMisconfigured(
-                f"The agent {self.name} needs {argv[0]!r}, which is not an executable on PATH.",
-                hint=f"""Install it, or: kapelle config set {key} '["/full/path/to/it", …]'""",
-            )
+            raise self.not_found(argv[0])
 
 
 def _values(request: AgentRequest) -> dict[str, str]:

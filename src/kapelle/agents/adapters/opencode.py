@@ -13,6 +13,7 @@ from kapelle.agents.base import (
     Summary,
     Verdict,
 )
+from kapelle.agents.failures import claim
 from kapelle.agents.output import Json, count_of, error, json_object, mapping_of, text_of, usage
 from kapelle.agents.program import ProgramAgent, session_lost
 from kapelle.agents.resets import retry_at
@@ -123,7 +124,9 @@ class OpencodeAgent(ProgramAgent):
         if verdict.success and last not in {"stop", None}:
             how = f"with {last}" if last else "in the middle of a step"
             return Verdict(False, f"opencode ended {how}, without an answer.")
-        if _overcame_overflow(summary, exit) and last == "stop":
+        # It exits with 1 after a full context, too, which it compacted to go on.
+        overflowed = summary.error and summary.error.name == FailureClass.CONTEXT_OVERFLOW
+        if overflowed and exit.code == 1 and last == "stop" and claim(summary) == "success":
             return Verdict(True, result=summary.result, claimed="success")
         if verdict.success or exit.kind != "exited":
             return verdict
@@ -133,18 +136,6 @@ class OpencodeAgent(ProgramAgent):
         if not request.settings.base_url:
             return request.chosen_model
         return f"{_PROVIDER}/{self.require_model(request)}"
-
-
-def _overcame_overflow(summary: Summary, exit: Exit) -> bool:
-    """Whether it exited with 1 only because of a full context, which it compacted to go on."""
-    error = summary.error
-    return (
-        exit == Exit(kind="exited", code=1)
-        and summary.result is not None
-        and not summary.is_error
-        and error is not None
-        and error.name == FailureClass.CONTEXT_OVERFLOW
-    )
 
 
 def _by_log(verdict: Verdict, summary: Summary, tail: str) -> Verdict:

@@ -112,13 +112,8 @@ class Player:
         time.sleep(step["sleep"])
 
     def _usage(self, step: Step) -> None:
-        names = {
-            "input": "input_tokens",
-            "output": "output_tokens",
-            "cached": "cached_tokens",
-            "turns": "turns",
-            "cost": "cost_usd",
-        }
+        names = {kind: f"{kind}_tokens" for kind in ("input", "output", "cached")}
+        names |= {"turns": "turns", "cost": "cost_usd"}
         unknown = sorted(set(step["usage"]) - set(names))
         if unknown:
             raise PlaybookError(f"usage has {', '.join(names)}, but not {unknown[0]}")

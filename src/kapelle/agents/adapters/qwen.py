@@ -29,7 +29,7 @@ _DEFAULTS = {
     "model": {"generationConfig": {"maxRetries": 0}},
     "security": {"auth": {"selectedType": "openai"}},
     "general": {"enableAutoUpdate": False},
-    # Otherwise every run ends with further questions to the model, about what to remember.
+    # Otherwise every attempt ends with further questions to the model, about what to remember.
     "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False},
 }
 # What it says on stderr alone.

@@ -72,7 +72,7 @@ async def _run(job: Job, prompt: str, command: list[str]) -> int:
 
 async def _follow(turn: Turn, stopped: asyncio.Future[int]) -> int:
     """Until the turn has ended, or until a signal has ended it."""
-    work = asyncio.create_task(turn.run())
+    work = asyncio.create_task(turn.execute())
     await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if work.done():
         return work.result()
@@ -89,7 +89,7 @@ def _set_signal(stopped: asyncio.Future[int], number: int) -> None:
 
 
 class Turn:
-    """Talks to one agent; run() prints events and returns the exit code."""
+    """Talks to one agent; execute() prints events and returns the exit code."""
 
     def __init__(self, process: AgentProcess, job: Job, prompt: str) -> None:
         self._process = process
@@ -102,7 +102,7 @@ class Turn:
         self._stopping = False
         self._update_count = 0  # updates so far
 
-    async def run(self) -> int:
+    async def execute(self) -> int:
         try:
             await self._prompt_agent()
         except Failed as failed:
