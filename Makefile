@@ -52,12 +52,7 @@ chaos: setup
 
 # The documents that are generated from the code and compared with it by tests.
 docs: setup
-	$(BIN)/python -m kapelle.api.document > docs/openapi.json
-	$(BIN)/python -m kapelle.cli.reference > docs/cli.md
-	$(BIN)/python -m kapelle.client.generate
-	for name in pipeline loop team best-of two-reviewers; do $(BIN)/python -m kapelle.patterns.picture $$name docs/examples > docs/pictures/$$name.svg || exit 1; done
-	$(BIN)/python -m kapelle.cli.patterns.tables docs
-	$(BIN)/python -m kapelle.patterns.methods docs
+	$(BIN)/python docs/generate.py
 
 # The exact versions that `make setup` installs, from what is in the virtual environment now.
 constraints:

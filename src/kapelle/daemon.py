@@ -22,14 +22,14 @@ from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 from kapelle.engine.bell import Bell
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.durable import Durable
-from kapelle.engine.run_mirror import RunMirror
+from kapelle.engine.runs.executor import RunPerformance
+from kapelle.engine.runs.mirror import RunMirror
+from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.schedules.secrets import ScheduleSecrets
 from kapelle.engine.stage import Stage
 from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, write_private
-from kapelle.patterns.performance import RunPerformance
-from kapelle.patterns.starting import Starter
 from kapelle.runner.runner import Runner
 from kapelle.service import Service
 from kapelle.service.agents import Agents

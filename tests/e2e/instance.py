@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from kapelle.home import Home
-from kapelle.runner import cgroup
+from kapelle.runner import process_tree
 from tests.daemons import ForkedProcess, daemon_factory
 
 _FINAL = {"completed", "failed", "cancelled"}
@@ -138,15 +138,15 @@ class Instance:
         self._remove_cgroups()
 
     def _remove_cgroups(self) -> None:
-        root = cgroup.find_root(self.home.root)
+        root = process_tree.find_root(self.home.root)
         if root is None:
             return
         # What cleared its environment is still in there.
         (root / "cgroup.kill").write_text("1", encoding="ascii")
         deadline = time.monotonic() + 10
-        while cgroup.is_populated(root) and time.monotonic() < deadline:
+        while process_tree.is_populated(root) and time.monotonic() < deadline:
             time.sleep(0.02)
-        cgroup.sweep(root)
+        process_tree.sweep(root)
         root.rmdir()
 
     def processes(self) -> list[psutil.Process]:

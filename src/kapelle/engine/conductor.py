@@ -16,7 +16,7 @@ from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish
 from kapelle.engine.perform import Performance
 from kapelle.engine.revival import PERFORMANCES, Revival
-from kapelle.engine.run_queue import RunQueue
+from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.settle import conclude
 from kapelle.engine.stage import Stage
 from kapelle.settings import Limits

@@ -15,8 +15,8 @@ from kapelle.engine.environment import agent_environment
 from kapelle.engine.run_files import place
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
-from kapelle.runner.launch import Launch
 from kapelle.runner.output import lines_of, tail_text
+from kapelle.runner.process_dir import Launch
 from kapelle.settings import Settings
 
 _TIMEOUT_S = 600.0

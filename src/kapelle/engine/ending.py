@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kapelle.agents.resets import reset_stated
 from kapelle.domain.failures import Failure, FailureClass
-from kapelle.runner.rundir import replace
+from kapelle.runner.shim.files import replace
 
 _FILE = "ended_for.json"
 

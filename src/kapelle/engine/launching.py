@@ -16,7 +16,7 @@ from kapelle.engine.limits import Limits, limits_of
 from kapelle.engine.run_files import place
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
-from kapelle.runner.launch import Launch
+from kapelle.runner.process_dir import Launch
 from kapelle.settings import AgentSettings
 from kapelle.store import attempts
 

@@ -11,7 +11,7 @@ from kapelle.domain.specs import McpServer
 from kapelle.domain.tokens import attempt_token
 from kapelle.engine.environment import secrets_in
 from kapelle.home import Home, repository_config
-from kapelle.runner.launch import Ended, Launch
+from kapelle.runner.process_dir import Ended, Launch
 from kapelle.runner.redaction import patterns
 from kapelle.runner.runner import Runner
 from kapelle.settings import Settings, load

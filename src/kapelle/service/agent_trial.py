@@ -19,8 +19,8 @@ from kapelle.engine.accounts import account_of
 from kapelle.engine.consult import question, read
 from kapelle.engine.environment import agent_environment
 from kapelle.engine.stage import Stage
-from kapelle.runner.asking import printed
-from kapelle.runner.launch import Ended
+from kapelle.runner.process_dir import Ended
+from kapelle.runner.short_call import printed
 from kapelle.service.agent_views import LiveView
 from kapelle.settings import Settings
 from kapelle.store import accounts, events, tasks

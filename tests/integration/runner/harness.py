@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from kapelle.runner.launch import Launch
+from kapelle.runner.process_dir import Launch
 
 PYTHON = sys.executable
 

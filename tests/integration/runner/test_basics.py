@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.task import Exit
-from kapelle.runner import rundir
 from kapelle.runner.runner import Runner
+from kapelle.runner.shim import files
 
 from .harness import PYTHON, launch, python, shell
 
@@ -129,7 +129,7 @@ async def test_the_directory_is_private_and_holds_no_values(
     everything = b"".join(file.read_bytes() for file in process_dir.iterdir())
     for value in (b"value-of-token", b"secret-input", b"in-argv"):
         assert value not in everything
-    intent = json.loads((process_dir / rundir.INTENT).read_bytes())
+    intent = json.loads((process_dir / files.INTENT).read_bytes())
     assert intent["env"] == ["PATH", "TOKEN"]
     names = {file.name for file in process_dir.iterdir()}
     assert names == {"intent.json", "claim", "run.json", "out.log", "err.log", "exit.json"}

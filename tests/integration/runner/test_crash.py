@@ -15,16 +15,18 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.task import Exit
-from kapelle.runner import failpoints, following, identity
-from kapelle.runner.failpoints import ALL_FAILPOINTS
-from kapelle.runner.install import FILES
+from kapelle.runner import identity
+from kapelle.runner import runner as runner_module
 from kapelle.runner.runner import Runner
+from kapelle.runner.shim import failpoints
+from kapelle.runner.shim.failpoints import ALL_FAILPOINTS
+from kapelle.runner.spawner_client import install
 
 from .harness import is_alive, launch, noted_pids, shell, stubborn, until
 from .test_forgery import owner_of
 
 REPOSITORY = Path(__file__).parents[3]
-SOURCE = Path(failpoints.__file__).parent
+SHIM = Path(failpoints.__file__).parent
 # Each agent notes that it ran, under its own name, and has something to say and to return.
 SCRIPT = 'echo "$KAPELLE_RUN_DIR" >> ran; sleep 0.2; echo said; exit 7'
 LOST, DONE = Exit(kind="lost"), Exit(kind="exited", code=7)
@@ -57,7 +59,7 @@ def daemon(home: Path, *process_dirs: Path, point: str = "") -> Iterator[subproc
 
 
 def test_every_failpoint_is_in_the_source_and_tested() -> None:
-    sources = [*(SOURCE / name for name in FILES), SOURCE / "runner.py"]
+    sources = [*SHIM.glob("*.py"), SHIM.parent / "runner.py"]
     text = "".join(path.read_text("utf-8") for path in sources)
     assert sorted(re.findall(r'failpoint\("(\w+)"\)', text)) == sorted(ALL_FAILPOINTS)
     assert {point.partition("@")[0] for point in AFTERMATH} == set(ALL_FAILPOINTS)
@@ -125,7 +127,7 @@ async def test_a_shim_killed_while_nobody_watched(runner: Runner, tmp_path: Path
 async def test_a_shim_that_stands_still_is_killed_after_a_stop(
     runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "STUCK_S", 0.3)
+    monkeypatch.setattr(runner_module, "_STUCK_S", 0.3)
     job = stubborn(tmp_path / "run", tmp_path / "pids", "time.sleep(99)", grace_s=0.2)
     task = asyncio.create_task(runner.execute(job))
     await until(lambda: len(noted_pids(tmp_path / "pids")) == 2)
@@ -242,8 +244,10 @@ async def test_two_runners_race(tmp_path: Path) -> None:
         await runner.close()
 
 
-def test_the_copies_need_nothing_but_the_standard_library() -> None:
-    text = "\n".join((SOURCE / name).read_text("utf-8") for name in FILES)
+def test_the_copies_need_nothing_but_the_standard_library(tmp_path: Path) -> None:
+    copies = list(install(tmp_path).parent.iterdir())
+    assert {copy.name for copy in copies} == {source.name for source in SHIM.glob("*.py")}
+    text = "\n".join(copy.read_text("utf-8") for copy in copies)
     imports = set(re.findall(r"^(?:import|from) ([\w]+)", text, re.M))
     assert imports <= set(sys.stdlib_module_names)
     used = set(re.findall(r"^from \.(\w+) import", text, re.M))
@@ -252,7 +256,7 @@ def test_the_copies_need_nothing_but_the_standard_library() -> None:
         for line in re.findall(r"^from \. import (.+)$", text, re.M)
         for name in line.split(", ")
     }
-    assert {f"{name}.py" for name in used} <= set(FILES)
+    assert {f"{name}.py" for name in used} <= {copy.name for copy in copies}
 
 
 def _ran(tmp_path: Path) -> list[str]:

@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from kapelle.runner import claims, identity
+from kapelle.runner import identity
 from kapelle.runner.identity import Identity
+from kapelle.runner.process_dir import read_claim
 from kapelle.runner.runner import Runner
 
 from .harness import shell
 
 
 def owner_of(process_dir: Path) -> Identity:
-    claim = claims.read(process_dir)
+    claim = read_claim(process_dir)
     assert claim is not None
     return claim.owner
 

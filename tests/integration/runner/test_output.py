@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from kapelle.domain.task import Exit
-from kapelle.runner.launch import Ended, Launch
+from kapelle.runner.process_dir import Ended, Launch
 from kapelle.runner.redaction import patterns
 from kapelle.runner.runner import Runner
 
