@@ -16,7 +16,7 @@ from kapelle.engine.task_diff import task_diff
 from kapelle.engine.work import Work
 from kapelle.runner.output import lines_of, tail_text
 from kapelle.runner.redaction import redact
-from kapelle.store.tasks import workspace_of
+from kapelle.store.query import workspace_of
 
 _SHOWN_OUTPUT = 20_000
 _SHOWN_LINE = 500

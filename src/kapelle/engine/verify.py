@@ -138,7 +138,7 @@ def _summarise(work: Work, agent: Agent, lines: Iterable[str]) -> Summary:
 
 
 async def _stopped(stage: Stage, work: Work) -> bool:
-    return await stage.db.glance(tasks.wish, work.task_id) is not None
+    return await stage.db.glance(tasks.stop_requested, work.task_id) is not None
 
 
 async def _commit(stage: Stage, work: Work) -> None:

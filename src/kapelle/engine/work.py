@@ -11,7 +11,7 @@ from kapelle.engine.stage import Stage
 from kapelle.settings import Settings
 from kapelle.store import attempts, tasks
 from kapelle.store.database import Connection
-from kapelle.store.tasks import workspace_of
+from kapelle.store.query import workspace_of
 from kapelle.workspaces import working_directory
 
 

@@ -22,7 +22,7 @@ from kapelle.engine.runs import mirror as mirror_module
 from kapelle.engine.runs.mirror import RunMirror
 from kapelle.engine.stage import Stage
 from kapelle.home import Home
-from kapelle.store import events, run_lifecycle
+from kapelle.store import events, runs
 from kapelle.store.database import Connection, Database, sqlite_url
 from kapelle.store.migrate import migrate
 
@@ -175,7 +175,7 @@ async def test_a_run_that_ends_during_a_pass_has_its_last_line_before_its_result
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = await begin(stage)
-    ends = run_lifecycle.change
+    ends = runs.change
     found = events.of_runs
 
     def end_it_then(connection: Connection, seq: int) -> Any:
@@ -218,7 +218,7 @@ async def test_a_position_that_was_lost_repeats_no_line(
         await asyncio.sleep(0.3)
         await end(mirroring)
         (stage.home.runs / "position").unlink()
-    await stage.db.write(run_lifecycle.change, run_id, RunStatus.COMPLETED)
+    await stage.db.write(runs.change, run_id, RunStatus.COMPLETED)
     assert numbers(stage, run_id) == [*range(1, 8), 0, 0]
 
 

@@ -19,6 +19,7 @@ from kapelle.runner.output import tail_text
 from kapelle.runner.process_dir import Ended, Launch
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
+from kapelle.store.query import workspace_of
 from kapelle.workspaces import working_directory
 
 _SHOWN = 20_000
@@ -136,7 +137,7 @@ class Commands:
         else:
             await restore_deleted(self._stage, self._owner)
             run = await self._stage.db.read(runs.row, self._owner)
-            workspace, directory = runs.workspace_of(run), Path(self._spec.directory)
+            workspace, directory = workspace_of(run), Path(self._spec.directory)
         if workspace.branch is None:
             return directory
         return working_directory(workspace, directory)

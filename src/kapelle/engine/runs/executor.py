@@ -34,7 +34,7 @@ from kapelle.patterns import registry
 from kapelle.patterns.context import Cancelled, Paused, Suspended
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec
-from kapelle.store import run_lifecycle, runs, steps
+from kapelle.store import runs, steps
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
@@ -269,7 +269,7 @@ def _settle(
     if row["stop"] in {"cancel", "abandon"} and status is not RunStatus.CANCELLED:
         return False
     if status in RUN_FINAL:
-        run_lifecycle.change(connection, run_id, status, reason, **values)
+        runs.change(connection, run_id, status, reason, **values)
         return True
     return _rest(connection, row, status, reason, values.get("asked", set()))
 
@@ -280,14 +280,14 @@ def _rest(
     """Put a run to rest, unless what it rests for was done in this very moment."""
     run_id = row["id"]
     if row["stop"] == "pause":
-        run_lifecycle.change(connection, run_id, RunStatus.PAUSED, row["reason"], stop=None)
+        runs.change(connection, run_id, RunStatus.PAUSED, row["reason"], stop=None)
     elif status is RunStatus.PAUSED and reason is not None:
-        run_lifecycle.change(connection, run_id, RunStatus.PAUSED, reason)
+        runs.change(connection, run_id, RunStatus.PAUSED, reason)
     elif status is RunStatus.WAITING and asked <= steps.unanswered(connection, run_id):
         questions = steps.questions(connection, run_id)
         text = " · ".join(question.text for question in questions)
         values = {"waiting_for": "input"}
-        run_lifecycle.change(connection, run_id, RunStatus.WAITING, text, **values)
+        runs.change(connection, run_id, RunStatus.WAITING, text, **values)
     else:
         return False
     return True

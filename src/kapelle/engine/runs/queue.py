@@ -10,7 +10,7 @@ from kapelle.engine.failpoints import failpoint
 from kapelle.engine.revival import PERFORMANCES, Revival
 from kapelle.engine.runs import control
 from kapelle.engine.stage import Stage
-from kapelle.store import run_lifecycle, runs
+from kapelle.store import runs
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
@@ -68,7 +68,7 @@ def _take_up(connection: Connection, ready: list[str]) -> list[str]:
         run = runs.row(connection, run_id)
         if run["status"] == RunStatus.QUEUED:
             number = run["executions"] + 1
-            run_lifecycle.change(connection, run_id, RunStatus.RUNNING, executions=number)
+            runs.change(connection, run_id, RunStatus.RUNNING, executions=number)
             executions.append(f"{run_id}.{number}")
     return executions
 
