@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, Field
@@ -79,14 +80,13 @@ async def _by_agent(ctx: Context, spec: "LoopSpec") -> Judgement:
         criteria=spec.eval_prompt or "Judge by what was asked for.",
         changes=await ctx.changes() or "unknown",
     )
-    who = {"title": "Judge", "agent": spec.judge, "model": spec.judge_model}
+    asked = partial(ctx.query, prompt, title="Judge", agent=spec.judge, model=spec.judge_model)
     if spec.eval_schema is not None:
-        found = await ctx.query(prompt, spec.eval_schema, **who)
-        return _of_own_shape(found, spec.optimises)
+        return _of_own_shape(await asked(spec.eval_schema), spec.optimises)
     if spec.optimises:
-        rating = await ctx.query(prompt, Rating, **who)
+        rating = await asked(Rating)
         return Judgement(True, rating.score, rating.reasoning)
-    decision = await ctx.query(prompt, Decision, **who)
+    decision = await asked(Decision)
     problem = None if decision.done else decision.reasoning
     return Judgement(decision.done, None, decision.reasoning, problem)
 

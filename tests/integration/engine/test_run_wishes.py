@@ -16,11 +16,10 @@ from kapelle.engine import actions
 from kapelle.engine.accounts import Candidate
 from kapelle.engine.beginning import begin
 from kapelle.engine.runs import control
-from kapelle.engine.runs.control import Going
+from kapelle.engine.runs.control import Cancelled, Going, Paused, Suspended
 from kapelle.engine.runs.journal import Journal
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.stage import Stage
-from kapelle.patterns.context import Cancelled, Paused, Suspended
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection, Database
