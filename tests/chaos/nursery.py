@@ -122,26 +122,10 @@ def _hatch(asked: dict[str, Any]) -> None:
     main()
 
 
-def _hasten() -> None:
-    """Have the engine look every moment, not every second, for what it is to recover."""
-    from dbos._dbos import DBOSRegistry
-    from dbos._queue import Queue
-
-    get_internal_queue = DBOSRegistry.get_internal_queue
-
-    def hastened(registry: DBOSRegistry) -> Queue:
-        queue = get_internal_queue(registry)
-        queue._polling_interval_sec = 0.03
-        return queue
-
-    DBOSRegistry.get_internal_queue = hastened  # type: ignore[assignment,method-assign]
-
-
 def _brood() -> None:
     """Fork a daemon for every line, until there are no more."""
     import kapelle.daemon  # noqa: F401  this is what makes it warm
 
-    _hasten()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for line in sys.stdin.buffer:
         pid = os.fork()

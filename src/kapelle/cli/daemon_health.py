@@ -16,23 +16,20 @@ _LOG_END = 20_000
 
 def database(home: Home) -> Iterator[Finding]:
     """Only whether it can be a database at all; the daemon examines it when it starts."""
-    found = []
-    for path in (home.database, home.engine_database):
-        try:
-            with open(path, "rb") as file:
-                begins = file.read(len(_DATABASE_BEGINS))
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            yield Finding("database", "broken", f"{path} cannot be read: {error.strerror}")
-            continue
-        if begins and begins != _DATABASE_BEGINS:
-            hint = f"Put a copy from {home.backups} into its place."
-            yield Finding("database", "broken", f"{path} is damaged: it is no database", hint)
-        else:
-            found.append(f"{path} ({size(path.stat().st_size)})")
-    if found:
-        yield Finding("database", "ok", ", ".join(found))
+    path = home.database
+    try:
+        with open(path, "rb") as file:
+            begins = file.read(len(_DATABASE_BEGINS))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield Finding("database", "broken", f"{path} cannot be read: {error.strerror}")
+        return
+    if begins and begins != _DATABASE_BEGINS:
+        hint = f"Put a copy from {home.backups} into its place."
+        yield Finding("database", "broken", f"{path} is damaged: it is no database", hint)
+    else:
+        yield Finding("database", "ok", f"{path} ({size(path.stat().st_size)})")
 
 
 def daemon(home: Home) -> Iterator[Finding]:
@@ -76,7 +73,7 @@ def _changed_since(home: Home) -> bool:
     if not home.database.exists():
         return True
     failed_at = home.log.stat().st_mtime
-    mended = (home.config, home.database, home.engine_database)
+    mended = (home.config, home.database)
     return any(path.exists() and path.stat().st_mtime > failed_at for path in mended)
 
 
@@ -92,6 +89,3 @@ def _running(status: Any) -> Iterator[Finding]:
     yield Finding("daemon", "ok", f"version {__version__}, process {status['pid']}, {work}")
     if status["held"]:
         yield Finding("queue", "warning", f"nothing is started: {status['held']}")
-    if status["stranded"]:
-        text = f"{len(status['stranded'])} executions of an older version are performed anew"
-        yield Finding("engine", "warning", text)

@@ -19,7 +19,6 @@ from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.bell import Bell
-from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.run_queue import last_alive
 from kapelle.engine.run_workspace import put_back, run_workspace
@@ -49,49 +48,49 @@ Verdict = tuple[RunStatus, str | None, dict[str, Any]]
 
 
 class RunPerformance:
-    """The durable function behind every run."""
+    """Performs runs, each of its executions from the top."""
 
-    def __init__(self, stage: Stage, durable: Durable, bell: Bell, starter: Starter) -> None:
+    def __init__(self, stage: Stage, bell: Bell, starter: Starter) -> None:
         self._stage = stage
         self._bell = bell
         self._starter = starter
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._began_at, self._last_alive = datetime.now(UTC), last_alive(stage)
-        durable.workflow("run", self.perform)
 
-    async def perform(self, run_id: str) -> None:
+    async def perform(self, execution: str) -> None:
         """Play the pattern to its end, or to where it has to wait for a person."""
+        run_id, _, number = execution.partition(".")
         lock = self._locks.setdefault(run_id, asyncio.Lock())
-        # After a crash the engine may take up an earlier execution of a run beside the present one.
+        # A run that is resumed at once is executed anew before its last execution has returned.
         async with lock:
             with self._stage.performing(run_id):
                 failpoint("run_begin")
-                while not await steadily(self._perform)(run_id):
+                while not await steadily(self._perform)(run_id, int(number)):
                     continue
 
-    async def _perform(self, run_id: str) -> bool:
+    async def _perform(self, run_id: str, number: int) -> bool:
         """Play it from the top; False if it is to be played again at once."""
         run = await self._row(run_id)
-        if run["status"] != RunStatus.RUNNING:
-            return True  # it was ended just before a crash
+        if not _is_current(run, number):
+            return True  # it was ended just before a crash, or there is a newer execution
         if run["active_since"] < self._began_at:
             await self._stage.db.write(runs.leave_out_downtime, run_id, self._last_alive)
         verdict = await self._verdict(run)
-        if await self._settled(run_id, verdict):
+        if await self._settled(run_id, number, verdict):
             return True
         if (await self._row(run_id))["stop"] not in {"cancel", "abandon"}:
             return False
         # Whatever else it came to, it came to it while its parts were being ended.
-        return await self._settled(run_id, await self._cancelled(run_id))
+        return await self._settled(run_id, number, await self._cancelled(run_id))
 
-    async def _settled(self, run_id: str, verdict: Verdict) -> bool:
+    async def _settled(self, run_id: str, number: int, verdict: Verdict) -> bool:
         status, reason, values = verdict
         if status in {RunStatus.COMPLETED, RunStatus.FAILED}:
             await end_leftovers(self._stage, self._bell, run_id, f"{run_id} has {status}")
         if status in {RunStatus.CANCELLED, RunStatus.FAILED}:
             await end_checks(self._stage, run_id, f"{run_id} was {status}")
         failpoint("run_before_end")
-        settled = await self._stage.db.write(_settle, run_id, status, reason, values)
+        settled = await self._stage.db.write(_settle, run_id, number, status, reason, values)
         failpoint("run_after_end")
         return settled
 
@@ -185,16 +184,22 @@ def _place(run: runs.Row, known: dict[str, steps.Row]) -> tuple[str, bool]:
     return f"{run['executions']}.{len(known)}.{ended}", ended < len(known)
 
 
+def _is_current(run: runs.Row, number: int) -> bool:
+    """Whether an execution of a run may write anything about it."""
+    return run["status"] == RunStatus.RUNNING and bool(run["executions"] == number)
+
+
 def _settle(
     connection: Connection,
     run_id: str,
+    number: int,
     status: RunStatus,
     reason: str | None,
     values: dict[str, Any],
 ) -> bool:
     """Write down how a run ended or why it rests; False if it is to go on."""
     row = runs.row(connection, run_id)
-    if row["status"] != RunStatus.RUNNING:
+    if not _is_current(row, number):
         return True
     if row["stop"] in {"cancel", "abandon"} and status is not RunStatus.CANCELLED:
         return False

@@ -270,4 +270,4 @@ def test_the_command_line_stays_light() -> None:
         [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60
     )
     loaded = {name.split(".")[0] for name in done.stdout.split()}
-    assert not loaded & {"pydantic", "yaml", "tomlkit", "rich", "fastapi", "sqlalchemy", "dbos"}
+    assert not loaded & {"pydantic", "yaml", "tomlkit", "rich", "fastapi", "sqlalchemy"}
