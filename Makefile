@@ -1,10 +1,14 @@
 # Every target makes the virtual environment it needs; CI runs exactly these.
 PYTHON ?= python3
-VENV := .venv
+# Another interpreter has an environment of its own: make demo PYTHON=python3.13
+VENV := .venv$(patsubst python3%,%,$(filter-out python3,$(notdir $(PYTHON))))
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-agents check fix bench chaos docs constraints clean
+# Much of what tests do is waiting: a process more than a machine of two cores has.
+PARALLEL := -n 3 --dist worksteal
+
+.PHONY: setup demo quick test test-agents check fix bench chaos docs constraints clean
 
 setup: $(READY)
 
@@ -17,8 +21,13 @@ $(READY): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/kapelle demo
 
+# What starts no daemon; under a minute.
+quick: setup
+	$(BIN)/pytest $(PARALLEL) tests/unit $(ARGS)
+
+# Everything that is to hold after every change, with real processes, git and both databases.
 test: setup
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL) $(ARGS)
 
 # The real agents, at pinned versions, against a scripted model; one that cannot be had is skipped.
 test-agents: setup
@@ -43,12 +52,7 @@ chaos: setup
 
 # The documents that are generated from the code and compared with it by tests.
 docs: setup
-	$(BIN)/python -m kapelle.api.document > docs/openapi.json
-	$(BIN)/python -m kapelle.cli.reference > docs/cli.md
-	$(BIN)/python -m kapelle.client.generate
-	for name in pipeline loop team best-of two-reviewers; do $(BIN)/python -m kapelle.patterns.picture $$name docs/examples > docs/pictures/$$name.svg || exit 1; done
-	$(BIN)/python -m kapelle.cli.patterns.tables docs
-	$(BIN)/python -m kapelle.patterns.methods docs
+	$(BIN)/python docs/generate.py
 
 # The exact versions that `make setup` installs, from what is in the virtual environment now.
 constraints:

@@ -72,7 +72,7 @@ class Home:
 
     @property
     def checks(self) -> Path:
-        """Run directories of agents that are tried out, which no attempt owns."""
+        """Process directories of agents that are tried out, which no attempt owns."""
         return self.root / "checks"
 
     @property

@@ -7,7 +7,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos.nursery import Nursery
 from tests.chaos.run_storm import RunReport, RunStorm, RunWeather
 from tests.chaos.storm import Report, Storm, Weather
 from tests.chaos.undisturbed import play_undisturbed
@@ -54,13 +53,9 @@ def _over_tasks(weather: Weather) -> Report:
 
 def _over_runs(weather: RunWeather) -> RunReport:
     print(f"A storm of {weather} …", flush=True)
-    nursery = Nursery()
-    try:
-        with tempfile.TemporaryDirectory(prefix="kapelle-chaos-") as directory:
-            expected = play_undisturbed(nursery, Path(directory, "undisturbed"))
-            report = RunStorm(nursery, Path(directory), weather).run(expected)
-    finally:
-        nursery.close()
+    with tempfile.TemporaryDirectory(prefix="kapelle-chaos-") as directory:
+        expected = play_undisturbed(Path(directory, "undisturbed"))
+        report = RunStorm(Path(directory), weather).run(expected)
     print(json.dumps(dataclasses.asdict(report), indent=2))
     if not report.problems:
         print(

@@ -6,25 +6,16 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.nursery import Nursery, WarmInstance
 from tests.chaos.pieces import hand_out_parts
 from tests.chaos.undisturbed import play_undisturbed
+from tests.e2e.instance import Instance
 from tests.e2e.repositories import make_repository
 
 
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    opened = Nursery()
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
 @pytest.fixture
-def kapelle(nursery: Nursery, tmp_path: Path) -> Iterator[WarmInstance]:
+def kapelle(tmp_path: Path) -> Iterator[Instance]:
     """An instance whose daemon is not running yet; whatever it starts is gone at the end."""
-    instance = WarmInstance(nursery, tmp_path / "home")
+    instance = Instance(tmp_path / "home")
     hand_out_parts(instance)
     try:
         yield instance
@@ -38,5 +29,5 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(nursery: Nursery, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return play_undisturbed(nursery, tmp_path_factory.mktemp("undisturbed"))
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return play_undisturbed(tmp_path_factory.mktemp("undisturbed"))

@@ -7,9 +7,8 @@ import subprocess
 import time
 from typing import Any
 
-from tests.chaos.nursery import WarmInstance
 from tests.chaos.pieces import ANSWER, Piece, Place, wish
-from tests.e2e.instance import ApiError
+from tests.e2e.instance import ApiError, Instance
 
 _ENDED = {"completed", "failed", "cancelled"}
 
@@ -17,7 +16,7 @@ _ENDED = {"completed", "failed", "cancelled"}
 class Peril:
     """One performance of a piece, life by life."""
 
-    def __init__(self, kapelle: WarmInstance, piece: Piece, place: Place) -> None:
+    def __init__(self, kapelle: Instance, piece: Piece, place: Place) -> None:
         self._kapelle = kapelle
         self._wish = wish(piece, place)
         self.run_id: str | None = None
@@ -68,12 +67,12 @@ class Peril:
         return begun, ended
 
 
-def start_once(kapelle: WarmInstance, body: Any, key: str) -> str:
+def start_once(kapelle: Instance, body: Any, key: str) -> str:
     """Start a run; asked again with the same key, it is the same one."""
     return str(kapelle.call("POST", "/runs", body, {"Idempotency-Key": key})["id"])
 
 
-def answer_if_asked(kapelle: WarmInstance, run_id: str) -> str:
+def answer_if_asked(kapelle: Instance, run_id: str) -> str:
     """The status of a run; a question of it is answered."""
     status: str = kapelle.get(f"/runs/{run_id}")["status"]
     if status == "waiting":

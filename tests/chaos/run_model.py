@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.nursery import WarmInstance
 from tests.chaos.pieces import Place, make_place
 from tests.e2e.ensembles import on_branch, play, tasks_of
+from tests.e2e.instance import Instance
 
 FINAL = {"completed", "failed", "cancelled"}
 ANSWER = "blue"
@@ -65,7 +65,7 @@ class Modelled:
             return {"running", "paused", "completed"}
         return {"queued", "running", "waiting", "completed"}
 
-    def look(self, kapelle: WarmInstance) -> Any:
+    def look(self, kapelle: Instance) -> Any:
         """The run as it is, after everything that must be true of it was asked."""
         run = kapelle.get(f"/runs/{self.run_id}")
         assert run["status"] in self.may_be, f"{run['status']}, but {self}"
@@ -95,7 +95,7 @@ class Modelled:
         going = [task for task in tasks if task["status"] not in FINAL]
         assert not going or self.keeps_tasks, going
 
-    def require_expected(self, kapelle: WarmInstance) -> None:
+    def require_expected(self, kapelle: Instance) -> None:
         """Compare an ended run with what the model says that it comes to."""
         run = self.look(kapelle)
         if self.cancelled:
@@ -118,7 +118,7 @@ class Modelled:
         assert self.rounds <= len(played) <= self.rounds + self.requeued
 
 
-def begin(kapelle: WarmInstance, directory: Path, pattern: str, rounds: int) -> Modelled:
+def begin(kapelle: Instance, directory: Path, pattern: str, rounds: int) -> Modelled:
     """Start a run in a repository of its own."""
     place = make_place(directory)
     (place.repository / ".kapelle/patterns/rounds.py").write_text(PATTERN, encoding="utf-8")

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.nursery import Nursery, WarmInstance
 from tests.chaos.peril import answer_if_asked, start_once
 from tests.chaos.pieces import PIECES, Place, hand_out_parts, make_place, wish
 from tests.chaos.record import differences, is_clean, record, strangers
-from tests.e2e.instance import ApiError
+from tests.e2e.instance import ApiError, Instance
 
 _ENDED = {"completed", "failed", "cancelled"}
 
@@ -49,13 +48,11 @@ class RunReport:
 class RunStorm:
     """All pieces at once, each several times, under one unlucky daemon."""
 
-    def __init__(
-        self, nursery: Nursery, directory: Path, weather: RunWeather, **settings: str
-    ) -> None:
+    def __init__(self, directory: Path, weather: RunWeather, **settings: str) -> None:
         self._weather = weather
         self._random = random.Random(weather.seed)
         settings = {"KAPELLE_LIMITS__MAX_ATTEMPTS": "6", **settings}
-        self._kapelle = WarmInstance(nursery, directory / "home", **settings)
+        self._kapelle = Instance(directory / "home", **settings)
         hand_out_parts(self._kapelle)
         self._places = {
             (name, number): make_place(directory / f"{name}-{number}")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.engine.failpoints import ENGINE_FAILPOINTS
-from kapelle.runner.failpoints import ALL_FAILPOINTS
+from kapelle.runner.shim.failpoints import ALL_FAILPOINTS
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git, make_repository
 
@@ -37,7 +37,7 @@ def test_a_task_survives_a_death_at(name: str, tmp_path: Path) -> None:
         )
         daemon_dies = not name.startswith("shim_")
         if daemon_dies:
-            _await_death(instance)
+            instance.await_death()
             instance.start()
         task = instance.wait(task_id)
         attempt = task["attempts"][0]
@@ -67,7 +67,7 @@ def test_a_settled_attempt_is_not_performed_again(tmp_path: Path) -> None:
         first = instance.play("[[do]]\nsleep = 1", tmp_path)
         second = instance.play('[[do]]\nwrite = "ran"\ncontent = "x"', place)
         place.rmdir()
-        _await_death(instance)
+        instance.await_death()
         place.mkdir()
         instance.start()
         assert instance.wait(first)["status"] == "completed"
@@ -87,7 +87,7 @@ def test_checks_that_were_made_before_a_crash_are_not_made_again(tmp_path: Path)
         instance.start(KAPELLE_FAILPOINT="verify_before_check@2")
         checks = [f"echo {number} >> {tmp_path}/ledger" for number in range(3)]
         task_id = instance.play('[[do]]\nsay = "hi"', tmp_path, checks=checks)
-        _await_death(instance)
+        instance.await_death()
         instance.start()
         assert instance.wait(task_id)["status"] == "completed"
         assert (tmp_path / "ledger").read_text(encoding="utf-8") == "0\n1\n2\n"
@@ -96,11 +96,3 @@ def test_checks_that_were_made_before_a_crash_are_not_made_again(tmp_path: Path)
         assert body.count(b"event: check.passed") == 3
     finally:
         instance.destroy()
-
-
-def _await_death(instance: Instance) -> None:
-    assert instance.process is not None
-    deadline = time.monotonic() + 30
-    while instance.process.poll() is None:
-        assert time.monotonic() < deadline, "the failpoint was never reached"
-        time.sleep(0.01)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.nursery import WarmInstance
 from tests.e2e.ensembles import (
     await_running_task,
     await_status,
@@ -21,7 +20,7 @@ from tests.e2e.ensembles import (
     tasks_of,
     write_pattern,
 )
-from tests.e2e.instance import ApiError
+from tests.e2e.instance import ApiError, Instance
 from tests.e2e.staging import until
 
 FOR_EVER = play({"run": "sleep 60"})
@@ -38,12 +37,12 @@ def own(repository: Path, body: str, **prompts: str) -> None:
     write_pattern(repository, f"{lines}\n{head}{indented}\n")
 
 
-def told(kapelle: WarmInstance, run_id: str, kind: str) -> int:
+def told(kapelle: Instance, run_id: str, kind: str) -> int:
     _, body = kapelle.request("GET", f"/events?after=0&follow=false&run_id={run_id}")
     return body.count(f"event: {kind}\n".encode()) + body.count(f"event: {kind}\r\n".encode())
 
 
-def progress(kapelle: WarmInstance, run_id: str) -> dict[str, Any]:
+def progress(kapelle: Instance, run_id: str) -> dict[str, Any]:
     found: dict[str, Any] = kapelle.get(f"/runs/{run_id}")["progress"]
     return found
 
@@ -51,7 +50,7 @@ def progress(kapelle: WarmInstance, run_id: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "end", ["return (await ctx.task(PROMPT)).status", "return (await ctx.check('sleep 62')).passed"]
 )
-def test_what_is_cancelled_is_cancelled(kapelle: WarmInstance, repository: Path, end: str) -> None:
+def test_what_is_cancelled_is_cancelled(kapelle: Instance, repository: Path, end: str) -> None:
     """Also if the pattern makes a result of what the cancelling has ended."""
     kapelle.start()
     own(repository, end, PROMPT=FOR_EVER)
@@ -64,7 +63,7 @@ def test_what_is_cancelled_is_cancelled(kapelle: WarmInstance, repository: Path,
 
 
 def test_a_cancel_survives_a_crash_beside_an_open_question(
-    kapelle: WarmInstance, repository: Path
+    kapelle: Instance, repository: Path
 ) -> None:
     own(repository, "await ctx.gather(ctx.ask('Why?'), ctx.task(PROMPT))", PROMPT=FOR_EVER)
     kapelle.start(KAPELLE_FAILPOINT="run_before_end@1")
@@ -82,7 +81,7 @@ def test_a_cancel_survives_a_crash_beside_an_open_question(
 
 @pytest.mark.parametrize("failpoint", [None, "run_before_end@1"])
 def test_what_a_cancelled_loop_came_to_is_the_same_after_a_crash(
-    kapelle: WarmInstance, repository: Path, failpoint: str | None
+    kapelle: Instance, repository: Path, failpoint: str | None
 ) -> None:
     kapelle.start(**({"KAPELLE_FAILPOINT": failpoint} if failpoint else {}))
     prompt = play({"run": "echo x >> n.txt; test $(wc -l < n.txt) = 1 || sleep 60"})
@@ -99,7 +98,7 @@ def test_what_a_cancelled_loop_came_to_is_the_same_after_a_crash(
     assert run["result"]["iterations"][0]["verdict"] == "progress"
 
 
-def test_a_check_that_nobody_watches_is_ended_too(kapelle: WarmInstance, repository: Path) -> None:
+def test_a_check_that_nobody_watches_is_ended_too(kapelle: Instance, repository: Path) -> None:
     """When the daemon dies between the wish and the signal."""
     kapelle.start()
     own(repository, "await ctx.check('sleep 63')")
@@ -117,7 +116,7 @@ def test_a_check_that_nobody_watches_is_ended_too(kapelle: WarmInstance, reposit
     assert not [p for p in kapelle.processes() if p.cmdline()[-2:] == ["sleep", "63"]]
 
 
-def test_a_stubborn_agent_is_told_once_to_stop(kapelle: WarmInstance, repository: Path) -> None:
+def test_a_stubborn_agent_is_told_once_to_stop(kapelle: Instance, repository: Path) -> None:
     kapelle.start()
     run_id = start(kapelle, "loop", repository, prompt=STUBBORN, until=["true"])
     await_running_task(kapelle, run_id)
@@ -128,7 +127,7 @@ def test_a_stubborn_agent_is_told_once_to_stop(kapelle: WarmInstance, repository
 
 
 def test_a_parent_is_cancelled_while_its_child_is_queued(
-    kapelle: WarmInstance, repository: Path
+    kapelle: Instance, repository: Path
 ) -> None:
     body = "await ctx.run('loop', {'prompt': PROMPT, 'until': ['true']})"
     own(repository, body, PROMPT=FOR_EVER)
@@ -157,7 +156,7 @@ await ctx.gather(slow(), quick())
 
 
 def test_a_branch_that_was_paused_goes_on_beside_one_that_works(
-    kapelle: WarmInstance, repository: Path
+    kapelle: Instance, repository: Path
 ) -> None:
     """Resumed before the agent has ended, the other branch does not wait for it."""
     kapelle.start()
@@ -176,7 +175,7 @@ def test_a_branch_that_was_paused_goes_on_beside_one_that_works(
 
 
 def test_an_answer_lets_its_branch_go_on_beside_one_that_works(
-    kapelle: WarmInstance, repository: Path
+    kapelle: Instance, repository: Path
 ) -> None:
     body = """
 async def asks():
@@ -200,7 +199,7 @@ await ctx.gather(asks(), ctx.task(PROMPT, workspace="own"))
 
 
 def test_a_run_that_was_resumed_meets_its_earlier_execution(
-    kapelle: WarmInstance, repository: Path
+    kapelle: Instance, repository: Path
 ) -> None:
     """The engine does not know that the first one ended, and takes it up beside the second."""
     kapelle.start(KAPELLE_FAILPOINT="run_after_end@1")
@@ -219,7 +218,7 @@ def test_a_run_that_was_resumed_meets_its_earlier_execution(
     assert "inside the engine" not in kapelle.log_tail()
 
 
-def test_a_pause_now_amid_the_checks_of_a_task(kapelle: WarmInstance, repository: Path) -> None:
+def test_a_pause_now_amid_the_checks_of_a_task(kapelle: Instance, repository: Path) -> None:
     """What the first attempt had committed already is not there when it is done again."""
     kapelle.start()
     steps = [
@@ -243,7 +242,7 @@ def test_a_pause_now_amid_the_checks_of_a_task(kapelle: WarmInstance, repository
     assert on_branch(repository, run, "copy.txt") == "x\n"
 
 
-def test_a_task_that_its_run_is_done_with(kapelle: WarmInstance, repository: Path) -> None:
+def test_a_task_that_its_run_is_done_with(kapelle: Instance, repository: Path) -> None:
     """Done again by a person, it does not put back the worktree in which others work by now."""
     kapelle.start()
     steps = [play({"write": "one", "content": "1\n"}), play({"run": "echo 2 > two; sleep 2"})]
@@ -261,9 +260,7 @@ def test_a_task_that_its_run_is_done_with(kapelle: WarmInstance, repository: Pat
     assert kapelle.get(f"/runs/{run_id}/diff")["files"] == ["one", "two"]
 
 
-def test_a_task_that_waits_is_done_again_by_a_person(
-    kapelle: WarmInstance, repository: Path
-) -> None:
+def test_a_task_that_waits_is_done_again_by_a_person(kapelle: Instance, repository: Path) -> None:
     kapelle.start()
     prompt = (
         "Do.\n```rehearsal\n[[rule]]\nattempt = 1\ndo = [{ ask = 'Sure?' }]\n"
@@ -282,9 +279,7 @@ def test_a_task_that_waits_is_done_again_by_a_person(
     assert len(kapelle.task(task["id"])["attempts"]) == 2
 
 
-def test_a_question_is_answered_while_the_daemon_dies(
-    kapelle: WarmInstance, repository: Path
-) -> None:
+def test_a_question_is_answered_while_the_daemon_dies(kapelle: Instance, repository: Path) -> None:
     """Between the answer and the run's being taken up."""
     own(repository, "return [await ctx.ask('One?'), await ctx.ask('Two?')]")
     kapelle.start(KAPELLE_FAILPOINT="run_after_take_up@2")

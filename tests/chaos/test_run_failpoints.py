@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from kapelle.engine.failpoints import RUN_FAILPOINTS
-from tests.chaos.nursery import WarmInstance
 from tests.chaos.peril import Peril
 from tests.chaos.pieces import PIECES, make_place
 from tests.chaos.record import differences, is_clean, record, strangers
+from tests.e2e.instance import Instance
 
 # Each at its first occurrence.
 _FIRST = (
@@ -48,7 +48,7 @@ def test_every_failpoint_of_a_run_is_met() -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", PIECES)
 def test_a_run_survives_a_death_at_every_step(
-    name: str, kapelle: WarmInstance, undisturbed: dict[str, Any], tmp_path: Path
+    name: str, kapelle: Instance, undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
     place = make_place(tmp_path / "place")
     peril = Peril(kapelle, PIECES[name], place)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from tests.chaos.nursery import WarmInstance
 from tests.chaos.test_run_control import own
 from tests.e2e.ensembles import (
     YES,
@@ -15,6 +14,7 @@ from tests.e2e.ensembles import (
     tasks_of,
     with_playbook,
 )
+from tests.e2e.instance import Instance
 from tests.e2e.staging import until
 
 GOAL = {"goal": "Make it.", "success_criteria": ["it is made"], "max_iterations": 1}
@@ -29,12 +29,12 @@ def _plan(*subgoals: tuple[str, list[str]]) -> str:
     return rule("You plan the work", answer({"subgoals": plan})) + rule("You review", answer(YES))
 
 
-def _titles(kapelle: WarmInstance, run_id: str, status: str) -> set[str]:
+def _titles(kapelle: Instance, run_id: str, status: str) -> set[str]:
     return {task["title"] for task in tasks_of(kapelle, run_id) if task["status"] == status}
 
 
 def test_a_conflict_that_is_being_resolved_is_not_overtaken(
-    kapelle: WarmInstance, repository: Path
+    kapelle: Instance, repository: Path
 ) -> None:
     resolve = "sleep 1.5; sed -i -E '/^(<<<<<<<|=======|>>>>>>>)/d' same"
     parts = rule("Resolve every conflict", {"run": resolve})
@@ -59,7 +59,7 @@ def test_a_conflict_that_is_being_resolved_is_not_overtaken(
     assert sorted((on_branch(repository, run, "same") or "").split()) == ["p", "q", "r"]
 
 
-def test_in_one_directory_one_works_after_the_other(kapelle: WarmInstance, tmp_path: Path) -> None:
+def test_in_one_directory_one_works_after_the_other(kapelle: Instance, tmp_path: Path) -> None:
     place, log = tmp_path / "plain", tmp_path / "log"
     place.mkdir()
 
@@ -80,13 +80,11 @@ def test_in_one_directory_one_works_after_the_other(kapelle: WarmInstance, tmp_p
     assert [line[0] for line in lines[::2]] == [line[0] for line in lines[1::2]], lines
 
 
-def await_progress(kapelle: WarmInstance, run_id: str, name: str) -> None:
+def await_progress(kapelle: Instance, run_id: str, name: str) -> None:
     until(lambda: name in kapelle.get(f"/runs/{run_id}")["progress"], name)
 
 
-def test_a_gate_lets_in_no_more_than_it_has_places_for(
-    kapelle: WarmInstance, repository: Path
-) -> None:
+def test_a_gate_lets_in_no_more_than_it_has_places_for(kapelle: Instance, repository: Path) -> None:
     body = """
 inside, most = set(), 0
 
@@ -118,9 +116,7 @@ return most
     assert len([step for step in steps if step["kind"] == "lock"]) == 6
 
 
-def test_those_before_a_crash_come_in_before_others(
-    kapelle: WarmInstance, repository: Path
-) -> None:
+def test_those_before_a_crash_come_in_before_others(kapelle: Instance, repository: Path) -> None:
     body = """
 async def work(name, first):
     await ctx.sleep(first)

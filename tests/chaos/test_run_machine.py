@@ -18,10 +18,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.chaos.nursery import WarmInstance
 from tests.chaos.record import is_clean, strangers
 from tests.chaos.run_model import ANSWER, FINAL, Modelled, begin
-from tests.e2e.instance import ApiError
+from tests.e2e.instance import ApiError, Instance
 
 _numbers = itertools.count()
 _some = st.integers(0, 3)
@@ -30,7 +29,7 @@ _some = st.integers(0, 3)
 class RunMachine(RuleBasedStateMachine):
     """Up to three runs at a time, and a person who cannot leave them alone."""
 
-    def __init__(self, kapelle: WarmInstance, directory: Path) -> None:
+    def __init__(self, kapelle: Instance, directory: Path) -> None:
         super().__init__()
         self.kapelle = kapelle
         self.directory = directory
@@ -153,7 +152,7 @@ class RunMachine(RuleBasedStateMachine):
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-def test_runs_are_what_a_simple_model_says(kapelle: WarmInstance, tmp_path: Path) -> None:
+def test_runs_are_what_a_simple_model_says(kapelle: Instance, tmp_path: Path) -> None:
     class Here(RunMachine):
         def __init__(self) -> None:
             super().__init__(kapelle, tmp_path)

@@ -5,16 +5,15 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.nursery import Nursery
 from tests.chaos.run_storm import RunStorm, RunWeather
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_runs_come_to_the_same_however_often_the_daemon_is_killed(
-    nursery: Nursery, undisturbed: dict[str, Any], tmp_path: Path
+    undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
-    report = RunStorm(nursery, tmp_path, RunWeather(copies=2, kills=30)).run(undisturbed)
+    report = RunStorm(tmp_path, RunWeather(copies=2, kills=30)).run(undisturbed)
     assert report.problems == {}
     assert report.runs == 14
     assert report.kills >= 20
@@ -23,10 +22,10 @@ def test_runs_come_to_the_same_however_often_the_daemon_is_killed(
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_runs_come_to_the_same_on_postgres(
-    nursery: Nursery, undisturbed: dict[str, Any], tmp_path: Path, new_postgres_url: str
+    undisturbed: dict[str, Any], tmp_path: Path, new_postgres_url: str
 ) -> None:
     weather = RunWeather(copies=1, kills=10)
-    storm = RunStorm(nursery, tmp_path, weather, KAPELLE_DATABASE_URL=new_postgres_url)
+    storm = RunStorm(tmp_path, weather, KAPELLE_DATABASE_URL=new_postgres_url)
     report = storm.run(undisturbed)
     assert report.problems == {}
     assert (report.runs, report.kills) == (7, 10)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.nursery import WarmInstance
 from tests.chaos.record import is_clean
 from tests.chaos.test_run_control import FOR_EVER, own
 from tests.e2e.ensembles import (
@@ -20,6 +19,7 @@ from tests.e2e.ensembles import (
     start,
     tasks_of,
 )
+from tests.e2e.instance import Instance
 from tests.e2e.repositories import git
 from tests.e2e.staging import until
 
@@ -27,9 +27,7 @@ GROW = play({"run": "echo x >> n.txt"})
 
 
 @pytest.mark.parametrize("leave", ["raise SystemExit(3)", "raise KeyboardInterrupt"])
-def test_a_pattern_cannot_end_the_daemon(
-    kapelle: WarmInstance, repository: Path, leave: str
-) -> None:
+def test_a_pattern_cannot_end_the_daemon(kapelle: Instance, repository: Path, leave: str) -> None:
     kapelle.start()
     daemon = kapelle.process
     own(repository, f"await ctx.sleep(0.01)\n{leave}")
@@ -44,7 +42,7 @@ def test_a_pattern_cannot_end_the_daemon(
     assert daemon.poll() is None
 
 
-def test_a_pattern_that_is_away_for_a_while(kapelle: WarmInstance, repository: Path) -> None:
+def test_a_pattern_that_is_away_for_a_while(kapelle: Instance, repository: Path) -> None:
     """As when the user's checkout is switched to another branch."""
     kapelle.start()
     own(repository, "return await ctx.ask('Why?')")
@@ -68,9 +66,7 @@ def test_a_pattern_that_is_away_for_a_while(kapelle: WarmInstance, repository: P
     assert (run["status"], run["result"]) == ("completed", "because")
 
 
-def test_a_pattern_that_changed_leaves_no_agent_behind(
-    kapelle: WarmInstance, repository: Path
-) -> None:
+def test_a_pattern_that_changed_leaves_no_agent_behind(kapelle: Instance, repository: Path) -> None:
     kapelle.start()
     own(repository, "await ctx.task(PROMPT)", PROMPT=FOR_EVER)
     run_id = start(kapelle, "own", repository)
@@ -85,7 +81,7 @@ def test_a_pattern_that_changed_leaves_no_agent_behind(
 
 
 def test_a_check_that_runs_while_the_daemon_is_killed_is_run_once(
-    kapelle: WarmInstance, repository: Path, tmp_path: Path
+    kapelle: Instance, repository: Path, tmp_path: Path
 ) -> None:
     kapelle.start()
     count = tmp_path / "count"
@@ -105,9 +101,7 @@ def test_a_check_that_runs_while_the_daemon_is_killed_is_run_once(
     assert check["result"][0]["duration_s"] >= 2
 
 
-def test_a_worktree_that_was_deleted_during_a_pause(
-    kapelle: WarmInstance, repository: Path
-) -> None:
+def test_a_worktree_that_was_deleted_during_a_pause(kapelle: Instance, repository: Path) -> None:
     kapelle.start()
     prompt = play({"run": "echo x >> n.txt; sleep 0.5"})
     run_id = start(kapelle, "loop", repository, prompt=prompt, until=["test $(wc -l < n.txt) = 3"])
@@ -125,7 +119,7 @@ def test_a_worktree_that_was_deleted_during_a_pause(
 
 
 def test_a_worktree_that_is_deleted_while_an_agent_works(
-    kapelle: WarmInstance, repository: Path
+    kapelle: Instance, repository: Path
 ) -> None:
     """The agent's work is lost, which is said; the run goes on from what was committed."""
     kapelle.start()
@@ -144,7 +138,7 @@ def test_a_worktree_that_is_deleted_while_an_agent_works(
     assert is_clean(repository)
 
 
-def test_the_time_of_a_run_goes_on_across_restarts(kapelle: WarmInstance, repository: Path) -> None:
+def test_the_time_of_a_run_goes_on_across_restarts(kapelle: Instance, repository: Path) -> None:
     """Also while nothing begins or ends; only when no daemon lives the clock stands."""
     kapelle.start()
     run_id = start(kapelle, "loop", repository, prompt=FOR_EVER, until=["true"], max_seconds=60)
@@ -163,7 +157,7 @@ def test_the_time_of_a_run_goes_on_across_restarts(kapelle: WarmInstance, reposi
 
 @pytest.mark.parametrize("failpoint", [None, "perform_after_verify@1", "perform_end@1"])
 def test_the_end_of_the_budget_is_the_same_after_a_crash(
-    kapelle: WarmInstance, repository: Path, failpoint: str | None
+    kapelle: Instance, repository: Path, failpoint: str | None
 ) -> None:
     """Between the wish that the agent ends and what the run makes of its end."""
     kapelle.start(**({"KAPELLE_FAILPOINT": failpoint} if failpoint else {}))
@@ -185,7 +179,7 @@ def test_the_end_of_the_budget_is_the_same_after_a_crash(
 
 
 def test_branches_together_call_no_more_agents_than_the_run_may(
-    kapelle: WarmInstance, repository: Path
+    kapelle: Instance, repository: Path
 ) -> None:
     kapelle.start()
     body = "await ctx.gather(*(ctx.task(PROMPT, workspace='own') for _ in range(5)))"
@@ -198,7 +192,7 @@ def test_branches_together_call_no_more_agents_than_the_run_may(
 
 
 def test_a_run_inside_calls_no_more_agents_than_the_one_around_it_may(
-    kapelle: WarmInstance, repository: Path
+    kapelle: Instance, repository: Path
 ) -> None:
     kapelle.start()
     body = """
@@ -213,7 +207,7 @@ return [inner.status, inner.reason]
     assert run["spent"]["agent_calls"] == 2
 
 
-def test_long_lines_of_its_history_survive_a_crash(kapelle: WarmInstance, repository: Path) -> None:
+def test_long_lines_of_its_history_survive_a_crash(kapelle: Instance, repository: Path) -> None:
     kapelle.start()
     own(repository, "await ctx.progress(text='x' * 300_000)\nreturn await ctx.ask('Why?')")
     run = perform(kapelle, "own", repository)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.nursery import WarmInstance
 from tests.chaos.test_run_control import own, progress
 from tests.e2e.ensembles import perform, play, rest, start
+from tests.e2e.instance import Instance
 from tests.e2e.staging import until
 
 WAITS = """
@@ -26,7 +26,7 @@ await asyncio.sleep(3600)
 
 
 def test_a_pattern_that_waits_outside_its_steps_can_be_ended(
-    kapelle: WarmInstance, repository: Path
+    kapelle: Instance, repository: Path
 ) -> None:
     kapelle.start()
     own(repository, WAITS)
@@ -56,7 +56,7 @@ def test_a_pattern_that_waits_outside_its_steps_can_be_ended(
 
 
 def test_a_pattern_that_ends_the_daemon_every_time_is_set_aside(
-    kapelle: WarmInstance, repository: Path
+    kapelle: Instance, repository: Path
 ) -> None:
     own(repository, "import os\nawait ctx.progress(begun=True)\nos._exit(7)")
     kapelle.start()
@@ -81,7 +81,7 @@ def test_a_pattern_that_ends_the_daemon_every_time_is_set_aside(
 
 
 def test_a_pattern_that_ends_the_daemon_beside_a_step_is_set_aside_too(
-    kapelle: WarmInstance, repository: Path
+    kapelle: Instance, repository: Path
 ) -> None:
     body = "import os\nasync def bad():\n    os._exit(7)\nawait ctx.gather(ctx.sleep(3600), bad())"
     own(repository, body)
@@ -109,7 +109,7 @@ def test_a_pattern_that_ends_the_daemon_beside_a_step_is_set_aside_too(
     ],
 )
 def test_a_pattern_that_cancels_itself_has_failed(
-    kapelle: WarmInstance, repository: Path, body: str
+    kapelle: Instance, repository: Path, body: str
 ) -> None:
     kapelle.start()
     own(repository, body)
@@ -118,7 +118,7 @@ def test_a_pattern_that_cancels_itself_has_failed(
     assert "The pattern's own code has cancelled" in run["reason"]
 
 
-def test_a_limit_of_time_holds_for_commands_too(kapelle: WarmInstance, repository: Path) -> None:
+def test_a_limit_of_time_holds_for_commands_too(kapelle: Instance, repository: Path) -> None:
     kapelle.start()
     own(repository, "while True:\n    await ctx.check('true')\n    await ctx.progress(on=True)")
     run = perform(kapelle, "own", repository, max_seconds=1)
@@ -129,7 +129,7 @@ def test_a_limit_of_time_holds_for_commands_too(kapelle: WarmInstance, repositor
     assert (run["status"], run["result"]["stopped_by"]) == ("failed", "budget")
 
 
-def test_an_answer_lets_the_others_go_on(kapelle: WarmInstance, repository: Path) -> None:
+def test_an_answer_lets_the_others_go_on(kapelle: Instance, repository: Path) -> None:
     body = """
 async def ask(name):
     answer = await ctx.ask(name)
@@ -160,7 +160,7 @@ return await ctx.gather(ask("one"), ask("two"), work())
 
 
 def test_a_repository_that_is_away_for_a_while_costs_no_run(
-    kapelle: WarmInstance, repository: Path, tmp_path: Path
+    kapelle: Instance, repository: Path, tmp_path: Path
 ) -> None:
     kapelle.start()
     own(repository, "await ctx.commit('first')\nreturn await ctx.ask('Why?')")
@@ -187,7 +187,7 @@ def test_a_repository_that_is_away_for_a_while_costs_no_run(
     ],
 )
 def test_a_mistake_is_told_with_its_own_line(
-    kapelle: WarmInstance, repository: Path, mistake: str, told: str
+    kapelle: Instance, repository: Path, mistake: str, told: str
 ) -> None:
     kapelle.start()
     own(repository, f"await ctx.progress(begun=True)\n{mistake}")

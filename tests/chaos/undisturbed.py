@@ -4,15 +4,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.nursery import Nursery, WarmInstance
 from tests.chaos.peril import answer_if_asked, start_once
 from tests.chaos.pieces import PIECES, hand_out_parts, make_place, wish
 from tests.chaos.record import record
+from tests.e2e.instance import Instance
 
 
-def play_undisturbed(nursery: Nursery, directory: Path) -> dict[str, Any]:
+def play_undisturbed(directory: Path) -> dict[str, Any]:
     """The records of all pieces, played at once by one daemon that lives through it all."""
-    instance = WarmInstance(nursery, directory / "home")
+    instance = Instance(directory / "home")
     hand_out_parts(instance)
     instance.start()
     try:

@@ -1,5 +1,6 @@
 """One daemon of its own: start it, kill it, talk to it, and leave nothing of it behind."""
 
+import fcntl
 import http.client
 import json
 import os
@@ -8,14 +9,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from kapelle.home import Home
-from kapelle.runner import cgroup
+from kapelle.runner import process_tree
+from tests.daemons import ForkedProcess, daemon_factory
 
 _FINAL = {"completed", "failed", "cancelled"}
 
@@ -52,16 +53,25 @@ class Instance:
             "KAPELLE_TASKS__GRACE_S": "1",
             **settings,
         }
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | ForkedProcess | None = None
 
-    def spawn(self, **extra: str) -> subprocess.Popen[bytes]:
-        """Start a daemon process without waiting for it; the one before must have ended."""
+    def spawn(self, *arguments: str, **extra: str) -> ForkedProcess:
+        """Start a daemon from a warm process without waiting for it; the one before must have
+        ended."""
         if self.process is not None:
             self.process.wait(30)
         self.home.root.mkdir(parents=True, exist_ok=True)
+        self._await_lock()
+        process = daemon_factory().start_daemon({**self.env, **extra}, self.home.log, arguments)
+        self.process = process
+        return process
+
+    def spawn_cold(self, *arguments: str, **extra: str) -> subprocess.Popen[bytes]:
+        """Start a daemon as a person's machine does, in a new interpreter."""
+        self.home.root.mkdir(parents=True, exist_ok=True)
         with self.home.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "kapelle.daemon"],
+            process = subprocess.Popen(
+                [sys.executable, "-m", "kapelle.daemon", *arguments],
                 env={**self.env, **extra},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -69,7 +79,21 @@ class Instance:
                 cwd="/",
                 start_new_session=True,
             )
-        return self.process
+        self.process = process
+        return process
+
+    def _await_lock(self) -> None:
+        """What a daemon was forking when it was killed holds its lock for another moment."""
+        with self.home.lock.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+
+    def await_death(self, timeout_s: float = 60) -> None:
+        """Return when the daemon has died at its failpoint."""
+        assert self.process is not None
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not die:\n{self.log_tail()}") from None
 
     def start(self, **extra: str) -> None:
         self.spawn(**extra)
@@ -114,15 +138,15 @@ class Instance:
         self._remove_cgroups()
 
     def _remove_cgroups(self) -> None:
-        root = cgroup.find_root(self.home.root)
+        root = process_tree.find_root(self.home.root)
         if root is None:
             return
         # What cleared its environment is still in there.
         (root / "cgroup.kill").write_text("1", encoding="ascii")
         deadline = time.monotonic() + 10
-        while cgroup.is_populated(root) and time.monotonic() < deadline:
+        while process_tree.is_populated(root) and time.monotonic() < deadline:
             time.sleep(0.02)
-        cgroup.sweep(root)
+        process_tree.sweep(root)
         root.rmdir()
 
     def processes(self) -> list[psutil.Process]:
@@ -229,14 +253,7 @@ class Instance:
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run the real command line against this home."""
-        command: Sequence[str] = [sys.executable, "-m", "kapelle", *arguments]
-        return subprocess.run(
-            command,
-            env=self.env,
-            input=input,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=check,
-            cwd=cwd or "/",
-        )
+        done = daemon_factory().run_command(arguments, self.env, cwd or "/", input)
+        if check:
+            done.check_returncode()
+        return done

@@ -268,7 +268,7 @@ def test_a_pipe_or_a_link_in_place_of_the_output_stops_nobody(
     assert kapelle.wait(other, 20)["status"] == "completed"
 
 
-def test_an_agent_that_deletes_its_run_directory_is_lost_with_the_reason(
+def test_an_agent_that_deletes_its_process_directory_is_lost_with_the_reason(
     kapelle: Instance, tmp_path: Path
 ) -> None:
     _shell_agent(kapelle)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents.adapters.anthropic import AnthropicAgent
-from kapelle.agents.adapters.plain import PlainModel
+from kapelle.agents.adapters.openai import PlainModel
 from kapelle.agents.base import AgentEvent, AgentRequest, Command, Summary, Verdict
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise

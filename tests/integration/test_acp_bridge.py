@@ -13,7 +13,7 @@ import pytest
 
 from kapelle.agents.adapters.acp import AcpAgent
 from kapelle.agents.base import AgentRequest, Command, Summary, Verdict
-from kapelle.agents.bridges.acp.job import Job
+from kapelle.agents.bridges.acp import Job
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
 from kapelle.domain.specs import McpServer

@@ -4,15 +4,19 @@ An adapter is made as `Adapter(name, settings)`. It never spawns, stores or retr
 command to run, what a line of output means, and what the end of the process means.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
 
-from kapelle.domain.failures import Failure
-from kapelle.domain.specs import McpServer
-from kapelle.domain.task import Exit, Usage
-from kapelle.settings import AgentSettings
+# Bridges load this module at every start, and pydantic would take most of that time.
+if TYPE_CHECKING:
+    from kapelle.domain.failures import Failure
+    from kapelle.domain.specs import McpServer
+    from kapelle.domain.task import Exit, Usage
+    from kapelle.settings import AgentSettings
 
 EventKind = Literal[
     "text",  # text: what the agent said, data: {"delta": true} for a piece of a longer text

@@ -1,11 +1,12 @@
 """What agents that are one installed program have in common."""
 
 import os
+import re
 import shutil
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from kapelle.agents.base import Access, AgentEvent, AgentRequest, Capabilities, Summary, Verdict
-from kapelle.agents.endings import judge_report
+from kapelle.agents.failures import judge_report
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
@@ -57,3 +58,38 @@ class ProgramAgent:
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         return judge_report(summary, exit, tail)
+
+
+Comparison = Literal["same", "newer", "older"]
+
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
+
+
+def version_in(text: str) -> str | None:
+    """The first version in what a program prints."""
+    found = _VERSION.search(text)
+    return found[0] if found else None
+
+
+def compared(version: str, tested: str) -> Comparison:
+    """How the version that is here stands to the tested one."""
+    here, there = _numbers(version), _numbers(tested)
+    if here == there:
+        return "same"
+    return "newer" if here > there else "older"
+
+
+def remark(version: str | None, tested: str) -> str:
+    """A version in words that promise nothing about untested ones."""
+    if version is None:
+        return f"version unknown, tested with {tested}"
+    comparison = compared(version, tested)
+    note = "" if comparison == "same" else f" ({comparison})"
+    return f"version {version}{note}, tested with {tested}"
+
+
+def _numbers(version: str) -> list[int]:
+    numbers = [int(part) for part in re.findall(r"\d+", version)]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return numbers

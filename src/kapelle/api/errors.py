@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from kapelle.domain.errors import KapelleError
+from kapelle.domain.errors import KapelleError, problem
 
 _log = logging.getLogger("kapelle.api")
 
@@ -28,6 +28,7 @@ _SENTENCES = {
 }
 _LONGEST_MESSAGE = 2000
 _MOST_PROBLEMS = 10
+_SOURCES = ("body", "query", "path")
 
 
 class ErrorBody(BaseModel):
@@ -77,9 +78,7 @@ def install(app: FastAPI) -> None:
 def _sentence(error: Any) -> str:
     if error["type"] == "json_invalid":
         return f"The body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
-    place = ".".join(str(part) for part in error["loc"] if part not in {"body", "query", "path"})
-    text = str(error["msg"]).removeprefix("Value error, ")
-    return f"{place}: {text}" if place else text
+    return problem({**error, "loc": [part for part in error["loc"] if part not in _SOURCES]})
 
 
 def _shown(text: str) -> str:

@@ -6,9 +6,8 @@ from urllib.parse import quote
 
 import typer
 
-from kapelle.agents.version import remark
+from kapelle.agents.program import remark
 from kapelle.cli.agent_words import advice, login_words, set_here_only
-from kapelle.cli.client import Client
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
@@ -16,6 +15,7 @@ from kapelle.cli.style import paint
 from kapelle.cli.text import one_line
 from kapelle.cli.times import short
 from kapelle.cli.values import not_empty
+from kapelle.client.http import Connection as Client
 
 # A version takes up to 20 s and a call up to 120 s, and then the daemon tidies up.
 TIMEOUT_S = 200.0

@@ -12,7 +12,6 @@ import typer
 
 from kapelle.cli.agent_key import API_KEY, read_key, refuse_on_command_line, warn_of_plain_key
 from kapelle.cli.agent_words import login_words
-from kapelle.cli.client import Client
 from kapelle.cli.coercion import LightCommand, LightGroup
 from kapelle.cli.config import Repo, config_path, told
 from kapelle.cli.options import Json
@@ -20,6 +19,7 @@ from kapelle.cli.output import document, say
 from kapelle.cli.repository import current
 from kapelle.cli.style import paint
 from kapelle.cli.text import one_line
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 from kapelle.home import Home
 

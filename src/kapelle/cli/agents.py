@@ -8,12 +8,12 @@ import typer
 from kapelle.cli.agent_check import check
 from kapelle.cli.agent_config import config
 from kapelle.cli.agent_words import login_words, remarks
-from kapelle.cli.client import Client
 from kapelle.cli.coercion import LightCommand, LightGroup
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
 from kapelle.cli.style import table
 from kapelle.cli.text import one_line
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 
 agents = typer.Typer(

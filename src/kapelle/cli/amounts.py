@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from kapelle.domain.text import counted
+
 _LEAST_USD = 0.0001
 
 
@@ -13,10 +15,6 @@ def dollars(amount: float) -> str:
 def limit(amount: float) -> str:
     """An amount as somebody chose it, such as $5 or $0.25."""
     return f"${amount:,.2f}" if amount >= 1 and amount % 1 else f"${amount:,g}"
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def cost(known: float | None, unknown: int) -> str:

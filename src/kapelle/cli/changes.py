@@ -4,11 +4,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import path_of
 from kapelle.cli.outcome import FINAL, Task
 from kapelle.cli.output import data, document, say
 from kapelle.cli.values import listed
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import KapelleError
 
 

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import AnyId, is_run, path_of
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
 from kapelle.cli.style import colourful, paint
 from kapelle.cli.text import clean
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 
 _STYLES = {"+++": "bold", "---": "bold", "diff": "bold", "@@": "cyan", "+": "green", "-": "red"}

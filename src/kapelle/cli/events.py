@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import complete_run, complete_task
 from kapelle.cli.options import Follow, JsonLines
 from kapelle.cli.output import json_line
 from kapelle.cli.text import one_line
 from kapelle.cli.times import moment
+from kapelle.client.http import Connection as Client
 
 
 def events(

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import task_path
 from kapelle.cli.outcome import Task, next_commands, settled
 from kapelle.cli.output import say
-from kapelle.cli.sse import ServerEvent
 from kapelle.cli.text import one_line
 from kapelle.cli.times import between
 from kapelle.cli.transcript import Whole, show_at_once, show_json
 from kapelle.cli.waiting import what_it_waits_for
+from kapelle.client.http import Connection as Client
+from kapelle.client.http import ServerEvent
 from kapelle.domain.errors import Unavailable
 
 INTERRUPTED = 130

@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.options import Json
 from kapelle.cli.paging import show_list, status_option, statuses
 from kapelle.cli.text import one_line
 from kapelle.cli.values import optional_text
 from kapelle.cli.waiting import what_it_waits_for
+from kapelle.client.http import Connection as Client
 from kapelle.domain.states import TaskStatus
 
 _STATUSES = tuple(TaskStatus)

@@ -10,14 +10,14 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import task_path
 from kapelle.cli.outcome import Task, settled
-from kapelle.cli.sse import ServerEvent
 from kapelle.cli.style import STATUS_STYLE
 from kapelle.cli.text import one_line
 from kapelle.cli.times import between
 from kapelle.cli.transcript import passage
+from kapelle.client.http import Connection as Client
+from kapelle.client.http import ServerEvent
 from kapelle.domain.errors import KapelleError
 
 REFRESH_S = 1.0

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import AnyId, is_run, task_path
 from kapelle.cli.options import Follow, JsonLines
 from kapelle.cli.output import say
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 
 CHUNK = 1_000_000

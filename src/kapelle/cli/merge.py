@@ -4,10 +4,10 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import AnyId, path_of
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
+from kapelle.client.http import Connection as Client
 
 
 def merge(

@@ -6,9 +6,9 @@ from typing import Any
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.output import document, say
 from kapelle.cli.values import listed
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 
 Items = list[dict[str, Any]]

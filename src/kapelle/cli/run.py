@@ -6,11 +6,11 @@ from typing import Any
 import typer
 
 from kapelle.cli import run_options as given
-from kapelle.cli.client import Client
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, json_line, say
 from kapelle.cli.starting import begin
 from kapelle.cli.task_spec import task_spec
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 
 

@@ -2,10 +2,10 @@
 
 import sys
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import AnyId, is_run, task_path
 from kapelle.cli.options import Json
 from kapelle.cli.output import document
+from kapelle.client.http import Connection as Client
 
 
 def status(task_id: AnyId, as_json: Json = False) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kapelle.cli.amounts import cost, counted, limit
+from kapelle.cli.amounts import cost, limit
 from kapelle.cli.attempt_view import details, headline
 from kapelle.cli.fields import command_lines, field, workspace_fields
 from kapelle.cli.outcome import Task, next_commands
@@ -10,6 +10,7 @@ from kapelle.cli.style import STATUS_STYLE, paint
 from kapelle.cli.text import one_line, tail
 from kapelle.cli.times import between, short
 from kapelle.cli.waiting import what_it_waits_for
+from kapelle.domain.text import counted
 
 CHECK_TAIL = 12
 RESULT_TAIL = 20

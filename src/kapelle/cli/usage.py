@@ -5,13 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.amounts import cost, counted
-from kapelle.cli.client import Client
+from kapelle.cli.amounts import cost
 from kapelle.cli.ids import complete_task
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
 from kapelle.cli.text import one_line
 from kapelle.cli.values import choice, not_empty, since
+from kapelle.client.http import Connection as Client
+from kapelle.domain.text import counted
 
 PROPERTIES = ("agent", "model", "project", "task", "run", "day")
 _COUNTERS = ("attempts", "input_tokens", "cached_tokens", "output_tokens", "turns")

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import AnyIds, path_of
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import ERROR, Task, exit_code_of_all, settled
 from kapelle.cli.output import data, document, say
 from kapelle.cli.text import one_line
 from kapelle.cli.values import listed, optional_duration_s
+from kapelle.client.http import Connection as Client
 
 LONG_POLL_S = 25.0
 LIVE_POLL_S = 1.0

@@ -15,6 +15,11 @@ KapelleError
 └── Unavailable
 """
 
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
+
 
 class KapelleError(Exception):
     """Something went wrong inside Kapelle."""
@@ -116,3 +121,27 @@ class Unavailable(KapelleError):
 
     code = "unavailable"
     http_status = 503
+
+
+def class_of(code: str) -> type[KapelleError]:
+    """The class of errors that have a code; the root of them all for an unknown one."""
+    known = [KapelleError]
+    for kind in known:
+        if kind.code == code:
+            return kind
+        known += kind.__subclasses__()
+    return KapelleError
+
+
+def sentence(error: "ValidationError", most: int = 10) -> str:
+    """What pydantic found wrong, each with its place, without a full stop at the end."""
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    more = [f"and {len(found) - most} more"] if len(found) > most else []
+    return "; ".join([*map(problem, found[:most]), *more])
+
+
+def problem(details: Any) -> str:
+    """One of pydantic's findings with its place, such as `steps.2.prompt: Field required`."""
+    place = ".".join(str(part) for part in details["loc"] if part != "[key]")
+    text = str(details["msg"]).removeprefix("Value error, ")
+    return f"{place}: {text}" if place else text

@@ -3,14 +3,8 @@
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from kapelle.domain.states import RunStatus
-from kapelle.domain.task import Workspace
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
+from kapelle.domain.task import Record, Workspace
 
 
 class Question(Record):

@@ -4,10 +4,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from kapelle.domain.cron import require_cron, require_zone
 from kapelle.domain.specs import Name, Spec, Text
+from kapelle.domain.task import Record
 
 _YEAR_S = 31_536_000
 _LAST_YEAR = 3000
@@ -89,10 +90,6 @@ class ScheduleSpec(Spec):
         if self.at is not None and self.expires_at is not None and self.expires_at <= self.at:
             raise ValueError("expires_at must be later than at")
         return self
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
 
 
 class Firing(Record):

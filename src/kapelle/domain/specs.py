@@ -1,6 +1,5 @@
 """What a person or a program may ask for: the one schema behind REST, the CLI and the library."""
 
-import re
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
@@ -12,6 +11,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+
+from kapelle.domain.text import first_line
 
 MAX_PROMPT_BYTES = 1_000_000
 
@@ -159,8 +160,4 @@ class TaskSpec(Spec):
 
     @property
     def display_title(self) -> str:
-        if self.title:
-            return self.title
-        line = re.sub(r"\s+", " ", self.prompt.strip().splitlines()[0])
-        line = "".join(letter for letter in line if letter.isprintable())
-        return (line if len(line) <= 80 else line[:79] + "…") or "untitled"
+        return self.title or first_line(self.prompt) or "untitled"

@@ -13,6 +13,8 @@ ExitKind = Literal["exited", "signaled", "not_started", "lost"]
 
 
 class Record(BaseModel):
+    """Something that was stored or told; it does not change."""
+
     model_config = ConfigDict(frozen=True)
 
 

@@ -3,14 +3,10 @@
 from datetime import datetime
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from kapelle.domain.task import Record
 
 LoginSource = Literal["task", "settings", "environment", "stored", "login", "none"]
 By = Literal["agent", "model", "project", "task", "run", "day"]
-
-
-class Record(BaseModel):
-    model_config = ConfigDict(frozen=True)
 
 
 class DiffView(Record):

@@ -7,7 +7,7 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.engine.accounts import Candidate
 from kapelle.engine.choosing import Paused, choose
-from kapelle.engine.run_limits import SPENT, too_many_calls
+from kapelle.engine.runs.limits import SPENT, too_many_calls
 from kapelle.store import accounts, attempts, events, lifecycle, tasks
 from kapelle.store.database import Connection
 

@@ -44,7 +44,7 @@ async def _command(stage: Stage, work: Work, position: int, check: CheckSpec) ->
     name = f"checks/{position}"
     launch = launch_command(stage, work, name, check.command or "", check.timeout_s)
     ended = await stage.execute(work.attempt_id, work.task_id, launch)
-    output = await asyncio.to_thread(_both_streams, launch.run_dir)
+    output = await asyncio.to_thread(_both_streams, launch.process_dir)
     if ended.exit.kind == "exited" and ended.exit.code == 0 and ended.ended_by is None:
         return True, output
     return (
@@ -61,8 +61,8 @@ def _ending(check: CheckSpec, ended_by: str | None, code: int | None, detail: st
     return f"exit code {code}" if code is not None else detail or "it did not end by itself"
 
 
-def _both_streams(run_dir: Path) -> str:
-    texts = [tail_text(run_dir / name, _SHOWN_OUTPUT) for name in ("out.log", "err.log")]
+def _both_streams(process_dir: Path) -> str:
+    texts = [tail_text(process_dir / name, _SHOWN_OUTPUT) for name in ("out.log", "err.log")]
     return "\n".join(text.rstrip("\n") for text in texts if text.strip())
 
 
@@ -84,7 +84,7 @@ async def _diff_not_empty(stage: Stage, work: Work) -> tuple[bool, str]:
 
 def _no_error_in_output(work: Work) -> tuple[bool, str]:
     for name in ("out.log", "err.log"):
-        found = _first_error(_texts(work, work.run_dir / name))
+        found = _first_error(_texts(work, work.process_dir / name))
         if found is not None:
             return False, found[:_SHOWN_LINE]
     return True, ""

@@ -4,7 +4,6 @@ import asyncio
 import logging
 import time
 from datetime import UTC, datetime, timedelta
-
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.task import Exit
@@ -16,7 +15,7 @@ from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish
 from kapelle.engine.perform import Performance
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
-from kapelle.engine.run_queue import RunQueue
+from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.settle import conclude
 from kapelle.engine.stage import Stage
 from kapelle.settings import Limits
@@ -134,7 +133,7 @@ class Conductor:
 
     async def _give_up(self, attempt_id: str) -> None:
         problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._stage.home.log}"
-        self._stage.runner.stop(self._stage.run_directory(attempt_id), problem)
+        self._stage.runner.stop(self._stage.process_directory(attempt_id), problem)
         finish = Finish(Exit(kind="lost"), detail=problem)
         failure = Failure(FailureClass.LOST, problem)
         await conclude(self._stage, attempt_id, finish, Findings(False, problem, failure=failure))

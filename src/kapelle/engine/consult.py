@@ -15,8 +15,8 @@ from kapelle.engine.environment import agent_environment
 from kapelle.engine.run_files import place
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
-from kapelle.runner.launch import Launch
 from kapelle.runner.output import lines_of, tail_text
+from kapelle.runner.process_dir import Launch
 from kapelle.settings import Settings
 
 _TIMEOUT_S = 600.0
@@ -33,15 +33,15 @@ class Answer:
 async def consult(stage: Stage, work: Work, name: str, agent: str, prompt: str) -> Answer:
     """The answer of an agent, run in an empty directory; one that was got before is not asked
     again."""
-    run_dir = work.run_dir / name
+    process_dir = work.process_dir / name
     try:
         launch = question(
-            stage, run_dir, agent, prompt, work.settings, work.task_env, work.attempt_id
+            stage, process_dir, agent, prompt, work.settings, work.task_env, work.attempt_id
         )
     except KapelleError as error:
         return Answer(None, error.message)
     ended = await stage.execute(work.attempt_id, work.task_id, launch)
-    summary, tail = await asyncio.to_thread(read, run_dir, agent, work.settings)
+    summary, tail = await asyncio.to_thread(read, process_dir, agent, work.settings)
     verdict = get_agent(agent, work.settings).judge(summary, ended.exit, tail)
     if not verdict.success:
         return Answer(None, verdict.reason)
@@ -50,11 +50,11 @@ async def consult(stage: Stage, work: Work, name: str, agent: str, prompt: str) 
 
 def usage_of(work: Work, name: str, agent: str) -> Usage | None:
     """What such a question cost, which the attempt pays for; None if it was not asked."""
-    run_dir = work.run_dir / name
-    if not (run_dir / "out.log").exists():
+    process_dir = work.process_dir / name
+    if not (process_dir / "out.log").exists():
         return None
     try:
-        summary, _ = read(run_dir, agent, work.settings)
+        summary, _ = read(process_dir, agent, work.settings)
     except KapelleError:
         return None  # it is not configured any more
     return cost.of_attempt(summary, {}, None, work.settings)
@@ -62,7 +62,7 @@ def usage_of(work: Work, name: str, agent: str) -> Usage | None:
 
 def question(
     stage: Stage,
-    run_dir: Path,
+    process_dir: Path,
     agent: str,
     prompt: str,
     settings: Settings,
@@ -71,22 +71,22 @@ def question(
 ) -> Launch:
     """The command that asks; raises when the agent is not known or not set up."""
     adapter = get_agent(agent, settings)
-    empty = run_dir / "empty"
+    empty = process_dir / "empty"
     empty.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = credential(stage, adapter, settings, env)
     request = AgentRequest(
         prompt=prompt,
         workspace=empty,
-        prompt_file=run_dir / "prompt",
+        prompt_file=process_dir / "prompt",
         settings=adapter.settings,
         credential=found.value if found.source == "stored" else None,
     )
-    place(run_dir, {"prompt": prompt})
+    place(process_dir, {"prompt": prompt})
     command = adapter.command(request)
     variables = agent_environment(stage.environ, settings, adapter, command.env) | env
-    place(run_dir, command.files)
+    place(process_dir, command.files)
     return Launch(
-        run_dir=run_dir,
+        process_dir=process_dir,
         argv=command.argv,
         cwd=empty,
         env=variables,
@@ -98,7 +98,9 @@ def question(
     )
 
 
-def read(run_dir: Path, agent: str, settings: Settings) -> tuple[Summary, str]:
+def read(process_dir: Path, agent: str, settings: Settings) -> tuple[Summary, str]:
     """What was said, and the end of it as text."""
-    tail = f"{tail_text(run_dir / 'out.log', 10_000)}\n{tail_text(run_dir / 'err.log', 5_000)}"
-    return summarise(get_agent(agent, settings), lines_of(run_dir / "out.log")), tail.strip()
+    tail = (
+        f"{tail_text(process_dir / 'out.log', 10_000)}\n{tail_text(process_dir / 'err.log', 5_000)}"
+    )
+    return summarise(get_agent(agent, settings), lines_of(process_dir / "out.log")), tail.strip()

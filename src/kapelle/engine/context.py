@@ -113,11 +113,11 @@ async def _earlier(stage: Stage, task: Task, heading: str) -> Earlier:
 
 def _last_words(stage: Stage, task: Task, last: Attempt) -> str:
     """The end of an attempt's output, as text and not in the agent's own line format."""
-    run_dir = stage.run_directory(last.id)
-    lines = tail_text(run_dir / "out.log", 4 * _LAST_OUTPUT).splitlines()
+    process_dir = stage.process_directory(last.id)
+    lines = tail_text(process_dir / "out.log", 4 * _LAST_OUTPUT).splitlines()
     try:
         agent = get_agent(last.agent, stage.settings(task.directory))
     except KapelleError:
         return "\n".join(lines)[-_LAST_OUTPUT:]
-    words = summarise(agent, lines).tail + "\n" + tail_text(run_dir / "err.log", 1000)
+    words = summarise(agent, lines).tail + "\n" + tail_text(process_dir / "err.log", 1000)
     return words[-_LAST_OUTPUT:]

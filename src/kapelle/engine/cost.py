@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from kapelle.agents.base import Summary
-from kapelle.agents.prices import cost_usd, price_of
+from kapelle.agents.summary import cost_usd, price_of
 from kapelle.domain.task import Usage
 from kapelle.settings import Settings
 

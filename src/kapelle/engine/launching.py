@@ -16,7 +16,7 @@ from kapelle.engine.limits import Limits, limits_of
 from kapelle.engine.run_files import place
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
-from kapelle.runner.launch import Launch
+from kapelle.runner.process_dir import Launch
 from kapelle.settings import AgentSettings
 from kapelle.store import attempts
 
@@ -38,16 +38,16 @@ async def launch_agent(stage: Stage, work: Work) -> Ready:
     if limits.budget_left_usd == 0:
         raise LimitReached(f"Its budget of ${limits.budget_usd:g} is spent.")
     request = await _request(stage, work, agent, limits)
-    place(work.run_dir, {"prompt": request.prompt})
+    place(work.process_dir, {"prompt": request.prompt})
     command = agent.command(request)
-    place(work.run_dir, command.files)
+    place(work.process_dir, command.files)
     resumed = None if request.fork else request.session_id
-    side_log.remember(work.run_dir, command.side_log, resumed)
+    side_log.remember(work.process_dir, command.side_log, resumed)
     env = agent_environment(stage.environ, work.settings, agent, command.env)
     env |= work.task_env | work.marks
     env |= {"KAPELLE_URL": stage.url, "KAPELLE_TOKEN": attempt_token(stage.secret, work.attempt_id)}
     launch = Launch(
-        run_dir=work.run_dir,
+        process_dir=work.process_dir,
         argv=command.argv,
         cwd=work.directory,
         env=env,
@@ -82,7 +82,7 @@ async def _request(stage: Stage, work: Work, agent: Agent, limits: Limits) -> Ag
     return AgentRequest(
         prompt=told.prompt,
         workspace=work.directory,
-        prompt_file=work.run_dir / "prompt",
+        prompt_file=work.process_dir / "prompt",
         settings=own,
         system_prompt=task["system_prompt"] if agent.capabilities.system_prompt else None,
         model=model if agent.capabilities.model else None,
@@ -101,7 +101,7 @@ async def _request(stage: Stage, work: Work, agent: Agent, limits: Limits) -> Ag
 async def launch_again(stage: Stage, work: Work) -> Ready:
     """Enough to find a run that was started before: what runs there was decided then."""
     launch = Launch(
-        run_dir=work.run_dir,
+        process_dir=work.process_dir,
         argv=[],
         cwd=work.directory,
         env={},
@@ -123,7 +123,7 @@ def launch_command(stage: Stage, work: Work, name: str, command: str, timeout_s:
     env = passed(stage.environ, work.settings.environment.pass_)
     env |= work.settings.environment.set | work.task_env | work.marks
     return Launch(
-        run_dir=work.run_dir / name,
+        process_dir=work.process_dir / name,
         argv=["/bin/sh", "-c", command],
         cwd=work.directory,
         env=env,

@@ -15,7 +15,7 @@ from kapelle.store import attempts, runs, tasks
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.upkeep")
-# A run directory is younger than its row only while an attempt is being prepared.
+# A process directory is younger than its row only while an attempt is being prepared.
 _ATTEMPT_AGE_S = 60.0
 # How long the checks of a run that has ended are looked for.
 _ENDED_LATELY_S = 3600.0
@@ -32,10 +32,10 @@ async def stop_unknown_attempts(stage: Stage) -> None:
     if not present:
         return
     known = await stage.db.read(attempts.ids)
-    for run_dir in present:
-        if run_dir.name not in known:
-            _log.warning("%s is in no database: its processes are ended", run_dir.name)
-            stage.runner.stop(run_dir, "this attempt is in no database")
+    for process_dir in present:
+        if process_dir.name not in known:
+            _log.warning("%s is in no database: its processes are ended", process_dir.name)
+            stage.runner.stop(process_dir, "this attempt is in no database")
 
 
 async def stop_unknown_steps(stage: Stage) -> None:
@@ -43,11 +43,11 @@ async def stop_unknown_steps(stage: Stage) -> None:
     ended = await stage.db.read(runs.ended)
     present = await asyncio.to_thread(_unfinished_steps, stage.home.runs, ended)
     known = await stage.db.read(runs.running) if present else []
-    for run_dir in present:
-        run_id = run_dir.relative_to(stage.home.runs).parts[0]
+    for process_dir in present:
+        run_id = process_dir.relative_to(stage.home.runs).parts[0]
         if run_id not in known:
             _log.warning("%s is not under way: a check of it is ended", run_id)
-            stage.runner.stop(run_dir, "this run is not under way")
+            stage.runner.stop(process_dir, "this run is not under way")
 
 
 def _unfinished_steps(directory: Path, ended: set[str]) -> list[Path]:

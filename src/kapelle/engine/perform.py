@@ -1,5 +1,5 @@
 """An attempt from beginning to end. After a crash it is performed again from the top, and every
-part finds what was done: a claimed run directory, finished checks, a settled row."""
+part finds what was done: a claimed process directory, finished checks, a settled row."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -65,7 +65,9 @@ class Performance:
             async with watched(self._stage, work, ready):
                 ended = await self._stage.execute(work.attempt_id, work.task_id, launch)
         except FileNotFoundError:
-            return Finish(Exit(kind="lost"), detail="its run directory was deleted while it ran")
+            return Finish(
+                Exit(kind="lost"), detail="its process directory was deleted while it ran"
+            )
         failpoint("run_after_execute")
         timed_out = ended.ended_by == "timeout"
         return Finish(

@@ -6,11 +6,11 @@ from typing import Any
 from kapelle.domain.errors import NotFound, WorkspaceError
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.launching import launch_command
-from kapelle.engine.run_workspace import run_workspace
+from kapelle.engine.runs.workspace import run_workspace
 from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work, load_work
 from kapelle.runner.output import tail_text
-from kapelle.runner.verdict import read as read_verdict
+from kapelle.runner.process_dir import read_exit as read_verdict
 from kapelle.store import attempts, runs, steps, tasks
 
 
@@ -26,7 +26,7 @@ async def prepare(stage: Stage, work: Work) -> Work:
 async def _worktree(stage: Stage, work: Work) -> Work:
     task, wanted = work.task, work.settings.workspace
     # Once the set-up has begun the workspace is as it should be, also after a crash.
-    ready = (work.run_dir / "setup").exists()
+    ready = (work.process_dir / "setup").exists()
     earlier = await _continued(stage, task)
     base = task["requested_base"] or (earlier and earlier["workspace_branch"])
     workspace = await stage.workspaces.create(
@@ -54,7 +54,7 @@ async def _worktree(stage: Stage, work: Work) -> Work:
 
 async def _shared(stage: Stage, work: Work) -> Work:
     """In a run's worktree a task begins where the one before it ended."""
-    task, ready = work.task, (work.run_dir / "setup").exists()
+    task, ready = work.task, (work.process_dir / "setup").exists()
     if not await stage.db.read(steps.is_open, task["run_id"], work.task_id):
         raise WorkspaceError(
             f"{work.owner} has gone on in the worktree that {work.task_id} shared with it.",
@@ -121,7 +121,7 @@ async def _remember_content(stage: Stage, work: Work) -> Work:
 async def _was_set_up(stage: Stage, work: Work) -> bool:
     """Whether the set-up of an earlier attempt in this workspace succeeded."""
     earlier = await stage.db.read(attempts.in_workspace, work.owner)
-    return any(_succeeded(stage.run_directory(attempt_id) / "setup") for attempt_id in earlier)
+    return any(_succeeded(stage.process_directory(attempt_id) / "setup") for attempt_id in earlier)
 
 
 async def _set_up(stage: Stage, work: Work, command: str) -> None:
@@ -129,8 +129,8 @@ async def _set_up(stage: Stage, work: Work, command: str) -> None:
     launch = launch_command(stage, work, "setup", command, seconds)
     ended = await stage.execute(work.attempt_id, work.task_id, launch)
     if ended.exit.kind != "exited" or ended.exit.code != 0:
-        words = tail_text(launch.run_dir / "err.log", 500) or tail_text(
-            launch.run_dir / "out.log", 500
+        words = tail_text(launch.process_dir / "err.log", 500) or tail_text(
+            launch.process_dir / "out.log", 500
         )
         how = (
             "timed out" if ended.ended_by == "timeout" else f"failed (exit code {ended.exit.code})"
@@ -138,6 +138,6 @@ async def _set_up(stage: Stage, work: Work, command: str) -> None:
         raise WorkspaceError(f"The workspace's setup command {how}: {words.strip()}")
 
 
-def _succeeded(run_dir: Path) -> bool:
-    ended = read_verdict(run_dir)
+def _succeeded(process_dir: Path) -> bool:
+    ended = read_verdict(process_dir)
     return ended is not None and ended.exit.code == 0

@@ -76,7 +76,7 @@ async def forget(stage: Stage, task_id: str, limit: datetime) -> None:
     if task.workspace.kind is WorkspaceKind.WORKTREE and task.workspace.owner is None:
         await stage.workspaces.discard(task_id)
     for attempt in task.attempts:
-        await asyncio.to_thread(shutil.rmtree, stage.run_directory(attempt.id), True)
+        await asyncio.to_thread(shutil.rmtree, stage.process_directory(attempt.id), True)
     (stage.home.secrets / f"{task_id}.json").unlink(missing_ok=True)
     await stage.db.write(tasks.delete_archived, task_id)
 

@@ -11,13 +11,13 @@ from kapelle.runner.output import lines_of
 _NOTE = "side_log.json"
 
 
-def remember(run_dir: Path, pattern: str | None, session_id: str | None) -> None:
+def remember(process_dir: Path, pattern: str | None, session_id: str | None) -> None:
     """Keep where it will be, and what it holds already, for a daemon that comes later."""
     if pattern is not None:
         known = find(pattern, session_id) if session_id else None
         begin = known.stat().st_size if known else 0
         note = {"pattern": pattern, "from": begin, "session": session_id}
-        (run_dir / _NOTE).write_text(json.dumps(note), encoding="utf-8")
+        (process_dir / _NOTE).write_text(json.dumps(note), encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class SideLog:
     session_id: str | None  # the one that is gone on with, unless it is forked
 
 
-def of_run(run_dir: Path) -> SideLog | None:
+def of_run(process_dir: Path) -> SideLog | None:
     try:
-        note = json.loads((run_dir / _NOTE).read_bytes())
+        note = json.loads((process_dir / _NOTE).read_bytes())
         session = note["session"]
         return SideLog(str(note["pattern"]), int(note["from"]), session and str(session))
     except (OSError, ValueError, KeyError, TypeError):
@@ -48,9 +48,9 @@ def find(pattern: str, session_id: str | None) -> Path | None:
     return Path(max(found)) if found else None
 
 
-def lines(run_dir: Path, session_id: str | None) -> Iterator[str]:
+def lines(process_dir: Path, session_id: str | None) -> Iterator[str]:
     """All that is noted there of this attempt, which may be nothing."""
-    log = of_run(run_dir)
+    log = of_run(process_dir)
     path = find(log.pattern, session_id or log.session_id) if log else None
     if log is not None and path is not None:
         yield from lines_of(path, max(0, path.stat().st_size - log.begin))

@@ -4,14 +4,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
 from kapelle.domain.specs import McpServer
 from kapelle.domain.tokens import attempt_token
 from kapelle.engine.environment import secrets_in
 from kapelle.home import Home, repository_config
-from kapelle.runner.launch import Ended, Launch
+from kapelle.runner.process_dir import Ended, Launch
 from kapelle.runner.redaction import patterns
 from kapelle.runner.runner import Runner
 from kapelle.settings import Settings, load
@@ -19,6 +16,8 @@ from kapelle.store import runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.vault import Vault
 from kapelle.workspaces import Workspaces
+from pathlib import Path
+from typing import Any
 
 _MOST_SETTINGS = 100
 
@@ -37,7 +36,7 @@ class Stage:
     url: str = ""
     # What this daemon is called in the rows of what it performs.
     performer: str = "here"
-    # Run directories of the processes that each attempt or run has going in this daemon.
+    # Process directories of the processes that each attempt or run has going in this daemon.
     live: dict[str, set[Path]] = field(default_factory=dict)
     known_settings: dict[object, Settings] = field(default_factory=dict)
 
@@ -52,7 +51,7 @@ class Stage:
             self.known_settings[version] = load(self.home, place, self.environ).settings
         return self.known_settings[version]
 
-    def run_directory(self, attempt_id: str) -> Path:
+    def process_directory(self, attempt_id: str) -> Path:
         return self.home.attempts / attempt_id
 
     def step_directory(self, run_id: str, position: str) -> Path:
@@ -99,15 +98,15 @@ class Stage:
 
     async def _execute(self, performer: str, launch: Launch, wish_of: Wish, owner: str) -> Ended:
         running = self.live.setdefault(performer, set())
-        running.add(launch.run_dir)
+        running.add(launch.process_dir)
         try:
             # Looked up after the directory is registered: stop() does these in the other order.
             wish = await self.db.glance(wish_of, owner)
             if wish is not None:
-                self.runner.stop(launch.run_dir, wish)
-            return await self.runner.run(launch)
+                self.runner.stop(launch.process_dir, wish)
+            return await self.runner.execute(launch)
         finally:
-            running.discard(launch.run_dir)
+            running.discard(launch.process_dir)
 
     def phase(self, attempt_id: str) -> str:
         """What an attempt is at, from the processes that it has going."""
@@ -124,20 +123,20 @@ class Stage:
             case ("checks", position):
                 return f"check {int(position) + 1} is running"
             case _:
-                return self._trace(self.run_directory(attempt_id))
+                return self._trace(self.process_directory(attempt_id))
 
-    def _trace(self, run_dir: Path) -> str:
+    def _trace(self, process_dir: Path) -> str:
         """What an attempt without a process in this daemon is at, by what it left on the disk."""
-        if (run_dir / "exit.json").exists():
+        if (process_dir / "exit.json").exists():
             return "its work is being verified"
-        if (run_dir / "claim").exists():
+        if (process_dir / "claim").exists():
             return "the agent is working"
         return "its workspace is being prepared"
 
     def stop(self, performer: str, reason: str) -> None:
         """End the processes that an attempt or run has going; the wish must be stored before."""
-        for run_dir in list(self.live.get(performer, ())):
-            self.runner.stop(run_dir, reason)
+        for process_dir in list(self.live.get(performer, ())):
+            self.runner.stop(process_dir, reason)
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:

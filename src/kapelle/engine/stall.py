@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from kapelle.runner import activity
+from kapelle.runner import process_tree
 
 # A runtime that only waits still wakes up now and then.
 _IDLE_SHARE = 0.02
@@ -13,8 +13,8 @@ _LOOKS = 4
 class Stall:
     """Looks at output and CPU time; both must stand still for the whole time."""
 
-    def __init__(self, run_dir: Path, limit_s: float) -> None:
-        self._run_dir = run_dir
+    def __init__(self, process_dir: Path, limit_s: float) -> None:
+        self._process_dir = process_dir
         self._limit_s = limit_s
         self._bytes = -1
         self._cpu_s: float | None = None
@@ -23,7 +23,7 @@ class Stall:
     def silent_s(self) -> float:
         """For how long nothing has happened, once that is too long; 0 before."""
         now = time.monotonic()
-        written = activity.output_bytes(self._run_dir)
+        written = process_tree.output_bytes(self._process_dir)
         if written != self._bytes:
             self._bytes, self._since = written, now
         if now - self._looked >= self._limit_s / _LOOKS:
@@ -32,7 +32,7 @@ class Stall:
         return silent if silent >= self._limit_s else 0.0
 
     def _look_at_cpu(self, now: float) -> None:
-        used, before = activity.cpu_s(self._run_dir), self._cpu_s
+        used, before = process_tree.cpu_s(self._process_dir), self._cpu_s
         idle = before is not None and used is not None
         if not idle or (used or 0) - (before or 0) > _IDLE_SHARE * (now - self._looked):
             # The first look only tells where to count from.

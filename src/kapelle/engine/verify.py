@@ -32,7 +32,7 @@ async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
     work = await load_work(stage, work.attempt_id)
     before = await usage_before(stage, work.attempt["started_from"])
     summary, tail, verdict, usage = await asyncio.to_thread(_examine, work, finish, before)
-    ending = noted(work.run_dir)
+    ending = noted(work.process_dir)
     success = verdict.success and not finish.timed_out
     reason, failure = verdict.reason, verdict.failure
     if not success and not verdict.question:
@@ -89,7 +89,7 @@ def _usage(work: Work, summary: Summary, before: dict[str, float]) -> Usage | No
 def _failure(work: Work, finish: Finish, verdict: Verdict, summary: Summary, tail: str) -> Failure:
     if finish.timed_out:
         return Failure(FailureClass.TIMEOUT, finish.detail or "timed out")
-    found = noted(work.run_dir) or verdict.failure
+    found = noted(work.process_dir) or verdict.failure
     if found is not None:
         return found
     found = classify(summary, finish.exit, tail, work.settings.failures.environment)
@@ -118,23 +118,23 @@ def _judge(work: Work, summary: Summary, finish: Finish, tail: str) -> Verdict:
 
 
 def _read_output(work: Work) -> tuple[Summary, str]:
-    tail = tail_text(work.run_dir / "err.log", _TAIL // 2)
-    tail = f"{tail_text(work.run_dir / 'out.log', _TAIL)}\n{tail}".strip()
+    tail = tail_text(work.process_dir / "err.log", _TAIL // 2)
+    tail = f"{tail_text(work.process_dir / 'out.log', _TAIL)}\n{tail}".strip()
     try:
         agent = get_agent(work.agent, work.settings)
     except KapelleError:
         return Summary(), tail
     whole = agent.reads_whole_output
-    lines = lines_of(work.run_dir / "out.log", None if whole else _LAST_BYTES)
+    lines = lines_of(work.process_dir / "out.log", None if whole else _LAST_BYTES)
     return _summarise(work, agent, lines), tail
 
 
 def _summarise(work: Work, agent: Agent, lines: Iterable[str]) -> Summary:
     """The output's summary; what it does not tell is taken from the side log."""
     told = summarise(agent, lines)
-    if side_log.of_run(work.run_dir) is None:
+    if side_log.of_run(work.process_dir) is None:
         return told
-    return completed_by(told, summarise(agent, side_log.lines(work.run_dir, told.session_id)))
+    return completed_by(told, summarise(agent, side_log.lines(work.process_dir, told.session_id)))
 
 
 async def _stopped(stage: Stage, work: Work) -> bool:
@@ -143,7 +143,7 @@ async def _stopped(stage: Stage, work: Work) -> bool:
 
 async def _commit(stage: Stage, work: Work) -> None:
     # After a crash amid the checks, what they left behind must not join the agent's work.
-    if work.is_worktree and not (work.run_dir / "checks").exists():
+    if work.is_worktree and not (work.process_dir / "checks").exists():
         message = f"{work.task['title']}\n\nTask: {work.task_id}\nAgent: {work.agent}"
         commit = await stage.workspaces.commit(work.owner, message)
         await stage.db.write(tasks.update, work.task_id, workspace_commit=commit)

@@ -41,16 +41,16 @@ class Vigil:
         self._limits = limits
         self._before = before
         self._fold = Fold()
-        self._out = _Reader(work.run_dir / "out.log")
-        self._err = _Reader(work.run_dir / "err.log")
+        self._out = _Reader(work.process_dir / "out.log")
+        self._err = _Reader(work.process_dir / "err.log")
         self._side: _Reader | None = None
-        self._log = side_log.of_run(work.run_dir)
+        self._log = side_log.of_run(work.process_dir)
         self._refusal = Refusal()
-        self._stall = Stall(work.run_dir, work.settings.health.stall_s)
+        self._stall = Stall(work.process_dir, work.settings.health.stall_s)
         self._warned: set[str] = {warning["what"] for warning in work.attempt["warnings"]}
         self._over = asyncio.Event()
         # What a run has printed before this daemon watches it may be hours old.
-        self._caught_up = not (work.run_dir / "out.log").exists()
+        self._caught_up = not (work.process_dir / "out.log").exists()
         self._told: tuple[float, Usage | None] = (time.monotonic(), None)
 
     async def keep(self) -> None:
@@ -160,8 +160,8 @@ class Vigil:
             await self._stage.db.write(attempts.update, self._work.attempt_id, **values)
 
     def _end(self, failure: Failure) -> bool:
-        note(self._work.run_dir, failure)
-        self._stage.runner.stop(self._work.run_dir, failure.evidence)
+        note(self._work.process_dir, failure)
+        self._stage.runner.stop(self._work.process_dir, failure.evidence)
         return True
 
 

@@ -25,7 +25,7 @@ class Work:
     agent: str
     attempt: Any  # the stored rows
     task: Any
-    run_dir: Path
+    process_dir: Path
     directory: Path
     settings: Settings
     task_env: dict[str, str]
@@ -47,7 +47,7 @@ class Work:
     @property
     def is_claimed(self) -> bool:
         """Whether the agent was started, in this daemon's life or before."""
-        return (self.run_dir / "claim").exists()
+        return (self.process_dir / "claim").exists()
 
     @property
     def timeout_s(self) -> float | None:
@@ -84,12 +84,12 @@ async def load_work(stage: Stage, attempt_id: str) -> Work:
     directory = Path(task["directory"])
     if task["workspace_kind"] == WorkspaceKind.WORKTREE and task["workspace_branch"]:
         directory = working_directory(workspace_of(task), directory)
-    run_dir = stage.run_directory(attempt_id)
+    process_dir = stage.process_directory(attempt_id)
     try:
         settings = stage.settings(task["directory"])
     except InvalidInput:
         # A configuration that was broken meanwhile must not cost a running agent its supervision.
-        if not (run_dir / "claim").exists():
+        if not (process_dir / "claim").exists():
             raise
         settings = Settings()
     return Work(
@@ -101,7 +101,7 @@ async def load_work(stage: Stage, attempt_id: str) -> Work:
         agent=attempt["agent"],
         attempt=attempt,
         task=task,
-        run_dir=run_dir,
+        process_dir=process_dir,
         directory=directory,
         settings=settings,
         task_env=stage.task_env(task["id"]),

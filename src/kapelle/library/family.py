@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
 
-from kapelle.runner.tree import marked
+from kapelle.runner.process_tree import marked
 
 _PAUSE_S = 0.03
 _KILL_LIMIT_S = 10.0

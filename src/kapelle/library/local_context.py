@@ -11,7 +11,6 @@ from typing import Any
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import new_id
-from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.states import TaskStatus
 from kapelle.engine.prompt import compose
@@ -21,9 +20,9 @@ from kapelle.library.interaction import Suspended
 from kapelle.library.jobs import Job, Jobs, Known, Tell
 from kapelle.library.ledger import Ledger
 from kapelle.library.worktrees import Worktrees
-from kapelle.patterns.context import Context
+from kapelle.patterns.context import Context, Place, TaskWish
 from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult
-from kapelle.patterns.wishes import Place, TaskWish
+from kapelle.patterns.spec import PatternSpec
 
 _WORKER = "worker"
 

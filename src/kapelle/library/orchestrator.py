@@ -6,8 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import InvalidInput
-from kapelle.domain.run_specs import TeamSpec
+from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.home import Home
 from kapelle.library.agent import Agent
@@ -17,6 +16,7 @@ from kapelle.library.interaction import Auto, Interaction
 from kapelle.library.outcome import TeamOutcome
 from kapelle.library.performance import Performance
 from kapelle.library.token import Interlude, decode
+from kapelle.patterns.team import TeamSpec
 from kapelle.workspaces.discovery import find_checkout, is_git_directory
 
 Answers = Sequence[str] | Mapping[str, str]
@@ -129,7 +129,7 @@ class Orchestrator:
         try:
             return TeamSpec.model_validate(values)
         except ValidationError as error:
-            raise InvalidInput(_problem(error)) from None
+            raise InvalidInput(f"{sentence(error)}.") from None
 
 
 def _directory(place: Path | str) -> Path:
@@ -149,7 +149,7 @@ def _checks(verify: str | Sequence[str | CheckSpec], timeout_s: float) -> list[C
             if isinstance(item, str) and check.kind is CheckKind.COMMAND:
                 check = CheckSpec(command=item, timeout_s=timeout_s)
         except ValidationError as error:
-            raise InvalidInput(f"verify: {_problem(error)}") from None
+            raise InvalidInput(f"verify: {sentence(error)}.") from None
         if check.kind is CheckKind.NO_ERROR_IN_OUTPUT:
             raise InvalidInput(f"verify: {check.label} is about one agent's output, not the work.")
         found.append(check)
@@ -166,10 +166,3 @@ def _beginning(goal: str, criteria: str | Sequence[str] | None) -> Interlude:
 def _taken_up(token: str, answers: Answers) -> tuple[Interlude, dict[str, str]]:
     interlude = decode(token)
     return interlude, interlude.answered(answers)
-
-
-def _problem(error: ValidationError) -> str:
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    text = first["msg"].removeprefix("Value error, ")
-    return f"{where}: {text}." if where else f"{text}."

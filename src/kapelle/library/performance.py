@@ -7,7 +7,6 @@ from typing import Any
 
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.ids import new_id
-from kapelle.domain.run_specs import TeamSpec
 from kapelle.library.agent import Agent
 from kapelle.library.budget import Budget
 from kapelle.library.commands import Commands
@@ -19,7 +18,8 @@ from kapelle.library.outcome import AUTHOR, TeamOutcome
 from kapelle.library.token import Interlude, encode
 from kapelle.library.worktrees import Worktrees
 from kapelle.patterns.results import Failed
-from kapelle.patterns.team import TeamResult, team
+from kapelle.patterns.team import TeamSpec, team
+from kapelle.patterns.team_roles import TeamResult
 from kapelle.workspaces import Workspaces
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from kapelle.domain.task import Exit
 from kapelle.library.family import Family
 from kapelle.library.stop import Stop
-from kapelle.runner.rundir import ERR, MARKER, OUT
+from kapelle.runner.shim.files import ERR, MARKER, OUT
 
 _IN = "stdin"
 _LINGER_S = 0.3

@@ -8,7 +8,7 @@ from kapelle.agents.summary import Fold, completed_by, summarise
 from kapelle.engine import cost, side_log
 from kapelle.runner.output import LineSplitter, lines_of, tail_text
 from kapelle.runner.output import read as read_bytes
-from kapelle.runner.rundir import ERR, OUT
+from kapelle.runner.shim.files import ERR, OUT
 from kapelle.settings import Settings
 
 _TAIL = 10_000

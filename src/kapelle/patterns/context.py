@@ -1,22 +1,82 @@
 """What a pattern may call: everything that touches the world goes through here."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Sequence, Set
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel
 
-from kapelle.domain.model_json import Unreadable, instructions, read_answer
-from kapelle.domain.run_specs import PatternSpec
+from kapelle.domain.answers import Unreadable, instructions, read_answer
 from kapelle.domain.specs import CheckSpec, Priority
 from kapelle.patterns.results import Checked, Failed, Left, Merged, RunResult, Scored, TaskResult
-from kapelle.patterns.wishes import Place, TaskWish
+from kapelle.patterns.spec import PatternSpec
+
+Place = Literal["run", "own"]
+
+
+@dataclass(frozen=True)
+class TaskWish:
+    """The arguments of ctx.task, as every kind of Context is given them."""
+
+    prompt: str
+    title: str | None = None
+    agent: str | None = None
+    model: str | None = None
+    workspace: Place = "run"
+    directory: str | None = None
+    checks: Sequence[CheckSpec | str] = ()
+    continue_from: str | None = None
+    keep_session: bool = False
+    system_prompt: str | None = None
+    priority: Priority | None = None
+    timeout_s: float | None = None
+    max_attempts: int = 1
+    context: dict[str, str] = field(default_factory=dict)
+    afresh: bool = False
+    disposable: bool = False
+
+    @property
+    def is_own(self) -> bool:
+        return self.workspace == "own"
+
+    @property
+    def label(self) -> str:
+        return self.title or self.prompt.strip()[:80]
+
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
 _SHOWN = 8_000
+
+
+class Interrupted(BaseException):
+    """The run stops here for now; not an Exception, so that no pattern catches it by mistake.
+
+    A built-in pattern leaves what it has so far in result, for a run that is cancelled, and in
+    restore the commit that the run's branch goes back to then.
+    """
+
+    result: Any = None
+    restore: str | None = None
+
+
+class Paused(Interrupted):
+    """A person wants the run to pause."""
+
+
+class Suspended(Interrupted):
+    """The run waits for a person's answer, at these places."""
+
+    def __init__(self, asked: Set[str]) -> None:
+        super().__init__()
+        self.asked = asked
+
+
+class Cancelled(Interrupted):
+    """A person wants the run to end."""
 
 
 class Context(ABC):

@@ -1,20 +1,338 @@
 """Again and again: until a condition holds, or to make a number better and keep the best."""
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import count
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, field_validator, model_validator
 
+from kapelle.domain.answers import find_json, instructions
 from kapelle.domain.errors import LimitReached
-from kapelle.domain.run_specs import LoopSpec
-from kapelle.patterns.context import Context
-from kapelle.patterns.evaluation import Evaluation, evaluate
-from kapelle.patterns.feedback import feedback
-from kapelle.patterns.interruption import Interrupted
-from kapelle.patterns.pipeline import StepOutcome, play_steps
+from kapelle.domain.json_schema import check_schema, matches_schema
+from kapelle.domain.specs import CheckKind, Name, Seconds
+from kapelle.domain.text import counted
+from kapelle.patterns.context import Context, Interrupted
+from kapelle.patterns.pipeline import StepOutcome, StepSpec, play_steps
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
-from kapelle.patterns.words import counted
+from kapelle.patterns.spec import Command, PatternSpec, Prompt, Role, RunCheck
+
+Score = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class LoopSpec(PatternSpec):
+    """Again and again: until a condition holds, or to make a number better."""
+
+    prompt: Prompt | None = Field(default=None, description="what every iteration is asked to do")
+    steps: list[StepSpec] = Field(
+        default=[],
+        max_length=20,
+        description="instead of a prompt: the steps of every iteration, as in a pipeline",
+    )
+    until: list[RunCheck] = Field(
+        default=[],
+        max_length=100,
+        description="commands, or diff_not_empty, that must all pass for the loop to be done",
+    )
+    eval: Command | None = Field(
+        default=None, description="a command whose last line is the number to make better"
+    )
+    direction: Literal["minimize", "maximize"] | None = Field(
+        default=None,
+        description="whether the number is to become smaller or larger; with it the loop optimises",
+    )
+    eval_mode: Literal["shell", "agent"] = Field(
+        default="shell", description="who decides: commands (shell) or a judging agent (agent)"
+    )
+    eval_prompt: Prompt | None = Field(default=None, description="how the judge is to judge")
+    eval_schema: dict[str, Any] | None = Field(
+        default=None,
+        description="a JSON schema for the judge's answer, with done or score in it",
+    )
+    eval_timeout_s: Seconds = Field(
+        default=600, description="the longest that a command of until, or eval, may take"
+    )
+    judge: Name | None = Field(
+        default=None, description="the agent that judges; by default the one that works"
+    )
+    judge_model: Name | None = Field(default=None, description="the judge's model")
+    target: Score | None = Field(
+        default=None,
+        description="the number that is good enough: done when it is reached, else failed",
+    )
+    max_iterations: int = Field(
+        default=10, ge=0, le=1_000_000, description="the most iterations; 0 for any number"
+    )
+    max_failures: int = Field(
+        default=3,
+        ge=0,
+        le=1_000_000,
+        description="how many iterations in a row may fail; 0 for any number",
+    )
+    cooldown_s: float = Field(
+        default=0,
+        ge=0,
+        le=31_536_000,
+        allow_inf_nan=False,
+        description="how long to wait between iterations",
+    )
+    checkpoint: bool = Field(
+        default=False,
+        description="carry the conversation on from one iteration to the next",
+    )
+    convergence: int = Field(
+        default=3,
+        ge=0,
+        le=1000,
+        description="end after so many without a change, or with the same number; 0 for never",
+    )
+
+    @property
+    def subject(self) -> str:
+        return self.prompt or " → ".join(step.label for step in self.steps)
+
+    @property
+    def needs_git(self) -> bool:
+        return any(check.kind is CheckKind.DIFF_NOT_EMPTY for check in self.until)
+
+    @property
+    def cast(self) -> list[Role]:
+        judges = [self.role(self.judge, self.judge_model)] if self.eval_mode == "agent" else []
+        workers = [self.role(step.agent, step.model, step.system_prompt) for step in self.steps]
+        return [*(workers or [self.role(None)]), *judges]
+
+    @property
+    def optimises(self) -> bool:
+        return self.direction is not None
+
+    @field_validator("eval_schema")
+    @classmethod
+    def _schema_is_usable(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        if value is not None:
+            check_schema(value)
+        return value
+
+    @model_validator(mode="after")
+    def _schema_asks_for_what_decides(self) -> "LoopSpec":
+        if self.eval_schema is not None:
+            asked = self.eval_schema.get("properties", {})
+            wanted = ("score",) if self.optimises else ("done", "continue")
+            if not any(name in asked for name in wanted):
+                raise ValueError(f"eval_schema must have the property {wanted[0]}, which decides")
+        return self
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "LoopSpec":
+        if (self.prompt is None) == (not self.steps):
+            raise ValueError("a loop has either a prompt or steps")
+        if self.eval_mode == "agent":
+            if self.eval is not None or self.until:
+                raise ValueError(
+                    "with eval_mode agent a judge decides: there is neither until nor eval"
+                )
+        elif self.eval_prompt or self.judge or self.eval_schema:
+            raise ValueError("eval_prompt, eval_schema and judge need eval_mode agent")
+        if self.optimises:
+            if self.until:
+                raise ValueError("until and direction exclude each other: retry or optimise")
+            if self.eval is None and self.eval_mode == "shell":
+                raise ValueError("to optimise, eval must be a command that prints a number")
+        else:
+            if self.eval is not None or self.target is not None:
+                raise ValueError("eval and target need a direction: minimize or maximize")
+            if not self.until and self.eval_mode == "shell":
+                raise ValueError("a loop needs a condition: until, or eval with a direction")
+        return self
+
+
+_JUDGE_CONDITION = """You judge work that others did in this directory. Decide whether it is done.
+Look at the files yourself; change nothing.
+
+## What was asked for
+{task}
+
+## How to judge
+{criteria}
+
+## What was changed so far
+{changes}"""
+
+_JUDGE_SCORE = """You judge work that others did in this directory. Give it a score: {direction}.
+Look at the files yourself; change nothing.
+
+## What was asked for
+{task}
+
+## How to judge
+{criteria}
+
+## What was changed so far
+{changes}"""
+
+
+_OUTPUT = 12_000
+
+
+class Decision(BaseModel):
+    done: bool = Field(description="whether the work is done")
+    reasoning: str = Field(default="", description="why, and what is missing, in a few sentences")
+
+
+class Rating(BaseModel):
+    score: float = Field(description="the score", allow_inf_nan=False)
+    reasoning: str = Field(default="", description="why, and what would make it better")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """passed is for conditions, score for numbers; output is what the next iteration is told."""
+
+    passed: bool
+    score: float | None
+    output: str
+    problem: str | None = None
+
+
+async def evaluate(ctx: Context, spec: LoopSpec, number: int, task: str | None) -> Evaluation:
+    """Judge what is in the workspace now."""
+    if spec.eval_mode == "agent":
+        return await _by_judge(ctx, spec)
+    env = {"KAPELLE_ITERATION": str(number), "KAPELLE_TASK_ID": task or ""}
+    if spec.optimises:
+        scored = await ctx.score(spec.eval or "", timeout_s=spec.eval_timeout_s, env=env)
+        return Evaluation(scored.value is not None, scored.value, scored.output, scored.problem)
+    checks = [
+        check
+        if "timeout_s" in check.model_fields_set
+        else check.model_copy(update={"timeout_s": spec.eval_timeout_s})
+        for check in spec.until
+    ]
+    found = await ctx.check(*checks, env=env)
+    # Each has its share, so that one that prints much does not hide the others.
+    share = _OUTPUT // max(1, len(found.failed))
+    output = "\n\n".join(f"$ {check.name}\n{check.output[-share:]}" for check in found.failed)
+    names = ", ".join(check.name for check in found.failed)
+    return Evaluation(found.passed, None, output, f"failed: {names}" if names else None)
+
+
+async def _by_judge(ctx: Context, spec: LoopSpec) -> Evaluation:
+    changes = await ctx.changes() or "unknown"
+    template = _JUDGE_SCORE if spec.optimises else _JUDGE_CONDITION
+    prompt = template.format(
+        direction="lower is better" if spec.direction == "minimize" else "higher is better",
+        task=spec.subject,
+        criteria=spec.eval_prompt or "Judge by what was asked for.",
+        changes=changes,
+    )
+    try:
+        if spec.eval_schema is not None:
+            return await _by_schema(ctx, spec, prompt, spec.eval_schema)
+        if spec.optimises:
+            rating = await _ask(ctx, spec, prompt, Rating)
+            return Evaluation(True, rating.score, rating.reasoning)
+        decision = await _ask(ctx, spec, prompt, Decision)
+    except Failed as failure:
+        return Evaluation(False, None, failure.reason, failure.reason)
+    problem = None if decision.done else decision.reasoning
+    return Evaluation(decision.done, None, decision.reasoning, problem)
+
+
+async def _ask(ctx: Context, spec: LoopSpec, prompt: str, shape: type[Any]) -> Any:
+    return await ctx.query(prompt, shape, title="Judge", agent=spec.judge, model=spec.judge_model)
+
+
+async def _by_schema(
+    ctx: Context, spec: LoopSpec, prompt: str, schema: dict[str, Any]
+) -> Evaluation:
+    """A judge whose answer has the user's own shape, with done or score in it."""
+    asked = f"{prompt}\n\n{instructions(schema)}"
+    problem = ""
+    for title in ("Judge", "Judge (again)"):
+        reply = await ctx.task(
+            asked + problem,
+            title=title,
+            agent=spec.judge,
+            model=spec.judge_model,
+            workspace="own",
+            disposable=True,
+        )
+        if not reply.ok:
+            raise Failed(f"Judge: {reply.reason}")
+        found = _fitting(reply.text, schema)
+        if isinstance(found, dict):
+            return _as_evaluation(found, spec.optimises)
+        problem = f"\n\n## Your answer before this one could not be used\n{found}\nAnswer again."
+    raise Failed(f"the judge's answer does not fit its schema: {found}")
+
+
+def _fitting(text: str, schema: dict[str, Any]) -> dict[str, Any] | str:
+    """The object in a text that fits a schema, or what is wrong with the best one."""
+    candidates = [value for value in find_json(text) if isinstance(value, dict)]
+    for value in candidates:
+        if not matches_schema(value, schema):
+            return value
+    problems = matches_schema(candidates[0], schema) if candidates else ["there is no JSON object"]
+    return "; ".join(problems)
+
+
+def _as_evaluation(found: dict[str, Any], optimises: bool) -> Evaluation:
+    text = json.dumps(found, ensure_ascii=False)
+    if optimises:
+        score = found.get("score")
+        if isinstance(score, bool) or not isinstance(score, int | float):
+            raise Failed(f"the judge's answer has no number named score: {text[:300]}")
+        return Evaluation(True, float(score), text)
+    done = found.get("done", None if "continue" not in found else not found["continue"])
+    if not isinstance(done, bool):
+        raise Failed(f"the judge's answer has no true or false named done: {text[:300]}")
+    return Evaluation(done, None, text, None if done else text[:300])
+
+
+_HISTORY = 20
+_CHANGES = 4_000
+
+
+async def feedback(
+    ctx: Context, spec: LoopSpec, before: Sequence["Iteration"], last: Evaluation | None
+) -> str:
+    """Sections that are added to the prompt; nothing for the first round of a retry loop."""
+    if not before:
+        return ""
+    parts = [_history(spec, before)]
+    problem = before[-1].problem
+    if problem and (last is None or problem != last.problem):
+        parts.append(f"## What went wrong last time\n{problem[-2000:]}")
+    if last is not None and last.output.strip():
+        # The end of an output says what failed; its beginning is noise.
+        end = last.output.strip()[-_OUTPUT:]
+        parts.append(f"## The end of the last evaluation's output\n~~~\n{end}\n~~~")
+    changes = await ctx.changes()
+    if changes:
+        parts.append(f"## What was changed so far\n~~~\n{changes[-_CHANGES:]}\n~~~")
+    return "\n\n" + "\n\n".join(parts)
+
+
+def _history(spec: LoopSpec, before: Sequence["Iteration"]) -> str:
+    number = before[-1].number + 1
+    lines = [f"## This is iteration {number} of a loop"]
+    if spec.optimises:
+        goal = "smaller" if spec.direction == "minimize" else "larger"
+        how = f"`{spec.eval}`" if spec.eval else "a judge"
+        target = f", at best {spec.target:.12g}" if spec.target is not None else ""
+        lines.append(f"The score, measured by {how}, is to become {goal}{target}. So far:")
+    else:
+        lines.append("It ends when its condition holds, which it does not yet. So far:")
+    for item in before[-_HISTORY:]:
+        score = f" score {item.score:.12g}" if item.score is not None else ""
+        back = ", so it was put back" if item.commit else ""
+        fate = {"discard": f" (not better{back})", "fail": " (failed)"}.get(item.verdict, "")
+        name = "the start" if item.number == 0 else f"iteration {item.number}"
+        why = f": {item.problem[-200:]}" if item.problem and item.verdict == "fail" else ""
+        lines.append(f"- {name}:{score or ' ' + item.verdict}{fate}{why}")
+    return "\n".join(lines)
+
 
 StoppedBy = Literal[
     "condition", "target", "max_iterations", "max_failures", "converged", "budget", "cancelled"

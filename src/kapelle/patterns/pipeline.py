@@ -1,13 +1,84 @@
 """Steps one after another: each goes on where the one before it ended, and is told of it."""
 
-from pydantic import BaseModel
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from kapelle.domain.errors import LimitReached
-from kapelle.domain.run_specs import PipelineSpec, StepSpec
-from kapelle.patterns.context import Context
-from kapelle.patterns.interruption import Interrupted
+from kapelle.domain.specs import MAX_PROMPT_BYTES, CheckSpec, Name, Priority, Seconds, Spec, Text
+from kapelle.patterns.context import Context, Interrupted
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
+from kapelle.patterns.spec import Directory, PatternSpec, Prompt, Role
+
+
+class StepSpec(Spec):
+    """One step of a pipeline; as a plain string, its prompt."""
+
+    prompt: Prompt = Field(description="what is to be done")
+    name: Name | None = Field(
+        default=None,
+        description="what the step is called; by default the first line of its prompt",
+    )
+    agent: Name | None = Field(
+        default=None, description="who does this step; by default the run's agent"
+    )
+    model: Name | None = Field(default=None, description="the model of this step")
+    directory: Directory | None = Field(
+        default=None,
+        description="where this step works; elsewhere than in the repository with workspaces each",
+    )
+    priority: Priority | None = Field(default=None, description="of this step's task in the queue")
+    system_prompt: Text | None = Field(
+        default=None, max_length=MAX_PROMPT_BYTES, description="standing instructions for this step"
+    )
+    checks: list[CheckSpec] = Field(
+        default=[], max_length=100, description="what must pass for the step to be done"
+    )
+    timeout_s: Seconds | None = Field(
+        default=None, description="the longest that one attempt of this step may take"
+    )
+    max_attempts: int = Field(
+        default=1, ge=1, le=100, description="how often it is tried when it fails"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"prompt": value} if isinstance(value, str) else value
+
+    @field_validator("prompt")
+    @classmethod
+    def _prompt_says_something(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("the prompt is empty")
+        return value
+
+    @property
+    def label(self) -> str:
+        return self.name or self.prompt.strip().splitlines()[0][:80]
+
+
+class PipelineSpec(PatternSpec):
+    """Steps one after another, each told what those before it did."""
+
+    steps: list[StepSpec] = Field(
+        min_length=2,
+        max_length=20,
+        description="what is done, in order; each is a prompt or an object",
+    )
+    workspaces: Literal["shared", "each"] = Field(
+        default="shared",
+        description="one worktree through all steps, or one each, from where the one before ended",
+    )
+
+    @property
+    def subject(self) -> str:
+        return " → ".join(step.label for step in self.steps)
+
+    @property
+    def cast(self) -> list[Role]:
+        return [self.role(step.agent, step.model, step.system_prompt) for step in self.steps]
 
 
 class StepOutcome(BaseModel):

@@ -1,6 +1,5 @@
-"""Runs any command as a detached, supervised process that outlives the daemon.
+"""Executes any command as a detached, supervised process that outlives the daemon.
 
-A run directory holds everything about one run. `runner.py` is the daemon's side; `spawner.py`,
-`shim.py` and the modules they import form the other side: standard library only, executed from a
-content-addressed copy, so that an upgrade cannot break a run that is under way.
+A process directory holds everything about one execution. The modules here are the daemon's side;
+the package `shim` is the other one.
 """

@@ -1,15 +1,18 @@
 """Which process is meant: boot id, pid and start time together; a bare pid is never signalled."""
 
+import asyncio
 import functools
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
 
-from kapelle.runner import procs
+from kapelle.runner.shim import tree
 
 _MAX_PID = 2**22
+_POLL_S = 0.5
 
 
 @functools.cache
@@ -46,18 +49,40 @@ class Identity:
 
     def is_alive(self) -> bool:
         """Whether this very process runs; a zombie does not."""
-        return self.same_boot and procs.start_time(self.pid) == self.start
+        return self.same_boot and tree.start_time(self.pid) == self.start
 
     def open_pidfd(self) -> int | None:
         """A pidfd of this very process; None if it is dead."""
-        return procs.open_pidfd(self.pid, self.start) if self.same_boot else None
+        return tree.open_pidfd(self.pid, self.start) if self.same_boot else None
 
     def send(self, number: int) -> bool:
         """Signal this very process; False if it is dead."""
-        return self.same_boot and procs.send(self.pid, self.start, number)
+        return self.same_boot and tree.send(self.pid, self.start, number)
+
+    async def wait_until_dead(self) -> None:
+        """Return once this very process has ended, be it our child or not.
+
+        By pidfd, without polling. Where there is none (macOS) its start time is compared every
+        half second, which is weaker: an end is seen late.
+        """
+        if not tree.HAS_PIDFD:
+            while self.is_alive():  # noqa: ASYNC110
+                await asyncio.sleep(_POLL_S)
+            return
+        pidfd = self.open_pidfd()
+        if pidfd is None:
+            return
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(pidfd, ended.set)
+        try:
+            await ended.wait()
+        finally:
+            loop.remove_reader(pidfd)
+            os.close(pidfd)
 
 
 def current(pid: int) -> Identity | None:
     """The identity of the process that has this pid now."""
-    start = procs.start_time(pid)
+    start = tree.start_time(pid)
     return None if start is None else Identity(boot_id(), pid, start)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from kapelle.runner.rundir import open_regular
+from kapelle.runner.shim.files import open_regular, size
 
-_BLOCK = 65536
+_BLOCK = 1 << 18
 MAX_LINE = 8 << 20
 
 
@@ -120,18 +120,53 @@ class LineSplitter:
         return line
 
 
+class LogLine(NamedTuple):
+    """One line of a log as text, without its newline, and the offset behind it."""
+
+    text: str
+    end: int
+
+
+class LogReader:
+    """The lines of a growing log, each once it is complete; in bounded memory.
+
+    What exceeds the limit of a line is left out. A reader that begins at the `end` of a line goes
+    on behind it.
+    """
+
+    def __init__(self, path: Path, offset: int = 0, max_line: int = MAX_LINE) -> None:
+        self._path = path
+        self._position = offset
+        self._max_line = max_line
+        self._begun = bytearray()
+
+    def lines(self, *, ended: bool = False) -> list[LogLine]:
+        """The next lines, or nothing yet; once the log has ended, an unterminated one as well."""
+        found: list[LogLine] = []
+        while not found and (block := read(self._path, self._position, _BLOCK)):
+            *whole, rest = block.split(b"\n")
+            for piece in whole:
+                self._add(piece)
+                self._position += 1
+                found.append(self._take())
+            self._add(rest)
+        if not found and ended and self._begun:
+            found.append(self._take())
+        return found
+
+    def _add(self, piece: bytes) -> None:
+        self._position += len(piece)
+        self._begun += piece[: self._max_line - len(self._begun)]
+
+    def _take(self) -> LogLine:
+        line = LogLine(self._begun.decode("utf-8", "replace"), self._position)
+        self._begun.clear()
+        return line
+
+
 def lines_of(path: Path, last_bytes: int | None = None) -> Iterator[str]:
     """A log's lines as text, or those in its last bytes; nothing if it is missing."""
-    splitter = LineSplitter()
-    file = _open(path)
-    if file is None:
-        return
-    with file:
-        if last_bytes is not None:
-            file.seek(max(0, path.stat().st_size - last_bytes))
-        while block := file.read(_BLOCK):
-            for line in splitter.feed(block):
-                yield line.data.decode("utf-8", "replace")
-    last = splitter.flush()
-    if last is not None:
-        yield last.data.decode("utf-8", "replace")
+    begin = 0 if last_bytes is None else max(0, size(str(path)) - last_bytes)
+    reader = LogReader(path, begin)
+    while lines := reader.lines(ended=True):
+        yield from (line.text for line in lines)

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
-from kapelle.runner.redactor import REPLACEMENT, alternation
+from kapelle.runner.shim.streams import REPLACEMENT, alternation
 
 MIN_CHARACTERS = 6
 _ESCAPED_BYTE = re.compile(r"%[0-9A-F]{2}")

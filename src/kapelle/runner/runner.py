@@ -1,4 +1,4 @@
-"""Runs commands so that the daemon's death neither loses nor repeats them."""
+"""Executes commands so that the daemon's death neither loses nor repeats them."""
 
 import asyncio
 import contextlib
@@ -10,22 +10,41 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kapelle.runner import cgroup, claims, following, intent, rundir, verdict
-from kapelle.runner.claims import Claim, UnreadableClaim
-from kapelle.runner.failpoints import failpoint
-from kapelle.runner.install import install
-from kapelle.runner.launch import Ended, Launch
-from kapelle.runner.spawning import Spawner
-from kapelle.runner.verdict import UnreadableVerdict
+from kapelle.runner import process_tree
+from kapelle.runner.identity import Identity
+from kapelle.runner.process_dir import (
+    Claim,
+    Ended,
+    Launch,
+    UnreadableClaim,
+    UnreadableExit,
+    agent_pid,
+    declare_exit,
+    encode_request,
+    is_claimed,
+    is_from_earlier_boot,
+    read_claim,
+    read_exit,
+    set_exit_aside,
+    take_claim,
+    write_intent,
+)
+from kapelle.runner.process_tree import kill_tree
+from kapelle.runner.shim import files
+from kapelle.runner.shim.failpoints import failpoint
+from kapelle.runner.spawner_client import Spawner, install
 
 _START_TRIES = 5
 _START_PAUSE_S = 0.1
+_STUCK_S = 10.0
+_PID_TRIES = 250
+_PID_PAUSE_S = 0.02
 
 OnStarted = Callable[[int], None]
 
 
 class Runner:
-    """The daemon's one way to run a process; every promise rests on the run directory.
+    """The daemon's one way to execute a command; every promise rests on the process directory.
 
     On Linux an end is seen by pidfd and a tree dies by cgroup or subreaper. On macOS ends are
     polled for, and what leaves the agent's process group is found by its environment only.
@@ -48,12 +67,12 @@ class Runner:
         return None if self._spawner is None else self._spawner.pid
 
     async def start(self) -> None:
-        """Make ready to run; earlier runs are not touched."""
+        """Make ready to execute; what runs already is not touched."""
         self._spawner = Spawner(self._python, install(self._home))
         if self._use_cgroup:
-            self._root = cgroup.find_root(self._home)
+            self._root = process_tree.find_root(self._home)
         if self._root is not None:
-            cgroup.sweep(self._root)
+            process_tree.sweep(self._root)
         self._spawner.ensure()
 
     async def close(self) -> None:
@@ -61,49 +80,49 @@ class Runner:
         if self._spawner is not None:
             await asyncio.to_thread(self._spawner.close)
         if self._root is not None:
-            # It can only be removed when no run is left in it.
+            # It can only be removed when no process is left in it.
             with contextlib.suppress(OSError):
                 self._root.rmdir()
 
-    async def run(self, launch: Launch, on_started: OnStarted | None = None) -> Ended:
+    async def execute(self, launch: Launch, on_started: OnStarted | None = None) -> Ended:
         """Start a command or find the one that was started, and wait for its end.
 
-        Safe to call again for the same run directory, at once or after a crash: the command is
-        executed at most once. Cancelling only ends the watching. OSError if the run directory
+        Safe to call again for the same process directory, at once or after a crash: the command is
+        executed at most once. Cancelling only ends the watching. OSError if the process directory
         cannot be written, in which case nothing was started.
         """
-        if not launch.run_dir.is_absolute():
-            raise ValueError("a run directory is given by its absolute path")
-        ended = await self._run(launch, on_started)
+        if not launch.process_dir.is_absolute():
+            raise ValueError("a process directory is given by its absolute path")
+        ended = await self._execute(launch, on_started)
         failpoint("runner_before_return")
         return ended
 
-    def stop(self, run_dir: Path, reason: str) -> None:
-        """Have a run ended, whatever it is at; harmless if it has ended or is being stopped.
+    def stop(self, process_dir: Path, reason: str) -> None:
+        """Have an execution ended, at whatever point; harmless if it has or is being stopped.
 
         To be called in the thread of the event loop. OSError if nothing can be written.
         """
-        if (run_dir / rundir.EXIT).exists():
+        if (process_dir / files.EXIT).exists():
             return
-        run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = reason.encode("utf-8", "replace")
         # With a full disk the signal still goes out, only its reason is lost.
         with contextlib.suppress(OSError):
-            rundir.publish(str(run_dir / rundir.STOP), text, durable=False)
-        if claims.exists(run_dir) or not claims.take(run_dir, None):
-            self._stop_claimed(run_dir)
+            files.publish(str(process_dir / files.STOP), text, durable=False)
+        if is_claimed(process_dir) or not take_claim(process_dir, None):
+            self._stop_claimed(process_dir)
         else:
-            verdict.declare(run_dir, "not_started", None)
+            declare_exit(process_dir, "not_started", None)
 
-    def _stop_claimed(self, run_dir: Path) -> None:
+    def _stop_claimed(self, process_dir: Path) -> None:
         with contextlib.suppress(UnreadableClaim):
-            claim = claims.read(run_dir)
+            claim = read_claim(process_dir)
             if claim is not None and claim.kind == "shim":
                 claim.owner.send(signal.SIGTERM)
-        if run_dir in self._stops:
-            self._stops[run_dir].set()
+        if process_dir in self._stops:
+            self._stops[process_dir].set()
 
-    async def _run(self, launch: Launch, on_started: OnStarted | None) -> Ended:
+    async def _execute(self, launch: Launch, on_started: OnStarted | None) -> Ended:
         for number in range(_START_TRIES):
             known = await self._known(launch, on_started)
             if known is not None:
@@ -114,57 +133,128 @@ class Runner:
                 on_started(reply["started"]["pid"])
             if "started" in reply or "not_started" in reply:
                 on_started = None
-        claims.take(launch.run_dir, "the supervisor could not be started")
+        take_claim(launch.process_dir, "the supervisor could not be started")
         known = await self._known(launch, on_started)
         assert known is not None
         return known
 
     async def _known(self, launch: Launch, on_started: OnStarted | None) -> Ended | None:
-        """The verdict on a run, once it has ended; None if it was never begun."""
-        run_dir = launch.run_dir
-        with contextlib.suppress(UnreadableVerdict):
-            if (ended := verdict.read(run_dir)) is not None:
+        """How it ended, once it has; None if it was never begun."""
+        process_dir = launch.process_dir
+        with contextlib.suppress(UnreadableExit):
+            if (ended := read_exit(process_dir)) is not None:
                 return ended
         try:
-            claim = claims.read(run_dir)
+            claim = read_claim(process_dir)
         except UnreadableClaim as error:
-            return await following.lose(run_dir, None, self._root, str(error))
+            return await _lose(process_dir, None, self._root, str(error))
         if claim is not None:
             return await self._follow(claim, launch, on_started)
-        if (run_dir / rundir.EXIT).exists():
-            return await following.lose(run_dir, None, self._root, "exit.json cannot be read")
-        if intent.is_from_an_earlier_boot(run_dir):
-            return await following.declare(run_dir, "lost", "the machine was rebooted")
+        if (process_dir / files.EXIT).exists():
+            return await _lose(process_dir, None, self._root, "exit.json cannot be read")
+        if is_from_earlier_boot(process_dir):
+            return await _declare(process_dir, "lost", "the machine was rebooted")
         return None
 
     async def _follow(self, claim: Claim, launch: Launch, on_started: OnStarted | None) -> Ended:
-        run_dir, shim = launch.run_dir, claim.owner
+        process_dir, shim = launch.process_dir, claim.owner
         if claim.kind == "daemon":
-            return await following.declare(run_dir, "not_started", claim.detail)
+            return await _declare(process_dir, "not_started", claim.detail)
         if on_started is not None:
-            pid = await following.agent_pid(shim, run_dir)
+            pid = await _agent_pid(shim, process_dir)
             if pid is not None:
                 on_started(pid)
-        stopped = self._stops.setdefault(run_dir, asyncio.Event())
-        if (run_dir / rundir.STOP).exists():
+        stopped = self._stops.setdefault(process_dir, asyncio.Event())
+        if (process_dir / files.STOP).exists():
             stopped.set()
-        reason = await following.watch(shim, stopped, launch.grace_s)
-        return await following.conclude(run_dir, claim, reason, self._root)
+        reason = await _watch(shim, stopped, launch.grace_s)
+        return await _conclude(process_dir, claim, reason, self._root)
 
     async def _start(self, launch: Launch) -> dict[str, Any]:
         """Have a shim forked; what it replied, which is nothing if it died first."""
         assert self._spawner is not None, "the runner was not started"
-        intent.write(launch)
+        write_intent(launch)
         failpoint("runner_after_intent")
-        leaf = None if self._root is None else cgroup.leaf(self._root, launch.run_dir)
+        leaf = None if self._root is None else process_tree.leaf(self._root, launch.process_dir)
         try:
-            data = intent.to_request(launch, leaf)
+            data = encode_request(launch, leaf)
         except ValueError as error:
-            claims.take(launch.run_dir, f"cannot be run: {error}")
+            take_claim(launch.process_dir, f"cannot be run: {error}")
             return {}
         line = await self._spawner.start_shim(data)
         failpoint("runner_after_spawn")
         reply: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
         if "refused" in reply:
-            raise OSError(reply["errno"], reply["refused"], str(launch.run_dir))
+            raise OSError(reply["errno"], reply["refused"], str(launch.process_dir))
         return reply
+
+
+async def _agent_pid(shim: Identity, process_dir: Path) -> int | None:
+    """The agent's pid, as soon as a living shim has noted it."""
+    for _ in range(_PID_TRIES):
+        pid = agent_pid(process_dir)
+        if pid is not None or not shim.is_alive():
+            return pid
+        await asyncio.sleep(_PID_PAUSE_S)
+    return None
+
+
+async def _watch(shim: Identity, stopped: asyncio.Event, grace_s: float) -> str | None:
+    """Wait for a shim to end; one that ignores a stop is killed, and that is what is returned."""
+    death = asyncio.create_task(shim.wait_until_dead())
+    stop = asyncio.create_task(stopped.wait())
+    try:
+        await asyncio.wait({death, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if death.done():
+            return None
+        # A daemon that crashed may have noted the stop and never have sent the signal.
+        shim.send(signal.SIGTERM)
+        await asyncio.wait({death}, timeout=grace_s + _STUCK_S)
+        if death.done():
+            return None
+        shim.send(signal.SIGKILL)
+        await death
+        return "the supervisor did not answer and was killed"
+    finally:
+        death.cancel()
+        stop.cancel()
+
+
+async def _conclude(
+    process_dir: Path, claim: Claim, reason: str | None, root: Path | None
+) -> Ended:
+    """How an execution ended whose shim is dead."""
+    try:
+        if (found := read_exit(process_dir)) is not None:
+            return found
+    except UnreadableExit as error:
+        reason = str(error)
+    if not claim.owner.same_boot:
+        return await _declare(process_dir, "lost", "the machine was rebooted")
+    leaf = process_tree.trusted_leaf(claim.cgroup, process_dir)
+    return await _lose(process_dir, leaf, root, reason or "the supervisor was killed")
+
+
+async def _lose(process_dir: Path, leaf: Path | None, root: Path | None, detail: str) -> Ended:
+    """Kill whatever is left of an execution and record that nobody saw its end."""
+    if leaf is None and root is not None and process_tree.leaf(root, process_dir).is_dir():
+        leaf = process_tree.leaf(root, process_dir)
+    survivors = await asyncio.to_thread(kill_tree, process_dir, leaf)
+    if survivors:
+        detail += f"; kill_incomplete: {len(survivors)} processes survived"
+    return await _declare(process_dir, "lost", detail, len(survivors))
+
+
+async def _declare(process_dir: Path, kind: str, detail: str | None, survivors: int = 0) -> Ended:
+    """Record an end durably; what a shim recorded meanwhile goes first."""
+    while True:
+        try:
+            declare_exit(process_dir, kind, detail, survivors)
+            if (found := read_exit(process_dir)) is not None:
+                return found
+        except UnreadableExit:
+            set_exit_aside(process_dir)
+        except OSError as error:
+            if error.errno not in files.DISK_TROUBLE:
+                raise
+            await asyncio.sleep(files.RETRY_S)

@@ -11,16 +11,16 @@ from typing import Any
 
 from kapelle.agents.base import Agent
 from kapelle.agents.failures import classify
+from kapelle.agents.program import compared, version_in
 from kapelle.agents.registry import AgentInfo
-from kapelle.agents.version import compared, version_in
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.engine.accounts import account_of
 from kapelle.engine.consult import question, read
 from kapelle.engine.environment import agent_environment
 from kapelle.engine.stage import Stage
-from kapelle.runner.asking import printed
-from kapelle.runner.launch import Ended
+from kapelle.runner.process_dir import Ended
+from kapelle.runner.short_call import printed
 from kapelle.service.agent_views import LiveView
 from kapelle.settings import Settings
 from kapelle.store import accounts, events, tasks
@@ -76,11 +76,11 @@ class Trial:
             return None, f"{program} --version did not end within {_VERSION_S:.0f} s."
         return version_in(said), None
 
-    async def _call(self, agent: Agent, run_dir: Path) -> tuple[LiveView, str | None]:
+    async def _call(self, agent: Agent, process_dir: Path) -> tuple[LiveView, str | None]:
         """What one call came to, and what to do about it."""
         began = time.monotonic()
         try:
-            answer, failure, reason = await self._ask(agent, run_dir)
+            answer, failure, reason = await self._ask(agent, process_dir)
         except KapelleError as error:
             failure = Failure(FailureClass.ENVIRONMENT, error.message)
             answer, reason = None, error.message
@@ -96,17 +96,19 @@ class Trial:
         return view, _fix(failure, agent.name)
 
     async def _ask(
-        self, agent: Agent, run_dir: Path
+        self, agent: Agent, process_dir: Path
     ) -> tuple[str | None, Failure | None, str | None]:
         stage, settings = self._stage, self._settings
-        launch = question(stage, run_dir, agent.name, PROMPT, settings, {}, run_dir.parent.name)
+        launch = question(
+            stage, process_dir, agent.name, PROMPT, settings, {}, process_dir.parent.name
+        )
         launch = replace(launch, timeout_s=_LIVE_S, label=f"{agent.name} is tried out")
         try:
-            ended = await stage.runner.run(launch)
+            ended = await stage.runner.execute(launch)
         except asyncio.CancelledError:
-            stage.runner.stop(run_dir, "nobody waits for the answer any more")
+            stage.runner.stop(process_dir, "nobody waits for the answer any more")
             raise
-        summary, tail = await asyncio.to_thread(read, run_dir, agent.name, settings)
+        summary, tail = await asyncio.to_thread(read, process_dir, agent.name, settings)
         early = _ended_otherwise(ended)
         if early is not None:
             return None, early, early.evidence

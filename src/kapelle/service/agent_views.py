@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from kapelle.agents.program import Comparison
 from kapelle.agents.registry import AgentInfo
-from kapelle.agents.version import Comparison
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.views import AgentView, LoginView
 from kapelle.engine.accounts import Credential

@@ -34,7 +34,7 @@ class Output:
         if not task.attempts and which is None:
             return Chunk(b"", 0, task.status in FINAL)
         attempt = attempt_of(task, which)
-        path = self._stage.run_directory(attempt.id) / f"{stream}.log"
+        path = self._stage.process_directory(attempt.id) / f"{stream}.log"
         data = await asyncio.to_thread(read, path, offset, limit)
         ended = attempt.ended_at is not None
         return Chunk(data, offset + len(data), ended and len(data) < limit)

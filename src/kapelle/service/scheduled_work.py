@@ -5,13 +5,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput
+from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.ids import is_id
-from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import TaskSpec
+from kapelle.engine.runs.start import Starter
 from kapelle.engine.stage import Stage
 from kapelle.engine.submission import Belonging, examine, submit
-from kapelle.patterns.starting import Starter, problems
+from kapelle.patterns.spec import PatternSpec
 from kapelle.service.runs import Runs
 from kapelle.service.tasks import Tasks
 
@@ -71,4 +71,4 @@ def _task(spec: dict[str, Any]) -> TaskSpec:
     try:
         return TaskSpec.model_validate(spec)
     except ValidationError as error:
-        raise InvalidInput(f"{TASK}: {problems(error)}") from None
+        raise InvalidInput(f"{TASK}: {sentence(error)}") from None

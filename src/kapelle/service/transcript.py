@@ -95,22 +95,22 @@ class Transcripts:
                     await changed.wait(1.0)
 
     def _skip(self, attempt: Attempt, place: _Place, tail: int) -> None:
-        run_dir = self._stage.run_directory(attempt.id)
-        place.out = tail_offset(run_dir / "out.log", tail)
-        place.err = tail_offset(run_dir / "err.log", tail)
+        process_dir = self._stage.process_directory(attempt.id)
+        place.out = tail_offset(process_dir / "out.log", tail)
+        place.err = tail_offset(process_dir / "err.log", tail)
 
     async def _attempt_lines(
         self, task: Task, attempt: Attempt, place: _Place, follow: bool
     ) -> AsyncIterator[Line]:
         parse = self._parser(task, attempt)
-        run_dir = self._stage.run_directory(attempt.id)
+        process_dir = self._stage.process_directory(attempt.id)
         ended = attempt.ended_at is not None
         while True:
-            out = await asyncio.to_thread(_whole_lines, run_dir / "out.log", place.out, ended)
+            out = await asyncio.to_thread(_whole_lines, process_dir / "out.log", place.out, ended)
             for text, end in out:
                 for line in _told(parse(text), place, end):
                     yield line
-            err = await asyncio.to_thread(_whole_lines, run_dir / "err.log", place.err, ended)
+            err = await asyncio.to_thread(_whole_lines, process_dir / "err.log", place.err, ended)
             for text, place.err in err:
                 yield place.event(AgentEvent("stderr", text))
             if out or err:

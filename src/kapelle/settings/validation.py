@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import InvalidInput
+from kapelle.domain.errors import InvalidInput, problem
 from kapelle.settings.models import REPOSITORY_KEYS, Settings
 from kapelle.settings.secrecy import shown
 
@@ -32,7 +32,7 @@ def validate(values: Tree, where: str, scope: Scope = "user") -> Settings:
         raise _unknown(where, keys)
     dotted, given = ".".join(keys), first["input"]
     value = f" (it is {shown(dotted, given)!r})" if isinstance(given, str | int | float) else ""
-    raise InvalidInput(f"{where}: {dotted}: {first['msg']}{value}.")
+    raise InvalidInput(f"{where}: {problem(first)}{value}.")
 
 
 def _refuse_addresses(values: Tree, where: str) -> None:

@@ -20,7 +20,7 @@ _LONGEST_LINE = 6_000
 def keep(scene: Scene, task: Any, scenario: str) -> None:
     """Write one recording: the streams of the last attempt, and what Kapelle made of them."""
     attempt = task["attempts"][-1]
-    run_dir = scene.kapelle.home.attempts / attempt["id"]
+    process_dir = scene.kapelle.home.attempts / attempt["id"]
     started_from = task["attempts"][-2]["session_id"] if attempt["mode"] == "resume" else None
     session = attempt["session_id"] or started_from
     body = {
@@ -29,11 +29,11 @@ def keep(scene: Scene, task: Any, scenario: str) -> None:
         "program": scene.bed.recipe.program,
         "version": PROGRAMS[scene.bed.recipe.program or ""].version,
         "scenario": scenario,
-        "out": _lines(scene, (run_dir / "out.log").read_text("utf-8", "replace")),
-        "err": _lines(scene, (run_dir / "err.log").read_text("utf-8", "replace")),
-        "side": _telling(scene, _lines(scene, "\n".join(side_log.lines(run_dir, session)))),
+        "out": _lines(scene, (process_dir / "out.log").read_text("utf-8", "replace")),
+        "err": _lines(scene, (process_dir / "err.log").read_text("utf-8", "replace")),
+        "side": _telling(scene, _lines(scene, "\n".join(side_log.lines(process_dir, session)))),
         "exit": attempt["exit"],
-        "ended_by_kapelle": noted(run_dir) is not None,
+        "ended_by_kapelle": noted(process_dir) is not None,
         "expected": {
             "claimed": attempt["claimed"],
             "failure": attempt["failure"],

@@ -23,7 +23,7 @@ _HOUR_S = 3600
 
 
 class Hall:
-    """A home whose run directories are never stopped, only noted."""
+    """A home whose process directories are never stopped, only noted."""
 
     def __init__(self, root: Path) -> None:
         self.home = Home(root)
@@ -33,8 +33,8 @@ class Hall:
         self.runner = self
         self.stopped: list[Path] = []
 
-    def stop(self, run_dir: Path, _reason: str) -> None:
-        self.stopped.append(run_dir)
+    def stop(self, process_dir: Path, _reason: str) -> None:
+        self.stopped.append(process_dir)
 
     async def look(self) -> list[Path]:
         self.stopped = []
@@ -47,13 +47,13 @@ class Hall:
 
     def leave(self, run_id: str, age_s: float, position: str = "0001/0") -> Path:
         """A check that was begun and has not ended."""
-        run_dir = self.home.runs / run_id / "steps" / position
-        run_dir.mkdir(parents=True)
-        (run_dir / "claim").touch()
+        process_dir = self.home.runs / run_id / "steps" / position
+        process_dir.mkdir(parents=True)
+        (process_dir / "claim").touch()
         moment = time.time() - age_s
-        for path in (run_dir / "claim", self.home.runs / run_id):
+        for path in (process_dir / "claim", self.home.runs / run_id):
             os.utime(path, (moment, moment))
-        return run_dir
+        return process_dir
 
 
 @pytest.fixture
@@ -82,8 +82,8 @@ async def test_checks_are_ended_of_runs_that_are_not_under_way_or_unknown(hall: 
     ]
     (hall.home.runs / "position").touch()
     assert sorted(await hall.look()) == sorted(wanted)
-    for run_dir in wanted:
-        (run_dir / "exit.json").touch()
+    for process_dir in wanted:
+        (process_dir / "exit.json").touch()
     assert await hall.look() == []
 
 

@@ -10,7 +10,7 @@ from tests.e2e.repositories import git, make_repository
 
 from kapelle import Agent, MockAgent, Orchestrator, Request
 from kapelle.library.mock import Line
-from kapelle.runner.rundir import MARKER
+from kapelle.runner.shim.files import MARKER
 
 YES = {"quality": True, "consistency": True, "goal_aligned": True, "goal_complete": True}
 NO = {**YES, "goal_complete": False, "feedback": "The zebra is missing."}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.runner import cgroup
+from kapelle.runner import process_tree
 from kapelle.runner.runner import Runner
 
 from .harness import processes_of
@@ -20,10 +20,10 @@ def _nothing_is_left(tmp_path: Path) -> Iterator[None]:
     descriptions = [repr(process) for process in left]
     for process in left:
         process.kill()
-    root = cgroup.find_root(tmp_path / "home")
-    leaves = [] if root is None else [leaf.name for leaf in root.glob("run-*")]
+    root = process_tree.find_root(tmp_path / "home")
+    leaves = [] if root is None else [leaf.name for leaf in root.glob("process-*")]
     if root is not None:
-        cgroup.sweep(root)
+        process_tree.sweep(root)
         with contextlib.suppress(FileNotFoundError):
             root.rmdir()
     assert descriptions == []
@@ -34,7 +34,7 @@ def _nothing_is_left(tmp_path: Path) -> Iterator[None]:
 async def runner(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Runner]:
     """A runner that was started, with and without a cgroup."""
     use_cgroup = request.param == "cgroup"
-    if use_cgroup and cgroup.find_root(tmp_path / "home") is None:
+    if use_cgroup and process_tree.find_root(tmp_path / "home") is None:
         pytest.skip("there is no writable cgroup v2")
     runner = Runner(tmp_path / "home", use_cgroup=use_cgroup)
     await runner.start()

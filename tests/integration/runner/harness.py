@@ -10,15 +10,15 @@ from typing import Any
 
 import psutil
 
-from kapelle.runner.launch import Launch
+from kapelle.runner.process_dir import Launch
 
 PYTHON = sys.executable
 
 
-def launch(run_dir: Path, argv: list[str], **changes: Any) -> Launch:
+def launch(process_dir: Path, argv: list[str], **changes: Any) -> Launch:
     """A launch with the usual settings."""
     settings: dict[str, Any] = {
-        "cwd": run_dir.parent,
+        "cwd": process_dir.parent,
         "env": {"PATH": os.environ["PATH"]},
         "stdin": None,
         "timeout_s": None,
@@ -26,15 +26,15 @@ def launch(run_dir: Path, argv: list[str], **changes: Any) -> Launch:
         "redact": (),
         "label": "test",
     }
-    return Launch(run_dir=run_dir, argv=argv, **{**settings, **changes})
+    return Launch(process_dir=process_dir, argv=argv, **{**settings, **changes})
 
 
-def shell(run_dir: Path, script: str, **changes: Any) -> Launch:
-    return launch(run_dir, ["sh", "-c", script], **changes)
+def shell(process_dir: Path, script: str, **changes: Any) -> Launch:
+    return launch(process_dir, ["sh", "-c", script], **changes)
 
 
-def python(run_dir: Path, script: str, **changes: Any) -> Launch:
-    return launch(run_dir, [PYTHON, "-I", "-S", "-c", script], **changes)
+def python(process_dir: Path, script: str, **changes: Any) -> Launch:
+    return launch(process_dir, [PYTHON, "-I", "-S", "-c", script], **changes)
 
 
 async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
@@ -82,9 +82,9 @@ for number in range(2):
 """
 
 
-def stubborn(run_dir: Path, pids: Path, then: str, **changes: Any) -> Launch:
+def stubborn(process_dir: Path, pids: Path, then: str, **changes: Any) -> Launch:
     """An agent with stubborn grandchildren, which then does what is said."""
-    return launch(run_dir, [PYTHON, "-I", "-S", "-c", STUBBORN + then, str(pids)], **changes)
+    return launch(process_dir, [PYTHON, "-I", "-S", "-c", STUBBORN + then, str(pids)], **changes)
 
 
 def noted_pids(path: Path) -> list[int]:

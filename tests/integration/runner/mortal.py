@@ -11,16 +11,16 @@ from .harness import shell
 
 
 async def main() -> None:
-    home, script, grace, *run_dirs = sys.argv[1:]
+    home, script, grace, *process_dirs = sys.argv[1:]
     runner = Runner(Path(home))
     await runner.start()
     print("ready", flush=True)
 
-    async def one(run_dir: str) -> None:
-        ended = await runner.run(shell(Path(run_dir), script, grace_s=float(grace)))
-        print(json.dumps([run_dir, ended.exit.kind, ended.exit.code]), flush=True)
+    async def one(process_dir: str) -> None:
+        ended = await runner.execute(shell(Path(process_dir), script, grace_s=float(grace)))
+        print(json.dumps([process_dir, ended.exit.kind, ended.exit.code]), flush=True)
 
-    await asyncio.gather(*(one(run_dir) for run_dir in run_dirs))
+    await asyncio.gather(*(one(process_dir) for process_dir in process_dirs))
     await runner.close()
 
 

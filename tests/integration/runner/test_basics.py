@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.task import Exit
-from kapelle.runner import rundir
 from kapelle.runner.runner import Runner
+from kapelle.runner.shim import files
 
 from .harness import PYTHON, launch, python, shell
 
 
 async def test_output_and_exit_code(runner: Runner, tmp_path: Path) -> None:
     before = datetime.now(UTC)
-    ended = await runner.run(shell(tmp_path / "run", "echo out; echo wrong >&2; exit 3"))
+    ended = await runner.execute(shell(tmp_path / "run", "echo out; echo wrong >&2; exit 3"))
     assert ended.exit == Exit(kind="exited", code=3)
     assert (tmp_path / "run/out.log").read_bytes() == b"out\n"
     assert (tmp_path / "run/err.log").read_bytes() == b"wrong\n"
@@ -33,31 +33,31 @@ async def test_the_verdict_stays_and_the_command_is_not_repeated(
     any_runner: Runner, tmp_path: Path
 ) -> None:
     job = shell(tmp_path / "run", "echo ran >> ran")
-    first = await any_runner.run(job)
-    assert await any_runner.run(job) == first
+    first = await any_runner.execute(job)
+    assert await any_runner.execute(job) == first
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 
 async def test_a_signal_is_not_an_exit_code(runner: Runner, tmp_path: Path) -> None:
-    ended = await runner.run(shell(tmp_path / "run", "kill -9 $$"))
+    ended = await runner.execute(shell(tmp_path / "run", "kill -9 $$"))
     assert ended.exit == Exit(kind="signaled", signal=signal.SIGKILL)
 
 
 @pytest.mark.parametrize("size", [0, 5, 3_000_000])
 async def test_standard_input(any_runner: Runner, tmp_path: Path, size: int) -> None:
     stdin = os.urandom(size)
-    ended = await any_runner.run(launch(tmp_path / "run", ["cat"], stdin=stdin))
+    ended = await any_runner.execute(launch(tmp_path / "run", ["cat"], stdin=stdin))
     assert ended.exit.code == 0
     assert (tmp_path / "run/out.log").read_bytes() == stdin
 
 
 async def test_unread_standard_input_does_not_block(any_runner: Runner, tmp_path: Path) -> None:
-    ended = await any_runner.run(launch(tmp_path / "run", ["true"], stdin=b"x" * 2_000_000))
+    ended = await any_runner.execute(launch(tmp_path / "run", ["true"], stdin=b"x" * 2_000_000))
     assert ended.exit.code == 0
 
 
 async def test_without_standard_input_there_is_dev_null(any_runner: Runner, tmp_path: Path) -> None:
-    await any_runner.run(shell(tmp_path / "run", "readlink /proc/self/fd/0"))
+    await any_runner.execute(shell(tmp_path / "run", "readlink /proc/self/fd/0"))
     assert (tmp_path / "run/out.log").read_bytes() == b"/dev/null\n"
 
 
@@ -66,7 +66,7 @@ async def test_the_environment_is_exactly_what_was_given(
 ) -> None:
     monkeypatch.setenv("OURS", "secret")
     env = {"NAME": "välue\udcff", "EMPTY": ""}
-    await any_runner.run(launch(tmp_path / "run", ["/usr/bin/env", "-0"], env=env))
+    await any_runner.execute(launch(tmp_path / "run", ["/usr/bin/env", "-0"], env=env))
     found = (tmp_path / "run/out.log").read_bytes().split(b"\0")
     marker = b"KAPELLE_RUN_DIR=" + os.fsencode(tmp_path / "run")
     assert sorted(found) == sorted([b"", b"NAME=v\xc3\xa4lue\xff", b"EMPTY=", marker])
@@ -81,7 +81,7 @@ print(int(status["SigBlk"], 16), open("/proc/self/oom_score_adj").read().strip()
 ours = signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}  # which Python ignores itself
 print(sum(int(status["SigIgn"], 16) >> number - 1 & 1 for number in ours))
 """
-    await any_runner.run(python(tmp_path / "run", script, cwd=tmp_path))
+    await any_runner.execute(python(tmp_path / "run", script, cwd=tmp_path))
     expected = f"['0', '1', '2'] True {tmp_path}\n0 500\n0\n"
     assert (tmp_path / "run/out.log").read_text() == expected
 
@@ -103,7 +103,7 @@ async def test_what_cannot_be_started_says_why(
 ) -> None:
     started: list[int] = []
     job = launch(tmp_path / "run", argv, cwd=Path(cwd or tmp_path))
-    ended = await any_runner.run(job, on_started=started.append)
+    ended = await any_runner.execute(job, on_started=started.append)
     assert ended.exit == Exit(kind="not_started")
     assert ended.detail is not None
     assert ended.detail.startswith(detail)
@@ -113,35 +113,35 @@ async def test_what_cannot_be_started_says_why(
 
 async def test_the_pid_is_told(runner: Runner, tmp_path: Path) -> None:
     started: list[int] = []
-    await runner.run(shell(tmp_path / "run", "echo $$"), on_started=started.append)
+    await runner.execute(shell(tmp_path / "run", "echo $$"), on_started=started.append)
     assert started == [int((tmp_path / "run/out.log").read_text())]
 
 
 async def test_the_directory_is_private_and_holds_no_values(
     any_runner: Runner, tmp_path: Path
 ) -> None:
-    run_dir = tmp_path / "run"
+    process_dir = tmp_path / "run"
     env = {"PATH": os.environ["PATH"], "TOKEN": "value-of-token"}
-    job = shell(run_dir, "sleep 0.1", env=env, stdin=b"secret-input", redact=(b"in-argv",))
-    await any_runner.run(launch(run_dir, [*job.argv, "in-argv"], **_but(job)))
-    assert stat.S_IMODE(run_dir.stat().st_mode) == 0o700
-    assert {stat.S_IMODE(file.stat().st_mode) for file in run_dir.iterdir()} == {0o600}
-    everything = b"".join(file.read_bytes() for file in run_dir.iterdir())
+    job = shell(process_dir, "sleep 0.1", env=env, stdin=b"secret-input", redact=(b"in-argv",))
+    await any_runner.execute(launch(process_dir, [*job.argv, "in-argv"], **_but(job)))
+    assert stat.S_IMODE(process_dir.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in process_dir.iterdir()} == {0o600}
+    everything = b"".join(file.read_bytes() for file in process_dir.iterdir())
     for value in (b"value-of-token", b"secret-input", b"in-argv"):
         assert value not in everything
-    intent = json.loads((run_dir / rundir.INTENT).read_bytes())
+    intent = json.loads((process_dir / files.INTENT).read_bytes())
     assert intent["env"] == ["PATH", "TOKEN"]
-    names = {file.name for file in run_dir.iterdir()}
+    names = {file.name for file in process_dir.iterdir()}
     assert names == {"intent.json", "claim", "run.json", "out.log", "err.log", "exit.json"}
 
 
 def _but(job: object) -> dict[str, object]:
-    return {name: value for name, value in vars(job).items() if name not in {"run_dir", "argv"}}
+    return {name: value for name, value in vars(job).items() if name not in {"process_dir", "argv"}}
 
 
 async def test_usage_counts_the_whole_tree(any_runner: Runner, tmp_path: Path) -> None:
     burn = f"{PYTHON} -c 'x = b\"x\" * (80 << 20); sum(range(5_000_000))'"
-    ended = await any_runner.run(shell(tmp_path / "run", f"({burn}) ; true"))
+    ended = await any_runner.execute(shell(tmp_path / "run", f"({burn}) ; true"))
     assert ended.cpu_s > 0.05
     assert 80 << 20 < ended.max_rss_bytes < 200 << 20
 
@@ -149,6 +149,6 @@ async def test_usage_counts_the_whole_tree(any_runner: Runner, tmp_path: Path) -
 async def test_an_unusable_directory_raises(any_runner: Runner, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match="file"):
-        await any_runner.run(shell(tmp_path / "file" / "run", "true"))
+        await any_runner.execute(shell(tmp_path / "file" / "run", "true"))
     with pytest.raises(ValueError, match="absolute"):
-        await any_runner.run(shell(Path("run"), "true"))
+        await any_runner.execute(shell(Path("run"), "true"))

@@ -15,16 +15,18 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.task import Exit
-from kapelle.runner import failpoints, following, identity
-from kapelle.runner.failpoints import ALL_FAILPOINTS
-from kapelle.runner.install import FILES
+from kapelle.runner import identity
+from kapelle.runner import runner as runner_module
 from kapelle.runner.runner import Runner
+from kapelle.runner.shim import failpoints
+from kapelle.runner.shim.failpoints import ALL_FAILPOINTS
+from kapelle.runner.spawner_client import install
 
 from .harness import is_alive, launch, noted_pids, shell, stubborn, until
 from .test_forgery import owner_of
 
 REPOSITORY = Path(__file__).parents[3]
-SOURCE = Path(failpoints.__file__).parent
+SHIM = Path(failpoints.__file__).parent
 # Each agent notes that it ran, under its own name, and has something to say and to return.
 SCRIPT = 'echo "$KAPELLE_RUN_DIR" >> ran; sleep 0.2; echo said; exit 7'
 LOST, DONE = Exit(kind="lost"), Exit(kind="exited", code=7)
@@ -44,12 +46,12 @@ AFTERMATH = {
 
 
 @contextmanager
-def daemon(home: Path, *run_dirs: Path, point: str = "") -> Iterator[subprocess.Popen[bytes]]:
+def daemon(home: Path, *process_dirs: Path, point: str = "") -> Iterator[subprocess.Popen[bytes]]:
     """Another process that is the daemon of these runs."""
     command = [sys.executable, "-m", "tests.integration.runner.mortal", str(home), SCRIPT, "1"]
     env = {**os.environ, failpoints.VARIABLE: point} if point else dict(os.environ)
     process = subprocess.Popen(
-        [*command, *map(str, run_dirs)], cwd=REPOSITORY, env=env, stdout=subprocess.PIPE
+        [*command, *map(str, process_dirs)], cwd=REPOSITORY, env=env, stdout=subprocess.PIPE
     )
     with process:
         yield process
@@ -57,7 +59,7 @@ def daemon(home: Path, *run_dirs: Path, point: str = "") -> Iterator[subprocess.
 
 
 def test_every_failpoint_is_in_the_source_and_tested() -> None:
-    sources = [*(SOURCE / name for name in FILES), SOURCE / "runner.py"]
+    sources = [*SHIM.glob("*.py"), SHIM.parent / "runner.py"]
     text = "".join(path.read_text("utf-8") for path in sources)
     assert sorted(re.findall(r'failpoint\("(\w+)"\)', text)) == sorted(ALL_FAILPOINTS)
     assert {point.partition("@")[0] for point in AFTERMATH} == set(ALL_FAILPOINTS)
@@ -65,39 +67,39 @@ def test_every_failpoint_is_in_the_source_and_tested() -> None:
 
 @pytest.mark.parametrize("point", AFTERMATH)
 async def test_failpoint(any_runner: Runner, tmp_path: Path, point: str) -> None:
-    run_dir = tmp_path / "run"
-    with daemon(tmp_path / "home", run_dir, point=point) as process:
+    process_dir = tmp_path / "run"
+    with daemon(tmp_path / "home", process_dir, point=point) as process:
         await asyncio.to_thread(process.wait, 30)
         assert (process.returncode == -signal.SIGKILL) == point.startswith("runner_")
     expected, times = AFTERMATH[point]
-    job = shell(run_dir, SCRIPT)
-    ended = await asyncio.wait_for(any_runner.run(job), 5)
+    job = shell(process_dir, SCRIPT)
+    ended = await asyncio.wait_for(any_runner.execute(job), 5)
     assert ended.exit == expected
-    assert _ran(tmp_path) == [str(run_dir)] * times
-    assert await any_runner.run(job) == ended
+    assert _ran(tmp_path) == [str(process_dir)] * times
+    assert await any_runner.execute(job) == ended
     if expected == DONE:
-        assert (run_dir / "out.log").read_bytes() == b"said\n"
+        assert (process_dir / "out.log").read_bytes() == b"said\n"
 
 
 async def test_daemons_killed_at_random(any_runner: Runner, tmp_path: Path) -> None:
-    run_dirs = [tmp_path / f"run{number}" for number in range(30)]
+    process_dirs = [tmp_path / f"run{number}" for number in range(30)]
     chance = random.Random(20)
     for _ in range(5):
-        with daemon(tmp_path / "home", *run_dirs) as process:
+        with daemon(tmp_path / "home", *process_dirs) as process:
             assert process.stdout is not None
             await asyncio.to_thread(process.stdout.readline)
             await asyncio.sleep(chance.uniform(0, 0.15))
             process.kill()
-    jobs = [shell(run_dir, SCRIPT) for run_dir in run_dirs]
-    ended = await asyncio.gather(*(any_runner.run(job) for job in jobs))
+    jobs = [shell(process_dir, SCRIPT) for process_dir in process_dirs]
+    ended = await asyncio.gather(*(any_runner.execute(job) for job in jobs))
     assert [one.exit for one in ended] == [DONE] * 30
-    assert sorted(_ran(tmp_path)) == sorted(map(str, run_dirs))
-    assert {(run_dir / "out.log").read_bytes() for run_dir in run_dirs} == {b"said\n"}
+    assert sorted(_ran(tmp_path)) == sorted(map(str, process_dirs))
+    assert {(process_dir / "out.log").read_bytes() for process_dir in process_dirs} == {b"said\n"}
 
 
 async def test_a_killed_shim_takes_its_tree_along(runner: Runner, tmp_path: Path) -> None:
     job = stubborn(tmp_path / "run", tmp_path / "pids", "print('said', flush=True); time.sleep(99)")
-    task = asyncio.create_task(runner.run(job))
+    task = asyncio.create_task(runner.execute(job))
     await until(lambda: len(noted_pids(tmp_path / "pids")) == 2)
     await until(lambda: (tmp_path / "run/out.log").stat().st_size > 0)
     killed_at = time.monotonic()
@@ -108,26 +110,26 @@ async def test_a_killed_shim_takes_its_tree_along(runner: Runner, tmp_path: Path
     assert (ended.out_bytes, ended.leftovers) == (5, 0)
     assert ended.started_at is not None
     assert not any(is_alive(pid) for pid in noted_pids(tmp_path / "pids"))
-    assert await runner.run(job) == ended
+    assert await runner.execute(job) == ended
 
 
 async def test_a_shim_killed_while_nobody_watched(runner: Runner, tmp_path: Path) -> None:
     job = stubborn(tmp_path / "run", tmp_path / "pids", "time.sleep(99)")
-    task = asyncio.create_task(runner.run(job))
+    task = asyncio.create_task(runner.execute(job))
     await until(lambda: len(noted_pids(tmp_path / "pids")) == 2)
     task.cancel()
     await asyncio.wait({task})
     os.kill(owner_of(tmp_path / "run").pid, signal.SIGKILL)
-    assert (await runner.run(job)).exit == LOST
+    assert (await runner.execute(job)).exit == LOST
     assert not any(is_alive(pid) for pid in noted_pids(tmp_path / "pids"))
 
 
 async def test_a_shim_that_stands_still_is_killed_after_a_stop(
     runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(following, "STUCK_S", 0.3)
+    monkeypatch.setattr(runner_module, "_STUCK_S", 0.3)
     job = stubborn(tmp_path / "run", tmp_path / "pids", "time.sleep(99)", grace_s=0.2)
-    task = asyncio.create_task(runner.run(job))
+    task = asyncio.create_task(runner.execute(job))
     await until(lambda: len(noted_pids(tmp_path / "pids")) == 2)
     os.kill(owner_of(tmp_path / "run").pid, signal.SIGSTOP)
     runner.stop(tmp_path / "run", "enough")
@@ -139,18 +141,18 @@ async def test_a_shim_that_stands_still_is_killed_after_a_stop(
 
 async def test_a_stop_survives_the_daemon_that_noted_it(runner: Runner, tmp_path: Path) -> None:
     job = launch(tmp_path / "run", ["sleep", "60"])
-    task = asyncio.create_task(runner.run(job))
+    task = asyncio.create_task(runner.execute(job))
     await until((tmp_path / "run/run.json").exists)
     task.cancel()
     await asyncio.wait({task})
     (tmp_path / "run/stop").write_text("noted, then crashed")
-    ended = await asyncio.wait_for(runner.run(job), 5)
+    ended = await asyncio.wait_for(runner.execute(job), 5)
     assert (ended.ended_by, ended.stop_reason) == ("stop", "noted, then crashed")
 
 
 async def test_an_error_of_the_shim_itself_is_told(any_runner: Runner, tmp_path: Path) -> None:
     (tmp_path / "run/out.log").mkdir(parents=True)
-    ended = await any_runner.run(shell(tmp_path / "run", SCRIPT))
+    ended = await any_runner.execute(shell(tmp_path / "run", SCRIPT))
     assert ended.exit == LOST
     assert ended.detail is not None
     assert ended.detail.startswith("the supervisor failed: IsADirectoryError")
@@ -159,13 +161,13 @@ async def test_an_error_of_the_shim_itself_is_told(any_runner: Runner, tmp_path:
 
 
 async def test_the_spawner_is_disposable(any_runner: Runner, tmp_path: Path) -> None:
-    first = asyncio.create_task(any_runner.run(shell(tmp_path / "run", "sleep 0.5; exit 3")))
+    first = asyncio.create_task(any_runner.execute(shell(tmp_path / "run", "sleep 0.5; exit 3")))
     await until((tmp_path / "run/run.json").exists)
     for number in range(5):
         spawner = any_runner.spawner_pid
         assert spawner is not None
         os.kill(spawner, signal.SIGKILL)
-        ended = await any_runner.run(launch(tmp_path / f"run{number}", ["true"]))
+        ended = await any_runner.execute(launch(tmp_path / f"run{number}", ["true"]))
         assert ended.exit.code == 0
         assert any_runner.spawner_pid != spawner
     assert (await first).exit.code == 3
@@ -173,28 +175,30 @@ async def test_the_spawner_is_disposable(any_runner: Runner, tmp_path: Path) -> 
 
 async def test_the_spawner_may_die_at_any_moment(any_runner: Runner, tmp_path: Path) -> None:
     script = 'echo "$KAPELLE_RUN_DIR" >> ran'
-    run_dirs = [tmp_path / f"run{number}" for number in range(60)]
-    running = asyncio.gather(*(any_runner.run(shell(run_dir, script)) for run_dir in run_dirs))
+    process_dirs = [tmp_path / f"run{number}" for number in range(60)]
+    running = asyncio.gather(
+        *(any_runner.execute(shell(process_dir, script)) for process_dir in process_dirs)
+    )
     for pause_s in (0.01, 0.1, 0.05, 0.12, 0.02):
         await asyncio.sleep(pause_s)
         assert any_runner.spawner_pid is not None
         os.kill(any_runner.spawner_pid, signal.SIGKILL)
     assert {ended.exit.code for ended in await running} == {0}
-    assert sorted(_ran(tmp_path)) == sorted(map(str, run_dirs))
+    assert sorted(_ran(tmp_path)) == sorted(map(str, process_dirs))
 
 
 async def test_closing_leaves_the_agents_alone(tmp_path: Path) -> None:
     first, second = Runner(tmp_path / "home"), Runner(tmp_path / "home")
     await first.start()
     job = shell(tmp_path / "run", SCRIPT)
-    task = asyncio.create_task(first.run(job))
+    task = asyncio.create_task(first.execute(job))
     await until((tmp_path / "ran").exists)
     spawner = first.spawner_pid
     await first.close()
     assert spawner is not None
     assert not is_alive(spawner)
     await second.start()
-    assert (await second.run(job)).exit == (await task).exit == DONE
+    assert (await second.execute(job)).exit == (await task).exit == DONE
     await second.close()
     assert len(_ran(tmp_path)) == 1
 
@@ -203,24 +207,24 @@ async def test_a_reboot(
     any_runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = launch(tmp_path / "run", ["sleep", "60"])
-    task = asyncio.create_task(any_runner.run(job))
+    task = asyncio.create_task(any_runner.execute(job))
     await until((tmp_path / "run/run.json").exists)
     task.cancel()
     await asyncio.wait({task})
     shim = owner_of(tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(identity, "boot_id", lambda: "another boot")
-        ended = await any_runner.run(job)
+        ended = await any_runner.execute(job)
     assert (ended.exit, ended.detail) == (LOST, "the machine was rebooted")
     shim.send(signal.SIGTERM)
     await until(lambda: not shim.is_alive())
-    assert await any_runner.run(job) == ended
+    assert await any_runner.execute(job) == ended
 
 
 async def test_a_power_cut_that_took_the_claim(any_runner: Runner, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run/intent.json").write_text('{"boot_id": "another boot"}')
-    ended = await any_runner.run(shell(tmp_path / "run", SCRIPT))
+    ended = await any_runner.execute(shell(tmp_path / "run", SCRIPT))
     assert (ended.exit, ended.detail) == (LOST, "the machine was rebooted")
     assert _ran(tmp_path) == []
 
@@ -230,18 +234,20 @@ async def test_two_runners_race(tmp_path: Path) -> None:
     for runner in runners:
         await runner.start()
     script = 'echo "$KAPELLE_RUN_DIR" >> ran; exit 7'
-    run_dirs = [tmp_path / f"run{number}" for number in range(20)]
-    jobs = [shell(run_dir, script) for run_dir in run_dirs]
-    both = [runner.run(job) for job in jobs for runner in (*runners, *runners)]
+    process_dirs = [tmp_path / f"run{number}" for number in range(20)]
+    jobs = [shell(process_dir, script) for process_dir in process_dirs]
+    both = [runner.execute(job) for job in jobs for runner in (*runners, *runners)]
     ended = await asyncio.gather(*both)
     assert {one.exit for one in ended} == {DONE}
-    assert sorted(_ran(tmp_path)) == sorted(map(str, run_dirs))
+    assert sorted(_ran(tmp_path)) == sorted(map(str, process_dirs))
     for runner in runners:
         await runner.close()
 
 
-def test_the_copies_need_nothing_but_the_standard_library() -> None:
-    text = "\n".join((SOURCE / name).read_text("utf-8") for name in FILES)
+def test_the_copies_need_nothing_but_the_standard_library(tmp_path: Path) -> None:
+    copies = list(install(tmp_path).parent.iterdir())
+    assert {copy.name for copy in copies} == {source.name for source in SHIM.glob("*.py")}
+    text = "\n".join(copy.read_text("utf-8") for copy in copies)
     imports = set(re.findall(r"^(?:import|from) ([\w]+)", text, re.M))
     assert imports <= set(sys.stdlib_module_names)
     used = set(re.findall(r"^from \.(\w+) import", text, re.M))
@@ -250,7 +256,7 @@ def test_the_copies_need_nothing_but_the_standard_library() -> None:
         for line in re.findall(r"^from \. import (.+)$", text, re.M)
         for name in line.split(", ")
     }
-    assert {f"{name}.py" for name in used} <= set(FILES)
+    assert {f"{name}.py" for name in used} <= {copy.name for copy in copies}
 
 
 def _ran(tmp_path: Path) -> list[str]:

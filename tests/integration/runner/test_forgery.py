@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from kapelle.runner import claims, identity
+from kapelle.runner import identity
 from kapelle.runner.identity import Identity
+from kapelle.runner.process_dir import read_claim
 from kapelle.runner.runner import Runner
 
 from .harness import shell
 
 
-def owner_of(run_dir: Path) -> Identity:
-    claim = claims.read(run_dir)
+def owner_of(process_dir: Path) -> Identity:
+    claim = read_claim(process_dir)
     assert claim is not None
     return claim.owner
 
@@ -73,16 +74,16 @@ async def test_a_hundred_forged_claims(
     runner: Runner, tmp_path: Path, victim: subprocess.Popen[bytes]
 ) -> None:
     async def one(variant: int) -> None:
-        run_dir = tmp_path / f"run{variant}"
-        run_dir.mkdir()
+        process_dir = tmp_path / f"run{variant}"
+        process_dir.mkdir()
         data = _forged(variant, victim.pid)
-        (run_dir / "claim").write_bytes(data)
-        (run_dir / "run.json").write_bytes(data.replace(b'"kind"', b'"agent"'))
-        runner.stop(run_dir, "stop it")
-        ended = await runner.run(shell(run_dir, "echo ran >> ran"))
+        (process_dir / "claim").write_bytes(data)
+        (process_dir / "run.json").write_bytes(data.replace(b'"kind"', b'"agent"'))
+        runner.stop(process_dir, "stop it")
+        ended = await runner.execute(shell(process_dir, "echo ran >> ran"))
         assert ended.exit.kind == "lost", data
         assert ended.detail, data
-        assert await runner.run(shell(run_dir, "echo ran >> ran")) == ended
+        assert await runner.execute(shell(process_dir, "echo ran >> ran")) == ended
 
     for variant in range(100):
         await one(variant)
@@ -97,10 +98,10 @@ async def test_a_forged_run_json_changes_nothing(
     forgeries = [b"", b"[]", b"{", b"7", b'{"agent": 7}', b'{"agent": {"pid": "x"}}', b"\xff" * 99]
     forgeries.append(json.dumps({"agent": {"pid": victim.pid}, "started_at": 1e300}).encode())
     for number, forged in enumerate(forgeries):
-        run_dir = tmp_path / f"run{number}"
-        run_dir.mkdir()
-        (run_dir / "run.json").write_bytes(forged)
-        ended = await any_runner.run(shell(run_dir, "exit 3"), on_started=told.append)
+        process_dir = tmp_path / f"run{number}"
+        process_dir.mkdir()
+        (process_dir / "run.json").write_bytes(forged)
+        ended = await any_runner.execute(shell(process_dir, "exit 3"), on_started=told.append)
         assert ended.exit.code == 3
     assert victim.pid not in told
     assert victim.poll() is None
@@ -125,26 +126,26 @@ async def test_a_forged_run_json_changes_nothing(
 async def test_an_unreadable_verdict_is_never_success(
     any_runner: Runner, tmp_path: Path, forged: bytes
 ) -> None:
-    run_dir = tmp_path / "run"
-    run_dir.mkdir()
-    (run_dir / "exit.json").write_bytes(forged)
-    job = shell(run_dir, "echo ran >> ran")
-    ended = await any_runner.run(job)
+    process_dir = tmp_path / "run"
+    process_dir.mkdir()
+    (process_dir / "exit.json").write_bytes(forged)
+    job = shell(process_dir, "echo ran >> ran")
+    ended = await any_runner.execute(job)
     assert ended.exit.kind == "lost"
     assert ended.detail == "exit.json cannot be read"
-    assert (run_dir / "exit.unreadable").read_bytes() == forged
-    assert await any_runner.run(job) == ended
+    assert (process_dir / "exit.unreadable").read_bytes() == forged
+    assert await any_runner.execute(job) == ended
     assert not (tmp_path / "ran").exists()
 
 
 async def test_a_pid_that_was_used_again(any_runner: Runner, tmp_path: Path) -> None:
     job = shell(tmp_path / "run", "exit 3")
-    await any_runner.run(job)
+    await any_runner.execute(job)
     claim = tmp_path / "run/claim"
     fields = json.loads(claim.read_bytes())
     (tmp_path / "run/exit.json").unlink()
     # The pid is ours now, with another start time than the shim had.
     claim.write_text(json.dumps({**fields, "pid": os.getpid()}))
     any_runner.stop(tmp_path / "run", "stop it")
-    ended = await asyncio.wait_for(any_runner.run(job), 5)
+    ended = await asyncio.wait_for(any_runner.execute(job), 5)
     assert (ended.exit.kind, ended.detail) == ("lost", "the supervisor was killed")

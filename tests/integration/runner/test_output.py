@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from kapelle.domain.task import Exit
-from kapelle.runner.launch import Ended, Launch
+from kapelle.runner.process_dir import Ended, Launch
 from kapelle.runner.redaction import patterns
 from kapelle.runner.runner import Runner
 
@@ -24,8 +24,8 @@ SECRETS = ["sk-ant-api03-abcDEF123456", "ghp_0123456789abcdefABCDEF", 'pa ss/w+o
 
 async def watched(runner: Runner, job: Launch) -> tuple[Ended, int]:
     """The end of a run, and the most memory that its shim had meanwhile."""
-    task = asyncio.create_task(runner.run(job))
-    run_json = job.run_dir / "run.json"
+    task = asyncio.create_task(runner.execute(job))
+    run_json = job.process_dir / "run.json"
     await until(lambda: run_json.exists() or task.done())
     shim = psutil.Process(json.loads(run_json.read_bytes())["shim"]["pid"])
     most = 0
@@ -46,7 +46,7 @@ def digest(path: Path) -> str:
 async def test_any_byte(any_runner: Runner, tmp_path: Path) -> None:
     data = bytes(range(256)) * 5000 + b"\0\xff\xfe\n\r\n" + os.urandom(100_001)
     (tmp_path / "data").write_bytes(data)
-    ended = await any_runner.run(shell(tmp_path / "run", "cat data; cat data >&2"))
+    ended = await any_runner.execute(shell(tmp_path / "run", "cat data; cat data >&2"))
     assert (tmp_path / "run/out.log").read_bytes() == data
     assert (tmp_path / "run/err.log").read_bytes() == data
     assert (ended.out_bytes, ended.err_bytes) == (len(data), len(data))
@@ -102,7 +102,7 @@ async def test_a_full_disk_makes_the_agent_wait(
     data = os.urandom(3_000_000)
     (tmp_path / "data").write_bytes(data)
     job = shell(small_disk / "run", f"cat {tmp_path}/data; echo done > {tmp_path}/done")
-    task = asyncio.create_task(any_runner.run(job))
+    task = asyncio.create_task(any_runner.execute(job))
     log = small_disk / "run/out.log"
     await until(lambda: log.exists() and log.stat().st_size > 900_000)
     await asyncio.sleep(0.7)
@@ -118,7 +118,7 @@ async def test_a_timeout_is_kept_while_the_disk_is_full(
     any_runner: Runner, small_disk: Path
 ) -> None:
     job = shell(small_disk / "run", "cat /dev/zero", timeout_s=0.5)
-    task = asyncio.create_task(any_runner.run(job))
+    task = asyncio.create_task(any_runner.execute(job))
     await until((small_disk / "run/run.json").exists)
     agent = json.loads((small_disk / "run/run.json").read_bytes())["agent"]["pid"]
     await until(lambda: not psutil.pid_exists(agent), 5)
@@ -136,10 +136,10 @@ async def test_a_disk_that_is_full_from_the_beginning(
     with pytest.raises(OSError, match="No space left"):
         (small_disk / "ballast").write_bytes(bytes(2_000_000))
     with pytest.raises(OSError, match="No space left"):
-        await any_runner.run(shell(small_disk / "run", f"echo ran >> {tmp_path}/ran"))
+        await any_runner.execute(shell(small_disk / "run", f"echo ran >> {tmp_path}/ran"))
     assert not (tmp_path / "ran").exists()
     grow(small_disk)
-    await any_runner.run(shell(small_disk / "run", f"echo ran >> {tmp_path}/ran"))
+    await any_runner.execute(shell(small_disk / "run", f"echo ran >> {tmp_path}/ran"))
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 
@@ -148,7 +148,7 @@ async def test_secrets_never_reach_the_disk(any_runner: Runner, tmp_path: Path) 
     assert len(spellings) >= 14
     (tmp_path / "said").write_bytes(b"\n".join(spellings) + b"\nlast words " + spellings[0][:-1])
     script = "import os\nfor b in open('said', 'rb').read(): os.write(1, bytes([b]))"
-    await any_runner.run(python(tmp_path / "run", script, redact=spellings))
+    await any_runner.execute(python(tmp_path / "run", script, redact=spellings))
     expected = b"[redacted]\n" * len(spellings) + b"last words "
     found = (tmp_path / "run/out.log").read_bytes()
     assert found.startswith(expected)
@@ -157,8 +157,8 @@ async def test_secrets_never_reach_the_disk(any_runner: Runner, tmp_path: Path) 
 
 async def test_the_output_of_a_hundred_agents(any_runner: Runner, tmp_path: Path) -> None:
     jobs = [launch(tmp_path / f"run{n}", ["seq", str(n), "20000"]) for n in range(100)]
-    ended = await asyncio.gather(*(any_runner.run(job) for job in jobs))
+    ended = await asyncio.gather(*(any_runner.execute(job) for job in jobs))
     assert all(one.exit.code == 0 for one in ended)
     for number, job in enumerate(jobs):
-        lines = (job.run_dir / "out.log").read_text().split()
+        lines = (job.process_dir / "out.log").read_text().split()
         assert lines == [str(n) for n in range(number, 20001)]

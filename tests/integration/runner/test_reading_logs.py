@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kapelle.runner.output import Line, LineSplitter, read, tail_offset, tail_text
+from kapelle.runner.output import (
+    Line,
+    LineSplitter,
+    LogLine,
+    LogReader,
+    lines_of,
+    read,
+    tail_offset,
+    tail_text,
+)
 
 
 def test_reading_by_offset(tmp_path: Path) -> None:
@@ -62,3 +71,27 @@ def test_an_endless_line_takes_no_memory() -> None:
         assert splitter.feed(b"x" * 10_000) == []
     assert len(splitter._begun) == 1000
     assert splitter.feed(b"y\nnext\n") == [Line(b"x" * 1000, True), Line(b"next", False)]
+
+
+def test_a_growing_log_gives_each_line_once_it_is_complete(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    reader = LogReader(log)
+    assert reader.lines(ended=True) == []
+    log.write_bytes("ä\n\nbeg".encode())
+    assert reader.lines() == [LogLine("ä", 3), LogLine("", 4)]
+    assert reader.lines() == []
+    with log.open("ab") as stream:
+        stream.write(b"un\nlast")
+    assert reader.lines() == [LogLine("begun", 10)]
+    assert reader.lines() == []
+    assert reader.lines(ended=True) == [LogLine("last", 14)]
+    assert reader.lines(ended=True) == []
+    assert LogReader(log, 4).lines() == [LogLine("begun", 10)]
+
+
+def test_a_line_without_end_takes_no_memory(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_bytes(b"x" * 1_000_000 + b"\nnext\n")
+    reader = LogReader(log, max_line=1000)
+    assert reader.lines() == [LogLine("x" * 1000, 1_000_001), LogLine("next", 1_000_006)]
+    assert list(lines_of(log, 6)) == ["", "next"]

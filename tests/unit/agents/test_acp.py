@@ -9,9 +9,9 @@ import pytest
 
 from kapelle.agents.adapters.acp import AcpAgent
 from kapelle.agents.base import AgentRequest, Command
-from kapelle.agents.bridges.acp.choices import choice
-from kapelle.agents.bridges.acp.job import Job
-from kapelle.agents.bridges.acp.tools import ToolCall
+from kapelle.agents.bridges.acp import Job
+from kapelle.agents.bridges.acp.session import choice
+from kapelle.agents.bridges.acp.updates import ToolCall
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.specs import McpServer
 from kapelle.settings import AgentSettings

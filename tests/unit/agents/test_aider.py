@@ -13,7 +13,7 @@ import pytest
 
 from kapelle.agents.adapters.aider import AiderAgent
 from kapelle.agents.base import AgentRequest, Command
-from kapelle.agents.bridges.aider.report import Report
+from kapelle.agents.bridges.aider import Report
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
 from kapelle.domain.failures import FailureClass
@@ -291,7 +291,7 @@ class TestTheCommand:
         assert after("--message-file", command) == "/run/a1/aider.message"
         assert command.files["aider.message"] == f"\n{prompt}"
 
-    def test_a_session_is_a_chat_history_in_the_run_directory(self) -> None:
+    def test_a_session_is_a_chat_history_in_the_process_directory(self) -> None:
         fresh = build()
         assert after("--session", fresh) == "/run/a1/aider.chat.md"
         assert "--from" not in fresh.argv

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kapelle.agents.adapters.codex import CodexAgent
-from kapelle.agents.adapters.codex_config import toml
+from kapelle.agents.adapters.codex import CodexAgent, toml
 from kapelle.agents.base import AgentEvent, AgentRequest, Command
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise

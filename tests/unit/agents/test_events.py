@@ -8,9 +8,8 @@ import pytest
 
 from kapelle.agents.adapters.rehearsal import RehearsalAgent
 from kapelle.agents.base import AgentEvent, Summary, Verdict
-from kapelle.agents.endings import judge_report
-from kapelle.agents.events import parse_event
-from kapelle.agents.failures import classify
+from kapelle.agents.failures import classify, judge_report
+from kapelle.agents.output import parse_event
 from kapelle.agents.summary import summarise
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit, Usage

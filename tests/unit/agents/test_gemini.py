@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kapelle.agents.adapters import gemini_settings
+from kapelle.agents.adapters import gemini
 from kapelle.agents.adapters.gemini import GeminiAgent
 from kapelle.agents.base import AgentEvent, AgentRequest, Command
 from kapelle.agents.failures import classify
@@ -211,8 +211,8 @@ class TestCommand:
 
     def test_settings_are_read_only_where_nobody_else_can_write(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o777)
-        assert not gemini_settings.are_read_in(tmp_path)
-        assert not gemini_settings.are_read_in(tmp_path / "missing")
+        assert not gemini.are_read_in(tmp_path)
+        assert not gemini.are_read_in(tmp_path / "missing")
 
 
 class TestParse:

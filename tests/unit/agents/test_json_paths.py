@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kapelle.agents.adapters.json_paths import json_document, number_at, text_at, value_at
+from kapelle.agents.adapters.command import json_document, number_at, text_at, value_at
 
 CONTENT = [{"text": "first"}, {"text": "last"}]
 ANSWER = {"message": {"content": CONTENT}, "usage": {"in": 12}, "0": 7}

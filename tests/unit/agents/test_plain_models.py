@@ -9,14 +9,12 @@ import pytest
 
 from kapelle.agents.adapters import anthropic as anthropic_adapter
 from kapelle.agents.adapters.anthropic import AnthropicAgent
-from kapelle.agents.adapters.openai import OpenaiAgent
-from kapelle.agents.adapters.plain import PlainModel
+from kapelle.agents.adapters.openai import OpenaiAgent, PlainModel
 from kapelle.agents.base import AgentEvent, AgentRequest, Summary
-from kapelle.agents.bridges.chat import refusal, refusal_of
-from kapelle.agents.bridges.limits import retry_at
-from kapelle.agents.bridges.speech import Failed
-from kapelle.agents.bridges.wire import is_address
+from kapelle.agents.bridges.events import Failed
+from kapelle.agents.bridges.openai import is_address, refusal, refusal_of
 from kapelle.agents.failures import classify
+from kapelle.agents.resets import retry_at
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kapelle.agents.prices import built_in, cost_usd, price_of
+from kapelle.agents.summary import built_in, cost_usd, price_of
 from kapelle.domain.task import Usage
 from kapelle.settings.models import Price
 

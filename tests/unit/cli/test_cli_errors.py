@@ -4,8 +4,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.cli.errors import internal_error, show_error, wants_json
-from kapelle.client.refusals import class_of
-from kapelle.domain.errors import InvalidInput, KapelleError, MergeConflict, NotFound
+from kapelle.domain.errors import InvalidInput, KapelleError, MergeConflict, NotFound, class_of
 
 
 def test_a_sentence_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:

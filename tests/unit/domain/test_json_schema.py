@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
-from kapelle.domain.model_json import check_schema, matches_schema
+from kapelle.domain.json_schema import check_schema, matches_schema
 
 SCORE = {
     "type": "object",
@@ -103,10 +103,10 @@ def test_problems_have_an_end() -> None:
 
 BAD: list[tuple[Any, str]] = [
     ([], "the schema must be an object"),
-    ({"type": "nummer"}, "^type 'nummer' is none of object, array"),
-    ({"type": ["string", 5]}, "^type 5 is none of"),
-    ({"type": []}, r"^type \[\] is none of"),
-    ({"properties": {"a": {"type": "x"}}}, r"^properties\.a\.type 'x'"),
+    ({"type": "nummer"}, "^type must be one or several of object, array.* not 'nummer'"),
+    ({"type": ["string", 5]}, "^type must be one or several of"),
+    ({"type": []}, "^type must be one or several of.* not an empty list"),
+    ({"properties": {"a": {"type": "x"}}}, r"^properties\.a\.type must be .*not 'x'"),
     ({"properties": {"a": 5}}, r"^properties\.a must be a schema"),
     ({"properties": []}, "^properties must be an object of schemas"),
     ({"items": [{}]}, "^items must be a schema"),

@@ -16,9 +16,9 @@ from kapelle.agents.base import (
     Summary,
     Verdict,
 )
-from kapelle.agents.bridges.acp.job import Job
-from kapelle.agents.endings import judge_report
-from kapelle.agents.events import parse_event
+from kapelle.agents.bridges.acp import Job
+from kapelle.agents.failures import judge_report
+from kapelle.agents.output import parse_event
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings

@@ -7,7 +7,7 @@ proposes. It ends after at most four answers to one prompt, the first and three 
 import sys
 
 from kapelle.agents.base import Access, AgentEvent, AgentRequest, Capabilities, Command
-from kapelle.agents.events import parse_event
+from kapelle.agents.output import parse_event
 from kapelle.agents.program import ProgramAgent
 
 _UNATTENDED = (

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from kapelle.agents.adapters.plain import PlainModel
+from kapelle.agents.adapters.openai import PlainModel
 from kapelle.agents.base import Access, AgentRequest, Command
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.settings import AgentSettings

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from kapelle.agents.base import AgentEvent
-from kapelle.agents.reading import list_of, mapping_of, text_of
+from kapelle.agents.output import list_of, mapping_of, text_of
 from kapelle.agents.resets import reset_stated
 from kapelle.domain.failures import FailureClass
 

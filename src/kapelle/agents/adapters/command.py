@@ -1,27 +1,137 @@
 """Any command line as an agent: a template from the settings, judged by its exit code."""
 
+import json
 import os
 import re
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
-from kapelle.agents.adapters.command_json import json_events, judge_json
 from kapelle.agents.base import (
     Access,
     AgentEvent,
     AgentRequest,
     Capabilities,
     Command,
+    EventKind,
     Summary,
     Verdict,
 )
-from kapelle.agents.endings import failure, how_it_ended, judge_report
-from kapelle.agents.events import parse_event
+from kapelle.agents.failures import claim, failure, how_it_ended, judge_report
+from kapelle.agents.output import json_object, parse_event
 from kapelle.agents.program import LONGEST_ARGUMENT
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
+from kapelle.settings.models import ReadJson
+
+
+def json_document(line: str) -> dict[str, Any] | list[Any] | None:
+    """The JSON object or array that a line holds, or None for anything else."""
+    if not line.lstrip().startswith("["):
+        return json_object(line)
+    found = (json_object(f'{{"array": {line}}}') or {}).get("array")
+    return found if isinstance(found, list) else None
+
+
+def value_at(document: object, path: str | None) -> object:
+    """What is there: names lead into objects, numbers into arrays, from the end if negative."""
+    if not path:
+        return None
+    found = document
+    for step in path.split("."):
+        if isinstance(found, dict):
+            found = found.get(step)
+        elif isinstance(found, list) and step.removeprefix("-").isdecimal():
+            found = _item(found, step)
+        else:
+            return None
+    return found
+
+
+def text_at(document: object, path: str | None) -> str:
+    """The text there; anything else that says something is written as JSON."""
+    found = value_at(document, path)
+    if isinstance(found, str):
+        return found
+    if not found and number_at(document, path) is None:
+        return ""
+    try:
+        return json.dumps(found, ensure_ascii=False)
+    except RecursionError:
+        return ""
+
+
+def number_at(document: object, path: str | None) -> float | None:
+    found = value_at(document, path)
+    return found if isinstance(found, int | float) and not isinstance(found, bool) else None
+
+
+def _item(array: list[Any], step: str) -> object:
+    # A number of thousands of digits is no index, and int refuses it.
+    index = int(step) if len(step) < 20 else len(array)
+    return array[index] if -len(array) <= index < len(array) else None
+
+
+_UNNAMED = "It reported an error without a message."
+
+
+def json_events(line: str, read: ReadJson) -> list[AgentEvent]:
+    """The events that a line holds; what is no JSON is not the agent's own word."""
+    document = json_document(line)
+    if document is None:
+        return []
+    paths: dict[EventKind, str | None] = {
+        "session": read.session,
+        "model": read.model,
+        "text": read.text,
+    }
+    found = {kind: text_at(document, path) for kind, path in paths.items()}
+    events = [AgentEvent(kind, text=text) for kind, text in found.items() if text]
+    if used := _used(document, read):
+        events.append(AgentEvent("usage", data=used))
+    return events + _outcome(document, read)
+
+
+def judge_json(summary: Summary, exit: Exit, tail: str, read: ReadJson) -> Verdict:
+    """Success is a clean exit, no error, and the answer where the settings say that it is."""
+    said = summary.result if read.result else summary.tail.strip() or None
+    if exit.kind != "exited":
+        return failure(how_it_ended(exit, tail), said, claim(summary))
+    if summary.error:
+        return failure(summary.error.text, said, "failure")
+    if exit.code != 0:
+        return failure(how_it_ended(exit, tail), said, claim(summary))
+    if said is None:
+        sentence = f"The agent exited with code 0, and {read.result or read.text} was never there."
+        return failure(sentence, None, None)
+    return Verdict(True, result=said, claimed="success")
+
+
+def _used(document: object, read: ReadJson) -> dict[str, float]:
+    paths = {
+        "input_tokens": read.input_tokens,
+        "output_tokens": read.output_tokens,
+        "cached_tokens": read.cached_tokens,
+        "cost_usd": read.cost_usd,
+    }
+    found = {name: number_at(document, path) for name, path in paths.items()}
+    used = {name: number for name, number in found.items() if number is not None}
+    # Whatever reports what it used has had an answer of a model.
+    return {**used, "turns": 1} if used else {}
+
+
+def _outcome(document: object, read: ReadJson) -> list[AgentEvent]:
+    result = text_at(document, read.result)
+    # A flag may stand where a message would: then the answer is the message.
+    wrong = value_at(document, read.error)
+    message = result or _UNNAMED if wrong is True else text_at(document, read.error)
+    events = [AgentEvent("error", text=message)] if wrong else []
+    if value_at(document, read.result) is not None:
+        events.append(AgentEvent("result", text=result, data={"is_error": True} if wrong else {}))
+    return events
+
 
 _PLACEHOLDER = re.compile(r"\{(prompt|system|combined|model|workspace|prompt_file|session)\}")
 _CARRIES_PROMPT = frozenset({"prompt", "combined", "prompt_file"})

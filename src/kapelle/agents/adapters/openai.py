@@ -1,8 +1,62 @@
-"""Any model behind an OpenAI-compatible chat endpoint: OpenAI, Ollama, vLLM, LM Studio and more."""
+"""A bare model, without tools: any OpenAI-compatible chat endpoint, such as Ollama or vLLM."""
 
-from kapelle.agents.adapters.plain import PlainModel
-from kapelle.agents.base import Access
+import sys
+from typing import ClassVar
+
+from kapelle.agents.base import Access, AgentEvent, AgentRequest, Capabilities, Command
+from kapelle.agents.bridges.openai import is_address
+from kapelle.agents.output import parse_event
+from kapelle.agents.program import ProgramAgent
+from kapelle.domain.errors import AgentMisconfigured
 from kapelle.settings import AgentSettings
+
+SYSTEM_FILE = "system-prompt.txt"
+
+
+class PlainModel(ProgramAgent):
+    """Runs a bridge of ours with this Python; keys and address go by the environment."""
+
+    program = sys.executable
+    bridge: ClassVar[str]  # the module
+    address: ClassVar[str]  # the variable that holds base_url
+    capabilities = Capabilities(model=True, system_prompt=True, usage=True)
+
+    def installed(self) -> str | None:
+        return sys.executable
+
+    def command(self, request: AgentRequest) -> Command:
+        model = request.model or request.settings.model
+        if not model:
+            raise AgentMisconfigured(
+                f"The agent {self.name} has no model.",
+                hint=f"kapelle agents config set {self.name} model NAME",
+            )
+        # -P keeps modules out of reach that lie in the workspace, where the bridge runs.
+        argv = [sys.executable, "-P", "-m", self.bridge, "--model", model]
+        files = {}
+        if request.system_prompt:
+            files[SYSTEM_FILE] = request.system_prompt
+            argv += ["--system-file", str(request.prompt_file.parent / SYSTEM_FILE)]
+        return Command(
+            argv + request.settings.extra_args,
+            self.environment(request) | self._address(request),
+            request.prompt.encode("utf-8", "replace"),
+            files,
+        )
+
+    def parse(self, line: str) -> list[AgentEvent]:
+        return parse_event(line)
+
+    def _address(self, request: AgentRequest) -> dict[str, str]:
+        base_url = request.settings.base_url
+        if not base_url:
+            return {}
+        if not is_address(base_url):
+            raise AgentMisconfigured(
+                f"The base_url of {self.name} is no http(s):// address without a password.",
+                hint=f"kapelle agents config set {self.name} base_url http://localhost:11434/v1",
+            )
+        return {self.address: base_url}
 
 
 class OpenaiAgent(PlainModel):

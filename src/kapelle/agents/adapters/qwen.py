@@ -16,8 +16,8 @@ from kapelle.agents.base import (
     Summary,
     Verdict,
 )
+from kapelle.agents.output import json_object, mapping_of, text_of
 from kapelle.agents.program import LONGEST_ARGUMENT, ProgramAgent
-from kapelle.agents.reading import json_object, mapping_of, text_of
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer

@@ -13,8 +13,8 @@ from kapelle.agents.base import (
     Summary,
     Verdict,
 )
-from kapelle.agents.endings import judge_report
-from kapelle.agents.events import parse_event
+from kapelle.agents.failures import judge_report
+from kapelle.agents.output import parse_event
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
 

@@ -11,8 +11,7 @@ from typing import Any
 import anthropic
 from anthropic.types import RawMessageStreamEvent, Usage
 
-from kapelle.agents.bridges.limits import retry_at
-from kapelle.agents.bridges.speech import (
+from kapelle.agents.bridges.events import (
     Answer,
     Arguments,
     Failed,
@@ -21,7 +20,8 @@ from kapelle.agents.bridges.speech import (
     say,
     system_given,
 )
-from kapelle.agents.reading import mapping_of, text_of
+from kapelle.agents.output import mapping_of, text_of
+from kapelle.agents.resets import retry_at
 
 # Every current model takes this many, and thoughts count as well.
 _MAX_TOKENS = 32_000

@@ -78,7 +78,7 @@ def _from_file(
             "The steps were given twice, as prompts and as a file.",
             hint="Leave -F out, or put the prompts into the file.",
         )
-    from kapelle.cli.files.pipeline import read_pipeline
+    from kapelle.cli.pipeline_file import read_pipeline
 
     overrides = only_given({**given_spec(options), "workspaces": workspaces})
     return read_pipeline(options["file"], variables, overrides)

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.coercion import LightCommand
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
@@ -24,6 +23,7 @@ from kapelle.cli.starting import is_collecting
 from kapelle.cli.style import table
 from kapelle.cli.task_spec import absolute_directory
 from kapelle.cli.text import one_line
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput, NotFound
 
 Pattern = dict[str, Any]

@@ -8,8 +8,6 @@ from typing import Any
 
 import typer
 
-from kapelle.cli.amounts import counted
-from kapelle.cli.client import Client
 from kapelle.cli.follow import INTERRUPTED
 from kapelle.cli.ids import run_path
 from kapelle.cli.outcome import exit_code
@@ -19,7 +17,9 @@ from kapelle.cli.runs.lines import Event
 from kapelle.cli.runs.outcome import Run
 from kapelle.cli.runs.questions import ask, can_ask
 from kapelle.cli.text import clean
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import Conflict
+from kapelle.domain.text import counted
 
 # The last that a team tells of an iteration.
 _ENDS = frozenset({"done", "not done", "failed"})

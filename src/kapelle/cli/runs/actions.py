@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.amounts import counted
 from kapelle.cli.changes import change_each, show_each, until_ended
-from kapelle.cli.client import Client
 from kapelle.cli.ids import RunIds, complete_run, run_path
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
 from kapelle.cli.prompt import read_prompt
+from kapelle.client.http import Connection as Client
+from kapelle.domain.text import counted
 
 Reason = Annotated[
     str | None, typer.Option(metavar="TEXT", help="Why, for the record.", show_default=False)

@@ -9,7 +9,6 @@ from typing import Any, TextIO
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.follow import INTERRUPTED
 from kapelle.cli.ids import run_path
 from kapelle.cli.outcome import FINAL, settled
@@ -19,6 +18,7 @@ from kapelle.cli.runs.outcome import Run, next_commands
 from kapelle.cli.style import paint
 from kapelle.cli.text import one_line
 from kapelle.cli.times import short
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import Unavailable
 
 Show = Callable[[Event], None]

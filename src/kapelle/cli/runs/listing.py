@@ -4,13 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.options import Json
 from kapelle.cli.paging import show_list, status_option, statuses
 from kapelle.cli.runs.outcome import Run
 from kapelle.cli.runs.progress import state_words
 from kapelle.cli.text import one_line
 from kapelle.cli.values import optional_text
+from kapelle.client.http import Connection as Client
 from kapelle.domain.states import RunStatus
 
 _STATUSES = tuple(RunStatus)

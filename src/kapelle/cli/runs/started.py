@@ -5,9 +5,9 @@ from typing import Any
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.output import data, document, json_line, say
 from kapelle.cli.starting import begin
+from kapelle.client.http import Connection as Client
 
 
 def start_run(pattern: str, spec: dict[str, Any], *, follow: bool, as_json: bool) -> None:

@@ -5,12 +5,12 @@ from typing import Any
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import RunId, run_path, task_path
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import FINAL, INPUT_NEEDED, Task, exit_code, settled
 from kapelle.cli.output import document, say
 from kapelle.cli.text import one_line
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import Conflict
 
 

@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import RunId, run_path
 from kapelle.cli.options import JsonLines
 from kapelle.cli.outcome import exit_code
 from kapelle.cli.output import json_line, say
 from kapelle.cli.runs.follow import conclude, display_of, follow_run, show_last, show_lines
+from kapelle.client.http import Connection as Client
 
 
 def tail(

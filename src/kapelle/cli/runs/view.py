@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from kapelle.cli.amounts import counted, dollars, limit
+from kapelle.cli.amounts import dollars, limit
 from kapelle.cli.fields import command_lines, field, workspace_fields
 from kapelle.cli.outcome import Task
 from kapelle.cli.runs.outcome import Run, next_commands
@@ -14,6 +14,7 @@ from kapelle.cli.runs.tasks import Step, task_lines
 from kapelle.cli.style import STATUS_STYLE, paint
 from kapelle.cli.text import one_line
 from kapelle.cli.times import between, short
+from kapelle.domain.text import counted
 
 _ROLES = ("planner", "worker", "reviewer", "judge")
 

@@ -1,1 +1,35 @@
 """Talks to an agent over the Agent Client Protocol, and prints what comes of it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One attempt; the prompt comes by standard input and the agent's command as arguments."""
+
+    permissions: str = "allow"  # or "deny", or "ask"
+    answer: str | None = None  # to what was asked before
+    mode: str | None = None
+    model: str | None = None
+    session_id: str | None = None
+    fork: bool = False
+    system_prompt: str | None = None
+    greeting_s: float = 60.0  # in which the agent must answer its first message
+    mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def of_text(cls, text: str) -> "Job":
+        return cls(**json.loads(text))
+
+    @property
+    def decision(self) -> str:
+        """What requests for permission get; an answer settles what was asked."""
+        if self.permissions != "ask" or self.answer is None:
+            return self.permissions
+        return "allow" if self.answer.strip().lower() == "allow" else "deny"

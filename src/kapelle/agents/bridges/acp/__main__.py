@@ -7,14 +7,185 @@ with a result or a question, 1 with an error, and 128 and the signal's number wh
 """
 
 import asyncio
+import contextlib
+import json
 import signal
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
-from kapelle.agents.bridges.acp.errors import Problem
-from kapelle.agents.bridges.acp.job import Job
-from kapelle.agents.bridges.acp.process import AgentProcess
-from kapelle.agents.bridges.acp.turn import Turn
+from acp import RequestError
+from acp.connection import Connection
+from acp.meta import AGENT_METHODS, CLIENT_METHODS
+
+from kapelle.agents.bridges.acp import Job
+from kapelle.agents.bridges.acp.events import emit
+from kapelle.agents.bridges.acp.process import AgentProcess, Problem, failure_in, problem_of
+from kapelle.agents.bridges.acp.session import Opening
+from kapelle.agents.bridges.acp.updates import Updates
+from kapelle.agents.output import list_of, mapping_of, text_of
+
+_ACKNOWLEDGING_S = 10.0
+_STORY_S = 10.0
+_PAUSE_S = 0.3
+_KINDS = {"allow": ("allow_always", "allow_once"), "deny": ("reject_once", "reject_always")}
+_ENDINGS = {
+    "max_tokens": ("The model's answer or its context reached the limit.", "context_overflow"),
+    "max_turn_requests": ("The agent reached its own limit of requests in a turn.", "limit"),
+    "refusal": ("The model refused to go on.", "task"),
+    "cancelled": ("The turn was cancelled.", "task"),
+}
+_LONGEST_DETAIL = 2000
+_HOW_TO_ANSWER = (
+    'The answer "allow" permits this and all that it asks for in its next attempt; any other'
+    " answer is a no."
+)
+
+
+class Turn:
+    """Talks to one agent; run() prints events and returns the exit code."""
+
+    def __init__(self, process: AgentProcess, job: Job, prompt: str) -> None:
+        self._process = process
+        self._job = job
+        self._prompt = prompt
+        self._connection = Connection(self._handle, process)
+        self._session_id = ""
+        self._updates: Updates | None = None  # only while it works on the prompt
+        self._asked = asyncio.Event()
+        self._stopping = False
+        self._heard = 0  # updates so far
+
+    async def run(self) -> int:
+        try:
+            await self._talk()
+        except Problem as problem:
+            self._fail(problem)
+        except RequestError as error:
+            self._fail(problem_of(error))
+        except ConnectionError:
+            text = f"The agent {await self._process.ending()}"
+            self._fail(Problem(text, "crash" if self._session_id else "environment"))
+        else:
+            return 0
+        return 0 if self._asked.is_set() else 1
+
+    async def stop(self) -> None:
+        """Cancel the turn, if there is one; nothing is reported any more."""
+        self._stopping = True
+        if self._updates:
+            with contextlib.suppress(ConnectionError):
+                await self._cancel()
+
+    def _fail(self, problem: Problem) -> None:
+        if self._updates:
+            self._updates.finish()
+        if not self._stopping and not self._asked.is_set():
+            problem.tell()
+
+    async def _talk(self) -> None:
+        opening = Opening(self._connection, self._job)
+        try:
+            await opening.greet()
+        except Problem as problem:
+            words = self._process.last_words()
+            raise Problem(f"{problem.text} {words}".strip(), problem.name) from None
+        self._session_id = await opening.open()
+        await self._quiet()
+        text = self._prompt
+        if self._job.system_prompt and not opening.system_prompt_taken:
+            text = f"<instructions>\n{self._job.system_prompt}\n</instructions>\n\n{text}"
+        # What came until now is the story of an earlier attempt.
+        updates = self._updates = Updates(opening.name)
+        response = await self._answer(text)
+        said = updates.finish()
+        updates.meter.finish(response)
+        if self._stopping or self._asked.is_set():
+            return
+        _check(response, updates.refused)
+        emit("result", said)
+
+    async def _quiet(self) -> None:
+        """Let the story of an earlier session end: some tell it when they have said they have."""
+        deadline = time.monotonic() + _STORY_S
+        while self._job.session_id and time.monotonic() < deadline:
+            before = self._heard
+            await asyncio.sleep(_PAUSE_S)
+            if self._heard == before:
+                return
+
+    async def _answer(self, text: str) -> dict[str, Any]:
+        """The agent's answer to a prompt; one that asks is not waited for much longer."""
+        params = {"sessionId": self._session_id, "prompt": [{"type": "text", "text": text}]}
+        request = asyncio.ensure_future(
+            self._connection.send_request(AGENT_METHODS["session_prompt"], params)
+        )
+        overdue = asyncio.create_task(self._overdue())
+        try:
+            await asyncio.wait({request, overdue}, return_when=asyncio.FIRST_COMPLETED)
+            return mapping_of(request.result()) if request.done() else {}
+        finally:
+            overdue.cancel()
+            request.cancel()
+
+    async def _overdue(self) -> None:
+        await self._asked.wait()
+        await asyncio.sleep(_ACKNOWLEDGING_S)
+
+    async def _handle(self, method: str, params: Any, is_notification: bool) -> Any:
+        """What the agent tells or asks; updates are taken in order, so none waits for anything."""
+        given = mapping_of(params)
+        ours = given.get("sessionId") == self._session_id
+        if method == CLIENT_METHODS["session_update"]:
+            self._heard += 1
+            if self._updates and ours and not self._stopping:
+                self._updates.take(mapping_of(given.get("update")))
+            return None
+        if method == CLIENT_METHODS["session_request_permission"]:
+            return await self._permit(given)
+        if is_notification:
+            return None
+        raise RequestError.method_not_found(method)
+
+    async def _permit(self, request: dict[str, Any]) -> dict[str, Any]:
+        call = mapping_of(request.get("toolCall"))
+        if self._updates is None or self._stopping or self._asked.is_set():
+            return {"outcome": {"outcome": "cancelled"}}
+        tool = self._updates.asks(call)
+        if self._job.decision == "ask":
+            self._asked.set()
+            detail = json.dumps(tool.input(), ensure_ascii=False)[:_LONGEST_DETAIL]
+            emit("question", f"May the agent do this? {tool.title}\n{detail}\n{_HOW_TO_ANSWER}")
+            await self._cancel()
+            return {"outcome": {"outcome": "cancelled"}}
+        options = [mapping_of(option) for option in list_of(request.get("options"))]
+        for kind in _KINDS[self._job.decision]:
+            for option in options:
+                if option.get("kind") == kind:
+                    if kind.startswith("reject"):
+                        self._updates.refuse(tool)
+                        emit("notice", f"Not permitted: {tool.title}")
+                    return {"outcome": {"outcome": "selected", "optionId": option.get("optionId")}}
+        emit("notice", f"The agent offers no way to {self._job.decision}: {tool.title}")
+        return {"outcome": {"outcome": "cancelled"}}
+
+    async def _cancel(self) -> None:
+        params = {"sessionId": self._session_id}
+        await self._connection.send_notification(AGENT_METHODS["session_cancel"], params)
+
+
+def _check(response: dict[str, Any], refused: str) -> None:
+    """Raises Problem unless the turn ended well."""
+    if failure := failure_in(response):
+        raise failure
+    reason = text_of(response.get("stopReason"))
+    if reason != "end_turn":
+        raise Problem(*_ENDINGS.get(reason, (f"The turn ended with {reason!r}.", "task")))
+    # opencode ends a turn as if all were well when it was not permitted to go on.
+    if refused:
+        raise Problem(f"It stopped, because this was not permitted: {refused}", "task")
+
 
 _CANCELLING_S = 2.0
 

@@ -2,21 +2,125 @@
 
 import asyncio
 import os
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from acp import PROTOCOL_VERSION, RequestError
 from acp.connection import Connection
 from acp.meta import AGENT_METHODS
 
-from kapelle.agents.bridges.acp.choices import choice
-from kapelle.agents.bridges.acp.errors import Problem, needs_login, problem_of
+from kapelle.agents.bridges.acp import Job
 from kapelle.agents.bridges.acp.events import emit
-from kapelle.agents.bridges.acp.gemini import out_of_its_minute
-from kapelle.agents.bridges.acp.job import Job
-from kapelle.agents.bridges.acp.mcp import servers
-from kapelle.agents.reading import list_of, mapping_of, text_of
+from kapelle.agents.bridges.acp.process import Problem, needs_login, problem_of
+from kapelle.agents.output import list_of, mapping_of, text_of
+
+# The modes in which the well-known agents ask for nothing, the letters and digits of their names.
+_AUTONOMOUS = (
+    "bypasspermissions",
+    "agentfullaccess",
+    "fullaccess",
+    "yolo",
+    "autopilot",
+    "allowall",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One thing to choose: how to, what from, and what it is now."""
+
+    method: str
+    key: str  # of the parameter that takes the value
+    params: dict[str, Any]
+    options: dict[str, str]  # ids to names
+    current: str
+
+    def pick(self, wanted: str) -> str | None:
+        """The id that a person means by its id, its name, or its id without a [variant]."""
+        for option, name in self.options.items():
+            if wanted == option or wanted.lower() == name.lower():
+                return option
+        variants = [option for option in self.options if option.partition("[")[0] == wanted]
+        same = wanted + self.current[len(self.current.partition("[")[0]) :]
+        return same if same in variants else next(iter(variants), None)
+
+    def most_autonomous(self) -> str | None:
+        plain = {_plain(option): option for option in self.options}
+        return next((plain[name] for name in _AUTONOMOUS if name in plain), None)
+
+
+def choice(session: dict[str, Any], what: Literal["mode", "model"]) -> Choice | None:
+    """How a session's mode or model is chosen; None when the agent offers no choice."""
+    plural, title = f"{what}s", what.title()
+    listed = mapping_of(session.get(plural))
+    available = [mapping_of(item) for item in list_of(listed.get(f"available{title}s"))]
+    id_key = "id" if what == "mode" else "modelId"
+    if available:
+        options = {text_of(item.get(id_key)): text_of(item.get("name")) for item in available}
+        current = text_of(listed.get(f"current{title}Id"))
+        return Choice(f"session/set_{what}", f"{what}Id", {}, options, current)
+    for option in map(mapping_of, list_of(session.get("configOptions"))):
+        if what in {option.get("category"), option.get("id")} and option.get("type") == "select":
+            options = _values(list_of(option.get("options")))
+            params = {"configId": option.get("id")}
+            current = text_of(option.get("currentValue"))
+            return Choice("session/set_config_option", "value", params, options, current)
+    return None
+
+
+def _values(options: list[Any]) -> dict[str, str]:
+    """The options of a select, which may be in groups."""
+    values: dict[str, str] = {}
+    for option in map(mapping_of, options):
+        values |= _values(list_of(option.get("options")))
+        if value := text_of(option.get("value")):
+            values[value] = text_of(option.get("name"))
+    return values
+
+
+def _plain(option: str) -> str:
+    """An id reduced to its letters; some are addresses that end in #name."""
+    return re.sub(r"[^a-z]", "", option.rpartition("#")[2].lower())
+
+
+def servers(
+    known: Mapping[str, Mapping[str, Any]], capabilities: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Those that the agent can use; there is a notice about every other one."""
+    told = []
+    for name, server in known.items():
+        if server["command"]:
+            program, *arguments = server["command"]
+            env = _pairs(server["env"])
+            told.append({"name": name, "command": program, "args": arguments, "env": env})
+        elif capabilities.get("http") is True:
+            headers = _pairs(server["headers"])
+            told.append({"type": "http", "name": name, "url": server["url"], "headers": headers})
+        else:
+            emit("notice", f"This agent cannot use the MCP server {name}: it takes commands only.")
+    return told
+
+
+def _pairs(values: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "value": value} for name, value in values.items()]
+
+
+async def out_of_its_minute(session_id: str) -> None:
+    """Wait until the minute in which a session began is over.
+
+    Gemini names a chat's file by minute and session, and begins it anew when it loads a session.
+    """
+    home = Path(os.environ.get("GEMINI_CLI_HOME") or Path.home())
+    minute = time.strftime("%Y-%m-%dT%H-%M", time.gmtime())
+    name = f"session-{minute}-{session_id[:8]}.jsonl"
+    if any(home.glob(f".gemini/tmp/*/chats/{name}")):
+        await asyncio.sleep(60.5 - time.time() % 60)
+
 
 _OPENING_S = 180.0
 _CHOOSING_S = 60.0

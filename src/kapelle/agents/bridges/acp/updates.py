@@ -1,13 +1,192 @@
 """Turns the updates of an ACP session into Kapelle's events."""
 
 import re
+from collections import Counter
 from typing import Any
 
-from kapelle.agents.bridges.acp.errors import session_failure
 from kapelle.agents.bridges.acp.events import emit
-from kapelle.agents.bridges.acp.tools import ToolCall
-from kapelle.agents.bridges.acp.usage import Meter
-from kapelle.agents.reading import list_of, mapping_of, text_of
+from kapelle.agents.bridges.acp.process import session_failure
+from kapelle.agents.output import list_of, mapping_of, text_of
+
+_LONGEST_OUTPUT = 100_000
+_OUTPUTS = ("output", "stdout", "formatted_output", "text", "content", "result", "error")
+_A_NAME = re.compile(r"[\w.-]+")
+
+
+class ToolCall:
+    """What several updates together say about one call."""
+
+    def __init__(self, first: dict[str, Any]) -> None:
+        self._fields: dict[str, Any] = {}
+        self._name = _name(first)
+        self._terminal = ""
+        self.told = False
+        self.ended = False
+
+    def take(self, update: dict[str, Any]) -> bool:
+        """Add an update; whether the call has ended with it."""
+        self._fields |= {key: value for key, value in update.items() if value is not None}
+        terminal = mapping_of(mapping_of(update.get("_meta")).get("terminal_output_delta"))
+        self._terminal = (self._terminal + text_of(terminal.get("data")))[-_LONGEST_OUTPUT:]
+        status = text_of(update.get("status"))
+        known = update.get("sessionUpdate") != "tool_call" and bool(update.get("rawInput"))
+        if known or status not in {"", "pending"}:
+            self.tell()
+        if status not in {"completed", "failed"} or self.ended:
+            return False
+        self.ended = True
+        failed = {"is_error": True} if status == "failed" else {}
+        emit("tool_result", self._output()[:_LONGEST_OUTPUT], self._name, failed)
+        return True
+
+    def tell(self) -> None:
+        """Print the call, once."""
+        if not self.told:
+            self.told = True
+            emit("tool_call", "", self._name, self.input())
+
+    @property
+    def title(self) -> str:
+        return text_of(self._fields.get("title")) or self._name
+
+    def input(self) -> dict[str, Any]:
+        raw = self._fields.get("rawInput")
+        if isinstance(raw, dict) and raw:
+            return raw
+        paths = [text_of(mapping_of(place).get("path")) for place in self._list("locations")]
+        paths += [text_of(part.get("path")) for part in self._parts("diff")]
+        told: dict[str, Any] = {"title": self.title}
+        if any(paths):
+            told["paths"] = sorted({path for path in paths if path})
+        return told
+
+    def _output(self) -> str:
+        raw = self._fields.get("rawOutput")
+        if isinstance(raw, dict):
+            raw = next((raw[key] for key in _OUTPUTS if isinstance(raw.get(key), str)), None)
+        if isinstance(raw, str) and raw:
+            return raw
+        texts = [
+            text_of(mapping_of(part.get("content")).get("text")) for part in self._parts("content")
+        ]
+        return "\n".join(filter(None, texts)) or self._terminal
+
+    def _parts(self, kind: str) -> list[dict[str, Any]]:
+        return [part for part in map(mapping_of, self._list("content")) if part.get("type") == kind]
+
+    def _list(self, key: str) -> list[Any]:
+        return list_of(self._fields.get(key))
+
+
+def _name(update: dict[str, Any]) -> str:
+    """The tool's own name where the agent tells it, else its kind."""
+    for extra in mapping_of(update.get("_meta")).values():
+        if name := text_of(mapping_of(extra).get("toolName")):
+            return name
+    title = text_of(update.get("title"))
+    alike = title if _A_NAME.fullmatch(title) else ""
+    return text_of(update.get("name")) or alike or text_of(update.get("kind")) or title or "tool"
+
+
+class Meter:
+    """Watches one prompt; every event it prints holds the sums so far.
+
+    ACP tells only how full the context is, after each answer or at its start and end. From that an
+    answer's tokens are estimated, so that limits can be watched; the final totals replace them.
+    """
+
+    def __init__(self, agent: str) -> None:
+        self._last_answer_only = agent == "OpenCode"  # what its final totals are of
+        self._of_session = [] if "claude" in agent else ["cost_usd"]
+        self.turns = 0
+        self._fresh = True  # whether what the agent says next is a new answer of the model
+        self._earlier: Counter[str] = Counter()  # tokens of the answers before this one
+        self._now: Counter[str] = Counter()
+        self._context = 0  # by the last word about it
+
+    def speaks(self) -> bool:
+        """The model said something or called a tool; whether that begins a new answer."""
+        if not self._fresh:
+            return False
+        self._begin()
+        self._tell({})
+        return True
+
+    def works(self) -> None:
+        """A tool gave its result: what comes next is a new answer."""
+        self._fresh = True
+
+    def update(self, update: dict[str, Any]) -> None:
+        """A usage_update: the context's size, and perhaps the session's cost so far."""
+        used, cost = update.get("used"), mapping_of(update.get("cost"))
+        if isinstance(used, int) and used > 0:
+            # Some agents tell at an answer's start, some only after its tools have run.
+            if self.turns == 0 or (self._fresh and self._now):
+                self._begin()
+            self._estimate(used)
+        amount = cost.get("amount")
+        if isinstance(amount, int | float) and cost.get("currency", "USD") == "USD":
+            self._tell({"cost_usd": amount, "of_session": self._of_session})
+        else:
+            self._tell({})
+
+    def finish(self, response: dict[str, Any]) -> None:
+        """Report what the answer to session/prompt says was used."""
+        usage = mapping_of(response.get("usage"))
+        quota = mapping_of(mapping_of(response.get("_meta")).get("quota"))
+        for entry in list_of(quota.get("model_usage")):
+            if model := text_of(mapping_of(entry).get("model")):
+                emit("model", model)
+        tokens = _tokens(usage) if usage else _quota(mapping_of(quota.get("token_count")))
+        if not tokens:
+            return
+        self._now = Counter(tokens)
+        if not self._last_answer_only:
+            self._earlier.clear()
+        self._tell({})
+
+    def _begin(self) -> None:
+        self.turns += 1
+        self._fresh = False
+        self._earlier.update(self._now)
+        self._now = Counter()
+
+    def _estimate(self, used: int) -> None:
+        if not self._now:
+            # What an earlier answer has seen comes from the provider's cache, as a rule.
+            self._now["input_tokens"] = used
+            self._now["cached_tokens"] = min(self._context, used)
+        self._now["output_tokens"] = max(0, used - self._now["input_tokens"])
+        self._context = used
+
+    def _tell(self, more: dict[str, Any]) -> None:
+        tokens = {key: self._earlier[key] + self._now[key] for key in {*self._earlier, *self._now}}
+        emit("usage", data={**tokens, "turns": self.turns, **more, "total": True})
+
+
+def _tokens(usage: dict[str, Any]) -> dict[str, int]:
+    """Totals in our counting; whether cached and thought tokens are extra tells the sum."""
+    given = {key: value for key, value in usage.items() if isinstance(value, int)}
+    sent, said = given.get("inputTokens", 0), given.get("outputTokens", 0)
+    cached, stored = given.get("cachedReadTokens", 0), given.get("cachedWriteTokens", 0)
+    thought, total = given.get("thoughtTokens", 0), given.get("totalTokens", 0)
+    if total >= sent + said + cached + stored:
+        sent += cached + stored
+    if total >= sent + said + thought:
+        said += thought
+    return {"input_tokens": sent, "output_tokens": said, "cached_tokens": cached}
+
+
+def _quota(count: dict[str, Any]) -> dict[str, int]:
+    given = {key: value for key, value in count.items() if isinstance(value, int)}
+    if "input_tokens" not in given:
+        return {}
+    return {
+        "input_tokens": given["input_tokens"],
+        "output_tokens": given.get("output_tokens", 0),
+        "cached_tokens": given.get("cached_tokens", 0),
+    }
+
 
 _MARKS = {"completed": "[x]", "in_progress": "[>]"}
 # Gemini says this as if the model had; it is no part of an answer.

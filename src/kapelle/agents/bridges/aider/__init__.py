@@ -1,1 +1,0 @@
-"""Runs aider, and makes events of its prose."""

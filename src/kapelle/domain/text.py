@@ -1,0 +1,50 @@
+"""Text of any origin made fit for prompts, titles and sentences."""
+
+import re
+from typing import Any
+
+_LONGEST_SHOWN = 60
+_LONGEST_LINE = 300
+
+
+def writable(text: str) -> str:
+    """The text without what no prompt may hold: NUL and halves of surrogate pairs."""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def titled(text: str, longest: int = 200) -> str:
+    """The text as one printable line that is short enough for a title."""
+    line = re.sub(r"\s+", " ", text).strip()
+    line = "".join(letter for letter in line if letter.isprintable())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def first_line(text: str, longest: int = 80) -> str:
+    """The first line of a text as a title; empty if there is none."""
+    lines = text.strip().splitlines()
+    return titled(lines[0], longest) if lines else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """The noun with its number: 1 iteration, 2 iterations."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def shown(value: Any) -> str:
+    """A value in a sentence: short, on one line, with nothing that cannot be printed."""
+    if isinstance(value, dict):
+        return f"an object with {len(value)} keys" if value else "an empty object"
+    if isinstance(value, list):
+        return f"a list of {len(value)}" if value else "an empty list"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        cut = value if len(value) <= _LONGEST_SHOWN else value[: _LONGEST_SHOWN - 1] + "…"
+        return repr(cut) if cut.isprintable() else ascii(cut)
+    return printable(str(value))
+
+
+def printable(text: str) -> str:
+    """A text as it is, or what stands for what in it cannot be printed; never very long."""
+    cut = text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 1] + "…"
+    return cut if cut.isprintable() else ascii(cut)[1:-1]

@@ -1,0 +1,186 @@
+"""All processes of one execution: their cgroup, their CPU time, and how they are killed."""
+
+import contextlib
+import hashlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped,unused-ignore]
+
+from kapelle.runner.process_dir import UnreadableClaim, read_claim
+from kapelle.runner.shim import files, tree
+from kapelle.runner.shim.files import MARKER
+from kapelle.runner.shim.tree import kill_leaf, remove_leaf
+
+_ROOT_PREFIX = "kapelle-"
+_LEAF_PREFIX = "process-"
+KILL_LIMIT_S = 10.0
+_PAUSE_S = 0.01
+
+
+def find_root(home: Path) -> Path | None:
+    """A writable cgroup for all processes of this home; None where the system offers none."""
+    own = own_cgroup()
+    if own is None:
+        return None
+    root = own / f"{_ROOT_PREFIX}{_digest(str(home))}"
+    try:
+        root.mkdir(exist_ok=True)
+    except OSError:
+        return None
+    usable = (root / "cgroup.kill").exists() and os.access(own / "cgroup.procs", os.W_OK)
+    return root if usable else None
+
+
+def leaf(root: Path, process_dir: Path) -> Path:
+    """The cgroup in which the processes of one execution belong."""
+    return root / _leaf_name(process_dir)
+
+
+def trusted_leaf(path: str | None, process_dir: Path) -> Path | None:
+    """A leaf that a file in the process directory names, if it can only be its own."""
+    if path is None:
+        return None
+    claimed = Path(path)
+    mount = _mount()
+    if mount is None or ".." in claimed.parts or not claimed.is_relative_to(mount[0]):
+        return None
+    ours = claimed.name == _leaf_name(process_dir) and claimed.parent.name.startswith(_ROOT_PREFIX)
+    return claimed if ours and claimed.is_dir() else None
+
+
+def sweep(root: Path) -> None:
+    """Remove the empty leaves that dead shims left; a busy one cannot be removed."""
+    for stale in root.glob(f"{_LEAF_PREFIX}*"):
+        if not is_populated(stale):
+            remove_leaf(str(stale))
+
+
+def is_populated(leaf: Path) -> bool:
+    """Whether a process lives in a leaf or below it."""
+    try:
+        return "populated 1" in (leaf / "cgroup.events").read_text("ascii")
+    except OSError:
+        return False
+
+
+def _leaf_name(process_dir: Path) -> str:
+    return f"{_LEAF_PREFIX}{_digest(str(process_dir))}"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(os.fsencode(text)).hexdigest()[:16]
+
+
+def own_cgroup() -> Path | None:
+    """The cgroup v2 directory of this process."""
+    mount = _mount()
+    try:
+        lines = Path("/proc/self/cgroup").read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    inside = next((line[3:] for line in lines if line.startswith("0::")), None)
+    if mount is None or inside is None or ".." in inside:
+        return None
+    point, exposed = mount
+    if not Path(inside).is_relative_to(exposed):
+        return None
+    return point / Path(inside).relative_to(exposed)
+
+
+def _mount() -> tuple[Path, Path] | None:
+    """Where cgroup v2 is mounted, and which part of it."""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text("utf-8").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        fields, _, filesystem = line.partition(" - ")
+        if filesystem.startswith("cgroup2 "):
+            exposed, point = fields.split()[3:5]
+            return Path(point), Path(exposed)
+    return None
+
+
+def kill_tree(process_dir: Path, leaf: Path | None) -> list[int]:
+    """Kill every process by cgroup and by environment; returns the pids that survived 10 s."""
+    limit = time.monotonic() + KILL_LIMIT_S
+    while True:
+        if leaf is not None:
+            kill_leaf(str(leaf))
+        survivors = [pid for pid in marked(process_dir) if _kill_marked(pid, process_dir)]
+        if not survivors and not (leaf is not None and is_populated(leaf)):
+            break
+        if time.monotonic() > limit:
+            return survivors
+        time.sleep(_PAUSE_S)
+    if leaf is not None:
+        remove_leaf(str(leaf))
+    return []
+
+
+def marked(process_dir: Path) -> list[int]:
+    """The pids of all processes whose environment names the process directory."""
+    mark = MARKER.encode() + b"=" + os.fsencode(process_dir)
+    pids = tree.all_pids() if tree.LINUX else psutil.pids()
+    return [pid for pid in pids if pid != os.getpid() and mark in _environment(pid)]
+
+
+def _kill_marked(pid: int, process_dir: Path) -> bool:
+    """Kill a process if it carries the mark; whether it did."""
+    start = tree.start_time(pid)
+    mark = MARKER.encode() + b"=" + os.fsencode(process_dir)
+    # The start time is older than this look, and is compared again once the pid is pinned.
+    if start is None or mark not in _environment(pid):
+        return False
+    tree.send(pid, start, signal.SIGKILL)
+    return True
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        if tree.LINUX:
+            return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        pairs = psutil.Process(pid).environ().items()
+        return [os.fsencode(f"{name}={value}") for name, value in pairs]
+    except (OSError, psutil.Error):
+        return []
+
+
+def output_bytes(process_dir: Path) -> int:
+    """How much it has written so far."""
+    return sum(files.size(str(process_dir / name)) for name in (files.OUT, files.ERR))
+
+
+def cpu_s(process_dir: Path) -> float | None:
+    """CPU seconds of all processes of an execution; None when that cannot be told."""
+    try:
+        claim = read_claim(process_dir)
+    except UnreadableClaim:
+        return None
+    if claim is None:
+        return None
+    leaf = trusted_leaf(claim.cgroup, process_dir)
+    if leaf is not None:
+        with contextlib.suppress(OSError, ValueError, StopIteration):
+            lines = (leaf / "cpu.stat").read_text("ascii").splitlines()
+            return int(next(x for x in lines if x.startswith("usage_usec")).split()[1]) / 1e6
+    return _cpu_s_of_living(claim.owner.pid)
+
+
+def _cpu_s_of_living(pid: int) -> float | None:
+    """The CPU seconds of a process and its descendants; a dead one counts through its parent."""
+    try:
+        root = psutil.Process(pid)
+        processes = [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return None
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system
+            total += getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
+    return total

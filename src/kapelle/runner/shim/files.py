@@ -1,0 +1,119 @@
+"""The files of a process directory and how they are written; standard library only."""
+
+import contextlib
+import errno
+import os
+import stat
+import time
+from collections.abc import Callable
+
+INTENT = "intent.json"
+CLAIM = "claim"
+RUN = "run.json"
+OUT = "out.log"
+ERR = "err.log"
+EXIT = "exit.json"
+STOP = "stop"
+SHIM_LOG = "shim.log"
+
+MARKER = "KAPELLE_RUN_DIR"
+PROTOCOL = 1
+
+# Troubles of the disk that may pass: whoever meets one waits and tries again.
+DISK_TROUBLE = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS, errno.EFBIG, errno.ENOMEM}
+)
+RETRY_S = 0.5
+_MAX_READ = 16 << 20
+
+
+def replace(path: str, data: bytes, *, durable: bool = False) -> None:
+    """Put a file in place as a whole."""
+    temporary = _temporary(path, data, durable=durable)
+    os.rename(temporary, path)
+    if durable:
+        sync_directory(os.path.dirname(path))
+
+
+def publish(path: str, data: bytes, *, durable: bool) -> bool:
+    """Put a file in place as a whole unless there is one; whether this call did it."""
+    temporary = _temporary(path, data, durable=durable)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(temporary)
+    if durable:
+        sync_directory(os.path.dirname(path))
+    return True
+
+
+def read(path: str) -> bytes | None:
+    """The bytes of a small file; None if it is missing, or something else than a file."""
+    file = open_regular(path)
+    if file is None:
+        return None
+    with os.fdopen(file, "rb") as content:
+        return content.read(_MAX_READ)
+
+
+def open_regular(path: str) -> int | None:
+    """Open a file to read; an agent may have put a pipe or a link in its place, which is none."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in {errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENOTDIR}:
+            return None
+        raise
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    return None
+
+
+def size(path: str) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
+
+
+def sync_directory(path: str) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _temporary(path: str, data: bytes, *, durable: bool) -> str:
+    temporary = f"{path}.{os.getpid()}.tmp"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        while data:
+            data = data[os.write(file, data) :]
+        if durable:
+            os.fsync(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    finally:
+        os.close(file)
+    return temporary
+
+
+def patiently(action: Callable[[], object], give_up: Callable[[], bool]) -> bool:
+    """Do something to the disk, again and again while it is in trouble; False if given up."""
+    while True:
+        try:
+            action()
+        except OSError as error:
+            if error.errno not in DISK_TROUBLE:
+                raise
+        else:
+            return True
+        if give_up():
+            return False
+        time.sleep(RETRY_S)

@@ -1,0 +1,121 @@
+"""The request that tells a shim what to run: how it is written and read; standard library only.
+
+It travels over a socket and never touches the disk or an argument list, because the environment
+and the standard input may hold secrets.
+"""
+
+import json
+import os
+import select
+
+from .system import memory_file
+
+_LENGTH_BYTES = 8
+_CHUNK = 65536
+_PATIENCE_MS = 60_000
+
+# Kept at hand, it touches far less memory in each forked process than json.loads.
+_decoder = json.JSONDecoder()
+
+
+class Request:
+    """What to run; everything that reaches the kernel is bytes."""
+
+    def __init__(self, header: bytes) -> None:
+        fields = _decoder.raw_decode(header.decode())[0]
+        self.process_dir: str = os.fsdecode(_from_wire(fields["process_dir"]))
+        self.argv: list[bytes] = [_from_wire(text) for text in fields["argv"]]
+        self.cwd: bytes = _from_wire(fields["cwd"])
+        self.env: dict[bytes, bytes] = {
+            _from_wire(name): _from_wire(value) for name, value in fields["env"].items()
+        }
+        self.redact: tuple[bytes, ...] = tuple(_from_wire(text) for text in fields["redact"])
+        self.timeout_s: float | None = fields["timeout_s"]
+        self.grace_s: float = fields["grace_s"]
+        self.boot_id: str = fields["boot_id"]
+        self.leaf: str | None = fields["leaf"]
+        self.stdin_bytes: int | None = fields["stdin_bytes"]
+
+
+def encode(
+    *,
+    process_dir: str,
+    argv: list[str],
+    cwd: str,
+    env: dict[str, str],
+    stdin: bytes | None,
+    redact: tuple[bytes, ...],
+    timeout_s: float | None,
+    grace_s: float,
+    boot_id: str,
+    leaf: str | None,
+) -> bytes:
+    """The bytes of a request; UnicodeEncodeError if some text has no bytes."""
+    header = json.dumps(
+        {
+            "process_dir": _to_wire(process_dir),
+            "argv": [_to_wire(text) for text in argv],
+            "cwd": _to_wire(cwd),
+            "env": {_to_wire(name): _to_wire(value) for name, value in env.items()},
+            "redact": [pattern.decode("latin-1") for pattern in redact],
+            "timeout_s": timeout_s,
+            "grace_s": grace_s,
+            "boot_id": boot_id,
+            "leaf": leaf,
+            "stdin_bytes": None if stdin is None else len(stdin),
+        }
+    ).encode()
+    return len(header).to_bytes(_LENGTH_BYTES, "big") + header + (stdin or b"")
+
+
+def receive(connection: int) -> tuple[Request, int]:
+    """The request and an open file with the agent's standard input; EOFError if it is cut short."""
+    length = int.from_bytes(_receive_exactly(connection, _LENGTH_BYTES), "big")
+    request = Request(_receive_exactly(connection, length))
+    if request.stdin_bytes is None:
+        return request, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    stdin = _open_unnamed(request.process_dir)
+    left = request.stdin_bytes
+    while left:
+        chunk = _receive_some(connection, left)
+        left -= len(chunk)
+        while chunk:
+            chunk = chunk[os.write(stdin, chunk) :]
+    os.lseek(stdin, 0, os.SEEK_SET)
+    return request, stdin
+
+
+def _open_unnamed(process_dir: str) -> int:
+    try:
+        return memory_file("stdin")
+    except OSError:
+        path = os.path.join(process_dir, f"stdin.{os.getpid()}.tmp")
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        os.unlink(path)
+        return file
+
+
+def _receive_some(connection: int, limit: int) -> bytes:
+    poller = select.poll()
+    poller.register(connection, select.POLLIN)
+    # A daemon that stopped halfway must not keep us here for ever.
+    chunk = os.read(connection, min(limit, _CHUNK)) if poller.poll(_PATIENCE_MS) else b""
+    if not chunk:
+        raise EOFError("the request was cut short")
+    return chunk
+
+
+def _receive_exactly(connection: int, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        data += _receive_some(connection, length - len(data))
+    return bytes(data)
+
+
+def _to_wire(text: str) -> str:
+    # One character per byte: JSON cannot carry bytes, and not all of them are UTF-8.
+    return os.fsencode(text).decode("latin-1")
+
+
+def _from_wire(text: str) -> bytes:
+    return text.encode("latin-1")

@@ -1,0 +1,256 @@
+"""The supervisor of one agent: claims a process directory, executes the command, records its end.
+
+Standard library only, single-threaded, and independent of the daemon from the claim on.
+"""
+
+import contextlib
+import json
+import os
+import resource
+import sys
+import time
+from types import TracebackType
+
+from . import files, system, tree
+from .failpoints import failpoint
+from .request import Request, receive
+from .streams import Redactor, Stream
+from .supervisor import Child, Supervisor, explain
+from .system import Signals
+from .tree import Subtree, make_leaf, remove_leaf
+
+_MAX_FILES = 65536
+_encoder = json.JSONEncoder()
+_LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+
+
+def main(connection: int, signals: Signals) -> None:
+    """Serve the request that waits on this socket, then return."""
+    os.setsid()
+    _let_go_of_everything_but(connection)
+    signals.renew()
+    try:
+        request, stdin = receive(connection)
+    except (EOFError, OSError):
+        return
+    failpoint("shim_before_claim")
+    shim = Shim(request, connection, signals)
+    if not shim.claim():
+        return
+    failpoint("shim_after_claim")
+    try:
+        shim.supervise(stdin)
+    except Exception as error:
+        shim.fail(error)
+
+
+def warm_up() -> None:
+    """Run a little of what every shim runs: cold code copies memory in each of them."""
+    for _ in range(3):
+        tree.start_time(os.getpid())
+        _encode({"started": {"pid": 1, "start": None}, "at": time.time()})
+
+
+class Shim:
+    """One process directory from its claim to its exit record."""
+
+    def __init__(self, request: Request, daemon: int, signals: Signals) -> None:
+        self._request = request
+        self._daemon = daemon
+        self._signals = signals
+        self._tree = Subtree()
+        self._logs: list[int] = []
+        self._streams: tuple[Stream, ...] = ()
+        self._not_started: str | None = None
+        self._started_at: float | None = None
+        self._begun = time.monotonic()
+        self._start = tree.start_time(os.getpid())
+
+    def claim(self) -> bool:
+        """Make this run ours; False if it is somebody else's or the directory refuses."""
+        identity = {
+            "kind": "shim",
+            "boot_id": self._request.boot_id,
+            "pid": os.getpid(),
+            "start": self._start,
+            "cgroup": self._request.leaf,
+        }
+        path = self._path(files.CLAIM)
+        try:
+            ours = files.publish(path, _encode(identity), durable=False)
+        except OSError as error:
+            self._reply({"refused": error.strerror, "errno": error.errno})
+            return False
+        if not ours:
+            self._reply({"claimed": True})
+        return ours
+
+    def supervise(self, stdin: int) -> None:
+        """Run the command and record how it ended."""
+        system.adopt_orphans()
+        if not files.patiently(self._open_logs, self._stopped) or self._stopped():
+            self._record({"kind": "not_started", "ended_by": "stop"})
+            return
+        agent = self._fork(stdin)
+        failpoint("shim_after_fork")
+        self._started_at = time.time()
+        self._begun = time.monotonic()
+        files.patiently(lambda: self._write_run_json(agent), self._stopped)
+        failpoint("shim_after_run_json")
+        supervisor = Supervisor(
+            agent,
+            self._streams,
+            self._tree,
+            self._signals,
+            timeout_s=self._request.timeout_s,
+            grace_s=self._request.grace_s,
+            on_exec=lambda report: self._on_exec(agent, report),
+        )
+        agent.let_go()
+        if not tree.set_oom_score(-500):
+            tree.set_oom_score(0)
+        supervisor.run()
+        self._conclude(supervisor)
+
+    def fail(self, error: Exception) -> None:
+        """Record an error of our own, and leave nothing running behind it."""
+        text = f"{type(error).__name__}: {error}"
+        with (
+            contextlib.suppress(OSError),
+            open(self._path(files.SHIM_LOG), "a", encoding="utf-8") as log,
+        ):
+            log.write(f"{text}\n{_where(error.__traceback__)}")
+        self._tree.kill_to_the_end()
+        self._tree.remove()
+        self._record({"kind": "lost", "detail": f"the supervisor failed: {text}"})
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._request.process_dir, name)
+
+    def _stopped(self) -> bool:
+        return self._signals.stop or os.path.exists(self._path(files.STOP))
+
+    def _open_logs(self) -> None:
+        self._logs = [os.open(self._path(n), _LOG_FLAGS, 0o600) for n in (files.OUT, files.ERR)]
+
+    def _fork(self, stdin: int) -> Child:
+        leaf = self._request.leaf
+        agent = Child(self._request, stdin, leaf if leaf and make_leaf(leaf) else None)
+        self._tree.agent = agent.pid
+        if agent.in_leaf:
+            self._tree.leaf = leaf
+        elif leaf:
+            remove_leaf(leaf)
+        self._streams = tuple(
+            Stream(pipe, log, Redactor(self._request.redact))
+            for pipe, log in zip((agent.out, agent.err), self._logs, strict=True)
+        )
+        return agent
+
+    def _write_run_json(self, agent: Child) -> None:
+        facts = {
+            "protocol": files.PROTOCOL,
+            "shim": {"pid": os.getpid(), "start": self._start},
+            "agent": {"pid": agent.pid, "start": agent.start},
+            "boot_id": self._request.boot_id,
+            "cgroup": self._tree.leaf,
+            "started_at": self._started_at,
+        }
+        files.replace(self._path(files.RUN), _encode(facts))
+
+    def _on_exec(self, agent: Child, report: bytes) -> None:
+        if report:
+            self._not_started = explain(report, self._request)
+            self._reply({"not_started": self._not_started})
+        else:
+            self._reply({"started": {"pid": agent.pid, "start": agent.start}})
+
+    def _reply(self, answer: dict[str, object]) -> None:
+        # The daemon may be gone, and it can read everything that matters in the directory.
+        with contextlib.suppress(OSError):
+            os.write(self._daemon, _encode(answer) + b"\n")
+        os.close(self._daemon)
+
+    def _conclude(self, supervisor: Supervisor) -> None:
+        self._tree.remove()
+        outcome = _exit_kind(supervisor.status, self._not_started)
+        details = [self._not_started, *(stream.sync() for stream in self._streams)]
+        if supervisor.survivors:
+            details.append(f"kill_incomplete: {supervisor.survivors} processes survived")
+        outcome["detail"] = "; ".join(text for text in details if text) or None
+        outcome["ended_by"] = supervisor.ended_by
+        outcome["leftovers"] = max(supervisor.leftovers or 0, supervisor.survivors)
+        self._record(outcome)
+
+    def _record(self, outcome: dict[str, object]) -> None:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        by_stop = outcome.get("ended_by") == "stop"
+        started = self._not_started is None and self._started_at is not None
+        record = {
+            "protocol": files.PROTOCOL,
+            **outcome,
+            "stop_reason": self._stop_reason() if by_stop else None,
+            "out_bytes": files.size(self._path(files.OUT)),
+            "err_bytes": files.size(self._path(files.ERR)),
+            "started_at": self._started_at if started else None,
+            "ended_at": time.time(),
+            "duration_s": time.monotonic() - self._begun if started else 0.0,
+            "cpu_s": usage.ru_utime + usage.ru_stime,
+            "max_rss_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
+        }
+        failpoint("shim_before_exit_json")
+        data = _encode(record)
+        path = self._path(files.EXIT)
+        files.patiently(lambda: _leave(path, data), lambda: False)
+        failpoint("shim_after_exit_json")
+
+    def _stop_reason(self) -> str | None:
+        reason = files.read(self._path(files.STOP))
+        return None if reason is None else reason.decode("utf-8", "replace")
+
+
+def _exit_kind(status: int | None, not_started: str | None) -> dict[str, object]:
+    if not_started is not None:
+        return {"kind": "not_started"}
+    if status is None:
+        return {"kind": "lost"}
+    if os.WIFSIGNALED(status):
+        return {"kind": "signaled", "signal": os.WTERMSIG(status)}
+    return {"kind": "exited", "code": os.WEXITSTATUS(status)}
+
+
+def _leave(path: str, data: bytes) -> None:
+    """Leave the record; only the daemon's verdict that a run is lost may stand before it."""
+    if not files.publish(path, data, durable=True) and not _says_lost(path):
+        # The claim makes ours the true one, whatever the agent may have put there.
+        files.replace(path, data, durable=True)
+
+
+def _says_lost(path: str) -> bool:
+    try:
+        found = json.loads(files.read(path) or b"null")
+    except ValueError:
+        return False
+    return isinstance(found, dict) and found.get("kind") == "lost"
+
+
+def _encode(fields: dict[str, object]) -> bytes:
+    return _encoder.encode(fields).encode()
+
+
+def _let_go_of_everything_but(connection: int) -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(null, standard)
+    os.closerange(3, connection)
+    os.closerange(connection + 1, _MAX_FILES)
+    os.set_inheritable(connection, False)
+    os.chdir("/")
+
+
+def _where(trace: TracebackType | None) -> str:
+    lines = []
+    while trace is not None:
+        lines.append(f"  {trace.tb_frame.f_code.co_name}:{trace.tb_lineno}\n")
+        trace = trace.tb_next
+    return "".join(lines)

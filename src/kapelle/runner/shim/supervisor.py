@@ -1,0 +1,270 @@
+"""The agent's process from its fork to its end: output, limits, stops, leftovers.
+
+Standard library only.
+"""
+
+import contextlib
+import errno
+import os
+import select
+import time
+from collections.abc import Callable
+
+from . import system, tree
+from .files import MARKER
+from .request import Request
+from .streams import Stream
+from .system import Signals, forget_signals
+from .tree import KILL_LIMIT_S, Subtree
+
+_DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
+
+
+class Child:
+    """A forked process that executes the command once it is let go."""
+
+    def __init__(self, request: Request, stdin: int, leaf: str | None) -> None:
+        self.out, out = os.pipe()
+        self.err, err = os.pipe()
+        go, self._go = os.pipe()
+        self.report, report = os.pipe()
+        self.in_leaf = False
+        shim = os.getpid()
+        self.pid = self._fork(leaf)
+        if self.pid == 0:
+            os.close(self._go)
+            _become_agent(request, shim, (stdin, out, err), go, report)
+        self.start = tree.start_time(self.pid)
+        for end in (out, err, go, report, stdin):
+            os.close(end)
+        if leaf is not None and not self.in_leaf:
+            self.in_leaf = _move(self.pid, leaf)
+
+    def let_go(self) -> None:
+        # The child may have been killed meanwhile, which its exit status will say.
+        with contextlib.suppress(OSError):
+            os.write(self._go, b"!")
+        os.close(self._go)
+
+    def _fork(self, leaf: str | None) -> int:
+        if leaf is not None:
+            with contextlib.suppress(OSError):
+                directory = os.open(leaf, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    pid = system.fork_into_cgroup(directory)
+                    self.in_leaf = True
+                    return pid
+                finally:
+                    os.close(directory)
+        return os.fork()
+
+
+def explain(report: bytes, request: Request) -> str:
+    """Why a command could not be started, from what the child reported."""
+    reason = os.strerror(int(report[1:]))
+    if report[:1] == b"d":
+        return f"cannot enter {os.fsdecode(request.cwd)}: {reason}"
+    return f"cannot run {os.fsdecode(request.argv[0])}: {reason}"
+
+
+def _move(pid: int, leaf: str) -> bool:
+    try:
+        with open(f"{leaf}/cgroup.procs", "wb") as file:
+            file.write(b"%d" % pid)
+    except OSError:
+        return False
+    return True
+
+
+def _become_agent(
+    request: Request, shim: int, standard: tuple[int, int, int], go: int, report: int
+) -> None:
+    stage = b"x"
+    try:
+        os.setsid()
+        system.die_with_parent()
+        # The shim may have died before the kernel was told to watch it.
+        if os.getppid() != shim or not os.read(go, 1):
+            os._exit(127)
+        for target, source in enumerate(standard):
+            os.dup2(source, target)
+        # When memory runs out, the agent should die rather than the shim or the daemon.
+        tree.set_oom_score(500)
+        forget_signals()
+        stage = b"d"
+        os.chdir(request.cwd)
+        stage = b"x"
+        _execute(request)
+    except OSError as error:
+        os.write(report, stage + b"%d" % (error.errno or errno.EINVAL))
+    except ValueError:
+        os.write(report, stage + b"%d" % errno.EINVAL)
+    finally:
+        os._exit(127)
+
+
+def _execute(request: Request) -> None:
+    env = {**request.env, MARKER.encode(): os.fsencode(request.process_dir)}
+    program = request.argv[0]
+    if b"/" in program:
+        os.execve(program, request.argv, env)
+    trouble = FileNotFoundError(errno.ENOENT, "not found")
+    for directory in env.get(b"PATH", _DEFAULT_PATH).split(b":"):
+        try:
+            os.execve(os.path.join(directory or b".", program), request.argv, env)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError as error:
+            trouble = error  # type: ignore[assignment]
+    raise trouble
+
+
+_LINGER_S = 0.3
+_LEFTOVER_GRACE_S = 2.0
+_KILL_ROUND_S = 0.02
+
+
+class Supervisor:
+    """One agent from its exec to the moment when nothing of it is left."""
+
+    def __init__(
+        self,
+        agent: Child,
+        streams: tuple[Stream, ...],
+        tree: Subtree,
+        signals: Signals,
+        *,
+        timeout_s: float | None,
+        grace_s: float,
+        on_exec: Callable[[bytes], None],
+    ) -> None:
+        self.status: int | None = None
+        self.ended_by: str | None = None
+        self.leftovers: int | None = None
+        self.survivors = 0
+        self._agent = agent
+        self._streams = streams
+        self._tree = tree
+        self._signals = signals
+        self._grace_s = grace_s
+        self._on_exec = on_exec
+        self._report: int | None = agent.report
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._linger_until: float | None = None
+        self._kill_at: float | None = None
+        self._kill_since: float | None = None
+        self._gone = False
+
+    def run(self) -> None:
+        """Return when the tree is dead, or cannot be killed, and its output is in the logs."""
+        while not (self._gone and self._report is None and self._written()):
+            ready = self._wait()
+            now = time.monotonic()
+            self._serve(ready, now)
+            self._reap()
+            self._advance(now)
+
+    def _written(self) -> bool:
+        return all(stream.finished for stream in self._streams)
+
+    def _wait(self) -> set[int]:
+        poller = select.poll()
+        files = [stream.pipe for stream in self._streams if stream.readable]
+        files += [self._signals.file] + ([] if self._report is None else [self._report])
+        for file in files:
+            poller.register(file, select.POLLIN)
+        due = self._due()
+        pause = None if due is None else max(0.0, due - time.monotonic()) * 1000
+        return {file for file, _ in poller.poll(None if pause is None else pause + 1)}
+
+    def _due(self) -> float | None:
+        times = [stream.retry_at for stream in self._streams]
+        if not self._gone:
+            times.append(self._next_kill())
+            if self.status is None and self.ended_by is None:
+                times.append(self._deadline)
+            if self.leftovers is None:
+                times.append(self._linger_until)
+        return min((at for at in times if at is not None), default=None)
+
+    def _next_kill(self) -> float | None:
+        if self._kill_since is None:
+            return self._kill_at
+        return time.monotonic() + _KILL_ROUND_S
+
+    def _serve(self, ready: set[int], now: float) -> None:
+        if self._signals.file in ready:
+            self._signals.drain()
+        if self._report is not None and self._report in ready:
+            self._on_exec(os.read(self._report, 64))
+            os.close(self._report)
+            self._report = None
+        for stream in self._streams:
+            late = stream.retry_at is not None and now >= stream.retry_at
+            if late or stream.pipe in ready:
+                stream.pump(now)
+            if self._gone:
+                stream.drain(now)
+
+    def _reap(self) -> None:
+        if not self._signals.child:
+            return
+        self._signals.child = False
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
+                    return
+                if pid == self._agent.pid:
+                    self.status = status
+        except ChildProcessError:
+            # As a subreaper we have no child only when no descendant is left.
+            self._no_more_children()
+
+    def _no_more_children(self) -> None:
+        if not self._gone:
+            self._gone = True
+            for stream in self._streams:
+                stream.drain(time.monotonic())
+
+    def _advance(self, now: float) -> None:
+        if self._gone:
+            return
+        if self.status is None:
+            self._keep_limits(now)
+        else:
+            self._clear_leftovers(now)
+        if self._kill_at is not None and now >= self._kill_at:
+            self._kill(now)
+
+    def _keep_limits(self, now: float) -> None:
+        if self.ended_by is not None:
+            return
+        if self._signals.stop:
+            self._end("stop", now)
+        elif self._deadline is not None and now >= self._deadline:
+            self._end("timeout", now)
+
+    def _end(self, reason: str, now: float) -> None:
+        self.ended_by = reason
+        self._tree.terminate()
+        # Before its exec the agent is a copy of us and hears no SIGTERM.
+        self._kill_at = now if self._report is not None else now + self._grace_s
+
+    def _clear_leftovers(self, now: float) -> None:
+        if self._linger_until is None:
+            self._linger_until = now + _LINGER_S
+        elif now >= self._linger_until and self.leftovers is None:
+            self.leftovers = len(self._tree.members())
+            self._tree.terminate()
+            soon = now + min(self._grace_s, _LEFTOVER_GRACE_S)
+            self._kill_at = soon if self._kill_at is None else min(soon, self._kill_at)
+
+    def _kill(self, now: float) -> None:
+        self._tree.kill()
+        self._signals.child = True
+        if self._kill_since is None:
+            self._kill_since = now
+        elif now - self._kill_since > KILL_LIMIT_S:
+            self.survivors = len(self._tree.members())
+            self._no_more_children()

@@ -1,0 +1,236 @@
+"""Processes as the kernel shows them, signalled by pid and start time, and all those below a shim.
+
+Standard library only. A pid alone never names a process here: its start time goes with it.
+"""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+
+from .system import darwin_start_time
+
+LINUX = sys.platform == "linux"
+
+
+def _has_pidfd() -> bool:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+HAS_PIDFD = _has_pidfd()
+
+
+class Stat:
+    """State, parent and start time of a process."""
+
+    __slots__ = ("parent", "start", "state")
+
+    def __init__(self, text: bytes) -> None:
+        fields = text[text.rfind(b")") + 2 :].split()
+        self.state = fields[0]
+        self.parent = int(fields[1])
+        self.start = int(fields[19])
+
+
+def read_stat(pid: int) -> Stat | None:
+    """What /proc says about a process; None if there is none."""
+    try:
+        return Stat(_read(f"/proc/{pid}/stat"))
+    except (OSError, IndexError, ValueError):
+        return None
+
+
+def _read(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, 4096)
+    finally:
+        os.close(file)
+
+
+def set_oom_score(score: int) -> bool:
+    """Say how soon the kernel may kill this process for its memory; whether that was allowed."""
+    try:
+        file = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        os.write(file, b"%d" % score)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    return True
+
+
+def start_time(pid: int) -> int | None:
+    """When a living process was started, in the kernel's units; None for a dead one or a zombie."""
+    if not LINUX:
+        return darwin_start_time(pid)
+    stat = read_stat(pid)
+    return None if stat is None or stat.state in (b"Z", b"X") else stat.start
+
+
+def open_pidfd(pid: int, start: int) -> int | None:
+    """A pidfd of exactly this process; None if it is dead."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except (OSError, OverflowError, ValueError):
+        return None
+    # Only now is the pid pinned, so only now does the comparison mean anything.
+    if start_time(pid) == start:
+        return pidfd
+    os.close(pidfd)
+    return None
+
+
+def send(pid: int, start: int, *signals: int) -> bool:
+    """Signal exactly this process; False if it is dead."""
+    if not HAS_PIDFD:
+        return _send_by_pid(pid, start, *signals)
+    pidfd = open_pidfd(pid, start)
+    if pidfd is None:
+        return False
+    try:
+        for number in signals:
+            signal.pidfd_send_signal(pidfd, number)
+    except OSError:
+        return False
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def _send_by_pid(pid: int, start: int, *signals: int) -> bool:
+    if start_time(pid) != start:
+        return False
+    with contextlib.suppress(OSError):
+        for number in signals:
+            os.kill(pid, number)
+        return True
+    return False
+
+
+def all_pids() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()] if LINUX else []
+
+
+def descendants(root: int) -> list[tuple[int, int]]:
+    """Pid and start time of every living descendant of a process, as far as one look shows."""
+    stats = {pid: stat for pid in all_pids() if (stat := read_stat(pid)) is not None}
+    children: dict[int, list[int]] = {}
+    for pid, stat in stats.items():
+        children.setdefault(stat.parent, []).append(pid)
+    found: list[int] = []
+    queue = [root]
+    while queue:
+        below = children.pop(queue.pop(), [])
+        found += below
+        queue += below
+    return [(pid, stats[pid].start) for pid in found if stats[pid].state not in (b"Z", b"X")]
+
+
+KILL_LIMIT_S = 10.0
+_ROUNDS = 20
+
+
+class Subtree:
+    """The agent and everything it started."""
+
+    def __init__(self) -> None:
+        self.leaf: str | None = None
+        self.agent: int | None = None
+
+    def members(self) -> list[tuple[int, int]]:
+        """Pid and start time of every living process below the shim."""
+        if self.leaf is None:
+            return descendants(os.getpid())
+        before = leaf_pids(self.leaf)
+        starts = [(pid, start_time(pid)) for pid in before]
+        # A pid that was reused while we looked is no longer listed.
+        after = set(leaf_pids(self.leaf))
+        return [(pid, start) for pid, start in starts if start is not None and pid in after]
+
+    def terminate(self) -> None:
+        """Ask every process to end; a stopped one is continued, or it would never hear it."""
+        self._signal_group(signal.SIGTERM, signal.SIGCONT)
+        for pid, start in self.members():
+            send(pid, start, signal.SIGTERM, signal.SIGCONT)
+
+    def kill(self) -> None:
+        """Kill every process; the caller repeats this until it has no children."""
+        self._signal_group(signal.SIGKILL)
+        if self.leaf is not None:
+            kill_leaf(self.leaf)
+        # What left the cgroup is still below us; what is forked meanwhile needs another round.
+        for _ in range(_ROUNDS):
+            found = descendants(os.getpid())
+            for pid, start in found:
+                send(pid, start, signal.SIGKILL)
+            if not found:
+                return
+
+    def _signal_group(self, *signals: int) -> None:
+        # Without /proc the process group is all that can be found, and what left it is not.
+        if not LINUX and self.agent is not None:
+            with contextlib.suppress(OSError):
+                for number in signals:
+                    os.killpg(self.agent, number)
+
+    def kill_to_the_end(self) -> None:
+        """Kill until no child is left, or for as long as that makes sense."""
+        limit = time.monotonic() + KILL_LIMIT_S
+        while time.monotonic() < limit:
+            self.kill()
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                return
+            time.sleep(0.01)
+
+    def remove(self) -> None:
+        if self.leaf is not None:
+            remove_leaf(self.leaf)
+
+
+def make_leaf(leaf: str) -> bool:
+    """Make a cgroup for one run; whether there is one now."""
+    try:
+        # Another daemon of the same home may have removed the empty directory above.
+        os.makedirs(leaf, exist_ok=True)
+    except OSError:
+        return False
+    return True
+
+
+def leaf_pids(leaf: str) -> list[int]:
+    try:
+        with open(f"{leaf}/cgroup.procs", "rb") as file:
+            return [pid for line in file if (pid := int(line)) > 0]
+    except OSError:
+        return []
+
+
+def kill_leaf(leaf: str) -> None:
+    with contextlib.suppress(OSError), open(f"{leaf}/cgroup.kill", "wb") as file:
+        file.write(b"1")
+
+
+def remove_leaf(leaf: str) -> None:
+    """Remove an empty leaf and what the agent made below it."""
+    with contextlib.suppress(OSError):
+        os.rmdir(leaf)
+        return
+    for _ in range(20):
+        for directory, _, _ in os.walk(leaf, topdown=False):
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+        if not os.path.isdir(leaf):
+            return
+        time.sleep(0.005)

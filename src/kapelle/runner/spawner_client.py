@@ -1,0 +1,150 @@
+"""The daemon's end of the spawner: installs it, starts it, hands it requests, replaces it."""
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import socket
+import subprocess
+from pathlib import Path
+
+from kapelle.runner.shim import failpoints
+
+_AT_ONCE = 16
+_REPLY_LIMIT_S = 15.0
+_END_LIMIT_S = 2.0
+# What an interpreter may need to start; nothing else of ours belongs near an agent.
+_INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", failpoints.VARIABLE)
+
+
+class Spawner:
+    """One disposable process that forks shims; losing it loses no process."""
+
+    def __init__(self, python: str, script: Path) -> None:
+        self._command = [python, "-I", "-S", "-X", "utf8", str(script)]
+        self._log = script.parent.parent / "spawner.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._slots = asyncio.Semaphore(_AT_ONCE)
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def ensure(self) -> None:
+        """Have a living spawner."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        log = os.open(self._log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._process = subprocess.Popen(
+                [*self._command, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd="/",
+                env={name: os.environ[name] for name in _INHERITED if name in os.environ},
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            os.close(log)
+            theirs.close()
+        self._control = ours
+
+    async def start_shim(self, request: bytes) -> bytes:
+        """Fork a shim for a request; its reply, or nothing if it died or did not answer."""
+        async with self._slots:
+            connection = self._connect()
+            try:
+                async with asyncio.timeout(_REPLY_LIMIT_S):
+                    return await _ask(connection, request)
+            except TimeoutError:
+                self._discard()
+                return b""
+            finally:
+                connection.close()
+
+    def close(self) -> None:
+        """End the spawner; the shims it forked go on."""
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            try:
+                self._process.wait(_END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self._discard()
+            self._process = None
+
+    def _connect(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        try:
+            self.ensure()
+            self._hand_over(theirs)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        return ours
+
+    def _hand_over(self, connection: socket.socket) -> None:
+        assert self._control is not None
+        try:
+            socket.send_fds(self._control, [b"!"], [connection.fileno()])
+        except OSError:
+            # It is dying, or too stuck to take a byte.
+            self._discard()
+            self.ensure()
+            socket.send_fds(self._control, [b"!"], [connection.fileno()])
+
+    def _discard(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+async def _ask(connection: socket.socket, request: bytes) -> bytes:
+    loop = asyncio.get_running_loop()
+    # A shim that finds the directory claimed answers without reading everything.
+    with contextlib.suppress(ConnectionError):
+        await loop.sock_sendall(connection, request)
+    reply = bytearray()
+    with contextlib.suppress(ConnectionError):
+        while not reply.endswith(b"\n"):
+            chunk = await loop.sock_recv(connection, 4096)
+            if not chunk:
+                break
+            reply += chunk
+    return bytes(reply)
+
+
+def install(home: Path) -> Path:
+    """Copy the package `shim` below home, once per content; returns the spawner's path."""
+    sources = sorted(Path(failpoints.__file__).parent.glob("*.py"))
+    contents = {source.name: source.read_bytes() for source in sources}
+    digest = hashlib.sha256()
+    for name, content in contents.items():
+        digest.update(f"{name} {len(content)}\n".encode() + content)
+    target = home / "runner" / digest.hexdigest()[:16]
+    target.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, content in contents.items():
+        _put(target / name, content)
+    return target / "spawner.py"
+
+
+def _put(path: Path, content: bytes) -> None:
+    # A power cut may have left a copy with holes, which its name would not show.
+    if path.is_file() and path.read_bytes() == content:
+        return
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_bytes(content)
+    temporary.rename(path)
