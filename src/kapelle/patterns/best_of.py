@@ -2,9 +2,10 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kapelle.domain.errors import LimitReached
+from kapelle.domain.options import argument, command, option
 from kapelle.domain.specs import CheckSpec, Name, Seconds, Spec
 from kapelle.patterns.context import Context, Interrupted
 from kapelle.patterns.registry import pattern
@@ -30,31 +31,70 @@ class CandidateSpec(Spec):
 class BestOfSpec(PatternSpec):
     """The same task to several at once; checks sort them out, a score or a judge picks one."""
 
-    prompt: Prompt = Field(description="the task that all get")
+    model_config = ConfigDict(
+        json_schema_extra=command(
+            "Give the same task to several at once and keep the best of what they made.",
+            "Each works in a worktree of its own. What fails a check is out; of the rest a score "
+            "or a judge picks one.",
+        )
+    )
+
+    prompt: Prompt = Field(
+        description="the task that all get",
+        json_schema_extra=argument(
+            "PROMPT",
+            help="What to do; - reads it from stdin.",
+            file=("--prompt-file", "Read the prompt from a file."),
+        ),
+    )
     candidates: list[CandidateSpec] = Field(
-        default=[], max_length=20, description="who takes part: agent, agent:model, or an object"
+        default=[],
+        max_length=20,
+        description="who takes part: agent, agent:model, or an object",
+        json_schema_extra=option("--candidate", metavar="AGENT[:MODEL]", kind="list"),
     )
     count: int | None = Field(
         default=None,
         ge=2,
         le=20,
         description="so many tries of the one candidate or the run's agent; 2 when none is named",
+        json_schema_extra=option("-n"),
     )
     checks: list[CheckSpec] = Field(
-        default=[], max_length=100, description="what must pass for a candidate to be chosen"
+        default=[],
+        max_length=100,
+        description="what must pass for a candidate to be chosen",
+        json_schema_extra=option("--check", metavar="COMMAND", kind="check"),
     )
     eval: Command | None = Field(
-        default=None, description="a command whose last line is a candidate's score"
+        default=None,
+        description="a command whose last line is a candidate's score",
+        json_schema_extra=option(metavar="COMMAND"),
     )
     direction: Literal["minimize", "maximize"] | None = Field(
-        default=None, description="whether the smaller or the larger score wins"
+        default=None,
+        description="whether the smaller or the larger score wins",
+        json_schema_extra=option(
+            metavar="minimize|maximize",
+            flags={
+                "--minimize": ("minimize", "The smaller the number, the better."),
+                "--maximize": ("maximize", "The larger the number, the better."),
+            },
+        ),
     )
-    eval_timeout_s: Seconds = Field(default=600, description="the longest that eval may take")
+    eval_timeout_s: Seconds = Field(
+        default=600,
+        description="the longest that eval may take",
+        json_schema_extra=option("--eval-timeout", metavar="DURATION", kind="duration"),
+    )
     judge: Name | None = Field(
         default=None,
         description="the agent that chooses where there is no eval; by default the run's agent",
+        json_schema_extra=option(metavar="AGENT"),
     )
-    judge_model: Name | None = Field(default=None, description="the judge's model")
+    judge_model: Name | None = Field(
+        default=None, description="the judge's model", json_schema_extra=option(metavar="NAME")
+    )
 
     @property
     def subject(self) -> str:

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from kapelle.domain.answers import find_json, instructions
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.json_schema import check_schema, matches_schema
+from kapelle.domain.options import argument, command, option
 from kapelle.domain.specs import CheckKind, Name, Seconds
 from kapelle.domain.text import counted
 from kapelle.patterns.context import Context, Interrupted
@@ -25,39 +26,81 @@ Score = Annotated[float, Field(allow_inf_nan=False)]
 class LoopSpec(PatternSpec):
     """Again and again: until a condition holds, or to make a number better."""
 
-    prompt: Prompt | None = Field(default=None, description="what every iteration is asked to do")
+    model_config = ConfigDict(
+        json_schema_extra=command(
+            "Have an agent try again until a condition holds, or to make a number better.",
+            "With --until it goes on until the commands pass. With --eval and --minimize or "
+            "--maximize it keeps the best iteration and puts the others back. A judge decides "
+            "instead with --judge or --eval-prompt.",
+        )
+    )
+
+    prompt: Prompt | None = Field(
+        default=None,
+        description="what every iteration is asked to do",
+        json_schema_extra=argument(
+            "PROMPT",
+            help="What to do; - reads it from stdin.",
+            file=("--prompt-file", "Read the prompt from a file."),
+            before="steps",
+        ),
+    )
     steps: list[StepSpec] = Field(
         default=[],
         max_length=20,
         description="instead of a prompt: the steps of every iteration, as in a pipeline",
+        json_schema_extra=option("--step", metavar="PROMPT", kind="prompts"),
     )
     until: list[RunCheck] = Field(
         default=[],
         max_length=100,
         description="commands, or diff_not_empty, that must all pass for the loop to be done",
+        json_schema_extra=option(metavar="COMMAND", kind="check"),
     )
     eval: Command | None = Field(
-        default=None, description="a command whose last line is the number to make better"
+        default=None,
+        description="a command whose last line is the number to make better",
+        json_schema_extra=option(metavar="COMMAND"),
     )
     direction: Literal["minimize", "maximize"] | None = Field(
         default=None,
         description="whether the number is to become smaller or larger; with it the loop optimises",
+        json_schema_extra=option(
+            metavar="minimize|maximize",
+            flags={
+                "--minimize": ("minimize", "The smaller the number, the better."),
+                "--maximize": ("maximize", "The larger the number, the better."),
+            },
+        ),
     )
     eval_mode: Literal["shell", "agent"] = Field(
         default="shell", description="who decides: commands (shell) or a judging agent (agent)"
     )
-    eval_prompt: Prompt | None = Field(default=None, description="how the judge is to judge")
+    eval_prompt: Prompt | None = Field(
+        default=None,
+        description="how the judge is to judge",
+        json_schema_extra=option(metavar="TEXT", implies={"eval_mode": "agent"}),
+    )
     eval_schema: dict[str, Any] | None = Field(
         default=None,
         description="a JSON schema for the judge's answer, with done or score in it",
+        json_schema_extra=option(metavar="FILE", kind="json_file", implies={"eval_mode": "agent"}),
     )
     eval_timeout_s: Seconds = Field(
-        default=600, description="the longest that a command of until, or eval, may take"
+        default=600,
+        description="the longest that a command of until, or eval, may take",
+        json_schema_extra=option("--eval-timeout", metavar="DURATION", kind="duration"),
     )
     judge: Name | None = Field(
-        default=None, description="the agent that judges; by default the one that works"
+        default=None,
+        description="the agent that judges; by default the one that works",
+        json_schema_extra=option(metavar="AGENT", implies={"eval_mode": "agent"}),
     )
-    judge_model: Name | None = Field(default=None, description="the judge's model")
+    judge_model: Name | None = Field(
+        default=None,
+        description="the judge's model",
+        json_schema_extra=option(metavar="NAME", implies={"eval_mode": "agent"}),
+    )
     target: Score | None = Field(
         default=None,
         description="the number that is good enough: done when it is reached, else failed",
@@ -77,6 +120,7 @@ class LoopSpec(PatternSpec):
         le=31_536_000,
         allow_inf_nan=False,
         description="how long to wait between iterations",
+        json_schema_extra=option("--cooldown", metavar="DURATION", kind="duration"),
     )
     checkpoint: bool = Field(
         default=False,

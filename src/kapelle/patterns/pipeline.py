@@ -2,14 +2,24 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from kapelle.domain.errors import LimitReached
-from kapelle.domain.specs import MAX_PROMPT_BYTES, CheckSpec, Name, Priority, Seconds, Spec, Text
+from kapelle.domain.options import argument, command
+from kapelle.domain.specs import (
+    MAX_PROMPT_BYTES,
+    CheckSpec,
+    Directory,
+    Name,
+    Priority,
+    Seconds,
+    Spec,
+    Text,
+)
 from kapelle.patterns.context import Context, Interrupted
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
-from kapelle.patterns.spec import Directory, PatternSpec, Prompt, Role
+from kapelle.patterns.spec import PatternSpec, Prompt, Role
 
 
 class StepSpec(Spec):
@@ -62,10 +72,23 @@ class StepSpec(Spec):
 class PipelineSpec(PatternSpec):
     """Steps one after another, each told what those before it did."""
 
+    model_config = ConfigDict(
+        json_schema_extra=command(
+            "Have agents do steps one after another, each told what the one before it did.",
+            "The steps are the prompts, then those of --step, or those of a file.",
+            file=("--file", "-F", "Read the steps from YAML or TOML; - is stdin."),
+        )
+    )
+
     steps: list[StepSpec] = Field(
         min_length=2,
         max_length=20,
         description="what is done, in order; each is a prompt or an object",
+        json_schema_extra=argument(
+            "PROMPT",
+            help="What each step does; - reads one of them from stdin.",
+            more=("--step", "A further step; repeatable."),
+        ),
     )
     workspaces: Literal["shared", "each"] = Field(
         default="shared",

@@ -3,9 +3,10 @@
 import asyncio
 from typing import Literal, TypeVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from kapelle.domain.errors import LimitReached
+from kapelle.domain.options import argument, command, option
 from kapelle.domain.specs import CheckKind, Name, Text
 from kapelle.domain.text import counted
 from kapelle.patterns import team_roles
@@ -27,23 +28,61 @@ from kapelle.patterns.team_roles import (
 class TeamSpec(PatternSpec):
     """A goal: planned, worked on by several at once, verified and reviewed, again until done."""
 
-    goal: Prompt = Field(description="what is to be reached")
+    model_config = ConfigDict(
+        json_schema_extra=command(
+            "Have a team reach a goal: plan, work in parallel, verify, review, again until done.",
+            "It is followed to its end unless --detach is given: exit 0 done, 1 failed, 3 input "
+            "needed. With --json the run is printed when it has ended. Without a goal a terminal "
+            "is asked for it.",
+            foreground=True,
+        )
+    )
+
+    goal: Prompt = Field(
+        description="what is to be reached",
+        json_schema_extra=argument(
+            "GOAL",
+            help="What to build; - reads it from stdin.",
+            file=("--goal-file", "Read the goal from a file, or - for stdin."),
+            ask="What is the goal? ",
+        ),
+    )
     success_criteria: list[Text] = Field(
         default=[],
         max_length=100,
         description="what must be true then; where nothing is given, the planner proposes it",
+        json_schema_extra=option("--criteria", metavar="TEXT"),
     )
     verify: list[RunCheck] = Field(
-        default=[], max_length=100, description="commands that must pass before a reviewer is asked"
+        default=[],
+        max_length=100,
+        description="commands that must pass before a reviewer is asked",
+        json_schema_extra=option(metavar="COMMAND", kind="check"),
     )
     planner: Name | None = Field(
-        default=None, description="the agent that plans; by default the run's agent"
+        default=None,
+        description="the agent that plans; by default the run's agent",
+        json_schema_extra=option(metavar="AGENT"),
     )
-    worker: Name | None = Field(default=None, description="the agent of the workers")
-    reviewer: Name | None = Field(default=None, description="the agent that reviews")
-    planner_model: Name | None = Field(default=None, description="the planner's model")
-    worker_model: Name | None = Field(default=None, description="the workers' model")
-    reviewer_model: Name | None = Field(default=None, description="the reviewer's model")
+    worker: Name | None = Field(
+        default=None,
+        description="the agent of the workers",
+        json_schema_extra=option(metavar="AGENT"),
+    )
+    reviewer: Name | None = Field(
+        default=None,
+        description="the agent that reviews",
+        json_schema_extra=option(metavar="AGENT"),
+    )
+    planner_model: Name | None = Field(
+        default=None, description="the planner's model", json_schema_extra=option(metavar="NAME")
+    )
+    worker_model: Name | None = Field(
+        default=None, description="the workers' model", json_schema_extra=option(metavar="NAME")
+    )
+    reviewer_model: Name | None = Field(
+        default=None, description="the reviewer's model", json_schema_extra=option(metavar="NAME")
+    )
     max_iterations: int = Field(
         default=4, ge=1, le=1000, description="how often it may plan, work and review"
     )
@@ -62,6 +101,9 @@ class TeamSpec(PatternSpec):
     ask: bool = Field(
         default=False,
         description="let the planner ask a person up to four questions before it begins",
+        json_schema_extra=option(
+            flags={"--non-interactive": (False, "It never asks; this is the default.")}
+        ),
     )
 
     @property
