@@ -12,6 +12,8 @@ import signal
 import socket
 import sys
 from datetime import UTC, datetime
+from typing import NoReturn
+
 from kapelle import __version__
 from kapelle.api.app import build
 from kapelle.api.auth import PrivateSocket
@@ -19,9 +21,9 @@ from kapelle.api.server import Door, is_loopback, listen, listen_privately
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 from kapelle.engine.bell import Bell
 from kapelle.engine.conductor import Conductor
-from kapelle.engine.run_queue import RunQueue
 from kapelle.engine.runs.executor import RunPerformance
 from kapelle.engine.runs.mirror import RunMirror
+from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.schedules.secrets import ScheduleSecrets
@@ -49,7 +51,6 @@ from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 from kapelle.vault import Vault
 from kapelle.workspaces import Workspaces
-from typing import NoReturn
 
 _log = logging.getLogger("kapelle")
 _SHORTEST_TOKEN = 32

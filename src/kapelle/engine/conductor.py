@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from datetime import UTC, datetime, timedelta
+
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.task import Exit

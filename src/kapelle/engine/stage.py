@@ -4,6 +4,9 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
 from kapelle.domain.specs import McpServer
 from kapelle.domain.tokens import attempt_token
 from kapelle.engine.environment import secrets_in
@@ -16,8 +19,6 @@ from kapelle.store import runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.vault import Vault
 from kapelle.workspaces import Workspaces
-from pathlib import Path
-from typing import Any
 
 _MOST_SETTINGS = 100
 

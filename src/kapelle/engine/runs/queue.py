@@ -3,6 +3,7 @@
 import logging
 from contextlib import suppress
 from datetime import UTC, datetime
+
 from kapelle.domain.states import RunStatus
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.performers import MAX_PERFORMANCES, Perform, Performers
