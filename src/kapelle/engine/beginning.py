@@ -8,7 +8,7 @@ from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.engine.accounts import Candidate
 from kapelle.engine.choosing import Paused, choose
 from kapelle.engine.runs.limits import SPENT, too_many_calls
-from kapelle.store import accounts, attempts, events, lifecycle, tasks
+from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Connection
 
 Choice = tuple[str, Sequence[Candidate]]
@@ -26,7 +26,7 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
         if task["status"] != TaskStatus.QUEUED or tasks.is_held(connection, task):
             continue
         if problem := _not_allowed(connection, task):
-            lifecycle.move(connection, task, TaskStatus.CANCELLED, problem)
+            tasks.move(connection, task, TaskStatus.CANCELLED, problem)
             continue
         chosen = choose(connection, task_id, among, paused)
         if chosen is None:
@@ -50,7 +50,7 @@ def _wait(
     until, reason = min(paused[candidate.account] for candidate in among)
     if len(among) > 1:
         reason = f"all of its agents are limited; first, {reason}"
-    lifecycle.move(
+    tasks.move(
         connection,
         task,
         TaskStatus.WAITING,
@@ -79,7 +79,7 @@ def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer
         warnings=[],
         started_at=now,
     )
-    lifecycle.move(
+    tasks.move(
         connection,
         task,
         TaskStatus.RUNNING,

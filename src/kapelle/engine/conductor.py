@@ -14,13 +14,13 @@ from kapelle.engine.admission import Reading, held, max_attempts, read_machine
 from kapelle.engine.beginning import begin
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish
+from kapelle.engine.parts import Stage
 from kapelle.engine.perform import Performance
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.settle import conclude
-from kapelle.engine.stage import Stage
 from kapelle.settings import Limits
-from kapelle.store import attempts, dependencies, lifecycle, tasks
+from kapelle.store import attempts, tasks
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.conductor")
@@ -142,14 +142,14 @@ class Conductor:
 
 def _overdue(connection: Connection) -> list[str]:
     now = datetime.now(UTC)
-    return tasks.overdue_waiting(connection, now) + dependencies.releasable(connection)
+    return tasks.overdue_waiting(connection, now) + tasks.releasable(connection)
 
 
 def _release_overdue(connection: Connection) -> None:
     for task_id in tasks.overdue_waiting(connection, datetime.now(UTC)):
-        lifecycle.enqueue_again(connection, task_id)
-    for task_id in dependencies.releasable(connection):
-        lifecycle.settle_dependencies(connection, task_id)
+        tasks.enqueue_again(connection, task_id)
+    for task_id in tasks.releasable(connection):
+        tasks.settle_dependencies(connection, task_id)
 
 
 def _warn_of_question(connection: Connection, task_id: str, patience: timedelta) -> None:

@@ -11,10 +11,10 @@ from kapelle.domain.task import Exit
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish, never_ran, not_possible
 from kapelle.engine.launching import Ready, launch_again, launch_agent
+from kapelle.engine.parts import Stage
 from kapelle.engine.prepare import prepare
+from kapelle.engine.retry import steadily
 from kapelle.engine.settle import conclude
-from kapelle.engine.stage import Stage
-from kapelle.engine.steadily import steadily
 from kapelle.engine.verify import usage_before, verify
 from kapelle.engine.vigil import Vigil
 from kapelle.engine.work import Work, is_running, load_work

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 from kapelle.domain.errors import KapelleError
 from kapelle.engine import daemon_log, orphans, retention
+from kapelle.engine.parts import Stage
 from kapelle.engine.setbacks import Setbacks
-from kapelle.engine.stage import Stage
 from kapelle.store import backup
 
 _log = logging.getLogger("kapelle.upkeep")

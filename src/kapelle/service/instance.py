@@ -11,7 +11,7 @@ from kapelle import __version__
 from kapelle.domain.errors import Conflict
 from kapelle.domain.views import DaemonView
 from kapelle.engine.conductor import Conductor
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.store import backup, runs, tasks
 
 

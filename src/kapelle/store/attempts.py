@@ -7,15 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.errors import NotFound
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage, Warning
+from kapelle.store.query import Rows
 from kapelle.store.tables import attempts, checks, tasks
 
 _INSERT = attempts.insert()
-_ROW = sa.select(attempts).where(attempts.c.id == sa.bindparam("attempt_id"))
-_UPDATE = attempts.update().where(attempts.c.id == sa.bindparam("attempt_id"))
 _LATEST = (
     sa.select(attempts)
     .where(attempts.c.task_id == sa.bindparam("task_id"))
@@ -37,20 +35,12 @@ _RUNNING = (
 )
 _STORED = tuple(name for name in Attempt.model_fields if name in attempts.c)
 
+_rows = Rows(attempts, "attempt")
+row, update = _rows.row, _rows.update
+
 
 def insert(connection: sa.Connection, /, **values: Any) -> None:
     connection.execute(_INSERT, values)
-
-
-def update(connection: sa.Connection, attempt_id: str, /, **values: Any) -> None:
-    connection.execute(_UPDATE, {"attempt_id": attempt_id, **values})
-
-
-def row(connection: sa.Connection, attempt_id: str) -> sa.RowMapping:
-    mapping = connection.execute(_ROW, {"attempt_id": attempt_id}).mappings().first()
-    if mapping is None:
-        raise NotFound(f"There is no attempt {attempt_id}.")
-    return mapping
 
 
 def latest(connection: sa.Connection, task_id: str) -> sa.RowMapping | None:

@@ -19,12 +19,12 @@ from tests.integration.rows import task_row
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import TaskStatus
 from kapelle.engine import orphans, retention
+from kapelle.engine.parts import Stage
 from kapelle.engine.setbacks import Setbacks
-from kapelle.engine.stage import Stage
 from kapelle.engine.upkeep import Upkeep
 from kapelle.home import Home
 from kapelle.runner.runner import Runner
-from kapelle.store import backup, events, lifecycle, tasks
+from kapelle.store import backup, events, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 from kapelle.vault import Vault
@@ -155,7 +155,7 @@ async def test_a_task_that_was_retried_meanwhile_is_not_forgotten(
 ) -> None:
     again, ended_again = await add(stage, repository), await add(stage, repository)
     assert await stage.db.read(tasks.ended_before, _LIMIT, 10) == [again, ended_again]
-    await stage.db.write(lifecycle.enqueue_again, again)
+    await stage.db.write(tasks.enqueue_again, again)
     await stage.db.write(tasks.update, ended_again, ended_at=datetime.now(UTC))
     for task_id in (again, ended_again):
         await retention.forget(stage, task_id, _LIMIT)

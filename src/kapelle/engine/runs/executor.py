@@ -18,8 +18,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 import kapelle
 from kapelle.domain.errors import Conflict, KapelleError, Unavailable, sentence
 from kapelle.domain.states import RUN_FINAL, RunStatus
-from kapelle.engine.bell import Bell
 from kapelle.engine.failpoints import failpoint
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
+from kapelle.engine.retry import PASSING, steadily
 from kapelle.engine.runs.context import DurableContext
 from kapelle.engine.runs.control import Going, end_checks, end_leftovers
 from kapelle.engine.runs.journal import Exited, Journal
@@ -27,13 +29,11 @@ from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.queue import last_alive
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.runs.workspace import put_back, run_workspace
-from kapelle.engine.stage import Stage
-from kapelle.engine.steadily import PASSING, steadily
 from kapelle.patterns import registry
 from kapelle.patterns.context import Cancelled, Paused, Suspended
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec
-from kapelle.store import run_lifecycle, runs, steps
+from kapelle.store import runs, steps
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
@@ -274,7 +274,7 @@ def _settle(
     if row["stop"] in {"cancel", "abandon"} and status is not RunStatus.CANCELLED:
         return False
     if status in RUN_FINAL:
-        run_lifecycle.change(connection, run_id, status, reason, **values)
+        runs.change(connection, run_id, status, reason, **values)
         return True
     return _rest(connection, row, status, reason, values.get("asked", set()))
 
@@ -285,14 +285,14 @@ def _rest(
     """Put a run to rest, unless what it rests for was done in this very moment."""
     run_id = row["id"]
     if row["stop"] == "pause":
-        run_lifecycle.change(connection, run_id, RunStatus.PAUSED, row["reason"], stop=None)
+        runs.change(connection, run_id, RunStatus.PAUSED, row["reason"], stop=None)
     elif status is RunStatus.PAUSED and reason is not None:
-        run_lifecycle.change(connection, run_id, RunStatus.PAUSED, reason)
+        runs.change(connection, run_id, RunStatus.PAUSED, reason)
     elif status is RunStatus.WAITING and asked <= steps.unanswered(connection, run_id):
         questions = steps.questions(connection, run_id)
         text = " · ".join(question.text for question in questions)
         values = {"waiting_for": "input"}
-        run_lifecycle.change(connection, run_id, RunStatus.WAITING, text, **values)
+        runs.change(connection, run_id, RunStatus.WAITING, text, **values)
     else:
         return False
     return True

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 from kapelle.domain.states import RunStatus
 from kapelle.engine.failpoints import failpoint
+from kapelle.engine.parts import Stage
 from kapelle.engine.performers import MAX_PERFORMANCES, Perform, Performers
 from kapelle.engine.runs import control
-from kapelle.engine.stage import Stage
-from kapelle.store import run_lifecycle, runs
+from kapelle.store import runs
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
@@ -70,6 +70,6 @@ def _take_up(connection: Connection, ready: list[str], performer: str) -> list[s
         if run["status"] == RunStatus.QUEUED:
             number = run["executions"] + 1
             claim = {"executions": number, "performer": performer}
-            run_lifecycle.change(connection, run_id, RunStatus.RUNNING, **claim)
+            runs.change(connection, run_id, RunStatus.RUNNING, **claim)
             executions.append(f"{run_id}.{number}")
     return executions

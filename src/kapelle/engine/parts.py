@@ -91,11 +91,11 @@ class Stage:
 
     async def execute(self, attempt_id: str, task_id: str, launch: Launch) -> Ended:
         """Run a process of an attempt; a wish to stop that came at any moment reaches it."""
-        return await self._execute(attempt_id, launch, tasks.wish, task_id)
+        return await self._execute(attempt_id, launch, tasks.stop_requested, task_id)
 
     async def execute_step(self, run_id: str, launch: Launch) -> Ended:
         """Run a process of a run itself, such as a check, in the same way."""
-        return await self._execute(run_id, launch, runs.end_wish, run_id)
+        return await self._execute(run_id, launch, runs.end_requested, run_id)
 
     async def _execute(self, performer: str, launch: Launch, wish_of: Wish, owner: str) -> Ended:
         running = self.live.setdefault(performer, set())
