@@ -15,7 +15,8 @@ from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.domain.text import titled, writable
-from kapelle.engine.bell import Bell
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
 from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.control import Going
 from kapelle.engine.runs.git import changes_of, difference, merge_verified
@@ -24,7 +25,6 @@ from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.runs.wait import Waiting
 from kapelle.engine.runs.workspace import put_back, restore_deleted
-from kapelle.engine.stage import Stage
 from kapelle.engine.submission import Belonging, submit
 from kapelle.patterns.context import Context, Place, TaskArgs
 from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult

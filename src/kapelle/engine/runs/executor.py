@@ -18,9 +18,10 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 import kapelle
 from kapelle.domain.errors import Conflict, KapelleError, LimitReached, Unavailable, sentence
 from kapelle.domain.states import RUN_FINAL, RunStatus
-from kapelle.engine.bell import Bell
-from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
+from kapelle.engine.retry import PASSING, steadily
 from kapelle.engine.runs.context import DurableContext
 from kapelle.engine.runs.control import (
     Cancelled,
@@ -35,12 +36,10 @@ from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.queue import last_alive
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.runs.workspace import put_back, run_workspace
-from kapelle.engine.stage import Stage
-from kapelle.engine.steadily import PASSING, steadily
 from kapelle.patterns import registry
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec
-from kapelle.store import run_lifecycle, runs, steps
+from kapelle.store import runs, steps
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
@@ -119,49 +118,49 @@ Verdict = tuple[RunStatus, str | None, dict[str, Any]]
 
 
 class RunPerformance:
-    """The durable function behind every run."""
+    """Performs runs, each of its executions from the top."""
 
-    def __init__(self, stage: Stage, durable: Durable, bell: Bell, starter: Starter) -> None:
+    def __init__(self, stage: Stage, bell: Bell, starter: Starter) -> None:
         self._stage = stage
         self._bell = bell
         self._starter = starter
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._began_at, self._last_alive = datetime.now(UTC), last_alive(stage)
-        durable.workflow("run", self.perform)
 
-    async def perform(self, run_id: str) -> None:
+    async def perform(self, execution: str) -> None:
         """Play the pattern to its end, or to where it has to wait for a person."""
+        run_id, _, number = execution.partition(".")
         lock = self._locks.setdefault(run_id, asyncio.Lock())
-        # After a crash the engine may take up an earlier execution of a run beside the present one.
+        # A run that is resumed at once is executed anew before its last execution has returned.
         async with lock:
             with self._stage.performing(run_id):
                 failpoint("run_begin")
-                while not await steadily(self._perform)(run_id):
+                while not await steadily(self._perform)(run_id, int(number)):
                     continue
 
-    async def _perform(self, run_id: str) -> bool:
+    async def _perform(self, run_id: str, number: int) -> bool:
         """Play it from the top; False if it is to be played again at once."""
         run = await self._row(run_id)
-        if run["status"] != RunStatus.RUNNING:
-            return True  # it was ended just before a crash
+        if not _is_current(run, number):
+            return True  # it was ended just before a crash, or there is a newer execution
         if run["active_since"] < self._began_at:
             await self._stage.db.write(runs.leave_out_downtime, run_id, self._last_alive)
         verdict = await self._verdict(run)
-        if await self._settled(run_id, verdict):
+        if await self._settled(run_id, number, verdict):
             return True
         if (await self._row(run_id))["stop"] not in {"cancel", "abandon"}:
             return False
         # Whatever else it came to, it came to it while its parts were being ended.
-        return await self._settled(run_id, await self._cancelled(run_id))
+        return await self._settled(run_id, number, await self._cancelled(run_id))
 
-    async def _settled(self, run_id: str, verdict: Verdict) -> bool:
+    async def _settled(self, run_id: str, number: int, verdict: Verdict) -> bool:
         status, reason, values = verdict
         if status in {RunStatus.COMPLETED, RunStatus.FAILED}:
             await end_leftovers(self._stage, self._bell, run_id, f"{run_id} has {status}")
         if status in {RunStatus.CANCELLED, RunStatus.FAILED}:
             await end_checks(self._stage, run_id, f"{run_id} was {status}")
         failpoint("run_before_end")
-        settled = await self._stage.db.write(_settle, run_id, status, reason, values)
+        settled = await self._stage.db.write(_settle, run_id, number, status, reason, values)
         failpoint("run_after_end")
         return settled
 
@@ -284,21 +283,27 @@ def _place(run: runs.Row, known: dict[str, steps.Row]) -> tuple[str, bool]:
     return f"{run['executions']}.{len(known)}.{ended}", ended < len(known)
 
 
+def _is_current(run: runs.Row, number: int) -> bool:
+    """Whether an execution of a run may write anything about it."""
+    return run["status"] == RunStatus.RUNNING and bool(run["executions"] == number)
+
+
 def _settle(
     connection: Connection,
     run_id: str,
+    number: int,
     status: RunStatus,
     reason: str | None,
     values: dict[str, Any],
 ) -> bool:
     """Write down how a run ended or why it rests; False if it is to go on."""
     row = runs.row(connection, run_id)
-    if row["status"] != RunStatus.RUNNING:
+    if not _is_current(row, number):
         return True
     if row["stop"] in {"cancel", "abandon"} and status is not RunStatus.CANCELLED:
         return False
     if status in RUN_FINAL:
-        run_lifecycle.change(connection, run_id, status, reason, **values)
+        runs.change(connection, run_id, status, reason, **values)
         return True
     return _rest(connection, row, status, reason, values.get("asked", set()))
 
@@ -309,14 +314,14 @@ def _rest(
     """Put a run to rest, unless what it rests for was done in this very moment."""
     run_id = row["id"]
     if row["stop"] == "pause":
-        run_lifecycle.change(connection, run_id, RunStatus.PAUSED, row["reason"], stop=None)
+        runs.change(connection, run_id, RunStatus.PAUSED, row["reason"], stop=None)
     elif status is RunStatus.PAUSED and reason is not None:
-        run_lifecycle.change(connection, run_id, RunStatus.PAUSED, reason)
+        runs.change(connection, run_id, RunStatus.PAUSED, reason)
     elif status is RunStatus.WAITING and asked <= steps.unanswered(connection, run_id):
         questions = steps.questions(connection, run_id)
         text = " · ".join(question.text for question in questions)
         values = {"waiting_for": "input"}
-        run_lifecycle.change(connection, run_id, RunStatus.WAITING, text, **values)
+        runs.change(connection, run_id, RunStatus.WAITING, text, **values)
     else:
         return False
     return True
