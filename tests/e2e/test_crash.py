@@ -167,12 +167,13 @@ def test_a_forged_pid_is_never_signalled(kapelle: Instance, tmp_path: Path) -> N
         bystander.wait()
 
 
-def test_work_goes_on_after_the_engine_database_was_lost(kapelle: Instance, tmp_path: Path) -> None:
+def test_work_goes_on_after_the_name_of_the_home_was_lost(
+    kapelle: Instance, tmp_path: Path
+) -> None:
     task_id = kapelle.play('[[do]]\nsleep = 3\n[[do]]\nresult = "done"', tmp_path)
     _live(kapelle, task_id)
     kapelle.kill()
-    for path in kapelle.home.root.glob("engine.db*"):
-        path.unlink()
+    kapelle.home.identity.unlink()
     kapelle.start()
     task = kapelle.wait(task_id)
     assert (task["status"], len(task["attempts"])) == ("completed", 1)
