@@ -305,7 +305,7 @@ def event(kind: str, /, **data: Any) -> dict[str, Any]:
         (event("task.failed", title="T", reason="x"), "  ✗ T (task_1): x"),
         (event("task.waiting", title="T", reason="limited"), "  ? T (task_1): limited"),
         (
-            event("task.waiting", title="T", reason="It asks: x"),
+            event("task.waiting", title="T", reason="It asks: x", waiting_for="input"),
             '  ? T (task_1): It asks: x (answer with `kapelle resume task_1 "…"`)',
         ),
         (event("check.failed", name="make test"), "  ✗ check failed: make test"),
