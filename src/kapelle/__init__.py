@@ -43,7 +43,7 @@ _HOMES = {
     "kapelle.library.mock": ("MockAgent",),
     "kapelle.library.orchestrator": ("Orchestrator",),
     "kapelle.library.outcome": ("TeamOutcome",),
-    "kapelle.workspaces.standalone": ("Worktree", "worktree"),
+    "kapelle.workspaces.sync": ("Worktree", "worktree"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -99,8 +99,8 @@ if TYPE_CHECKING:
     from kapelle.library.mock import MockAgent as MockAgent
     from kapelle.library.orchestrator import Orchestrator as Orchestrator
     from kapelle.library.outcome import TeamOutcome as TeamOutcome
-    from kapelle.workspaces.standalone import Worktree as Worktree
-    from kapelle.workspaces.standalone import worktree as worktree
+    from kapelle.workspaces.sync import Worktree as Worktree
+    from kapelle.workspaces.sync import worktree as worktree
 else:
     __all__ = sorted(_HOME_OF)
 

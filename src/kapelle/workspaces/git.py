@@ -9,11 +9,11 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kapelle.domain.errors import GitError, KapelleError, Unavailable, WorkspaceError
-from kapelle.workspaces.locks import inherited_descriptors
 from kapelle.workspaces.process import GRACE_S, Command, Finished, Running
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -70,6 +70,9 @@ _HARDENING = (
     "advice.detachedHead=false",
 )
 
+# The held locks as open files: a git that inherits them keeps them until it ends.
+inherited: ContextVar[tuple[int, ...]] = ContextVar("inherited", default=())
+
 
 class RefMoved(GitError):
     """A reference no longer held the expected value."""
@@ -89,6 +92,15 @@ class Place:
 
     def with_variables(self, **variables: str) -> "Place":
         return replace(self, variables={**self.variables, **variables})
+
+
+def repository_place(common_dir: Path, gitdir: Path | None = None) -> Place:
+    """For commands that only touch references or the list of worktrees."""
+    variables = {"GIT_DIR": str(gitdir or common_dir)}
+    if gitdir is not None and gitdir != common_dir:
+        # Named here, so that a planted commondir file cannot lead elsewhere.
+        variables["GIT_COMMON_DIR"] = str(common_dir)
+    return Place(common_dir, variables)
 
 
 @dataclass(frozen=True)
@@ -140,7 +152,7 @@ class Git:
             stdin=stdin,
             timeout_s=timeout_s,
             max_output=max_output,
-            descriptors=inherited_descriptors(),
+            descriptors=inherited.get(),
         )
         for pause_s in (*_LOCK_PATIENCE_S, None):
             finished = await self._once(command)

@@ -12,6 +12,9 @@ import time
 from .system import darwin_start_time
 
 LINUX = sys.platform == "linux"
+HAS_PIDFD = _has_pidfd()
+KILL_LIMIT_S = 10.0
+_ROUNDS = 20
 
 
 def _has_pidfd() -> bool:
@@ -20,9 +23,6 @@ def _has_pidfd() -> bool:
     except (AttributeError, OSError):
         return False
     return True
-
-
-HAS_PIDFD = _has_pidfd()
 
 
 class Stat:
@@ -133,10 +133,6 @@ def descendants(root: int) -> list[tuple[int, int]]:
         found += below
         queue += below
     return [(pid, stats[pid].start) for pid in found if stats[pid].state not in (b"Z", b"X")]
-
-
-KILL_LIMIT_S = 10.0
-_ROUNDS = 20
 
 
 class Subtree:
