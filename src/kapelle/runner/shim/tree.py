@@ -12,7 +12,6 @@ import time
 from .system import darwin_start_time
 
 LINUX = sys.platform == "linux"
-HAS_PIDFD = _has_pidfd()
 KILL_LIMIT_S = 10.0
 _ROUNDS = 20
 
@@ -23,6 +22,9 @@ def _has_pidfd() -> bool:
     except (AttributeError, OSError):
         return False
     return True
+
+
+HAS_PIDFD = _has_pidfd()
 
 
 class Stat:
