@@ -13,11 +13,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kapelle.domain.errors import Conflict, GitError, KapelleError, Unavailable, WorkspaceError
+from kapelle.domain.errors import Conflict, GitError, Unavailable, WorkspaceError
 from kapelle.workspaces.commit import commit_tree, is_ancestor, keep
 from kapelle.workspaces.files import unlink_inside
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place, repository_place
-from kapelle.workspaces.locks import Locks
 from kapelle.workspaces.refs import BRANCHES, head_branch, move_ref, read_ref
 from kapelle.workspaces.repository import (
     Checkout,
@@ -307,40 +306,6 @@ def clear_ref_locks(common_dir: Path, move: Move) -> None:
     if read_pointer(common_dir / "HEAD") == f"ref: {move.ref}" and read_pointer(head) == "":
         head.unlink(missing_ok=True)
     lock.unlink(missing_ok=True)
-
-
-async def finish_merges(git: Git, shadows: Shadows, locks: Locks, journals: Path) -> list[str]:
-    """Recover every journalled merge; one that cannot be is told only after all were tried."""
-    finished, errors = [], []
-    for path in sorted(journals.glob("*.json")):
-        try:
-            move = await _finish(git, shadows, locks, path)
-        except KapelleError as error:
-            errors.append(error)
-        else:
-            finished += [] if move is None else [move.task_id]
-    if errors:
-        hints = " ".join(error.hint for error in errors if error.hint)
-        raise Conflict(" ".join(error.message for error in errors), hint=hints or None)
-    return finished
-
-
-async def _finish(git: Git, shadows: Shadows, locks: Locks, path: Path) -> Move | None:
-    common_dir = Journal.repository_of(path)
-    if common_dir is None:
-        return None
-    journal = Journal(path.parent, common_dir)
-    # Inherited by every git of a merge: once it is held, none of them is left.
-    async with locks.hold("merge", str(common_dir)):
-        move = journal.read()
-        if move is None:
-            return None
-        if not (common_dir / "objects").is_dir():
-            raise Conflict(f"A merge into {common_dir} was cut short, and that is not there now.")
-        habits = await habits_of(git, Checkout(common_dir, common_dir, common_dir))
-        lender = Lender(common_dir, habits.object_format)
-        await Recovery(git, shadows, lender, journal).recover()
-    return move
 
 
 class Mover:

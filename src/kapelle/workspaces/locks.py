@@ -12,12 +12,13 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
-from kapelle.domain.errors import Conflict
-from kapelle.workspaces.checkout import Journal, Mover
+from kapelle.domain.errors import Conflict, KapelleError
+from kapelle.workspaces.checkout import Journal, Move, Mover, Recovery
 from kapelle.workspaces.commit import checkout_of
 from kapelle.workspaces.git import Git, inherited
 from kapelle.workspaces.refs import head_branch, owner_of, plain_name
-from kapelle.workspaces.shadow import Shadows
+from kapelle.workspaces.repository import Checkout, habits_of
+from kapelle.workspaces.shadow import Lender, Shadows
 from kapelle.workspaces.worktree import Marker, Markers, ensure_gitdir, restore_dot_git
 
 _STRIPES = 256
@@ -137,3 +138,37 @@ class Guard:
 
     def mover(self, marker: Marker, standing: Marker | None = None) -> Mover:
         return Mover(self._git, self._shadows, marker, self._journals, standing)
+
+    async def finish_merges(self) -> list[str]:
+        """Recover every journalled merge; one that cannot be is told only after all were tried."""
+        finished, errors = [], []
+        for path in sorted(self._journals.glob("*.json")):
+            try:
+                move = await self._finish(path)
+            except KapelleError as error:
+                errors.append(error)
+            else:
+                finished += [] if move is None else [move.task_id]
+        if errors:
+            hints = " ".join(error.hint for error in errors if error.hint)
+            raise Conflict(" ".join(error.message for error in errors), hint=hints or None)
+        return finished
+
+    async def _finish(self, path: Path) -> Move | None:
+        common_dir = Journal.repository_of(path)
+        if common_dir is None:
+            return None
+        journal = Journal(path.parent, common_dir)
+        # Inherited by every git of a merge: once it is held, none of them is left.
+        async with self.locks.hold("merge", str(common_dir)):
+            move = journal.read()
+            if move is None:
+                return None
+            if not (common_dir / "objects").is_dir():
+                raise Conflict(
+                    f"A merge into {common_dir} was cut short, and that is not there now."
+                )
+            habits = await habits_of(self._git, Checkout(common_dir, common_dir, common_dir))
+            lender = Lender(common_dir, habits.object_format)
+            await Recovery(self._git, self._shadows, lender, journal).recover()
+        return move

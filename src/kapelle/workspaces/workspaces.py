@@ -8,7 +8,6 @@ from pathlib import Path
 
 from kapelle.domain.errors import Conflict
 from kapelle.domain.task import Workspace
-from kapelle.workspaces.checkout import finish_merges
 from kapelle.workspaces.commit import (
     Commit,
     archive_worktree,
@@ -218,8 +217,7 @@ class Workspaces:
 
     async def finish_merges(self) -> list[str]:
         """Complete or undo merges that a crash cut short; returns the owners they were of."""
-        journals, locks = self._home / "merges", self._guard.locks
-        return await finish_merges(self._git, self._shadows, locks, journals)
+        return await self._guard.finish_merges()
 
     async def is_merged(self, owner: str, into: str | None) -> bool:
         return await self._merger(self._markers.require(owner)).is_merged(into)
