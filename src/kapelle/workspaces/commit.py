@@ -74,7 +74,10 @@ async def _commit(git: Git, shadows: Shadows, marker: Marker, message: str) -> s
         staged = await staging.stage(heads.parent)
         marker.require_present()  # still; something of the agent may be running
         new = await commit_tree(git, reading, staged.tree, [heads.parent], message)
-        if heads.tip is not None and await is_ancestor(git, reading, new, heads.tip):
+        if heads.parent == heads.tip != new:
+            place = repository_place(Path(marker.common_dir))
+            await move_ref(git, place, marker.ref, new, heads.tip, "kapelle: commit")
+        elif heads.tip is not None and await is_ancestor(git, reading, new, heads.tip):
             new = heads.tip  # the agent only stepped back to look
         else:
             await _put_on_branch(git, reading, marker, heads.tip, new)
@@ -203,7 +206,9 @@ async def new_commit(git: Git, reading: Place, tree: str, parents: list[str], me
     ancestry = [argument for parent in parents for argument in ("-p", parent)]
     text = message.replace("\0", "").encode("utf-8", "backslashreplace")
     arguments = ("commit-tree", *ancestry, "-F", "-", tree)
-    return (await git.run(reading, *arguments, stdin=text + b"\n")).line
+    commit = (await git.run(reading, *arguments, stdin=text + b"\n")).line
+    git.trees.put(_repository_of(reading), commit, tree)
+    return commit
 
 
 async def is_ancestor(git: Git, reading: Place, old: str, new: str) -> bool:
@@ -213,9 +218,19 @@ async def is_ancestor(git: Git, reading: Place, old: str, new: str) -> bool:
     return output.code == 0
 
 
-async def tree_of(git: Git, reading: Place, commit: str) -> str:
+async def tree_of(git: Git, reading: Place, commit: str, *, remembered: bool = True) -> str:
+    """The tree of a commit; asked of git again when it has to be there still."""
+    repository = _repository_of(reading)
+    if remembered and (known := git.trees.get(repository, commit)) is not None:
+        return known
     arguments = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{tree}}")
-    return (await git.run(reading, *arguments)).line
+    tree = (await git.run(reading, *arguments)).line
+    git.trees.put(repository, commit, tree)
+    return tree
+
+
+def _repository_of(reading: Place) -> Path:
+    return Path(reading.variables["GIT_OBJECT_DIRECTORY"]).parent
 
 
 async def commit_now(git: Git, marker: Marker) -> str | None:

@@ -1,6 +1,5 @@
 """What changed: from a commit or a snapshot to the files as they are now."""
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -106,21 +105,27 @@ async def _in_place(git: Git, directory: Path) -> tuple[Checkout, WorkTree]:
 
 
 async def _diff(git: Git, place: Place, old: str, new: str) -> Diff:
-    patch, stat, names = await asyncio.gather(
-        git.run(
-            place,
-            *(*_DIFF, *_PATCH, old, new, "--"),
-            timeout_s=CONTENT_TIMEOUT_S,
-            max_output=MAX_PATCH,
-        ),
-        git.run(place, *_DIFF, "--stat=120", "-M", old, new, "--", timeout_s=CONTENT_TIMEOUT_S),
-        _names(git, place, old, new),
+    """Paths, summary and patch, in this order, out of one call: only the patch may be cut short."""
+    output = await git.run(
+        place,
+        *(*_DIFF, *_PATCH, "-r", "-z", "--raw", "--stat=120", old, new, "--"),
+        timeout_s=CONTENT_TIMEOUT_S,
+        max_output=MAX_PATCH,
     )
+    files: set[bytes] = set()
+    rest = output.stdout
+    while rest.startswith(b":"):
+        header, rest = rest.split(b"\0", 1)
+        # A rename names both paths.
+        count = 2 if header.rsplit(b" ", 1)[1].startswith((b"R", b"C")) else 1
+        *names, rest = rest.split(b"\0", count)
+        files.update(names)
+    stat, _, patch = rest.partition(b"\0")
     return Diff(
-        patch=patch.stdout,
-        stat=stat.stdout.decode("utf-8", "backslashreplace"),
-        files=names,
-        truncated=patch.truncated,
+        patch=patch,
+        stat=stat.decode("utf-8", "backslashreplace"),
+        files=[shown_path(name) for name in sorted(files)],
+        truncated=output.truncated,
     )
 
 

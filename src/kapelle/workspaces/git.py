@@ -118,6 +118,22 @@ class Output:
         return [part for part in self.stdout.split(b"\0") if part]
 
 
+class Memory:
+    """The latest few thousand facts of one kind that can never change, such as a commit's tree."""
+
+    def __init__(self, size: int = 4096) -> None:
+        self._size = size
+        self._facts: dict[tuple[str, str], str] = {}
+
+    def get(self, repository: Path, key: str) -> str | None:
+        return self._facts.get((str(repository), key))
+
+    def put(self, repository: Path, key: str, value: str) -> None:
+        self._facts[str(repository), key] = value
+        if len(self._facts) > self._size:
+            del self._facts[next(iter(self._facts))]
+
+
 class Git:
     """Runs git with an environment of its own, in which nothing outside Kapelle has a say."""
 
@@ -127,6 +143,8 @@ class Git:
         self._executable = shutil.which(executable) or executable
         self._empty_home = empty_home
         self._author = (author_name, author_email)
+        # By repository: the tree of a commit that exists there, and of an index by its digest.
+        self.trees, self.index_trees = Memory(), Memory()
         self._threads = ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="git")
 
     def close(self) -> None:

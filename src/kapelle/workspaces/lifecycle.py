@@ -267,7 +267,7 @@ async def _stands_at(git: Git, shadows: Shadows, marker: Marker, commit: str) ->
         staged = await staging.stage(commit)
         if staged.tree != await tree_of(git, reading, commit):
             return False
-        if await staging.nested_repositories():
+        if await staging.nested_repositories(as_staged=True):
             return False
         install_index(staged.index, marker.work_tree.index)
     return True
@@ -321,13 +321,16 @@ async def _verify(
     reading = await shadows.reading(marker.lender)
     held: str | None = marker.base_commit
     if archived is not None:
-        held = await read_ref(git, repository_place(Path(marker.common_dir)), archived[0])
+        place = repository_place(Path(marker.common_dir))
+        held = await read_ref(git, place, archived[0], believe_files=False)
     if held is None or (archived is not None and held != archived[1]):
         raise WorkspaceError(f"The archive of {marker.task_id} could not be verified.")
     if not marker.present:
         return
     heads = await read_heads(git, marker)
-    if await stage_all(git, shadows, marker, heads) != await tree_of(git, reading, held):
+    if await stage_all(git, shadows, marker, heads) != await tree_of(
+        git, reading, held, remembered=False
+    ):
         raise WorkspaceError(
             f"{marker.path} changed while it was being archived.",
             hint="See that nothing works there any more, then try again.",
