@@ -14,7 +14,7 @@ from kapelle.store.database import Connection
 Choice = tuple[str, Sequence[Candidate]]
 
 
-def begin(connection: Connection, ready: Sequence[Choice]) -> list[str]:
+def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> list[str]:
     """Give each task that is still queued a new attempt; at most one, whoever asks.
 
     One whose agents are all limited waits for the first of them.
@@ -32,7 +32,7 @@ def begin(connection: Connection, ready: Sequence[Choice]) -> list[str]:
         if chosen is None:
             _wait(connection, task, among, paused)
         else:
-            begun.append(_begin(connection, task, chosen))
+            begun.append(_begin(connection, task, chosen, performer))
     return begun
 
 
@@ -60,7 +60,7 @@ def _wait(
     )
 
 
-def _begin(connection: Connection, task: tasks.Row, chosen: Candidate) -> str:
+def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer: str) -> str:
     last = attempts.latest(connection, task["id"])
     attempt_id = new_id("attempt")
     now = datetime.now(UTC)
@@ -75,6 +75,7 @@ def _begin(connection: Connection, task: tasks.Row, chosen: Candidate) -> str:
         message=task["next_message"],
         agent=chosen.agent,
         account=chosen.account,
+        performer=performer,
         warnings=[],
         started_at=now,
     )

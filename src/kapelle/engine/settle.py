@@ -17,7 +17,7 @@ from kapelle.engine.accounting import account_for
 from kapelle.engine.accounts import Candidate, candidates
 from kapelle.engine.choosing import given_up
 from kapelle.engine.findings import Findings, Finish
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.settings import Failures
 from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Connection

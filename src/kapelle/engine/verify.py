@@ -17,7 +17,7 @@ from kapelle.engine.consult import usage_of
 from kapelle.engine.ending import noted
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.engine.work import Work, load_work
 from kapelle.runner.output import lines_of, tail_text
 from kapelle.store import attempts, events, tasks

@@ -7,7 +7,7 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.settings import Settings
 from kapelle.store import attempts, tasks
 from kapelle.store.database import Connection

@@ -23,7 +23,7 @@ from kapelle.domain.views import AgentView, LoginView
 from kapelle.engine.accounts import Credential, account_of, credential
 from kapelle.engine.consult import question, read
 from kapelle.engine.environment import agent_environment
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.runner.process_dir import Ended
 from kapelle.runner.short_call import printed
 from kapelle.settings import Settings

@@ -13,12 +13,12 @@ from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
 from kapelle.domain.ids import is_id, new_id
 from kapelle.domain.schedule import OPEN, Firing, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import TaskSpec
+from kapelle.engine.parts import Stage
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules import actions
 from kapelle.engine.schedules.rules import GRACE, next_by_cron
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.schedules.secrets import ScheduleSecrets
-from kapelle.engine.stage import Stage
 from kapelle.engine.submission import Belonging, examine, submit
 from kapelle.patterns.spec import PatternSpec
 from kapelle.service.runs import Runs

@@ -12,7 +12,7 @@ from kapelle.engine import actions
 from kapelle.engine.accounts import candidates
 from kapelle.engine.actions import NewLimits
 from kapelle.engine.conductor import Conductor
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.engine.submission import submit
 from kapelle.service.work import wait
 from kapelle.store import tasks

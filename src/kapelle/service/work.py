@@ -14,7 +14,7 @@ from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.actions import archive as archive_task
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.engine.task_diff import task_diff
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection, Database

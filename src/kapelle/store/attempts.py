@@ -28,8 +28,9 @@ _EARLIER_OF_SESSION = (
     .limit(1)
 )
 _RUNNING = (
-    sa.select(attempts.c.id, attempts.c.task_id)
+    sa.select(attempts.c.id)
     .where(attempts.c.status == AttemptStatus.RUNNING)
+    .where(attempts.c.performer == sa.bindparam("performer"))
     .order_by(attempts.c.id)
 )
 _STORED = tuple(name for name in Attempt.model_fields if name in attempts.c)
@@ -68,9 +69,16 @@ def warn(connection: sa.Connection, attempt_id: str, what: str, text: str) -> bo
     return True
 
 
-def running(connection: sa.Connection) -> list[tuple[str, str]]:
-    """The (attempt id, task id) of every attempt that has not ended."""
-    return [(attempt_id, task_id) for attempt_id, task_id in connection.execute(_RUNNING)]
+def running(connection: sa.Connection, performer: str) -> list[str]:
+    """The ids of the attempts that this performer has claimed and that have not ended."""
+    return list(connection.execute(_RUNNING, {"performer": performer}).scalars())
+
+
+def take_over(connection: sa.Connection, performer: str) -> int:
+    """Claim every attempt that another performer left running; returns how many."""
+    claimed = attempts.c.performer.is_distinct_from(performer)
+    query = attempts.update().where(attempts.c.status == AttemptStatus.RUNNING, claimed)
+    return connection.execute(query.values(performer=performer)).rowcount
 
 
 def ids(connection: sa.Connection) -> set[str]:

@@ -111,6 +111,20 @@ def running(connection: sa.Connection) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
+def executions(connection: sa.Connection, performer: str) -> list[str]:
+    """The present executions (run id and number) of the runs that this performer has claimed."""
+    query = sa.select(runs.c.id, runs.c.executions).where(runs.c.status == RunStatus.RUNNING)
+    query = query.where(runs.c.performer == performer).order_by(runs.c.id)
+    return [f"{run_id}.{number}" for run_id, number in connection.execute(query)]
+
+
+def take_over(connection: sa.Connection, performer: str) -> int:
+    """Claim every run that another performer left running; returns how many."""
+    claimed = runs.c.performer.is_distinct_from(performer)
+    query = runs.update().where(runs.c.status == RunStatus.RUNNING, claimed)
+    return connection.execute(query.values(performer=performer)).rowcount
+
+
 def ended(connection: sa.Connection) -> set[str]:
     query = sa.select(runs.c.id).where(runs.c.status.in_(RUN_FINAL))
     return set(connection.execute(query).scalars())

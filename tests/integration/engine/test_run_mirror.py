@@ -16,11 +16,11 @@ import pytest
 from tests.integration.engine.test_run_wishes import add_run
 
 from kapelle.domain.states import RunStatus
-from kapelle.engine import bell, steadily
-from kapelle.engine.bell import Bell
+from kapelle.engine import notify, retry
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
 from kapelle.engine.runs import mirror as mirror_module
 from kapelle.engine.runs.mirror import RunMirror
-from kapelle.engine.stage import Stage
 from kapelle.home import Home
 from kapelle.store import events, runs
 from kapelle.store.database import Connection, Database, sqlite_url
@@ -29,7 +29,7 @@ from kapelle.store.migrate import migrate
 
 @pytest.fixture
 async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    for module, name in ((mirror_module, "_LOOK_S"), (bell, "_LOOK_S"), (steadily, "_PAUSE_S")):
+    for module, name in ((mirror_module, "_LOOK_S"), (notify, "_LOOK_S"), (retry, "_PAUSE_S")):
         monkeypatch.setattr(module, name, 0.05)
     home = Home(tmp_path / "home")
     home.create()

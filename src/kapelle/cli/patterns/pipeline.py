@@ -9,7 +9,7 @@ from kapelle.cli.options import Json
 from kapelle.cli.patterns.options import pattern_command
 from kapelle.cli.patterns.spec import Options, Spec, given_spec, only_given, shared_spec, steps_of
 from kapelle.cli.run_options import FollowToEnd, Words
-from kapelle.cli.runs.started import start_run
+from kapelle.cli.runs import start_run
 from kapelle.cli.values import choice, key_values
 from kapelle.domain.errors import InvalidInput
 

@@ -8,10 +8,10 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
 from kapelle.engine.environment import passed
+from kapelle.engine.parts import Stage
+from kapelle.engine.retry import steadily
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.workspace import restore_deleted
-from kapelle.engine.stage import Stage
-from kapelle.engine.steadily import steadily
 from kapelle.engine.task_diff import task_diff
 from kapelle.patterns.results import Scored, read_score
 from kapelle.patterns.spec import PatternSpec

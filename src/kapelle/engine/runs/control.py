@@ -3,16 +3,39 @@
 import asyncio
 import logging
 import time
+from collections.abc import Set
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine import actions
-from kapelle.engine.bell import Bell
-from kapelle.engine.stage import Stage
-from kapelle.patterns.context import Cancelled, Paused, Suspended
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
+from kapelle.patterns.context import State
 from kapelle.store import events, runs, steps
 from kapelle.store.database import Connection
+
+
+class Interrupted(BaseException):
+    """The run stops here for now; not an Exception, so that no pattern catches it by mistake."""
+
+
+class Paused(Interrupted):
+    """A person wants the run to pause."""
+
+
+class Suspended(Interrupted):
+    """The run waits for a person's answer, at these places."""
+
+    def __init__(self, asked: Set[str]) -> None:
+        super().__init__()
+        self.asked = asked
+
+
+class Cancelled(Interrupted):
+    """A person wants the run to end; state is what the pattern had kept."""
+
+    state: State | None = None
 
 
 class Going:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.store import runs
 from kapelle.store.query import workspace_of
 

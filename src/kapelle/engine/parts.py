@@ -35,6 +35,8 @@ class Stage:
     secret: str
     vault: Vault
     url: str = ""
+    # What this daemon is called in the rows of what it performs.
+    performer: str = "here"
     # Process directories of the processes that each attempt or run has going in this daemon.
     live: dict[str, set[Path]] = field(default_factory=dict)
     known_settings: dict[object, Settings] = field(default_factory=dict)
