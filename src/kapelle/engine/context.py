@@ -8,7 +8,6 @@ from kapelle.agents.registry import get as get_agent
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.domain.failures import FailureClass
-from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, Task
 from kapelle.engine.parts import Stage
 from kapelle.engine.prompt import Earlier, compose, follow_up
@@ -42,8 +41,7 @@ async def brief(stage: Stage, work: Work, agent: Agent, diagnosis: str | None) -
     ended = [attempt for attempt in task.attempts if attempt.id != work.attempt_id]
     if work.mode == "resume" and ended:
         last = await earlier_attempt(stage, task)
-        # Nothing failed, and yet it did not complete: that is how a question ends.
-        asked = ended[-1].status is AttemptStatus.FAILED and ended[-1].failure is None
+        asked = ended[-1].question is not None
         if agent.capabilities.resume and _goes_on(ended[-1], work.agent):
             return Brief(follow_up(last, work.message), ended[-1].session_id, asked=asked)
         pieces = [*await _continued(stage, task), last]

@@ -26,7 +26,7 @@ class Findings:
     reason: str | None = None
     result: str | None = None
     claimed: Literal["success", "failure"] | None = None
-    asks: bool = False
+    question: str | None = None
     failure: Failure | None = None
     session_id: str | None = None
     model: str | None = None

@@ -90,6 +90,7 @@ def _record(
         exit_code=exit.code,
         exit_signal=exit.signal,
         claimed=findings.claimed,
+        question=findings.question,
         failure=failure.kind if failure else None,
         evidence=failure.evidence if failure else None,
         session_id=findings.session_id or _kept_session(attempt, failure),
@@ -154,6 +155,7 @@ def _move_task(
         outcome = replace(outcome, next_mode="resume")
     values: dict[str, Any] = {
         "waiting_for": outcome.waiting_for,
+        "question": findings.question if outcome.waiting_for == "input" else None,
         "not_before": outcome.not_before,
         "tries": task["tries"] if outcome.spends_a_try else max(0, task["tries"] - 1),
         "next_mode": outcome.next_mode,
@@ -188,6 +190,6 @@ def _evidence(task: Any, finish: Finish, findings: Findings) -> Evidence:
         detail=task["reason"] if task["stop"] else finish.detail,
         success=findings.success,
         reason=findings.reason,
-        asks=findings.asks,
+        asks=findings.question is not None,
         failure=findings.failure,
     )

@@ -53,7 +53,7 @@ async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
         reason=reason,
         result=verdict.result,
         claimed=verdict.claimed,
-        asks=verdict.question is not None and not finish.timed_out,
+        question=None if finish.timed_out else verdict.question,
         failure=failure,
         session_id=summary.session_id,
         model=summary.model or work.attempt["model"],

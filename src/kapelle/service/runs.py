@@ -126,18 +126,13 @@ def _shown(connection: Connection, run: Run) -> Run:
         return run
     going = runs.open_tasks(connection, [run.id])
     asking = [task for task in going if task["waiting_for"] == "input"]
-    if asking and len(asking) == len(going) and not _never_blocks(run):
-        first = asking[0]
-        question = str(first["reason"]).removeprefix("It asks: ")
-        reason = f'{first["id"]} asks: {question} (kapelle resume {first["id"]} "…")'
-        return run.model_copy(update={"waiting_for": "input", "reason": reason})
+    if asking and len(asking) == len(going) and runs.row(connection, run.id)["may_ask"]:
+        task_id, question = asking[0]["id"], asking[0]["question"]
+        reason = f'{task_id} asks: {question} (kapelle resume {task_id} "…")'
+        found = {"waiting_for": "input", "reason": reason, "question": question}
+        return run.model_copy(update=found)
     told = ", ".join(f"{task['id']} is {task['status']}" for task in going)
     return run.model_copy(update={"reason": told or "between two tasks"})
-
-
-def _never_blocks(run: Run) -> bool:
-    """Whether its tasks that ask are ended, which takes a moment; see TeamSpec."""
-    return run.pattern == "team" and not run.spec.get("ask", False)
 
 
 def _get(connection: Connection, text: str) -> Run:

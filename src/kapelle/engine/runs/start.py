@@ -64,6 +64,7 @@ class Starter:
             "parent_id": parent_id,
             "schedule_id": schedule_id,
             "status": RunStatus.QUEUED,
+            "may_ask": not checked.never_blocks,
             "progress": {},
             "workspace_kind": kind,
             "workspace_path": directory,
