@@ -13,7 +13,7 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.states import TaskStatus
-from kapelle.engine.prompt import compose
+from kapelle.engine.tasks.prompt import compose
 from kapelle.library.agent import Agent, Request
 from kapelle.library.commands import Commands
 from kapelle.library.interaction import Suspended

@@ -15,10 +15,10 @@ from kapelle.agents.program import compared, version_in
 from kapelle.agents.registry import AgentInfo
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import Failure, FailureClass
-from kapelle.engine.accounts import account_of
-from kapelle.engine.consult import question, read
 from kapelle.engine.environment import agent_environment
 from kapelle.engine.parts import Stage
+from kapelle.engine.tasks.accounts import account_of
+from kapelle.engine.tasks.consult import question, read
 from kapelle.runner.process_dir import Ended
 from kapelle.runner.short_call import printed
 from kapelle.service.agent_views import LiveView

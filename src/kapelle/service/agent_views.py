@@ -10,7 +10,7 @@ from kapelle.agents.program import Comparison
 from kapelle.agents.registry import AgentInfo
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.views import AgentView, LoginView
-from kapelle.engine.accounts import Credential
+from kapelle.engine.tasks.accounts import Credential
 
 
 class LiveView(BaseModel):

@@ -10,7 +10,7 @@ from kapelle.domain.ids import is_id
 from kapelle.domain.specs import TaskSpec
 from kapelle.engine.parts import Stage
 from kapelle.engine.runs.start import Starter
-from kapelle.engine.submission import Belonging, examine, submit
+from kapelle.engine.tasks.submit import Belonging, examine, submit
 from kapelle.patterns.spec import PatternSpec
 from kapelle.service.runs import Runs
 from kapelle.service.tasks import Tasks
