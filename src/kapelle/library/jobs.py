@@ -9,7 +9,7 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import CheckResult
-from kapelle.engine.tasks.prompt import Earlier
+from kapelle.engine.prompt import Earlier
 from kapelle.library.agent import Agent, Request, Response
 from kapelle.library.commands import Commands
 from kapelle.library.ledger import Ledger, told_by

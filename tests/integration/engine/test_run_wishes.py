@@ -14,13 +14,12 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine.parts import Stage
 from kapelle.engine.runs import control
-from kapelle.engine.runs.control import Going
+from kapelle.engine.runs.control import Cancelled, Going, Paused, Suspended
 from kapelle.engine.runs.journal import Journal
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import Candidate
 from kapelle.engine.tasks.queue import begin
-from kapelle.patterns.context import Cancelled, Paused, Suspended
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection, Database

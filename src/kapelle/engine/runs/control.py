@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections.abc import Set
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, InvalidInput
@@ -10,9 +11,31 @@ from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.notify import Bell
 from kapelle.engine.parts import Stage
 from kapelle.engine.tasks import actions
-from kapelle.patterns.context import Cancelled, Paused, Suspended
+from kapelle.patterns.context import State
 from kapelle.store import events, runs, steps
 from kapelle.store.database import Connection
+
+
+class Interrupted(BaseException):
+    """The run stops here for now; not an Exception, so that no pattern catches it by mistake."""
+
+
+class Paused(Interrupted):
+    """A person wants the run to pause."""
+
+
+class Suspended(Interrupted):
+    """The run waits for a person's answer, at these places."""
+
+    def __init__(self, asked: Set[str]) -> None:
+        super().__init__()
+        self.asked = asked
+
+
+class Cancelled(Interrupted):
+    """A person wants the run to end; state is what the pattern had kept."""
+
+    state: State | None = None
 
 
 class Going:

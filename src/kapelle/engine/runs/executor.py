@@ -16,21 +16,27 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import kapelle
-from kapelle.domain.errors import Conflict, KapelleError, Unavailable, sentence
+from kapelle.domain.errors import Conflict, KapelleError, LimitReached, Unavailable, sentence
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.notify import Bell
 from kapelle.engine.parts import Stage
 from kapelle.engine.retry import PASSING, steadily
 from kapelle.engine.runs.context import DurableContext
-from kapelle.engine.runs.control import Going, end_checks, end_leftovers
+from kapelle.engine.runs.control import (
+    Cancelled,
+    Going,
+    Paused,
+    Suspended,
+    end_checks,
+    end_leftovers,
+)
 from kapelle.engine.runs.journal import Exited, Journal
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.queue import last_alive
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.runs.workspace import put_back, run_workspace
 from kapelle.patterns import registry
-from kapelle.patterns.context import Cancelled, Paused, Suspended
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import runs, steps
@@ -225,7 +231,22 @@ class RunPerformance:
             self._stage, self._bell, self._starter, run, spec, journal, going, budget
         )
         playing = Playing(journal, going, budget)
-        result = await playing.play(pattern.function(context, spec))
+        try:
+            result = await playing.play(pattern.function(context, spec))
+        except Cancelled as stop:
+            stop.state = context.kept
+            raise
+        except LimitReached as error:
+            if context.kept is None:
+                raise
+            await self._restore(run, context.kept.restore("budget"), "budget")
+            result = context.kept.result(error.message, "budget")
+            reason = getattr(result, "reason", error.message)
+            return RunStatus.FAILED, reason, {"result": as_json(result)}
+        except Failed as failure:
+            if failure.result is None and context.kept is not None:
+                failure.result = context.kept.result(failure.reason, "failure")
+            raise
         told = getattr(result, "reason", None)
         verdict = told if isinstance(told, str) else None
         return RunStatus.COMPLETED, verdict, {"result": as_json(result)}
@@ -236,14 +257,22 @@ class RunPerformance:
         with_tasks = run["stop"] != "abandon"
         reason = f"{run_id} was cancelled"
         await end_leftovers(self._stage, self._bell, run_id, reason, with_tasks=with_tasks)
-        if stop is not None and stop.restore is not None and with_tasks:
-            await self._restore(run["workspace_owner"] or run_id, stop.restore)
-        result = as_json(stop.result) if stop is not None else None
+        result = None
+        if stop is not None and stop.state is not None:
+            if with_tasks:
+                await self._restore(run, stop.state.restore("cancelled"), "cancelled")
+            result = as_json(stop.state.result("cancelled", "cancelled"))
         return RunStatus.CANCELLED, run["reason"], {"result": result}
 
-    async def _restore(self, owner: str, commit: str) -> None:
+    async def _restore(self, run: runs.Row, commit: str | None, name: str) -> None:
+        """Have the run's branch hold a commit that its pattern named, if it named one."""
+        if commit is None:
+            return
+        owner = run["workspace_owner"] or run["id"]
         try:
-            await put_back(self._stage, owner, commit, "cancelled")
+            await put_back(self._stage, owner, commit, name)
+        except Unavailable:
+            raise
         except KapelleError as error:
             _log.warning("the branch of %s stays where it is: %s", owner, error.message)
 

@@ -12,8 +12,7 @@ from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavaila
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.parts import Stage
 from kapelle.engine.retry import PASSING, steadily
-from kapelle.engine.runs.control import Going
-from kapelle.patterns.context import Cancelled, Interrupted, Paused, Suspended
+from kapelle.engine.runs.control import Cancelled, Going, Interrupted, Paused, Suspended
 from kapelle.store import steps
 from kapelle.store.database import Connection
 

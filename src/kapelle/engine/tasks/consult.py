@@ -15,8 +15,9 @@ from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Usage
 from kapelle.engine.environment import agent_environment, place
 from kapelle.engine.parts import Stage
+from kapelle.engine.prompt import section
 from kapelle.engine.tasks.accounts import credential
-from kapelle.engine.tasks.prompt import earlier_attempt, section
+from kapelle.engine.tasks.brief import earlier_attempt
 from kapelle.engine.tasks.work import Work
 from kapelle.engine.usage import attempt_usage
 from kapelle.runner.output import lines_of, tail_text

@@ -9,8 +9,8 @@ from kapelle.domain.tokens import attempt_token
 from kapelle.engine.environment import agent_environment, passed, place, server_secrets
 from kapelle.engine.parts import Stage
 from kapelle.engine.tasks.accounts import credential
+from kapelle.engine.tasks.brief import brief
 from kapelle.engine.tasks.consult import choose_model, diagnose
-from kapelle.engine.tasks.prompt import brief
 from kapelle.engine.tasks.watch import Limits, limits_of
 from kapelle.engine.tasks.work import Work
 from kapelle.engine.usage import remember_side_log

@@ -1,4 +1,4 @@
-"""The prompt as the agent gets it: the task's own text and the context it was promised."""
+"""Collects what an agent is told beyond its task: earlier attempts, earlier tasks, a message."""
 
 import contextlib
 from dataclasses import dataclass
@@ -11,74 +11,10 @@ from kapelle.domain.failures import FailureClass
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, Task
 from kapelle.engine.parts import Stage
+from kapelle.engine.prompt import Earlier, compose, follow_up
 from kapelle.engine.tasks.work import Work, task_diff
 from kapelle.runner.output import tail_text
 from kapelle.store import attempts, tasks
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """What an earlier attempt or task left behind."""
-
-    heading: str
-    status: str
-    reason: str | None
-    result: str | None
-    last_output: str
-    failed_checks: list[tuple[str, str]]
-    branch: str | None
-    diffstat: str | None
-
-
-def compose(
-    prompt: str,
-    context: dict[str, str],
-    earlier: list[Earlier],
-    message: str | None,
-    diagnosis: str | None = None,
-) -> str:
-    """The task's prompt first, then one section for each piece of context."""
-    parts = [prompt]
-    if context:
-        lines = [f"- {key}: {value}" for key, value in context.items()]
-        parts.append("\n".join(["## Context", *lines]))
-    parts += [section(piece) for piece in earlier]
-    if diagnosis:
-        parts.append(f"## Why the attempt before this one failed\n{diagnosis}")
-    if message:
-        parts.append(f"## Message\n{message}")
-    return "\n\n".join(parts) if len(parts) > 1 else prompt
-
-
-def follow_up(earlier: Earlier, message: str | None) -> str:
-    """What an agent is told that still has the whole conversation: only what is new."""
-    parts = [message or "Go on with the task where you left off."]
-    if earlier.reason and not message:
-        parts.append(f"What happened: {earlier.reason}")
-    parts += [
-        f"Output of the failed check {name}:\n~~~\n{text.strip()}\n~~~"
-        for name, text in earlier.failed_checks
-    ]
-    return "\n\n".join(parts)
-
-
-def section(earlier: Earlier) -> str:
-    """All that is known of it, as text."""
-    lines = [f"## {earlier.heading}", f"It ended: {earlier.status}."]
-    if earlier.reason:
-        lines.append(f"Reason: {earlier.reason}")
-    if earlier.branch:
-        lines.append(f"Branch: {earlier.branch}")
-    for title, text in (
-        ("Its result", earlier.result),
-        ("What it changed", earlier.diffstat),
-        ("Its last output", earlier.last_output),
-        *((f"Output of its failed check {name}", text) for name, text in earlier.failed_checks),
-    ):
-        if text and text.strip():
-            lines += [f"{title}:", "~~~", text.strip(), "~~~"]
-    return "\n".join(lines)
-
 
 _LAST_OUTPUT = 4_000
 _REFUSED = frozenset(
