@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.failures import POLICIES, Failure, FailureClass, Response
+from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
@@ -22,7 +22,7 @@ from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 from kapelle.engine.runs.limits import SPENT, too_many_calls
 from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.tasks import watch
-from kapelle.engine.tasks.accounts import Candidate, candidates
+from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
 from kapelle.engine.tasks.attempt import Performance
 from kapelle.engine.tasks.settle import conclude
 from kapelle.engine.tasks.work import Findings, Finish
@@ -84,32 +84,6 @@ def held(limits: Limits, reading: Reading, running: int) -> str | None:
             f"limits.max_load_per_core allows {ceiling:.1f}"
         )
     return None
-
-
-Paused = dict[str, tuple[datetime, str]]
-
-
-def choose(
-    connection: Connection, task_id: str, among: Sequence[Candidate], paused: Paused
-) -> Candidate | None:
-    """The first that is not paused and has not just shown that it cannot; None if all pause."""
-    able = [candidate for candidate in among if candidate.account not in paused]
-    if len(able) < 2:
-        return able[0] if able else None
-    tired = given_up(connection, task_id)
-    return next((candidate for candidate in able if candidate.agent not in tired), able[0])
-
-
-def given_up(connection: Connection, task_id: str) -> set[str]:
-    """The agents whose last attempt at this task ended so that another one should take over."""
-    last = {row["agent"]: row["failure"] for row in attempts.of_task(connection, task_id)}
-    return {agent for agent, failure in last.items() if failure and _is_over(FailureClass(failure))}
-
-
-def _is_over(failure: FailureClass) -> bool:
-    # Whoever was limited may work again as soon as the pause of the account is over.
-    policy = POLICIES[failure]
-    return policy.switches and policy.response is not Response.WAIT_FOR_RESET
 
 
 Choice = tuple[str, Sequence[Candidate]]

@@ -14,8 +14,7 @@ from kapelle.domain.outcome import Evidence, History, Outcome, decide, reset
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.engine.parts import Stage
-from kapelle.engine.tasks.accounts import Candidate, candidates
-from kapelle.engine.tasks.queue import given_up
+from kapelle.engine.tasks.accounts import Candidate, candidates, given_up
 from kapelle.engine.tasks.work import Findings, Finish
 from kapelle.settings import Failures
 from kapelle.store import accounts, attempts, events, tasks
