@@ -246,7 +246,7 @@ async def test_an_archiving_that_a_crash_cut_short_is_finished(
 _LOGGING = """
 import os, sys
 from pathlib import Path
-from kapelle.engine.daemon_log import shorten
+from kapelle.engine.upkeep import shorten
 print("the last line", file=sys.stderr)
 print(shorten(Path(sys.argv[1])))
 print("a later line", file=sys.stderr)
