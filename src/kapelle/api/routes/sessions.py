@@ -5,10 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Cookie, Depends, Response
 from pydantic import BaseModel, ConfigDict
 
-from kapelle.api.access import UseCases, owner_only
-from kapelle.api.auth import COOKIE
+from kapelle.api.security import COOKIE, UseCases, owner_only
 from kapelle.domain.specs import Text
-from kapelle.service.logins import LoginCodeView
+from kapelle.service.sessions import LoginCodeView
 
 router = APIRouter(tags=["logins"])
 _owner = [Depends(owner_only)]
@@ -22,14 +21,14 @@ class LoginBody(BaseModel):
 @router.post("/login-codes", dependencies=_owner)
 async def login_code(service: UseCases) -> LoginCodeView:
     """A code that opens one browser session, once, within a minute."""
-    return service.logins.new_code()
+    return service.sessions.new_code()
 
 
 @router.post("/login", status_code=204)
 async def log_in(body: LoginBody, service: UseCases) -> Response:
     """Exchange a code for a session cookie."""
     response = Response(status_code=204)
-    session = service.logins.log_in(body.code)
+    session = service.sessions.log_in(body.code)
     response.set_cookie(COOKIE, session, httponly=True, samesite="strict", path="/")
     return response
 
@@ -39,7 +38,7 @@ async def log_out(
     service: UseCases, session: Annotated[str, Cookie(alias=COOKIE, max_length=200)] = ""
 ) -> Response:
     """End the session of this cookie."""
-    service.logins.log_out(session)
+    service.sessions.log_out(session)
     response = Response(status_code=204)
     response.delete_cookie(COOKIE, path="/")
     return response

@@ -1,7 +1,8 @@
-"""Use cases of the daemon itself: what it is, backups, its end."""
+"""Use cases of the daemon itself: what it is, its history of events, backups, its end."""
 
 import asyncio
 import os
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -9,10 +10,11 @@ from pydantic import BaseModel
 
 from kapelle import __version__
 from kapelle.domain.errors import Conflict
+from kapelle.domain.task import Event
 from kapelle.domain.views import DaemonView
 from kapelle.engine.conductor import Conductor
 from kapelle.engine.parts import Stage
-from kapelle.store import backup, runs, tasks
+from kapelle.store import backup, events, runs, tasks
 
 
 class BackupView(BaseModel):
@@ -27,7 +29,7 @@ class Stopping:
     agents: bool = False
 
 
-class Instance:
+class Daemon:
     def __init__(self, stage: Stage, conductor: Conductor, stopping: Stopping) -> None:
         self._stage = stage
         self._conductor = conductor
@@ -65,3 +67,31 @@ class Instance:
     def stop(self, agents: bool) -> None:
         self._stopping.agents = agents
         self._stopping.event.set()
+
+
+# Other daemons on the same database write events that do not wake this process.
+_LOOK_S = 1.0
+
+
+class Events:
+    def __init__(self, stage: Stage) -> None:
+        self._db = stage.db
+
+    async def last_seq(self) -> int:
+        return await self._db.read(events.last_seq)
+
+    async def stream(
+        self, after: int, task_id: str | None, follow: bool, run_id: str | None = None
+    ) -> AsyncIterator[Event]:
+        """Every event behind a number, each exactly once and in order; with follow, for ever."""
+        with self._db.watch() as changed:
+            while True:
+                found = await self._db.read(events.after, after, task_id=task_id, run_id=run_id)
+                for event in found:
+                    after = event.seq
+                    yield event
+                if found:
+                    continue
+                if not follow:
+                    return
+                await changed.wait(_LOOK_S)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import Conflict, InvalidInput, MergeConflict, WorkspaceError
-from kapelle.workspaces.standalone import Cleanup, Worktree, worktree
+from kapelle.workspaces.sync import Cleanup, Worktree, worktree
 
 from .sandbox import Sandbox
 from .test_crash import kill_at
@@ -268,7 +268,7 @@ def test_a_directory_that_the_caller_deleted(box: Sandbox) -> None:
 
 _MERGE = """
 import sys
-from kapelle.workspaces.standalone import worktree
+from kapelle.workspaces.sync import worktree
 with worktree(sys.argv[2], home=sys.argv[1]) as tree:
     (tree.path / "new.txt").write_text("precious")
     tree.commit("work")
@@ -287,7 +287,7 @@ async def test_killed_amid_a_merge_the_next_program_finishes_it(box: Sandbox) ->
 
 _INTERRUPTED = """
 import signal, sys
-from kapelle.workspaces.standalone import worktree
+from kapelle.workspaces.sync import worktree
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it may have been ignored
 with worktree(sys.argv[1], home=sys.argv[2]) as tree:
     (tree.path / "new.txt").write_text("precious")

@@ -4,14 +4,16 @@
 """
 
 import asyncio
+import hashlib
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kapelle.domain.errors import GitError, WorkspaceError
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
-from kapelle.workspaces.skeleton import Lender
+from kapelle.workspaces.shadow import Lender
 
 _GITLINK = b"160000"
 _MAX_NESTING = 20
@@ -52,6 +54,8 @@ class Staging:
         self._work_tree = work_tree
         self._index = scratch / "index"
         self._no_index = scratch / "no-index"
+        self._is_touched = False
+        self._untracked_at_top: list[bytes] = []
         ignore = scratch / "ignore"
         ignore.write_text(work_tree.ignore, "utf-8", "surrogateescape")
         files = files_place(place, work_tree, self._index)
@@ -65,14 +69,14 @@ class Staging:
 
     async def stage(self, fallback: str | None, *, flatten: bool = False) -> Staged:
         """The tree of the files as they are; an unusable index is rebuilt from the fallback."""
-        if copy_index(self._work_tree.index, self._index):
+        if (digest := copy_index(self._work_tree.index, self._index)) is not None:
             try:
-                return await self._stage(flatten)
+                return await self._stage(flatten, digest)
             except GitError:
                 self._index.unlink(missing_ok=True)
         if fallback is not None:
             await self._git.run(self._place, "read-tree", fallback, timeout_s=CONTENT_TIMEOUT_S)
-        return await self._stage(flatten)
+        return await self._stage(flatten, None)
 
     async def include(self, paths: list[bytes]) -> str:
         """Stage these files as well, ignored or not; returns the tree with them."""
@@ -90,23 +94,38 @@ class Staging:
             and self._can_be_added(path, is_link=False)
         ]
 
-    async def nested_repositories(self) -> list[Path]:
-        """Directories that hold a repository of their own and no file that the index knows."""
-        names = [name for name in await self._others(self._place) if name.endswith(b"/")]
+    async def nested_repositories(self, *, as_staged: bool = False) -> list[Path]:
+        """Directories that hold a repository of their own and no file that the index knows.
+
+        As staged means that nothing was changed since stage(), so that what it saw is good enough.
+        """
+        is_seen = as_staged and not self._is_touched
+        found = self._untracked_at_top if is_seen else await self._others(self._place)
+        names = [name for name in found if name.endswith(b"/")]
         kept = [name for name in names if not self._is_excluded(name.rstrip(b"/"))]
         return [self._work_tree.directory / os.fsdecode(name) for name in kept]
 
-    async def _stage(self, flatten: bool) -> Staged:
+    async def _stage(self, flatten: bool, digest: str | None) -> Staged:
+        self._is_touched = False
         removed, changed = await self._differences()
         await self._remove(removed)
         await self._add(changed)
         if flatten:
             await self._flatten()
         await self._add(await self._untracked(self._place, b"", 0))
-        return Staged(await self._write_tree(), self._index)
+        tree = None
+        if digest is not None and not self._is_touched:
+            tree = self._git.index_trees.get(self._work_tree.lender.common_dir, digest)
+        return Staged(tree or await self._write_tree(), self._index)
 
     async def _write_tree(self) -> str:
-        return (await self._git.run(self._place, "write-tree", timeout_s=CONTENT_TIMEOUT_S)).line
+        tree = (await self._git.run(self._place, "write-tree", timeout_s=CONTENT_TIMEOUT_S)).line
+        lender = self._work_tree.lender
+        # Elsewhere its objects do not last.
+        if self._place.variables["GIT_OBJECT_DIRECTORY"] == str(lender.objects):
+            digest = _digest(self._index.read_bytes())
+            self._git.index_trees.put(lender.common_dir, digest, tree)
+        return tree
 
     async def _differences(self) -> tuple[list[bytes], list[bytes]]:
         output = await self._git.run(
@@ -136,7 +155,10 @@ class Staging:
         if depth > _MAX_NESTING:
             raise WorkspaceError(f"Repositories are nested too deeply in {place.cwd}.")
         paths = []
-        for name in await self._others(place):
+        others = await self._others(place)
+        if depth == 0:
+            self._untracked_at_top = others
+        for name in others:
             if name.endswith(b"/"):
                 if not self._is_excluded(prefix + name.rstrip(b"/")):
                     paths += await self._nested(place, prefix, name, depth)
@@ -186,6 +208,7 @@ class Staging:
 
     async def _update(self, records: list[bytes], mode: str) -> None:
         if records:
+            self._is_touched = True
             await self._git.run(
                 self._place,
                 *("update-index", "-z", "--add", "--remove", "--replace", mode),
@@ -194,19 +217,27 @@ class Staging:
             )
 
 
-def copy_index(source: Path, target: Path) -> bool:
-    """Copy an index with its time, by which git tells files changed in the same instant."""
+def copy_index(source: Path, target: Path) -> str | None:
+    """Copy an index with its time, by which git tells files changed in the same instant.
+
+    Returns the digest of its bytes, None if there is no index.
+    """
     try:
         descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return False
+        return None
     with os.fdopen(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            return False
-        target.write_bytes(stream.read())
+            return None
+        content = stream.read()
+        target.write_bytes(content)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
-    return True
+    return _digest(content)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def install_index(source: Path, target: Path) -> None:
@@ -215,3 +246,58 @@ def install_index(source: Path, target: Path) -> None:
     fresh.unlink(missing_ok=True)
     copy_index(source, fresh)
     fresh.replace(target)
+
+
+async def obstacles(git: Git, reading: Place, directory: Path, tree: str, goal: str) -> list[bytes]:
+    """What lies in the directory where the goal has files that the tree does not have."""
+    options = ("-r", "-z", "--name-only", "--no-renames", "--diff-filter=A")
+    output = await git.run(
+        reading,
+        *("diff-tree", *options, "--ignore-submodules=all", tree, goal, "--"),
+        timeout_s=CONTENT_TIMEOUT_S,
+    )
+    return await asyncio.to_thread(_in_the_way, os.fsencode(directory), output.fields)
+
+
+def _in_the_way(top: bytes, names: list[bytes]) -> list[bytes]:
+    found: set[bytes] = set()
+    clear: set[bytes] = set()  # directories in which nothing is, so that each is looked at once
+    for name in names:
+        parts = name.split(b"/")
+        for length in range(1, len(parts) + 1):
+            path = b"/".join(parts[:length])
+            if path in clear:
+                break
+            mode = _mode(top, path)
+            if mode is None:
+                clear.add(path)
+                break
+            if not stat.S_ISDIR(mode):
+                found.add(path)
+                break
+        else:
+            found.update(_below(top, name))
+    return sorted(found)
+
+
+def _mode(top: bytes, path: bytes) -> int | None:
+    try:
+        return os.lstat(os.path.join(top, path)).st_mode
+    except OSError:
+        return None
+
+
+def _below(top: bytes, directory: bytes) -> Iterator[bytes]:
+    """Every file and link below a directory, but nothing of a repository inside it."""
+    try:
+        entries = list(os.scandir(os.path.join(top, directory)))
+    except OSError:
+        return  # git will not get at it either
+    for entry in entries:
+        path = os.path.join(directory, entry.name)
+        if entry.name.lower() == b".git":
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _below(top, path)
+        else:
+            yield path

@@ -1,23 +1,69 @@
 """Worktrees for Python programs, without a daemon and without async."""
 
+import asyncio
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
 from kapelle.domain.ids import new_id
 from kapelle.domain.task import Workspace
 from kapelle.home import Home
-from kapelle.workspaces.history import Commit
-from kapelle.workspaces.own_loop import OwnLoop
+from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.workspaces import Workspaces
 
+T = TypeVar("T")
 Cleanup = Literal["auto", "always", "never"]
-
 _log = logging.getLogger("kapelle.worktree")
 _AUTHOR = ("Kapelle", "kapelle@localhost")
+
+
+class OwnLoop:
+    """Runs coroutines one by one for whoever calls, from any thread, inside a loop or not."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        # A daemon: a program that ends without closing it must not hang.
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for the result; interrupted, it cancels the work and waits for its end."""
+        if self._loop.is_closed():
+            work.close()
+            raise Conflict("The worktree was left already.", hint="Use it inside the with block.")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Not an error of the work itself: somebody pressed Ctrl-C while it went on.
+            if future.cancel():
+                self._settle()
+            raise
+
+    def close(self) -> None:
+        if self._loop.is_closed():
+            return
+        self._settle()
+        asyncio.run_coroutine_threadsafe(
+            self._loop.shutdown_default_executor(), self._loop
+        ).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _settle(self) -> None:
+        asyncio.run_coroutine_threadsafe(_end_others(), self._loop).result()
+
+
+async def _end_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
 
 
 class Worktree:

@@ -27,8 +27,8 @@ class Lender:
         return self.common_dir / "objects"
 
 
-class Skeletons:
-    """One skeleton for each object format, made when first needed."""
+class Shadows:
+    """One shadow for each object format, made when first needed."""
 
     def __init__(self, git: Git, home: Path) -> None:
         self._git = git
@@ -46,7 +46,7 @@ class Skeletons:
     async def _make(self, target: Path, object_format: str) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self.scratch() as scratch:
-            fresh = scratch / "skeleton.git"
+            fresh = scratch / "shadow.git"
             await self._git.run(
                 Place(scratch),
                 *("init", "--quiet", "--bare", "--template=", "--initial-branch=none"),
@@ -60,12 +60,12 @@ class Skeletons:
 
     async def reading(self, lender: Lender) -> Place:
         """For looking at commits and trees of the lender, and writing new ones there."""
-        skeleton = await self.directory(lender.object_format)
-        variables = {"GIT_DIR": str(skeleton), "GIT_OBJECT_DIRECTORY": str(lender.objects)}
+        shadow = await self.directory(lender.object_format)
+        variables = {"GIT_DIR": str(shadow), "GIT_OBJECT_DIRECTORY": str(lender.objects)}
         shallow = lender.common_dir / "shallow"
         if shallow.exists():
             variables["GIT_SHALLOW_FILE"] = str(shallow)
-        return Place(skeleton, variables)
+        return Place(shadow, variables)
 
     async def writing_to(self, objects: Path, lender: Lender, *more: Path) -> Place:
         """Like reading, but new objects go to a directory of ours."""
@@ -88,9 +88,9 @@ class Skeletons:
 
     async def tidy(self, snapshot_age_days: int) -> None:
         """Drop old snapshots, and what killed processes left in the scratch directory."""
-        for skeleton in self._directory.glob("*.git"):
+        for shadow in self._directory.glob("*.git"):
             expire = f"--expire={snapshot_age_days}.days.ago"
-            await self._git.run(Place(skeleton, {"GIT_DIR": str(skeleton)}), "prune", expire)
+            await self._git.run(Place(shadow, {"GIT_DIR": str(shadow)}), "prune", expire)
         await asyncio.to_thread(_remove_older, self._scratch, time.time() - _LEFTOVER_AGE_S)
 
 

@@ -20,7 +20,7 @@ class LoginCodeView(BaseModel):
     expires_at: datetime
 
 
-class Logins:
+class Sessions:
     """Codes and sessions of one daemon; none outlives it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
