@@ -6,10 +6,9 @@ import typer
 
 from kapelle.cli.changes import change_each, show_each, until_ended
 from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, run_path, task_path
-from kapelle.cli.options import Json
+from kapelle.cli.options import Budget, Json, MaxTurns
 from kapelle.cli.outcome import Task
 from kapelle.cli.output import data, document, say
-from kapelle.cli.run_options import Budget, MaxTurns
 from kapelle.cli.values import optional_usd
 from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput

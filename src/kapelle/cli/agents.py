@@ -49,7 +49,7 @@ def list_agents(as_json: Json = False) -> None:
 
 
 def show(as_json: bool) -> None:
-    from kapelle.cli.task_spec import absolute_directory
+    from kapelle.cli.spec_options import absolute_directory
 
     known = Client().get("/agents", {"directory": absolute_directory(None)})
     if as_json:
