@@ -52,7 +52,7 @@ def perform(name: str, params: Params, spec: Callable[[], Spec], options: Sequen
                 hint="Leave --resume and --answer out.",
             )
         client = Client()
-        run, seen = answered(client, params)
+        run, seen = answered(client, params, options)
         watch(client, run, manner, seen)
         return
     body = {"pattern": name, "spec": spec()}
@@ -156,11 +156,11 @@ _BESIDE = frozenset(
 )
 
 
-def answered(client: Client, options: Params) -> tuple[Run, int]:
+def answered(client: Client, params: Params, options: Sequence[Option]) -> tuple[Run, int]:
     """The run whose questions were answered, and the number of its last event before that."""
-    tokens = [not_empty(text.strip(), "--resume") for text in options["resume"] or ()]
-    answers = list(options["answer"] or ())
-    _require_pairs(options, tokens, answers)
+    tokens = [not_empty(text.strip(), "--resume") for text in params["resume"] or ()]
+    answers = list(params["answer"] or ())
+    _require_pairs(params, options, tokens, answers)
     run_id = tokens[0].partition(":")[0]
     if any(token.partition(":")[0] != run_id for token in tokens):
         raise InvalidInput("The tokens belong to different runs.", hint="Go on with one at a time.")
@@ -171,15 +171,17 @@ def answered(client: Client, options: Params) -> tuple[Run, int]:
     return run, seen
 
 
-def _require_pairs(options: Params, tokens: list[str], answers: list[str]) -> None:
+def _require_pairs(
+    params: Params, options: Sequence[Option], tokens: list[str], answers: list[str]
+) -> None:
     if not tokens:
         raise InvalidInput("--answer needs to know which question.", hint=_EXAMPLE)
     if not answers:
         raise InvalidInput("--resume needs an answer.", hint=_EXAMPLE)
-    others = [name for name, value in options.items() if value and name not in _BESIDE]
+    others = [name for name, value in params.items() if value and name not in _BESIDE]
     if others:
         raise InvalidInput(
-            f"{_shown(others[0])} cannot be changed when a run goes on.",
+            f"{_shown(others[0], options)} cannot be changed when a run goes on.",
             hint="Leave out everything but --resume, --answer and how it is shown.",
         )
     if len(tokens) > len(answers):
@@ -189,8 +191,9 @@ def _require_pairs(options: Params, tokens: list[str], answers: list[str]) -> No
         )
 
 
-def _shown(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+def _shown(name: str, options: Sequence[Option]) -> str:
+    arguments = {option.name for option in options if option.about.get("argument")}
+    return f"The {name}" if name in arguments else f"--{name.replace('_', '-')}"
 
 
 def _matched(run: Run, tokens: list[str], answers: list[str]) -> list[tuple[str, str]]:
