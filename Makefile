@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 
 # Much of what tests do is waiting: a process more than a machine of two cores has.
 PARALLEL := -n 3 --dist worksteal
+# What pytest compiles is kept for its other workers.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo quick test test-agents check fix bench chaos docs constraints clean
 
@@ -47,8 +49,10 @@ fix: setup
 bench: setup
 	$(BIN)/python -m bench
 
+# Everything that takes long: the storms, and all that `make test` tries a sample of.
 chaos: setup
 	$(BIN)/python -m tests.chaos
+	$(BIN)/pytest $(PARALLEL) --exhaustive tests/chaos tests/unit/engine $(ARGS)
 
 # The documents that are generated from the code and compared with it by tests.
 docs: setup

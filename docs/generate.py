@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -25,8 +25,8 @@ from kapelle.patterns.pipeline import StepSpec
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import AgentSettings, Settings
+from kapelle.settings.load import children_of
 from kapelle.settings.models import REPOSITORY_KEYS, Price, ReadJson
-from kapelle.settings.validation import children_of
 
 DOCS = Path(__file__).parent
 SCHEMAS = DOCS.parent / "src" / "kapelle" / "cli" / "schemas.json"
@@ -332,10 +332,17 @@ def _signature(function: Any) -> str:
             starred = True
             if not any(word.startswith("*") for word in shown):
                 shown.append("*")
-        shown.append(_parameter(item))
+        shown += _parameters(item)
         starred = starred or item.kind is item.VAR_POSITIONAL
     returned = inspect.signature(function).return_annotation
     return f"({', '.join(shown)})" + ("" if returned is None else f" → {_type(returned)}")
+
+
+def _parameters(item: inspect.Parameter) -> list[str]:
+    """A parameter as it is written; those of a TypedDict each for itself."""
+    if item.kind is item.VAR_KEYWORD and get_origin(item.annotation) is Unpack:
+        return [f"{name}=…" for name in get_args(item.annotation)[0].__annotations__]
+    return [_parameter(item)]
 
 
 def _parameter(item: inspect.Parameter) -> str:

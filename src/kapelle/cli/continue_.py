@@ -4,13 +4,13 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.actions import new_limits
 from kapelle.cli.ids import TaskId, task_path
 from kapelle.cli.options import Budget, FollowToEnd, Json, MaxTurns
 from kapelle.cli.outcome import Task
 from kapelle.cli.output import say
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.run import show_new
+from kapelle.cli.tasks import new_limits
 from kapelle.client.http import Connection as Client
 
 _MESSAGE = 'Write `kapelle continue ID "what next"`, or pipe it in with `-`.'

@@ -67,7 +67,7 @@ def _existing(playbook: Path) -> Path:
 
 
 def _view(as_json: bool) -> "View":
-    from kapelle.cli.style import colourful
+    from kapelle.cli.format import colourful
     from kapelle.demo.view import Lines, LiveTable, View
 
     if as_json:

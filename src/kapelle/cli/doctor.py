@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
-from kapelle.cli.agent_words import login_words
+from kapelle.cli.agent_config import login_words
+from kapelle.cli.config import config_file, current
+from kapelle.cli.format import one_line, paint, size
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
-from kapelle.cli.repository import config_file, current
-from kapelle.cli.style import paint
-from kapelle.cli.text import one_line
-from kapelle.cli.times import size
 from kapelle.client.autostart import why_it_gave_up
 from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import KapelleError, Unavailable

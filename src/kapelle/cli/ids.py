@@ -59,7 +59,7 @@ def _completing(*nouns: Noun) -> Callable[[str], Completions]:
 
 
 def _known(noun: Noun, incomplete: str) -> Completions:
-    from kapelle.cli.text import one_line
+    from kapelle.cli.format import one_line
     from kapelle.client.http import Connection as Client
 
     try:

@@ -41,7 +41,7 @@ def _tell(task_id: str) -> None:
 
 
 def _follow(client: Client, task: dict[str, Any], as_json: bool, after: int | None) -> None:
-    from kapelle.cli.follow import conclude, follow
+    from kapelle.cli.follow import conclude, follow_task
     from kapelle.cli.outcome import exit_code
 
     if as_json:
@@ -49,7 +49,7 @@ def _follow(client: Client, task: dict[str, Any], as_json: bool, after: int | No
     else:
         data(task["id"])
         sys.stdout.flush()
-    ended = follow(client, task, as_json=as_json, after=after)
+    ended = follow_task(client, task, as_json=as_json, after=after)
     if as_json:
         json_line({"event": "end", "status": ended["status"], "task": ended})
     else:

@@ -18,9 +18,9 @@ from typing import Annotated, Any
 
 import typer
 
+from kapelle.cli.config import current
 from kapelle.cli.ids import complete_schedule, complete_task
 from kapelle.cli.prompt import read_prompt
-from kapelle.cli.repository import current
 from kapelle.cli.values import (
     choice,
     duration_s,
@@ -384,7 +384,7 @@ def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> 
         f", `{about['file'][0]} FILE`, or pipe it in with `-`." if about.get("file") else "."
     )
     if typed is None and file is None and about.get("ask"):
-        from kapelle.cli.runs.questions import can_ask, read_line
+        from kapelle.cli.follow import can_ask, read_line
 
         if can_ask():
             typed = read_line(about["ask"]) or ""

@@ -13,10 +13,11 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.coercion import LightCommand
+from kapelle.cli.config import current, root
+from kapelle.cli.format import one_line, paint, table
 from kapelle.cli.options import FollowToEnd, Json
 from kapelle.cli.output import document, say
-from kapelle.cli.repository import current, root
-from kapelle.cli.runs.started import start_run
+from kapelle.cli.runs import start_run
 from kapelle.cli.spec_options import (
     Option,
     Params,
@@ -30,8 +31,6 @@ from kapelle.cli.spec_options import (
     spell,
 )
 from kapelle.cli.starting import begin, is_collecting
-from kapelle.cli.style import paint, table
-from kapelle.cli.text import one_line
 from kapelle.cli.values import key_values
 from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound

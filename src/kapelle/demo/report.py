@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from kapelle.cli.format import STATUS_STYLE, one_line, paint, table
 from kapelle.cli.outcome import Task
-from kapelle.cli.style import STATUS_STYLE, paint, table
-from kapelle.cli.text import one_line
 from kapelle.demo.sandbox import Sandbox, Tally
 from kapelle.demo.tasks import TASKS, DemoTask
 from kapelle.demo.view import Tasks, series

@@ -9,9 +9,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from kapelle.cli.format import one_line
 from kapelle.cli.ids import path_of, task_path
 from kapelle.cli.outcome import FINAL
-from kapelle.cli.text import one_line
 from kapelle.client.http import Client
 from kapelle.demo import sandbox as sample
 from kapelle.demo.report import DemoRun, Kill, Report

@@ -5,10 +5,8 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from kapelle.cli.format import STATUS_STYLE, between, one_line, paint
 from kapelle.cli.outcome import Task
-from kapelle.cli.style import STATUS_STYLE, paint
-from kapelle.cli.text import one_line
-from kapelle.cli.times import between
 
 if TYPE_CHECKING:
     from rich.spinner import Spinner

@@ -4,10 +4,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kapelle.domain.errors import LimitReached
 from kapelle.domain.options import argument, command, option
 from kapelle.domain.specs import CheckSpec, Name, Seconds, Spec
-from kapelle.patterns.context import Context, Interrupted
+from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import Command, PatternSpec, Prompt, Role
@@ -179,29 +178,14 @@ class BestOfResult(BaseModel):
 @pattern("best-of", spec=BestOfSpec)
 async def best_of(ctx: Context, spec: BestOfSpec) -> BestOfResult:
     """Give the same task to several agents or models, and keep the best result."""
-    result = BestOfResult(winner=None, reason="", candidates=[])
-    try:
-        await _play(ctx, spec, result)
-    except LimitReached as error:
-        raise Failed(error.message, _so_far(result, error.message)) from None
-    except Interrupted as stop:
-        stop.result = _so_far(result, "cancelled")
-        raise
-    return result
-
-
-async def _play(ctx: Context, spec: BestOfSpec, result: BestOfResult) -> None:
-    entrants = list(enumerate(spec.entrants, 1))
-    tries = (_try(ctx, spec, number, who, result) for number, who in entrants)
-    candidates = result.candidates = await ctx.gather(*tries)
-    eligible = [candidate for candidate in candidates if candidate.is_eligible]
-    await ctx.progress(candidates=len(candidates), eligible=len(eligible))
-    try:
-        winner, why = await _choose(ctx, spec, candidates, eligible)
-    except Failed as failure:
-        raise Failed(failure.reason, _so_far(result, failure.reason)) from None
+    result = ctx.keep(BestOfResult(winner=None, reason="", candidates=[]))
+    entrants = enumerate(spec.entrants, 1)
+    await ctx.gather(*(_try(ctx, spec, number, who, result) for number, who in entrants))
+    eligible = [candidate for candidate in result.candidates if candidate.is_eligible]
+    await ctx.progress(candidates=len(result.candidates), eligible=len(eligible))
+    winner, why = await _choose(ctx, spec, result.candidates, eligible)
     result.winner, result.reason = winner.number, why
-    for candidate in candidates:
+    for candidate in result.candidates:
         if candidate is not winner:
             candidate.against_winner = await ctx.compare(winner.task, candidate.task)
             await ctx.put_away(candidate.task)
@@ -210,17 +194,13 @@ async def _play(ctx: Context, spec: BestOfSpec, result: BestOfResult) -> None:
     await ctx.progress(winner=winner.number, agent=winner.agent, score=winner.score)
     if not merged.ok:
         raise Failed(f"{why}, but it could not be merged: {merged.problem}", result)
-
-
-def _so_far(result: BestOfResult, reason: str) -> BestOfResult:
-    """The result of what ends before its time; who was first to end need not be the first."""
-    ended = sorted(result.candidates, key=lambda candidate: candidate.number)
-    return result.model_copy(update={"reason": reason, "candidates": ended})
+    return result
 
 
 async def _try(
     ctx: Context, spec: BestOfSpec, number: int, who: CandidateSpec, result: BestOfResult
-) -> Candidate:
+) -> None:
+    """Have one do the task; it joins the result's candidates, which are in order of number."""
     task = await ctx.task(
         spec.prompt,
         title=f"{spec.display_title} (candidate {number})",
@@ -231,14 +211,14 @@ async def _try(
     )
     candidate = Candidate(number=number, agent=task.agent, model=who.model, task=task)
     result.candidates.append(candidate)
+    result.candidates.sort(key=lambda item: item.number)
     if not task.ok:
         candidate.problem = task.reason or task.status
-        return candidate
+        return
     candidate.changes = await ctx.changes(task)
     if spec.eval is not None:
         scored = await ctx.score(spec.eval, timeout_s=spec.eval_timeout_s, task=task.id)
         candidate.score, candidate.problem = scored.value, scored.problem
-    return candidate
 
 
 async def _choose(

@@ -4,7 +4,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from kapelle.domain.errors import LimitReached
 from kapelle.domain.options import argument, command
 from kapelle.domain.specs import (
     MAX_PROMPT_BYTES,
@@ -16,7 +15,7 @@ from kapelle.domain.specs import (
     Spec,
     Text,
 )
-from kapelle.patterns.context import Context, Interrupted
+from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import PatternSpec, Prompt, Role
@@ -117,32 +116,26 @@ class PipelineResult(BaseModel):
 @pattern("pipeline", spec=PipelineSpec)
 async def pipeline(ctx: Context, spec: PipelineSpec) -> PipelineResult:
     """Steps one after another, each told what the one before it did."""
-    played: list[StepOutcome] = []
-    try:
-        await play_steps(ctx, spec.steps, own=spec.workspaces == "each", played=played)
-    except LimitReached as error:
-        raise Failed(error.message, PipelineResult(steps=played, reason=error.message)) from None
-    except Interrupted as stop:
-        stop.result = PipelineResult(steps=played, reason="cancelled")
-        raise
-    return PipelineResult(steps=played, reason=f"all {len(spec.steps)} steps are done")
+    result = ctx.keep(PipelineResult(steps=[], reason=""))
+    await play_steps(ctx, spec.steps, result.steps, own=spec.workspaces == "each")
+    result.reason = f"all {len(spec.steps)} steps are done"
+    return result
 
 
 async def play_steps(
     ctx: Context,
     steps: list[StepSpec],
+    played: list[StepOutcome],
     *,
     own: bool = False,
     note: str = "",
     before: str | None = None,
-    played: list[StepOutcome] | None = None,
-) -> list[StepOutcome]:
-    """Play steps in order; raises Failed with those that were played when one fails.
+) -> None:
+    """Play steps in order, each of which joins played when it has ended; one that fails raises
+    Failed.
 
-    before is a task that the first step goes on from; note is added to every prompt. Each step
-    joins played as soon as it has ended, whatever ends the rest.
+    before is a task that the first step goes on from; note is added to every prompt.
     """
-    played = [] if played is None else played
     for number, step in enumerate(steps, 1):
         await ctx.progress(step=number, steps=len(steps), doing=step.label)
         task = await ctx.task(
@@ -161,13 +154,13 @@ async def play_steps(
             afresh=own,
         )
         played.append(StepOutcome(name=step.label, task=task))
-        if task.ok and own and task.changed:
+        if not task.ok:
+            raise Failed(
+                f"step {number} of {len(steps)} ({step.label}) {task.status}: {task.reason}"
+            )
+        if own and task.changed:
             # The next one begins with it, and what was done stays if a later one fails.
             merged = await ctx.merge(task)
             if not merged.ok and not merged.elsewhere:
                 why = f"the work of step {number} could not be merged: {merged.problem}"
-                raise Failed(why, PipelineResult(steps=played, reason=why))
-        if not task.ok:
-            why = f"step {number} of {len(steps)} ({step.label}) {task.status}: {task.reason}"
-            raise Failed(why, PipelineResult(steps=played, reason=why))
-    return played
+                raise Failed(why)

@@ -76,12 +76,33 @@ class Iteration(BaseModel):
     def unfinished(self) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.status != "merged"]
 
+    @property
+    def is_done(self) -> bool:
+        """The verify commands are a hard gate, and so are undone parts and the reviewer's yes."""
+        if self.unfinished or not self.outcomes:
+            return False
+        return self.verified and self.review is not None and self.review.approves
+
+    @property
+    def lack(self) -> str:
+        """What it was short of, in a sentence."""
+        if self.problem:
+            return self.problem
+        failed = [check.name for check in self.checks if not check.passed]
+        if failed:
+            return f"failed its check: {', '.join(failed)}"
+        if self.unfinished:
+            return "; ".join(f"{item.title}: {item.reason}" for item in self.unfinished)
+        if self.review is not None and not self.review.approves:
+            return f"the reviewer says no to {', '.join(self.review.objections)}"
+        return "it was not reviewed"
+
 
 class TeamResult(BaseModel):
     reason: str
-    goal_complete: bool
+    goal_complete: bool = False
     success_criteria: list[str]
-    iterations: list[Iteration]
+    iterations: list[Iteration] = []
     commit: str | None = None
 
 

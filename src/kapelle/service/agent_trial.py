@@ -18,7 +18,7 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.engine.accounts import account_of
 from kapelle.engine.consult import question, read
 from kapelle.engine.environment import agent_environment
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.runner.process_dir import Ended
 from kapelle.runner.short_call import printed
 from kapelle.service.agent_views import LiveView

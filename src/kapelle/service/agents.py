@@ -9,7 +9,7 @@ from kapelle.agents.registry import AgentInfo
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.views import AgentView
 from kapelle.engine.accounts import Credential, account_of, credential
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.service.agent_trial import Trial
 from kapelle.service.agent_views import CheckView, KeyRemovedView, agent_view
 from kapelle.settings import Settings

@@ -6,7 +6,7 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.views import DiffView, MergeView
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.engine.task_diff import task_diff
 from kapelle.service.merging import merge, require_branch, require_verified
 from kapelle.store import tasks

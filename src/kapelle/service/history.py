@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 from kapelle.domain.task import Event
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.store import events
 
 # Other daemons on the same database write events that do not wake this process.

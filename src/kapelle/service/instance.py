@@ -11,7 +11,7 @@ from kapelle import __version__
 from kapelle.domain.errors import Conflict
 from kapelle.domain.views import DaemonView
 from kapelle.engine.conductor import Conductor
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.store import backup, runs, tasks
 
 
@@ -49,19 +49,18 @@ class Instance:
             runs_under_way=sum(performer.startswith("run_") for performer in self._stage.live),
             runs_queued=await self._stage.db.read(runs.count_queued),
             held=self._conductor.held,
-            stranded=self._conductor.stranded,
         )
 
     async def back_up(self) -> BackupView:
-        """Copy the databases now, while they are in use."""
+        """Copy the database now, while it is in use."""
         if not self._stage.db.is_sqlite:
             raise Conflict(
                 "This daemon keeps its data in PostgreSQL, which Kapelle does not back up.",
                 hint="Use pg_dump.",
             )
         home, keep = self._stage.home, self._stage.settings().backup.keep
-        files = [home.database, home.engine_database]
-        return BackupView(path=str(await asyncio.to_thread(backup.make, files, home.backups, keep)))
+        made = await asyncio.to_thread(backup.make, home.database, home.backups, keep)
+        return BackupView(path=str(made))
 
     def stop(self, agents: bool) -> None:
         self._stopping.agents = agents

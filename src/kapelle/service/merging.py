@@ -7,7 +7,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Task
 from kapelle.domain.views import MergeView
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection
 

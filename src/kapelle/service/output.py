@@ -7,7 +7,7 @@ from typing import Literal
 from kapelle.domain.errors import NotFound
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Attempt, Task
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.runner.output import read
 from kapelle.store import tasks
 

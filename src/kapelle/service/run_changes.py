@@ -8,7 +8,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.views import DiffView, MergeView
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.service.changes import shown
 from kapelle.service.merging import merge, require_branch, require_verified
 from kapelle.service.tasks import Tasks

@@ -9,9 +9,9 @@ from typing import Any
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus
+from kapelle.engine.parts import Stage
 from kapelle.engine.runs import control
 from kapelle.engine.runs.start import Starter
-from kapelle.engine.stage import Stage
 from kapelle.engine.submission import require_directory
 from kapelle.patterns import registry
 from kapelle.patterns.registry import Pattern

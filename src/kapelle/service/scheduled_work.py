@@ -8,8 +8,8 @@ from pydantic import ValidationError
 from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.ids import is_id
 from kapelle.domain.specs import TaskSpec
+from kapelle.engine.parts import Stage
 from kapelle.engine.runs.start import Starter
-from kapelle.engine.stage import Stage
 from kapelle.engine.submission import Belonging, examine, submit
 from kapelle.patterns.spec import PatternSpec
 from kapelle.service.runs import Runs

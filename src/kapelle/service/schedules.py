@@ -14,7 +14,7 @@ from kapelle.engine.schedules.rules import GRACE, next_by_cron
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.schedules.secrets import ScheduleSecrets
 from kapelle.service.scheduled_work import Examined
-from kapelle.store import events, firings, schedules
+from kapelle.store import events, schedules
 from kapelle.store.database import Connection, Database
 
 # What tells one schedule from another, besides its id.
@@ -78,7 +78,7 @@ class Schedules:
 
         def read(connection: Connection) -> tuple[list[Firing], bool]:
             schedule_id = schedules.get(connection, text).id
-            return firings.page(connection, schedule_id, before=before, limit=limit)
+            return schedules.firings_page(connection, schedule_id, before=before, limit=limit)
 
         return await self._db.read(read)
 
@@ -101,10 +101,10 @@ class Schedules:
         """Start at once what it starts, besides its slots."""
         schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
         slot = await self._scheduler.alter(actions.run_now, schedule_id, now)
-        row = await self._db.read(firings.get, schedule_id, slot)
+        row = await self._db.read(schedules.get_firing, schedule_id, slot)
         if row is None:
             raise Conflict(f"The firing of {schedule_id} is not in its history any more.")
-        return firings.as_firing(row)
+        return schedules.as_firing(row)
 
     async def _alter(self, text: str, change: Any) -> Schedule:
         schedule_id = (await self.get(text)).id

@@ -13,7 +13,7 @@ from kapelle.engine import actions
 from kapelle.engine.accounts import candidates
 from kapelle.engine.actions import NewLimits
 from kapelle.engine.conductor import Conductor
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.engine.submission import submit
 from kapelle.store import tasks
 from kapelle.store.database import Connection
@@ -107,7 +107,7 @@ class Tasks:
     async def stop_all(self, reason: str) -> None:
         """Cancel every running task and wait until each has settled."""
         for task_id in await self._db.read(tasks.with_status, TaskStatus.RUNNING):
-            if await self._db.read(tasks.wish, task_id) is not None:
+            if await self._db.read(tasks.stop_requested, task_id) is not None:
                 continue  # it is being stopped already, to go on with its run later
             try:
                 await self.cancel(task_id, reason)

@@ -11,7 +11,7 @@ from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Attempt, Task
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.runner.output import read, tail_offset
 from kapelle.service.output import attempt_of
 from kapelle.store import attempts, tasks

@@ -16,20 +16,20 @@ import pytest
 from tests.integration.engine.test_run_wishes import add_run
 
 from kapelle.domain.states import RunStatus
-from kapelle.engine import bell, steadily
-from kapelle.engine.bell import Bell
+from kapelle.engine import notify, retry
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
 from kapelle.engine.runs import mirror as mirror_module
 from kapelle.engine.runs.mirror import RunMirror
-from kapelle.engine.stage import Stage
 from kapelle.home import Home
-from kapelle.store import events, run_lifecycle
+from kapelle.store import events, runs
 from kapelle.store.database import Connection, Database, sqlite_url
 from kapelle.store.migrate import migrate
 
 
 @pytest.fixture
 async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    for module, name in ((mirror_module, "_LOOK_S"), (bell, "_LOOK_S"), (steadily, "_PAUSE_S")):
+    for module, name in ((mirror_module, "_LOOK_S"), (notify, "_LOOK_S"), (retry, "_PAUSE_S")):
         monkeypatch.setattr(module, name, 0.05)
     home = Home(tmp_path / "home")
     home.create()
@@ -175,7 +175,7 @@ async def test_a_run_that_ends_during_a_pass_has_its_last_line_before_its_result
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = await begin(stage)
-    ends = run_lifecycle.change
+    ends = runs.change
     found = events.of_runs
 
     def end_it_then(connection: Connection, seq: int) -> Any:
@@ -218,7 +218,7 @@ async def test_a_position_that_was_lost_repeats_no_line(
         await asyncio.sleep(0.3)
         await end(mirroring)
         (stage.home.runs / "position").unlink()
-    await stage.db.write(run_lifecycle.change, run_id, RunStatus.COMPLETED)
+    await stage.db.write(runs.change, run_id, RunStatus.COMPLETED)
     assert numbers(stage, run_id) == [*range(1, 8), 0, 0]
 
 

@@ -15,12 +15,11 @@ from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine import actions
 from kapelle.engine.accounts import Candidate
 from kapelle.engine.beginning import begin
+from kapelle.engine.parts import Stage
 from kapelle.engine.runs import control
-from kapelle.engine.runs.control import Going
+from kapelle.engine.runs.control import Cancelled, Going, Paused, Suspended
 from kapelle.engine.runs.journal import Journal
 from kapelle.engine.runs.limits import RunBudget
-from kapelle.engine.stage import Stage
-from kapelle.patterns.context import Cancelled, Paused, Suspended
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection, Database
@@ -239,9 +238,9 @@ async def test_a_task_begins_only_while_its_run_goes_on(
     assert [task["id"] for task in chosen] == [task_id]
     await db.write(runs.update, run_id, **values)
     agents = [Candidate("rehearsal", "rehearsal")]
-    assert bool(await db.write(begin, [(task_id, agents)])) is begins
+    assert bool(await db.write(begin, [(task_id, agents)], "here")) is begins
     await db.write(runs.update, run_id, status=RunStatus.RUNNING, stop=None)
-    assert bool(await db.write(begin, [(task_id, agents)])) is not begins
+    assert bool(await db.write(begin, [(task_id, agents)], "here")) is not begins
 
 
 async def test_promised_calls_count_for_all_the_runs_around(db: Database) -> None:

@@ -11,7 +11,7 @@ from kapelle.cli.ids import complete_schedule
 from kapelle.cli.misuse import usage_error
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
-from kapelle.cli.schedules.to_come import time_to_come
+from kapelle.cli.schedules.view import future_time as time_to_come
 from kapelle.cli.spec_options import built_in
 from kapelle.cli.starting import begin, collecting
 from kapelle.cli.values import choice, duration_s, optional_text

@@ -8,10 +8,10 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
 from kapelle.engine.environment import passed
+from kapelle.engine.parts import Stage
+from kapelle.engine.retry import steadily
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.workspace import restore_deleted
-from kapelle.engine.stage import Stage
-from kapelle.engine.steadily import steadily
 from kapelle.engine.task_diff import task_diff
 from kapelle.patterns.results import Scored, read_score
 from kapelle.patterns.spec import PatternSpec
@@ -19,6 +19,7 @@ from kapelle.runner.output import tail_text
 from kapelle.runner.process_dir import Ended, Launch
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
+from kapelle.store.query import workspace_of
 from kapelle.workspaces import working_directory
 
 _SHOWN = 20_000
@@ -136,7 +137,7 @@ class Commands:
         else:
             await restore_deleted(self._stage, self._owner)
             run = await self._stage.db.read(runs.row, self._owner)
-            workspace, directory = runs.workspace_of(run), Path(self._spec.directory)
+            workspace, directory = workspace_of(run), Path(self._spec.directory)
         if workspace.branch is None:
             return directory
         return working_directory(workspace, directory)

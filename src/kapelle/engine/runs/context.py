@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Unpack, get_args
 
 from pydantic import ValidationError
 
@@ -15,7 +15,8 @@ from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.domain.text import titled, writable
-from kapelle.engine.bell import Bell
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
 from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.control import Going
 from kapelle.engine.runs.git import changes_of, difference, merge_verified
@@ -24,52 +25,12 @@ from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.runs.wait import Waiting
 from kapelle.engine.runs.workspace import put_back, restore_deleted
-from kapelle.engine.stage import Stage
 from kapelle.engine.submission import Belonging, submit
-from kapelle.patterns.context import Context, Place, TaskWish
+from kapelle.patterns.context import Context, Place, TaskArgs
 from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
-
-
-def task_spec(
-    run: PatternSpec, wish: TaskWish, left: Left, workspace: WorkspaceKind, base: str | None
-) -> TaskSpec:
-    """What is submitted, within what is left of the run's limits."""
-    agent = wish.agent or run.agent
-    wanted: dict[str, Any] = {
-        "prompt": writable(wish.prompt),
-        "directory": wish.directory or run.directory,
-        "agent": agent,
-        # A model belongs to the agent that it was named with.
-        "model": wish.model or (run.model if agent == run.agent else None),
-        "title": titled(wish.title) if wish.title else None,
-        "project": run.project,
-        "priority": wish.priority or run.priority,
-        "checks": list(wish.checks),
-        "continue_from": wish.continue_from,
-        "fork_session": wish.keep_session and wish.continue_from is not None,
-        "fallback_agents": run.fallback_agents,
-        "system_prompt": wish.system_prompt or run.system_prompt,
-        "timeout_s": wish.timeout_s or run.task_timeout_s,
-        "env": run.env,
-        "context": wish.context,
-        "workspace": workspace,
-        "base": base,
-        "budget_usd": left.usd,
-        "retry": _retry(wish.max_attempts, left.agent_calls),
-    }
-    try:
-        return TaskSpec.model_validate(wanted)
-    except ValidationError as error:
-        raise InvalidInput(f"ctx.task: {sentence(error)}") from None
-
-
-def _retry(max_attempts: int, calls: int | None) -> RetrySpec:
-    tries = max(1, max_attempts if calls is None else min(max_attempts, calls))
-    return RetrySpec(policy="same" if tries > 1 else "none", max_attempts=tries)
-
 
 _log = logging.getLogger("kapelle.runs")
 # Its title and its limits are a run's own.
@@ -102,20 +63,86 @@ class DurableContext(Context):
     def is_git(self) -> bool:
         return self._is_git
 
-    async def _task(self, wish: TaskWish) -> TaskResult:
+    async def task(
+        self,
+        prompt: str,
+        *,
+        workspace: Place = "run",
+        keep_session: bool = False,
+        max_attempts: int = 1,
+        afresh: bool = False,
+        disposable: bool = False,
+        **fields: Unpack[TaskArgs],
+    ) -> TaskResult:
+        is_own = workspace == "own"
+
         async def begin(position: str) -> None:
-            await self._submit(wish, position)
+            if workspace not in get_args(Place):
+                raise InvalidInput(f"ctx.task: workspace is run or own, not {workspace!r}.")
+            left = await self._budget.require_time_and_money()
+            kind, base = await self._place(fields, is_own=is_own, afresh=afresh)
+            own = {
+                "workspace": kind,
+                "base": base,
+                "fork_session": keep_session and fields.get("continue_from") is not None,
+                "budget_usd": left.usd,
+                "retry": _retry(max_attempts, left.agent_calls),
+            }
+            await self._submit(position, self._task_spec(prompt, fields, own), is_own=is_own)
 
         async def perform(position: str, _data: dict[str, Any]) -> Any:
-            return await self._see_task(position, disposable=wish.disposable and wish.is_own)
+            return await self._see_task(position, disposable=disposable and is_own)
 
-        result = await self._journal.step("task", wish.label, perform, begin=begin)
+        label = fields.get("title") or prompt.strip()[:80]
+        result = await self._journal.step("task", label, perform, begin=begin)
         return TaskResult.model_validate(result)
 
-    async def _submit(self, wish: TaskWish, position: str) -> None:
+    async def _place(
+        self, fields: TaskArgs, *, is_own: bool, afresh: bool
+    ) -> tuple[WorkspaceKind, str | None]:
+        """Where a task works, and the branch that a worktree of its own is made from."""
+        if not self._is_git:
+            return WorkspaceKind.IN_PLACE, None
+        directory = fields.get("directory")
+        here = directory is None or await self._is_here(directory)
+        if not here and not is_own:
+            raise InvalidInput(
+                f"{directory} is not in the repository of the run, whose workspace it shares.",
+                hint="Give each step a workspace of its own: --workspaces each.",
+            )
+        # What goes on from another task starts from that one's branch.
+        begins = fields.get("continue_from") is None or afresh
+        branches = is_own and here and begins
+        return WorkspaceKind.WORKTREE, await self._branch() if branches else None
+
+    def _task_spec(self, prompt: str, fields: TaskArgs, own: dict[str, Any]) -> TaskSpec:
+        """What is submitted: what the pattern asks for, and what it leaves to the run's spec."""
+        run, asked = self.spec, {name: value for name, value in fields.items() if value}
+        if unknown := sorted(set(asked) - set(TaskArgs.__annotations__)):
+            raise InvalidInput(f"ctx.task takes no {', '.join(unknown)}.")
+        inherited = {
+            "directory": run.directory,
+            "agent": run.agent,
+            # A model belongs to the agent that it was named with.
+            "model": run.model if asked.get("agent", run.agent) == run.agent else None,
+            "project": run.project,
+            "priority": run.priority,
+            "fallback_agents": run.fallback_agents,
+            "system_prompt": run.system_prompt,
+            "timeout_s": run.task_timeout_s,
+            "env": run.env,
+        }
+        told = {"prompt": writable(prompt)}
+        if title := asked.get("title"):
+            told["title"] = titled(str(title))
+        try:
+            return TaskSpec.model_validate({**inherited, **asked, **told, **own})
+        except ValidationError as error:
+            raise InvalidInput(f"ctx.task: {sentence(error)}") from None
+
+    async def _submit(self, position: str, spec: TaskSpec, *, is_own: bool) -> None:
         """Store the task and the beginning of its step in one transaction."""
-        spec = await self._task_spec(wish)
-        shared = self._owner if self._is_git and not wish.is_own else None
+        shared = self._owner if self._is_git and not is_own else None
 
         def also(connection: Connection, task_id: str) -> None:
             title = spec.display_title
@@ -130,22 +157,6 @@ class DurableContext(Context):
         key = f"{self.run_id}/{position}"
         belonging = Belonging(run_id=self.run_id, workspace_owner=shared)
         await submit(self._stage, spec, key, belonging, also)
-
-    async def _task_spec(self, wish: TaskWish) -> TaskSpec:
-        if wish.workspace not in get_args(Place):
-            raise InvalidInput(f"ctx.task: workspace is run or own, not {wish.workspace!r}.")
-        left = await self._budget.require_time_and_money()
-        here = wish.directory is None or await self._is_here(wish.directory)
-        if self._is_git and not here and not wish.is_own:
-            raise InvalidInput(
-                f"{wish.directory} is not in the repository of the run, whose workspace it shares.",
-                hint="Give each step a workspace of its own: --workspaces each.",
-            )
-        # What goes on from another task starts from that one's branch.
-        begins = wish.continue_from is None or wish.afresh
-        base = await self._branch() if wish.is_own and here and self._is_git and begins else None
-        kind = WorkspaceKind.WORKTREE if self._is_git else WorkspaceKind.IN_PLACE
-        return task_spec(self.spec, wish, left, kind, base)
 
     async def _see_task(self, position: str, *, disposable: bool) -> Any:
         task_id = await self._stage.db.read(steps.subject, self.run_id, position)
@@ -416,3 +427,8 @@ class DurableContext(Context):
 
     async def _gather(self, *branches: Coroutine[Any, Any, Any]) -> list[Any]:
         return await self._journal.gather(branches)
+
+
+def _retry(max_attempts: int, calls: int | None) -> RetrySpec:
+    tries = max(1, max_attempts if calls is None else min(max_attempts, calls))
+    return RetrySpec(policy="same" if tries > 1 else "none", max_attempts=tries)

@@ -3,16 +3,39 @@
 import asyncio
 import logging
 import time
+from collections.abc import Set
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine import actions
-from kapelle.engine.bell import Bell
-from kapelle.engine.stage import Stage
-from kapelle.patterns.context import Cancelled, Paused, Suspended
-from kapelle.store import events, run_lifecycle, runs, steps
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
+from kapelle.patterns.context import State
+from kapelle.store import events, runs, steps
 from kapelle.store.database import Connection
+
+
+class Interrupted(BaseException):
+    """The run stops here for now; not an Exception, so that no pattern catches it by mistake."""
+
+
+class Paused(Interrupted):
+    """A person wants the run to pause."""
+
+
+class Suspended(Interrupted):
+    """The run waits for a person's answer, at these places."""
+
+    def __init__(self, asked: Set[str]) -> None:
+        super().__init__()
+        self.asked = asked
+
+
+class Cancelled(Interrupted):
+    """A person wants the run to end; state is what the pattern had kept."""
+
+    state: State | None = None
 
 
 class Going:
@@ -79,7 +102,7 @@ def _cancel(
     for member in reversed(family):
         status = RunStatus(runs.row(connection, member)["status"])
         if status in _AT_REST:
-            run_lifecycle.change(connection, member, RunStatus.CANCELLED, reason)
+            runs.change(connection, member, RunStatus.CANCELLED, reason)
         elif status not in RUN_FINAL:
             _wish(connection, member, wish, reason)
     return stops, family
@@ -89,7 +112,7 @@ def give_up(connection: Connection, run_id: str, reason: str) -> list[tuple[str,
     """End a run that cannot go on as failed, and all that it has started."""
     stops, _ = _cancel(connection, run_id, reason, "cancel")
     if runs.row(connection, run_id)["status"] not in RUN_FINAL:
-        run_lifecycle.change(connection, run_id, RunStatus.FAILED, reason)
+        runs.change(connection, run_id, RunStatus.FAILED, reason)
     return stops
 
 
@@ -108,7 +131,7 @@ def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[
     for member in family:
         status = RunStatus(runs.row(connection, member)["status"])
         if status in {RunStatus.QUEUED, RunStatus.WAITING}:
-            run_lifecycle.change(connection, member, RunStatus.PAUSED, reason)
+            runs.change(connection, member, RunStatus.PAUSED, reason)
         elif status is RunStatus.RUNNING:
             _wish(connection, member, "pause", reason)
     stops = []
@@ -133,7 +156,7 @@ def resume(connection: Connection, run_id: str) -> None:
             runs.update(connection, member, stop=None, reason=None)
             events.append(connection, "run.resumed", run_id=member, title=found["title"])
         if found["status"] == RunStatus.PAUSED:
-            run_lifecycle.change(connection, member, RunStatus.QUEUED, "resumed")
+            runs.change(connection, member, RunStatus.QUEUED, "resumed")
 
 
 def answer(connection: Connection, run_id: str, token: str | None, text: str) -> None:
@@ -154,7 +177,7 @@ def answer(connection: Connection, run_id: str, token: str | None, text: str) ->
     steps.answer(connection, run_id, position, text)
     events.append(connection, "run.answered", run_id=run_id, title=row["title"], answer=text)
     if row["status"] == RunStatus.WAITING:
-        run_lifecycle.change(connection, run_id, RunStatus.QUEUED, "answered")
+        runs.change(connection, run_id, RunStatus.QUEUED, "answered")
 
 
 def _who_asks(connection: Connection, row: runs.Row) -> str:

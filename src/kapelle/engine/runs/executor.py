@@ -16,25 +16,30 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import kapelle
-from kapelle.domain.errors import Conflict, KapelleError, Unavailable, sentence
+from kapelle.domain.errors import Conflict, KapelleError, LimitReached, Unavailable, sentence
 from kapelle.domain.states import RUN_FINAL, RunStatus
-from kapelle.engine.bell import Bell
-from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
+from kapelle.engine.retry import PASSING, steadily
 from kapelle.engine.runs.context import DurableContext
-from kapelle.engine.runs.control import Going, end_checks, end_leftovers
+from kapelle.engine.runs.control import (
+    Cancelled,
+    Going,
+    Paused,
+    Suspended,
+    end_checks,
+    end_leftovers,
+)
 from kapelle.engine.runs.journal import Exited, Journal
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.queue import last_alive
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.runs.workspace import put_back, run_workspace
-from kapelle.engine.stage import Stage
-from kapelle.engine.steadily import PASSING, steadily
 from kapelle.patterns import registry
-from kapelle.patterns.context import Cancelled, Paused, Suspended
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec
-from kapelle.store import run_lifecycle, runs, steps
+from kapelle.store import runs, steps
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
@@ -113,49 +118,49 @@ Verdict = tuple[RunStatus, str | None, dict[str, Any]]
 
 
 class RunPerformance:
-    """The durable function behind every run."""
+    """Performs runs, each of its executions from the top."""
 
-    def __init__(self, stage: Stage, durable: Durable, bell: Bell, starter: Starter) -> None:
+    def __init__(self, stage: Stage, bell: Bell, starter: Starter) -> None:
         self._stage = stage
         self._bell = bell
         self._starter = starter
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._began_at, self._last_alive = datetime.now(UTC), last_alive(stage)
-        durable.workflow("run", self.perform)
 
-    async def perform(self, run_id: str) -> None:
+    async def perform(self, execution: str) -> None:
         """Play the pattern to its end, or to where it has to wait for a person."""
+        run_id, _, number = execution.partition(".")
         lock = self._locks.setdefault(run_id, asyncio.Lock())
-        # After a crash the engine may take up an earlier execution of a run beside the present one.
+        # A run that is resumed at once is executed anew before its last execution has returned.
         async with lock:
             with self._stage.performing(run_id):
                 failpoint("run_begin")
-                while not await steadily(self._perform)(run_id):
+                while not await steadily(self._perform)(run_id, int(number)):
                     continue
 
-    async def _perform(self, run_id: str) -> bool:
+    async def _perform(self, run_id: str, number: int) -> bool:
         """Play it from the top; False if it is to be played again at once."""
         run = await self._row(run_id)
-        if run["status"] != RunStatus.RUNNING:
-            return True  # it was ended just before a crash
+        if not _is_current(run, number):
+            return True  # it was ended just before a crash, or there is a newer execution
         if run["active_since"] < self._began_at:
             await self._stage.db.write(runs.leave_out_downtime, run_id, self._last_alive)
         verdict = await self._verdict(run)
-        if await self._settled(run_id, verdict):
+        if await self._settled(run_id, number, verdict):
             return True
         if (await self._row(run_id))["stop"] not in {"cancel", "abandon"}:
             return False
         # Whatever else it came to, it came to it while its parts were being ended.
-        return await self._settled(run_id, await self._cancelled(run_id))
+        return await self._settled(run_id, number, await self._cancelled(run_id))
 
-    async def _settled(self, run_id: str, verdict: Verdict) -> bool:
+    async def _settled(self, run_id: str, number: int, verdict: Verdict) -> bool:
         status, reason, values = verdict
         if status in {RunStatus.COMPLETED, RunStatus.FAILED}:
             await end_leftovers(self._stage, self._bell, run_id, f"{run_id} has {status}")
         if status in {RunStatus.CANCELLED, RunStatus.FAILED}:
             await end_checks(self._stage, run_id, f"{run_id} was {status}")
         failpoint("run_before_end")
-        settled = await self._stage.db.write(_settle, run_id, status, reason, values)
+        settled = await self._stage.db.write(_settle, run_id, number, status, reason, values)
         failpoint("run_after_end")
         return settled
 
@@ -226,7 +231,22 @@ class RunPerformance:
             self._stage, self._bell, self._starter, run, spec, journal, going, budget
         )
         playing = Playing(journal, going, budget)
-        result = await playing.play(pattern.function(context, spec))
+        try:
+            result = await playing.play(pattern.function(context, spec))
+        except Cancelled as stop:
+            stop.state = context.kept
+            raise
+        except LimitReached as error:
+            if context.kept is None:
+                raise
+            await self._restore(run, context.kept.restore("budget"), "budget")
+            result = context.kept.result(error.message, "budget")
+            reason = getattr(result, "reason", error.message)
+            return RunStatus.FAILED, reason, {"result": as_json(result)}
+        except Failed as failure:
+            if failure.result is None and context.kept is not None:
+                failure.result = context.kept.result(failure.reason, "failure")
+            raise
         told = getattr(result, "reason", None)
         verdict = told if isinstance(told, str) else None
         return RunStatus.COMPLETED, verdict, {"result": as_json(result)}
@@ -237,14 +257,22 @@ class RunPerformance:
         with_tasks = run["stop"] != "abandon"
         reason = f"{run_id} was cancelled"
         await end_leftovers(self._stage, self._bell, run_id, reason, with_tasks=with_tasks)
-        if stop is not None and stop.restore is not None and with_tasks:
-            await self._restore(run["workspace_owner"] or run_id, stop.restore)
-        result = as_json(stop.result) if stop is not None else None
+        result = None
+        if stop is not None and stop.state is not None:
+            if with_tasks:
+                await self._restore(run, stop.state.restore("cancelled"), "cancelled")
+            result = as_json(stop.state.result("cancelled", "cancelled"))
         return RunStatus.CANCELLED, run["reason"], {"result": result}
 
-    async def _restore(self, owner: str, commit: str) -> None:
+    async def _restore(self, run: runs.Row, commit: str | None, name: str) -> None:
+        """Have the run's branch hold a commit that its pattern named, if it named one."""
+        if commit is None:
+            return
+        owner = run["workspace_owner"] or run["id"]
         try:
-            await put_back(self._stage, owner, commit, "cancelled")
+            await put_back(self._stage, owner, commit, name)
+        except Unavailable:
+            raise
         except KapelleError as error:
             _log.warning("the branch of %s stays where it is: %s", owner, error.message)
 
@@ -255,21 +283,27 @@ def _place(run: runs.Row, known: dict[str, steps.Row]) -> tuple[str, bool]:
     return f"{run['executions']}.{len(known)}.{ended}", ended < len(known)
 
 
+def _is_current(run: runs.Row, number: int) -> bool:
+    """Whether an execution of a run may write anything about it."""
+    return run["status"] == RunStatus.RUNNING and bool(run["executions"] == number)
+
+
 def _settle(
     connection: Connection,
     run_id: str,
+    number: int,
     status: RunStatus,
     reason: str | None,
     values: dict[str, Any],
 ) -> bool:
     """Write down how a run ended or why it rests; False if it is to go on."""
     row = runs.row(connection, run_id)
-    if row["status"] != RunStatus.RUNNING:
+    if not _is_current(row, number):
         return True
     if row["stop"] in {"cancel", "abandon"} and status is not RunStatus.CANCELLED:
         return False
     if status in RUN_FINAL:
-        run_lifecycle.change(connection, run_id, status, reason, **values)
+        runs.change(connection, run_id, status, reason, **values)
         return True
     return _rest(connection, row, status, reason, values.get("asked", set()))
 
@@ -280,14 +314,14 @@ def _rest(
     """Put a run to rest, unless what it rests for was done in this very moment."""
     run_id = row["id"]
     if row["stop"] == "pause":
-        run_lifecycle.change(connection, run_id, RunStatus.PAUSED, row["reason"], stop=None)
+        runs.change(connection, run_id, RunStatus.PAUSED, row["reason"], stop=None)
     elif status is RunStatus.PAUSED and reason is not None:
-        run_lifecycle.change(connection, run_id, RunStatus.PAUSED, reason)
+        runs.change(connection, run_id, RunStatus.PAUSED, reason)
     elif status is RunStatus.WAITING and asked <= steps.unanswered(connection, run_id):
         questions = steps.questions(connection, run_id)
         text = " · ".join(question.text for question in questions)
         values = {"waiting_for": "input"}
-        run_lifecycle.change(connection, run_id, RunStatus.WAITING, text, **values)
+        runs.change(connection, run_id, RunStatus.WAITING, text, **values)
     else:
         return False
     return True

@@ -10,10 +10,9 @@ from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.runs.control import Going
-from kapelle.engine.stage import Stage
-from kapelle.engine.steadily import PASSING, steadily
-from kapelle.patterns.context import Cancelled, Interrupted, Paused, Suspended
+from kapelle.engine.parts import Stage
+from kapelle.engine.retry import PASSING, steadily
+from kapelle.engine.runs.control import Cancelled, Going, Interrupted, Paused, Suspended
 from kapelle.store import steps
 from kapelle.store.database import Connection
 

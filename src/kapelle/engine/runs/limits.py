@@ -2,7 +2,7 @@
 
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.run import Run
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.patterns.results import Left
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import runs

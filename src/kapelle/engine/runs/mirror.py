@@ -13,8 +13,8 @@ from kapelle.domain.errors import NotFound, Unavailable
 from kapelle.domain.run import Run
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Event
-from kapelle.engine.stage import Stage
-from kapelle.engine.steadily import PASSING, steadily
+from kapelle.engine.parts import Stage
+from kapelle.engine.retry import PASSING, steadily
 from kapelle.store import events, runs
 
 _log = logging.getLogger("kapelle.runs")

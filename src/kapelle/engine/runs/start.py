@@ -11,7 +11,7 @@ from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.engine.submission import (
     Also,
     keep_secrets,

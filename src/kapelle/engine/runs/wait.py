@@ -4,10 +4,10 @@ import time
 
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
-from kapelle.engine.bell import Bell
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
 from kapelle.engine.runs.control import Going, end_run, end_task
 from kapelle.engine.runs.limits import SPENT, RunBudget
-from kapelle.engine.stage import Stage
 from kapelle.store import runs, tasks
 
 _PATIENCE_S = 60.0

@@ -4,8 +4,9 @@ from pathlib import Path
 
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.store import runs
+from kapelle.store.query import workspace_of
 
 
 async def run_workspace(stage: Stage, run: runs.Row) -> Workspace:
@@ -13,7 +14,7 @@ async def run_workspace(stage: Stage, run: runs.Row) -> Workspace:
     if run["workspace_owner"] is not None:
         return await run_workspace(stage, await stage.db.read(runs.row, run["workspace_owner"]))
     if run["workspace_kind"] != WorkspaceKind.WORKTREE:
-        return runs.workspace_of(run)
+        return workspace_of(run)
     wanted = stage.settings(run["directory"]).workspace
     made = await stage.workspaces.create(
         run["id"], Path(run["directory"]), run["spec"].get("base"), wanted.copy_, wanted.link

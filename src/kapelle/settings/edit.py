@@ -6,9 +6,8 @@ from typing import Any
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.home import write_private
-from kapelle.settings.loading import read_toml
+from kapelle.settings.load import Scope, annotation_of, read_toml, validate, value_of
 from kapelle.settings.models import Settings
-from kapelle.settings.validation import Scope, annotation_of, validate, value_of
 
 
 def set_value(path: Path, dotted_key: str, text: str, scope: Scope = "user") -> None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from kapelle.engine.steadily import steadily
+from kapelle.engine.retry import steadily
 from kapelle.store import events
 from kapelle.store.database import Database
 

@@ -35,6 +35,8 @@ class Stage:
     secret: str
     vault: Vault
     url: str = ""
+    # What this daemon is called in the rows of what it performs.
+    performer: str = "here"
     # Process directories of the processes that each attempt or run has going in this daemon.
     live: dict[str, set[Path]] = field(default_factory=dict)
     known_settings: dict[object, Settings] = field(default_factory=dict)
@@ -89,11 +91,11 @@ class Stage:
 
     async def execute(self, attempt_id: str, task_id: str, launch: Launch) -> Ended:
         """Run a process of an attempt; a wish to stop that came at any moment reaches it."""
-        return await self._execute(attempt_id, launch, tasks.wish, task_id)
+        return await self._execute(attempt_id, launch, tasks.stop_requested, task_id)
 
     async def execute_step(self, run_id: str, launch: Launch) -> Ended:
         """Run a process of a run itself, such as a check, in the same way."""
-        return await self._execute(run_id, launch, runs.end_wish, run_id)
+        return await self._execute(run_id, launch, runs.end_requested, run_id)
 
     async def _execute(self, performer: str, launch: Launch, wish_of: Wish, owner: str) -> Ended:
         running = self.live.setdefault(performer, set())
