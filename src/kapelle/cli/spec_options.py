@@ -408,15 +408,15 @@ def _read_list(option: Option, prompts: list[str], command: str) -> list[str]:
     example = f'Write `kapelle {command} "design it" {more} "implement it"`.'
     if not prompts:
         raise InvalidInput(f"There are no {option.key}.", hint=example)
-    if not least <= len(prompts) <= most:
-        word = f"at least {least}" if len(prompts) < least else f"at most {most}"
+    if len(prompts) < least:
         raise InvalidInput(
-            f"{word.capitalize()} {option.key} are needed, not {len(prompts)}."
-            if len(prompts) < least
-            else f"There may be {word} {option.key}, not {len(prompts)}.",
-            hint=f"Add {more} PROMPT; `kapelle run` is for a single task."
-            if len(prompts) < least
-            else "Join some of them.",
+            f"There must be at least {least} {option.key}, not {len(prompts)}.",
+            hint=f"Add {more} PROMPT; `kapelle run` is for a single task.",
+        )
+    if len(prompts) > most:
+        raise InvalidInput(
+            f"There may be at most {most} {option.key}, not {len(prompts)}.",
+            hint="Join some of them.",
         )
     return _read_prompts(prompts, example, 1)
 

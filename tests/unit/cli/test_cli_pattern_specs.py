@@ -139,7 +139,7 @@ def test_what_every_pattern_takes(command: str, here: Path) -> None:
     ("line", "problem", "instead"),
     [
         ("pipeline", "There are no steps", "kapelle pipeline"),
-        ("pipeline alone", "At least 2 steps", "--step"),
+        ("pipeline alone", "at least 2 steps", "--step"),
         (f"pipeline {'x ' * 21}", "at most 20 steps", ""),
         ("pipeline a ''", "is empty", ""),
         ("pipeline - -", "Only one step can come from stdin", ""),
