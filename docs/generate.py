@@ -27,8 +27,8 @@ from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskRes
 from kapelle.patterns.spec import PatternSpec
 from kapelle.patterns.team import TeamSpec
 from kapelle.settings import AgentSettings, Settings
+from kapelle.settings.load import children_of
 from kapelle.settings.models import REPOSITORY_KEYS, Price, ReadJson
-from kapelle.settings.validation import children_of
 
 DOCS = Path(__file__).parent
 Parts = Mapping[str, str]

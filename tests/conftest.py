@@ -1,7 +1,9 @@
 """Fixtures that tests of every cost share: both databases, and how much of everything is tried."""
 
+import random
 import secrets
 import shutil
+import subprocess
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +14,56 @@ import sqlalchemy as sa
 
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--exhaustive",
+        action="store_true",
+        help="try everything, where otherwise a sample is tried; part of `make chaos`",
+    )
+    parser.addoption("--sample", metavar="SEED", help="which sample; by default, the commit")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.option.sample is None:
+        config.option.sample = _commit()
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    if config.option.exhaustive:
+        return "sample: everything"
+    return f"sample: --sample={config.option.sample} repeats it, --exhaustive leaves nothing out"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.option.exhaustive:
+        left_out = [item for item in items if item.get_closest_marker("exhaustive")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _commit() -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short=12", "HEAD"],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() or "0"
+
+
+@pytest.fixture(scope="session")
+def exhaustive(pytestconfig: pytest.Config) -> bool:
+    """Whether everything is to be tried, however long it takes."""
+    return bool(pytestconfig.option.exhaustive)
+
+
+@pytest.fixture
+def sampling(request: pytest.FixtureRequest) -> random.Random:
+    """Chooses what is tried; the same for a test as long as the seed is the same."""
+    return random.Random(f"{request.config.option.sample} {request.node.nodeid}")
 
 
 @pytest.fixture(scope="session")

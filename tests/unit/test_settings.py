@@ -21,7 +21,7 @@ from kapelle.settings import (
     reset_value,
     set_value,
 )
-from kapelle.settings.validation import validate
+from kapelle.settings.load import validate
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -29,6 +29,7 @@ class LiveView:
     """Rows that are redrawn below whatever is printed meanwhile."""
 
     def __init__(self) -> None:
+        # Draws the rows once, so what they are made of must be there already.
         self._spinner = Spinner("dots")
         self._console = Console(highlight=False, markup=False, emoji=False)
         self._live = Live(
@@ -65,8 +66,8 @@ class LiveTasks(LiveView):
     """The states of tasks and runs that have not ended."""
 
     def __init__(self, tasks: Iterable[Task]) -> None:
-        super().__init__()
         self._tasks = {task["id"]: task for task in tasks}
+        super().__init__()
 
     def update(self, task: Task) -> None:
         self._tasks[task["id"]] = task
@@ -120,11 +121,11 @@ class LiveRun(LiveView):
     """What is known of one run from its events."""
 
     def __init__(self, run: Run) -> None:
-        super().__init__()
         self._run = run
         self._status: str = run["status"]
         self._facts: dict[str, Any] = dict(run["progress"])
         self._tasks: dict[str, str] = {}
+        super().__init__()
 
     def show(self, event: Event) -> None:
         """An event: its line above, and what follows from it below."""

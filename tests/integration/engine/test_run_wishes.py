@@ -12,14 +12,14 @@ from tests.integration.rows import task_row
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, LimitReached, Unavailable
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.engine import actions
-from kapelle.engine.accounts import Candidate
-from kapelle.engine.beginning import begin
 from kapelle.engine.parts import Stage
 from kapelle.engine.runs import control
 from kapelle.engine.runs.control import Cancelled, Going, Paused, Suspended
 from kapelle.engine.runs.journal import Journal, NotYet, no_work
 from kapelle.engine.runs.limits import RunBudget
+from kapelle.engine.tasks import actions
+from kapelle.engine.tasks.accounts import Candidate
+from kapelle.engine.tasks.queue import begin
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection, Database

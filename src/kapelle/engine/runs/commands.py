@@ -12,7 +12,7 @@ from kapelle.engine.parts import Stage
 from kapelle.engine.retry import steadily
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.workspace import restore_deleted
-from kapelle.engine.task_diff import task_diff
+from kapelle.engine.tasks.work import task_diff
 from kapelle.patterns.results import Scored, read_score
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import tail_text

@@ -25,7 +25,7 @@ from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.runs.wait import Waiting
 from kapelle.engine.runs.workspace import restore_deleted
-from kapelle.engine.submission import Belonging, submit
+from kapelle.engine.tasks.submit import Belonging, submit
 from kapelle.patterns.context import Context, Place, TaskArgs
 from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
