@@ -38,7 +38,7 @@ _HOMES = {
     "kapelle.patterns.pipeline": ("PipelineSpec", "StepSpec"),
     "kapelle.patterns.spec": ("PatternSpec",),
     "kapelle.patterns.team": ("TeamSpec",),
-    "kapelle.workspaces.standalone": ("Worktree", "worktree"),
+    "kapelle.workspaces.sync": ("Worktree", "worktree"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -94,8 +94,8 @@ if TYPE_CHECKING:
     from kapelle.patterns.pipeline import StepSpec as StepSpec
     from kapelle.patterns.spec import PatternSpec as PatternSpec
     from kapelle.patterns.team import TeamSpec as TeamSpec
-    from kapelle.workspaces.standalone import Worktree as Worktree
-    from kapelle.workspaces.standalone import worktree as worktree
+    from kapelle.workspaces.sync import Worktree as Worktree
+    from kapelle.workspaces.sync import worktree as worktree
 else:
     __all__ = sorted(_HOME_OF)
 

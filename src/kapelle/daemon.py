@@ -16,10 +16,9 @@ from typing import NoReturn
 
 from kapelle import __version__
 from kapelle.api.app import build
-from kapelle.api.auth import PrivateSocket
+from kapelle.api.security import PrivateSocket
 from kapelle.api.server import Door, is_loopback, listen, listen_privately
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
-from kapelle.engine.conductor import Conductor
 from kapelle.engine.notify import Bell
 from kapelle.engine.parts import Stage
 from kapelle.engine.runs.executor import RunPerformance
@@ -28,23 +27,20 @@ from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.schedules.secrets import ScheduleSecrets
+from kapelle.engine.tasks.queue import Conductor
 from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, write_private
 from kapelle.runner.runner import Runner
 from kapelle.service import Service
 from kapelle.service.agents import Agents
-from kapelle.service.changes import Changes
-from kapelle.service.history import History
-from kapelle.service.instance import Instance, Stopping
-from kapelle.service.logins import Logins
-from kapelle.service.output import Output
-from kapelle.service.run_changes import RunChanges
+from kapelle.service.daemon import Daemon, Events, Stopping
+from kapelle.service.output import Output, Transcripts
 from kapelle.service.runs import Runs
-from kapelle.service.scheduled_work import ScheduledWork
-from kapelle.service.schedules import Schedules
+from kapelle.service.schedules import ScheduledWork, Schedules
+from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
-from kapelle.service.transcript import Transcripts
 from kapelle.service.usage import Usages
+from kapelle.service.work import Work
 from kapelle.settings import Settings, load
 from kapelle.store import attempts, backup, events, runs
 from kapelle.store.database import Database, sqlite_url
@@ -160,18 +156,17 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     kept = ScheduleSecrets(home.secrets)
     scheduler = Scheduler(db, work, kept)
     service = Service(
-        task_service,
-        Output(stage),
-        Transcripts(stage),
-        Changes(stage),
-        History(stage),
-        Instance(stage, conductor, stopping),
-        Logins(),
-        Agents(stage),
-        usage=Usages(stage),
+        tasks=task_service,
         runs=run_service,
-        run_changes=RunChanges(stage, task_service),
+        work=Work(stage),
         schedules=Schedules(db, scheduler, work, kept),
+        output=Output(stage),
+        transcripts=Transcripts(stage),
+        events=Events(stage),
+        daemon=Daemon(stage, conductor, stopping),
+        sessions=Sessions(),
+        agents=Agents(stage),
+        usage=Usages(stage),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)

@@ -17,7 +17,7 @@ from kapelle.library.outcome import TeamOutcome
 from kapelle.library.performance import Performance
 from kapelle.library.token import Interlude, decode
 from kapelle.patterns.team import TeamSpec
-from kapelle.workspaces.discovery import find_checkout, is_git_directory
+from kapelle.workspaces.repository import find_checkout, is_git_directory
 
 Answers = Sequence[str] | Mapping[str, str]
 

@@ -8,7 +8,7 @@ from kapelle.domain.errors import Conflict
 from kapelle.library.ledger import Spent
 from kapelle.patterns.team_roles import TeamResult
 from kapelle.workspaces import Workspaces
-from kapelle.workspaces.own_loop import OwnLoop
+from kapelle.workspaces.sync import OwnLoop
 
 Status = Literal["completed", "budget", "failed", "needs_input"]
 

@@ -1,6 +1,5 @@
 """Use cases of runs: start, look, wait, and change their course."""
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,11 +11,14 @@ from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.parts import Stage
 from kapelle.engine.runs import control
 from kapelle.engine.runs.start import Starter
-from kapelle.engine.submission import require_directory
+from kapelle.engine.tasks.submit import require_directory
 from kapelle.patterns import registry
 from kapelle.patterns.registry import Pattern
+from kapelle.service.work import wait
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
+
+_RESTING = RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
 
 
 class Runs:
@@ -74,15 +76,7 @@ class Runs:
 
     async def wait(self, text: str, timeout_s: float) -> Run:
         """The run as soon as it has ended, waits or is paused, or as it is when time is up."""
-        deadline = time.monotonic() + timeout_s
-        resting = RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
-        with self._db.watch() as changed:
-            while True:
-                run = await self.get(text)
-                left = deadline - time.monotonic()
-                if run.status in resting or run.waiting_for or left <= 0:
-                    return run
-                await changed.wait(min(left, 5.0))
+        return await wait(self._db, self.get, text, timeout_s, _is_resting)
 
     async def pause(self, text: str, *, now: bool = False) -> Run:
         """Start nothing more; what is at work ends first, or at once goes back to the queue."""
@@ -120,6 +114,10 @@ class Runs:
             return run_id
 
         return await self.get(await self._db.write(apply))
+
+
+def _is_resting(run: Run) -> bool:
+    return run.status in _RESTING or run.waiting_for is not None
 
 
 def _shown(connection: Connection, run: Run) -> Run:

@@ -1,11 +1,10 @@
 """Git worktrees for tasks and runs: made, committed, compared, merged, removed, never lost."""
 
+from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.diff import Diff
-from kapelle.workspaces.discovery import is_git_directory
-from kapelle.workspaces.history import Commit
 from kapelle.workspaces.merge import Merge
-from kapelle.workspaces.repository import Repository
-from kapelle.workspaces.workspaces import Workspaces, working_directory
+from kapelle.workspaces.repository import is_git_directory
+from kapelle.workspaces.workspaces import Repository, Workspaces, working_directory
 
 __all__ = [
     "Commit",

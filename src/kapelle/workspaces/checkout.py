@@ -1,17 +1,40 @@
-"""A checkout of the branch that is merged into: moved along when clean, else left alone."""
+"""The checkouts of a branch that is merged into: moved along when clean, else left alone.
 
+What is about to be done to them is journalled, so that a crash amid it is made good: completed when
+the branch had moved, else undone.
+"""
+
+import asyncio
+import hashlib
+import json
 import os
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from kapelle.domain.errors import Conflict, GitError
-from kapelle.workspaces.content import WorkTree, copy_index, files_place, install_index
-from kapelle.workspaces.discovery import Checkout, checkout_at, linked_gitdir, read_pointer
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
-from kapelle.workspaces.link import OPERATIONS
-from kapelle.workspaces.names import BRANCHES
-from kapelle.workspaces.refs import head_branch
+from kapelle.domain.errors import Conflict, GitError, Unavailable, WorkspaceError
+from kapelle.workspaces.commit import commit_tree, is_ancestor, keep
+from kapelle.workspaces.files import unlink_inside
+from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place, repository_place
+from kapelle.workspaces.refs import BRANCHES, head_branch, move_ref, read_ref
+from kapelle.workspaces.repository import (
+    Checkout,
+    checkout_at,
+    habits_of,
+    linked_gitdir,
+    read_pointer,
+)
+from kapelle.workspaces.shadow import Lender, Shadows
+from kapelle.workspaces.staging import (
+    Staging,
+    WorkTree,
+    copy_index,
+    files_place,
+    install_index,
+    obstacles,
+)
+from kapelle.workspaces.worktree import OPERATIONS, Marker, write_durably
 
 _SHOWN = 10
 _OURS = b"kapelle\n"
@@ -175,3 +198,216 @@ def shown(names: Sequence[bytes]) -> str:
     texts = [name.decode("utf-8", "backslashreplace") for name in names[:_SHOWN]]
     rest = len(names) - len(texts)
     return ", ".join(texts) + (f" and {rest} more" if rest > 0 else "")
+
+
+@dataclass(frozen=True)
+class Move:
+    """A branch that goes from one commit to another, with the checkouts that go along."""
+
+    ref: str
+    old: str
+    new: str
+    toplevels: tuple[str, ...]
+    task_id: str
+
+
+class Journal:
+    """At most one move for each repository."""
+
+    def __init__(self, directory: Path, common_dir: Path) -> None:
+        self._path = directory / f"{hashlib.sha256(os.fsencode(common_dir)).hexdigest()[:32]}.json"
+        self._common_dir = str(common_dir)
+
+    def write(self, move: Move) -> None:
+        write_durably(
+            self._path, json.dumps({"common_dir": self._common_dir, "move": asdict(move)})
+        )
+
+    def read(self) -> Move | None:
+        try:
+            record = json.loads(self._path.read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise WorkspaceError(f"{self._path} is damaged: {error}.") from error
+        if record["common_dir"] != self._common_dir:
+            return None
+        move = record["move"]
+        toplevels = tuple(move["toplevels"])
+        task_id = move.get("task_id", "")
+        return Move(move["ref"], move["old"], move["new"], toplevels, task_id)
+
+    @staticmethod
+    def repository_of(path: Path) -> Path | None:
+        """The repository that a journal is about, or None when it is just being cleared."""
+        try:
+            return Path(json.loads(path.read_text("utf-8"))["common_dir"])
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise WorkspaceError(f"{path} is damaged: {error}.") from error
+
+    def clear(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+class Recovery:
+    """For one repository; whoever uses it holds the lock for merging there."""
+
+    def __init__(self, git: Git, shadows: Shadows, lender: Lender, journal: Journal) -> None:
+        self._git = git
+        self._shadows = shadows
+        self._lender = lender
+        self._journal = journal
+        self._refs = repository_place(lender.common_dir)
+
+    async def recover(self) -> Path | None:
+        """Finish or forget what the journal says; returns the checkout it concerned."""
+        move = self._journal.read()
+        if move is None:
+            return None
+        clear_ref_locks(self._lender.common_dir, move)
+        reading = await self._shadows.reading(self._lender)
+        updated = None
+        done = await self._is_done(move)
+        for toplevel in map(Path, move.toplevels):
+            found = checkout_at(toplevel)
+            if found is None or found.common_dir != self._lender.common_dir:
+                continue
+            with self._shadows.scratch() as scratch:
+                checkout = await self.base_checkout(reading, found, scratch)
+                if done:
+                    await checkout.finish(move.old, move.new)
+                    updated = updated or toplevel
+                checkout.unlock()
+        self._journal.clear()
+        return updated
+
+    async def _is_done(self, move: Move) -> bool:
+        """Whether the branch holds the merge."""
+        now = await read_ref(self._git, self._refs, move.ref)
+        reading = await self._shadows.reading(self._lender)
+        return now is not None and await is_ancestor(self._git, reading, move.new, now)
+
+    async def base_checkout(self, reading: Place, found: Checkout, scratch: Path) -> BaseCheckout:
+        habits = await habits_of(self._git, found)
+        index = found.gitdir / "index"
+        work_tree = WorkTree(found.toplevel, index, self._lender, habits.settings, habits.ignore)
+        own = Path(tempfile.mkdtemp(dir=scratch)) / "index"
+        return BaseCheckout(self._git, reading, work_tree, found.gitdir, own)
+
+
+def clear_ref_locks(common_dir: Path, move: Move) -> None:
+    """Remove the lock of our own git that was killed: nobody else knows the commit in it."""
+    lock, head = common_dir / f"{move.ref}.lock", common_dir / "HEAD.lock"
+    if read_pointer(lock) != move.new:
+        return
+    # git locks HEAD, without content, together with the branch that it points to.
+    if read_pointer(common_dir / "HEAD") == f"ref: {move.ref}" and read_pointer(head) == "":
+        head.unlink(missing_ok=True)
+    lock.unlink(missing_ok=True)
+
+
+class Mover:
+    """For one repository, on behalf of one owner; whoever uses it holds the lock for merging.
+
+    The worktree of ours that stands on the branch, if there is one, is told as well.
+    """
+
+    def __init__(
+        self,
+        git: Git,
+        shadows: Shadows,
+        owner: Marker,
+        journals: Path,
+        standing: Marker | None = None,
+    ) -> None:
+        self._git = git
+        self._shadows = shadows
+        self._owner = owner
+        self._standing = standing
+        self._common_dir = Path(owner.common_dir)
+        self._refs = repository_place(self._common_dir)
+        self._journal = Journal(journals, self._common_dir)
+        self._recovery = Recovery(git, shadows, owner.lender, self._journal)
+
+    async def recover(self) -> Path | None:
+        """Make good what was cut short in this repository; returns the checkout it concerned."""
+        return await self._recovery.recover()
+
+    async def move(self, ref: str, old: str, new: str) -> Path | None:
+        """Compare and swap the branch and take its clean checkouts along; returns the first."""
+        toplevel, name = Path(self._owner.toplevel), ref.removeprefix(BRANCHES)
+        reading = await self._shadows.reading(self._owner.lender)
+        if self._standing is not None:
+            await _make_way(self._git, self._shadows, self._standing, old, new)
+        found = await checkouts_of(self._git, self._common_dir, toplevel, name)
+        toplevels = tuple(str(item.toplevel) for item in found)
+        self._journal.write(Move(ref, old, new, toplevels, self._owner.task_id))
+        with self._shadows.scratch() as scratch:
+            checkouts = [
+                await self._recovery.base_checkout(reading, item, scratch) for item in found
+            ]
+            try:
+                await self._move_with(checkouts, ref, old, new)
+            except asyncio.CancelledError:
+                await self._recovery.recover()
+                raise
+            except Exception:
+                for checkout in checkouts:
+                    checkout.unlock()
+                self._journal.clear()
+                raise
+        self._journal.clear()
+        return found[0].toplevel if found else None
+
+    async def _move_with(self, checkouts: list[BaseCheckout], ref: str, old: str, new: str) -> None:
+        for checkout in checkouts:
+            checkout.lock()
+            await checkout.require_clean(old, new)
+        await move_ref(self._git, self._refs, ref, new, old, f"kapelle: {self._owner.task_id}")
+        await self._advance(checkouts, ref, old, new)
+        for checkout in checkouts:
+            checkout.unlock()
+
+    async def _advance(self, checkouts: list[BaseCheckout], ref: str, old: str, new: str) -> None:
+        for number, checkout in enumerate(checkouts):
+            try:
+                await checkout.advance(old, new)
+            except (GitError, Unavailable) as error:
+                if number == 0:
+                    await move_ref(self._git, self._refs, ref, old, new, "kapelle: undo")
+                    if isinstance(error, Unavailable):
+                        raise
+                top = checkout.work_tree.directory
+                raise Conflict(
+                    f"{top} changed during the merge: {error.message}",
+                    hint=f"Look at git -C {top} status, then merge again.",
+                ) from error
+
+
+async def _make_way(git: Git, shadows: Shadows, marker: Marker, old: str, new: str) -> None:
+    """Archive and take away ignored files where the new commit has files of its own."""
+    reading = await shadows.reading(marker.lender)
+    found = await obstacles(git, reading, Path(marker.path), old, new)
+    if not found:
+        return
+    with shadows.scratch() as scratch:
+        staging = Staging(git, reading, marker.work_tree, scratch)
+        await staging.stage(old)
+        ignored = await staging.ignored(found)
+        if not ignored:
+            return
+        await _archive_with(git, reading, marker, staging, ignored, old)
+    marker.require_present()
+    for name in ignored:
+        await asyncio.to_thread(unlink_inside, Path(marker.path), os.fsdecode(name))
+
+
+async def _archive_with(
+    git: Git, reading: Place, marker: Marker, staging: Staging, ignored: list[bytes], old: str
+) -> None:
+    tree = await staging.include(ignored)
+    message = f"kapelle: {marker.task_id} with ignored files that were in the way"
+    commit = await commit_tree(git, reading, tree, [old], message)
+    await keep(git, reading, marker, "in-the-way", commit, is_new=True)

@@ -1,35 +1,37 @@
-"""Keeping what an agent did: on the task's branch, or under an archive reference."""
+"""Commits: what an agent did, kept on its branch or under an archive reference, and its log."""
 
 import asyncio
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from kapelle.domain.errors import GitError, WorkspaceError
-from kapelle.workspaces.content import Staging, install_index
-from kapelle.workspaces.discovery import Checkout
-from kapelle.workspaces.git import Git, Place, RefMoved
-from kapelle.workspaces.link import (
+from kapelle.domain.errors import GitError, InvalidInput, WorkspaceError
+from kapelle.workspaces.git import Git, Place, RefMoved, repository_place
+from kapelle.workspaces.refs import (
+    ARCHIVE,
+    commit_of,
+    empty_tree,
+    head_branch,
+    head_commit,
+    move_ref,
+    plain_name,
+    point_head,
+    read_ref,
+)
+from kapelle.workspaces.repository import Checkout
+from kapelle.workspaces.shadow import Shadows
+from kapelle.workspaces.staging import Staging, install_index, obstacles
+from kapelle.workspaces.worktree import (
+    Marker,
     clear_stale_locks,
     dot_git_is_intact,
     ensure_gitdir,
     restore_dot_git,
     set_aside,
 )
-from kapelle.workspaces.marker import Marker
-from kapelle.workspaces.names import ARCHIVE, plain_name
-from kapelle.workspaces.obstacles import obstacles
-from kapelle.workspaces.refs import (
-    commit_of,
-    head_branch,
-    head_commit,
-    move_ref,
-    point_head,
-    read_ref,
-    repository_place,
-)
-from kapelle.workspaces.skeleton import Skeletons
 
 _TRIES = 5
+_HEX = re.compile(r"[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,14 @@ class Heads:
     parent: str
 
 
-async def commit_worktree(
-    git: Git, skeletons: Skeletons, marker: Marker, message: str
-) -> str | None:
+async def commit_worktree(git: Git, shadows: Shadows, marker: Marker, message: str) -> str | None:
     """Commit all that is dirty or untracked onto the task's branch."""
     marker.require_present()
     ensure_gitdir(marker)
     clear_stale_locks(marker)
     for _ in range(_TRIES):
         try:
-            commit = await _commit(git, skeletons, marker, message)
+            commit = await _commit(git, shadows, marker, message)
             break
         except RefMoved:
             continue
@@ -66,15 +66,18 @@ async def commit_worktree(
     return commit
 
 
-async def _commit(git: Git, skeletons: Skeletons, marker: Marker, message: str) -> str | None:
+async def _commit(git: Git, shadows: Shadows, marker: Marker, message: str) -> str | None:
     heads = await read_heads(git, marker)
-    reading = await skeletons.reading(marker.lender)
-    with skeletons.scratch() as scratch:
+    reading = await shadows.reading(marker.lender)
+    with shadows.scratch() as scratch:
         staging = Staging(git, reading, marker.work_tree, scratch)
         staged = await staging.stage(heads.parent)
         marker.require_present()  # still; something of the agent may be running
         new = await commit_tree(git, reading, staged.tree, [heads.parent], message)
-        if heads.tip is not None and await is_ancestor(git, reading, new, heads.tip):
+        if heads.parent == heads.tip != new:
+            place = repository_place(Path(marker.common_dir))
+            await move_ref(git, place, marker.ref, new, heads.tip, "kapelle: commit")
+        elif heads.tip is not None and await is_ancestor(git, reading, new, heads.tip):
             new = heads.tip  # the agent only stepped back to look
         else:
             await _put_on_branch(git, reading, marker, heads.tip, new)
@@ -100,7 +103,7 @@ async def _return_to_branch(git: Git, marker: Marker) -> None:
 
 
 async def archive_worktree(
-    git: Git, skeletons: Skeletons, marker: Marker, name: str, goal: str | None = None
+    git: Git, shadows: Shadows, marker: Marker, name: str, goal: str | None = None
 ) -> tuple[str, str] | None:
     """Keep HEAD and all uncommitted content; returns the reference and its commit.
 
@@ -110,11 +113,11 @@ async def archive_worktree(
     if marker.removed:
         return None
     heads = await read_heads(git, marker)
-    reading = await skeletons.reading(marker.lender)
+    reading = await shadows.reading(marker.lender)
     commit = heads.parent
     if marker.present:
         parents = [heads.parent, *await _other_work(git, reading, marker, heads)]
-        staged = await stage_all(git, skeletons, marker, heads, goal)
+        staged = await stage_all(git, shadows, marker, heads, goal)
         message = f"kapelle: {marker.task_id} as it was ({name})"
         commit = await commit_tree(git, reading, staged, parents, message)
     if goal is None and commit == marker.base_commit:
@@ -135,11 +138,11 @@ async def _other_work(git: Git, reading: Place, marker: Marker, heads: Heads) ->
 
 
 async def stage_all(
-    git: Git, skeletons: Skeletons, marker: Marker, heads: Heads, goal: str | None = None
+    git: Git, shadows: Shadows, marker: Marker, heads: Heads, goal: str | None = None
 ) -> str:
     """The tree of everything worth keeping, submodules and nested repositories included."""
-    reading = await skeletons.reading(marker.lender)
-    with skeletons.scratch() as scratch:
+    reading = await shadows.reading(marker.lender)
+    with shadows.scratch() as scratch:
         staging = Staging(git, reading, marker.work_tree, scratch)
         tree = (await staging.stage(heads.parent, flatten=True)).tree
         if goal is not None:
@@ -203,7 +206,9 @@ async def new_commit(git: Git, reading: Place, tree: str, parents: list[str], me
     ancestry = [argument for parent in parents for argument in ("-p", parent)]
     text = message.replace("\0", "").encode("utf-8", "backslashreplace")
     arguments = ("commit-tree", *ancestry, "-F", "-", tree)
-    return (await git.run(reading, *arguments, stdin=text + b"\n")).line
+    commit = (await git.run(reading, *arguments, stdin=text + b"\n")).line
+    git.trees.put(_repository_of(reading), commit, tree)
+    return commit
 
 
 async def is_ancestor(git: Git, reading: Place, old: str, new: str) -> bool:
@@ -213,11 +218,58 @@ async def is_ancestor(git: Git, reading: Place, old: str, new: str) -> bool:
     return output.code == 0
 
 
-async def tree_of(git: Git, reading: Place, commit: str) -> str:
+async def tree_of(git: Git, reading: Place, commit: str, *, remembered: bool = True) -> str:
+    """The tree of a commit; asked of git again when it has to be there still."""
+    repository = _repository_of(reading)
+    if remembered and (known := git.trees.get(repository, commit)) is not None:
+        return known
     arguments = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{tree}}")
-    return (await git.run(reading, *arguments)).line
+    tree = (await git.run(reading, *arguments)).line
+    git.trees.put(repository, commit, tree)
+    return tree
+
+
+def _repository_of(reading: Place) -> Path:
+    return Path(reading.variables["GIT_OBJECT_DIRECTORY"]).parent
 
 
 async def commit_now(git: Git, marker: Marker) -> str | None:
     """The commit that the task's branch holds at present."""
     return await read_ref(git, repository_place(Path(marker.common_dir)), marker.ref)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit: its full id, and the first paragraph of its message in one line."""
+
+    id: str
+    subject: str
+
+
+async def tip_of(git: Git, marker: Marker) -> str:
+    """The commit that the branch holds, or the base commit when there is no branch."""
+    return await commit_now(git, marker) or marker.base_commit
+
+
+async def require_commit(git: Git, marker: Marker, text: str) -> str:
+    """The full id of a commit of the repository, unchanged; anything else raises InvalidInput."""
+    is_full = len(text) == len(empty_tree(marker.object_format)) and _HEX.fullmatch(text)
+    place = repository_place(Path(marker.common_dir))
+    if not is_full or await commit_of(git, place, text) != text:
+        raise InvalidInput(
+            f"{text!r} is not the full id of a commit of {marker.toplevel}.",
+            hint="`git rev-parse` gives the full id.",
+        )
+    return text
+
+
+async def log_of(git: Git, shadows: Shadows, marker: Marker, limit: int | None) -> list[Commit]:
+    """What the branch gained since its base, newest first; a branch taken in counts as one."""
+    bound = () if limit is None else (f"--max-count={max(limit, 0)}",)
+    output = await git.run(
+        await shadows.reading(marker.lender),
+        *("rev-list", "--first-parent", "--no-commit-header", "--format=%H %s", *bound),
+        *(await tip_of(git, marker), f"^{marker.base_commit}", "--"),
+    )
+    lines = output.stdout.decode("utf-8", "replace").split("\n")
+    return [Commit(*line.split(" ", 1)) for line in lines if line]

@@ -1,20 +1,17 @@
 """What changed: from a commit or a snapshot to the files as they are now."""
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput, WorkspaceError
-from kapelle.workspaces.commit import commit_now, read_heads
-from kapelle.workspaces.conflicts import shown_path
-from kapelle.workspaces.content import Staging, WorkTree
-from kapelle.workspaces.discovery import Checkout, find_checkout
+from kapelle.workspaces.commit import commit_now, read_heads, require_commit, tip_of
+from kapelle.workspaces.files import shown_path
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
-from kapelle.workspaces.history import require_commit, tip_of
-from kapelle.workspaces.marker import Marker
 from kapelle.workspaces.refs import empty_tree, head_commit
-from kapelle.workspaces.repository import habits_of
-from kapelle.workspaces.skeleton import Lender, Skeletons
+from kapelle.workspaces.repository import Checkout, find_checkout, habits_of
+from kapelle.workspaces.shadow import Lender, Shadows
+from kapelle.workspaces.staging import Staging, WorkTree
+from kapelle.workspaces.worktree import Marker
 
 MAX_PATCH = 64 * 1024 * 1024
 _DIFF = ("diff-tree", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
@@ -31,60 +28,58 @@ class Diff:
     truncated: bool = False
 
 
-async def diff_worktree(git: Git, skeletons: Skeletons, marker: Marker) -> Diff:
+async def diff_worktree(git: Git, shadows: Shadows, marker: Marker) -> Diff:
     """From the base commit to the worktree's files, or to the branch when the worktree is gone."""
-    with skeletons.scratch() as scratch:
-        place, new = await _content(git, skeletons, marker, scratch)
+    with shadows.scratch() as scratch:
+        place, new = await _content(git, shadows, marker, scratch)
         return await _diff(git, place, marker.base_commit, new)
 
 
-async def worktree_changed(git: Git, skeletons: Skeletons, marker: Marker) -> bool:
-    with skeletons.scratch() as scratch:
-        place, new = await _content(git, skeletons, marker, scratch)
+async def worktree_changed(git: Git, shadows: Shadows, marker: Marker) -> bool:
+    with shadows.scratch() as scratch:
+        place, new = await _content(git, shadows, marker, scratch)
         return await _differ(git, place, marker.base_commit, new)
 
 
-async def uncommitted_files(git: Git, skeletons: Skeletons, marker: Marker) -> list[str]:
+async def uncommitted_files(git: Git, shadows: Shadows, marker: Marker) -> list[str]:
     """Files of the worktree that differ from what the branch holds."""
-    with skeletons.scratch() as scratch:
-        place, new = await _content(git, skeletons, marker, scratch)
+    with shadows.scratch() as scratch:
+        place, new = await _content(git, shadows, marker, scratch)
         return await _names(git, place, await tip_of(git, marker), new)
 
 
-async def diff_commits(git: Git, skeletons: Skeletons, marker: Marker, old: str, new: str) -> Diff:
+async def diff_commits(git: Git, shadows: Shadows, marker: Marker, old: str, new: str) -> Diff:
     """Between two commits of the repository, given by their full ids."""
     for commit in (old, new):
         await require_commit(git, marker, commit)
-    return await _diff(git, await skeletons.reading(marker.lender), old, new)
+    return await _diff(git, await shadows.reading(marker.lender), old, new)
 
 
-async def take_snapshot(git: Git, skeletons: Skeletons, directory: Path) -> str:
+async def take_snapshot(git: Git, shadows: Shadows, directory: Path) -> str:
     """The tree of a repository's files as they are now, kept in our own object store."""
     checkout, work_tree = await _in_place(git, directory)
-    ours = await skeletons.directory(work_tree.lender.object_format) / "objects"
-    place = await skeletons.writing_to(ours, work_tree.lender)
-    with skeletons.scratch() as scratch:
+    ours = await shadows.directory(work_tree.lender.object_format) / "objects"
+    place = await shadows.writing_to(ours, work_tree.lender)
+    with shadows.scratch() as scratch:
         staging = Staging(git, place, work_tree, scratch)
         return (await staging.stage(await head_commit(git, checkout))).tree
 
 
-async def diff_since_snapshot(git: Git, skeletons: Skeletons, directory: Path, tree: str) -> Diff:
+async def diff_since_snapshot(git: Git, shadows: Shadows, directory: Path, tree: str) -> Diff:
     checkout, work_tree = await _in_place(git, directory)
     if len(tree) != len(empty_tree(work_tree.lender.object_format)) or not tree.isalnum():
         raise InvalidInput(f"{tree!r} is not a snapshot of this repository.")
-    ours = await skeletons.directory(work_tree.lender.object_format) / "objects"
-    with skeletons.scratch() as scratch:
-        place = await skeletons.writing_to(scratch / "objects", work_tree.lender, ours)
+    ours = await shadows.directory(work_tree.lender.object_format) / "objects"
+    with shadows.scratch() as scratch:
+        place = await shadows.writing_to(scratch / "objects", work_tree.lender, ours)
         staging = Staging(git, place, work_tree, scratch)
         staged = await staging.stage(await head_commit(git, checkout))
         return await _diff(git, place, tree, staged.tree)
 
 
-async def _content(
-    git: Git, skeletons: Skeletons, marker: Marker, scratch: Path
-) -> tuple[Place, str]:
+async def _content(git: Git, shadows: Shadows, marker: Marker, scratch: Path) -> tuple[Place, str]:
     if marker.present:
-        place = await skeletons.writing_to(scratch / "objects", marker.lender)
+        place = await shadows.writing_to(scratch / "objects", marker.lender)
         try:
             heads = await read_heads(git, marker)
             staged = await Staging(git, place, marker.work_tree, scratch).stage(heads.parent)
@@ -96,7 +91,7 @@ async def _content(
             if marker.present:
                 return place, staged.tree
     branch = await commit_now(git, marker)
-    return await skeletons.reading(marker.lender), branch or marker.base_commit
+    return await shadows.reading(marker.lender), branch or marker.base_commit
 
 
 async def _in_place(git: Git, directory: Path) -> tuple[Checkout, WorkTree]:
@@ -110,21 +105,27 @@ async def _in_place(git: Git, directory: Path) -> tuple[Checkout, WorkTree]:
 
 
 async def _diff(git: Git, place: Place, old: str, new: str) -> Diff:
-    patch, stat, names = await asyncio.gather(
-        git.run(
-            place,
-            *(*_DIFF, *_PATCH, old, new, "--"),
-            timeout_s=CONTENT_TIMEOUT_S,
-            max_output=MAX_PATCH,
-        ),
-        git.run(place, *_DIFF, "--stat=120", "-M", old, new, "--", timeout_s=CONTENT_TIMEOUT_S),
-        _names(git, place, old, new),
+    """Paths, summary and patch, in this order, out of one call: only the patch may be cut short."""
+    output = await git.run(
+        place,
+        *(*_DIFF, *_PATCH, "-r", "-z", "--raw", "--stat=120", old, new, "--"),
+        timeout_s=CONTENT_TIMEOUT_S,
+        max_output=MAX_PATCH,
     )
+    files: set[bytes] = set()
+    rest = output.stdout
+    while rest.startswith(b":"):
+        header, rest = rest.split(b"\0", 1)
+        # A rename names both paths.
+        count = 2 if header.rsplit(b" ", 1)[1].startswith((b"R", b"C")) else 1
+        *names, rest = rest.split(b"\0", count)
+        files.update(names)
+    stat, _, patch = rest.partition(b"\0")
     return Diff(
-        patch=patch.stdout,
-        stat=stat.stdout.decode("utf-8", "backslashreplace"),
-        files=names,
-        truncated=patch.truncated,
+        patch=patch,
+        stat=stat.decode("utf-8", "backslashreplace"),
+        files=[shown_path(name) for name in sorted(files)],
+        truncated=output.truncated,
     )
 
 

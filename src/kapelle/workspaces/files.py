@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput, WorkspaceError
-from kapelle.workspaces.names import is_text
+from kapelle.workspaces.refs import is_text
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _SOURCE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -25,6 +25,11 @@ def relative_parts(path: str) -> tuple[str, ...]:
     if parts[0].lower() == ".git":
         raise InvalidInput("The .git directory can be neither copied nor linked.")
     return parts
+
+
+def shown_path(name: bytes) -> str:
+    """A path as text that can be stored and printed anywhere."""
+    return name.decode("utf-8", "backslashreplace")
 
 
 def copy_into(source: Path, target: Path, paths: Sequence[str]) -> list[str]:

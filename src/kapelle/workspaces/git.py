@@ -9,11 +9,11 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kapelle.domain.errors import GitError, KapelleError, Unavailable, WorkspaceError
-from kapelle.workspaces.locks import inherited_descriptors
 from kapelle.workspaces.process import GRACE_S, Command, Finished, Running
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -70,6 +70,9 @@ _HARDENING = (
     "advice.detachedHead=false",
 )
 
+# The held locks as open files: a git that inherits them keeps them until it ends.
+inherited: ContextVar[tuple[int, ...]] = ContextVar("inherited", default=())
+
 
 class RefMoved(GitError):
     """A reference no longer held the expected value."""
@@ -91,6 +94,15 @@ class Place:
         return replace(self, variables={**self.variables, **variables})
 
 
+def repository_place(common_dir: Path, gitdir: Path | None = None) -> Place:
+    """For commands that only touch references or the list of worktrees."""
+    variables = {"GIT_DIR": str(gitdir or common_dir)}
+    if gitdir is not None and gitdir != common_dir:
+        # Named here, so that a planted commondir file cannot lead elsewhere.
+        variables["GIT_COMMON_DIR"] = str(common_dir)
+    return Place(common_dir, variables)
+
+
 @dataclass(frozen=True)
 class Output:
     code: int
@@ -106,6 +118,22 @@ class Output:
         return [part for part in self.stdout.split(b"\0") if part]
 
 
+class Memory:
+    """The latest few thousand facts of one kind that can never change, such as a commit's tree."""
+
+    def __init__(self, size: int = 4096) -> None:
+        self._size = size
+        self._facts: dict[tuple[str, str], str] = {}
+
+    def get(self, repository: Path, key: str) -> str | None:
+        return self._facts.get((str(repository), key))
+
+    def put(self, repository: Path, key: str, value: str) -> None:
+        self._facts[str(repository), key] = value
+        if len(self._facts) > self._size:
+            del self._facts[next(iter(self._facts))]
+
+
 class Git:
     """Runs git with an environment of its own, in which nothing outside Kapelle has a say."""
 
@@ -115,6 +143,8 @@ class Git:
         self._executable = shutil.which(executable) or executable
         self._empty_home = empty_home
         self._author = (author_name, author_email)
+        # By repository: the tree of a commit that exists there, and of an index by its digest.
+        self.trees, self.index_trees = Memory(), Memory()
         self._threads = ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="git")
 
     def close(self) -> None:
@@ -140,7 +170,7 @@ class Git:
             stdin=stdin,
             timeout_s=timeout_s,
             max_output=max_output,
-            descriptors=inherited_descriptors(),
+            descriptors=inherited.get(),
         )
         for pause_s in (*_LOCK_PATIENCE_S, None):
             finished = await self._once(command)

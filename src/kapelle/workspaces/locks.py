@@ -1,4 +1,7 @@
-"""Locks that last as long as any git started under them, even when this process is killed."""
+"""Who may touch a worktree when: one operation at a time, and none amid a merge into it.
+
+The locks last as long as any git started under them, even when this process is killed.
+"""
 
 import asyncio
 import fcntl
@@ -6,20 +9,20 @@ import os
 import time
 import zlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from contextvars import ContextVar
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 
-from kapelle.domain.errors import Conflict
+from kapelle.domain.errors import Conflict, KapelleError
+from kapelle.workspaces.checkout import Journal, Move, Mover, Recovery
+from kapelle.workspaces.commit import checkout_of
+from kapelle.workspaces.git import Git, inherited
+from kapelle.workspaces.refs import head_branch, owner_of, plain_name
+from kapelle.workspaces.repository import Checkout, habits_of
+from kapelle.workspaces.shadow import Lender, Shadows
+from kapelle.workspaces.worktree import Marker, Markers, ensure_gitdir, restore_dot_git
 
 _STRIPES = 256
 _PATIENCE_S = 120.0
-_inherited: ContextVar[tuple[int, ...]] = ContextVar("inherited", default=())
-
-
-def inherited_descriptors() -> tuple[int, ...]:
-    """The held locks; a git that inherits them keeps them until it ends."""
-    return _inherited.get()
 
 
 class Locks:
@@ -35,11 +38,11 @@ class Locks:
         stripe = f"{kind}-{zlib.crc32(os.fsencode(name)) % _STRIPES:03}"
         async with self._local.setdefault(stripe, asyncio.Lock()):
             descriptor = await _acquire(self._directory / stripe, name)
-            token = _inherited.set((*_inherited.get(), descriptor))
+            token = inherited.set((*inherited.get(), descriptor))
             try:
                 yield
             finally:
-                _inherited.reset(token)
+                inherited.reset(token)
                 os.close(descriptor)
 
 
@@ -59,3 +62,113 @@ async def _acquire(path: Path, name: str) -> int:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+class Guard:
+    """The lock of an owner is always taken before the one for merging, and never two of owners."""
+
+    def __init__(self, git: Git, shadows: Shadows, markers: Markers, home: Path) -> None:
+        self._git = git
+        self._shadows = shadows
+        self._markers = markers
+        self._journals = home / "merges"
+        self.locks = Locks(home / "locks")
+
+    def alone(self, owner: str) -> AbstractAsyncContextManager[None]:
+        return self.locks.hold("task", plain_name(owner))
+
+    def merging(self, marker: Marker) -> AbstractAsyncContextManager[None]:
+        return self.locks.hold("merge", marker.common_dir)
+
+    @asynccontextmanager
+    async def known(self, owner: str) -> AsyncIterator[Marker]:
+        """Alone with what is to be archived; a merge into it that cannot be finished is no bar."""
+        async with self.alone(owner):
+            marker = self._markers.require(owner)
+            await self.try_to_settle(marker)
+            yield marker
+
+    @asynccontextmanager
+    async def standing(self, owner: str) -> AsyncIterator[Marker]:
+        """Alone with a worktree that is on the disk and not amid a merge."""
+        async with self.alone(owner):
+            marker = self._markers.require(owner)
+            if marker.removed:
+                raise Conflict(f"The worktree of {owner} was removed.", hint="Create it again.")
+            await self._settle(marker)
+            yield marker
+
+    async def try_to_settle(self, marker: Marker | None) -> None:
+        """Settle where a refusal can wait: commits will be refused, and a restore puts it right."""
+        if marker is not None:
+            with suppress(Conflict):
+                await self._settle(marker)
+
+    async def _settle(self, marker: Marker) -> None:
+        """Finish a merge into this worktree that a crash cut short: half of it is not work."""
+        move = Journal(self._journals, Path(marker.common_dir)).read()
+        if move is not None and marker.path in move.toplevels:
+            async with self.merging(marker):
+                await self.mover(marker).recover()
+
+    @asynccontextmanager
+    async def onto(self, branch: str) -> AsyncIterator[Marker | None]:
+        """Alone with the worktree that a branch of ours is checked out in, if there is one."""
+        owner = owner_of(branch)
+        if owner is None:
+            yield None
+            return
+        async with self.alone(owner):
+            marker = self._markers.read(owner)
+            if marker is None or not marker.present:
+                yield None
+                return
+            await self._require_on_branch(marker)
+            yield marker
+
+    async def _require_on_branch(self, marker: Marker) -> None:
+        """A worktree that stands elsewhere would not move along, and undo the merge later."""
+        ensure_gitdir(marker)
+        restore_dot_git(marker)
+        if await head_branch(self._git, checkout_of(marker)) != marker.branch:
+            raise Conflict(
+                f"{marker.path} does not stand on its branch {marker.branch}.",
+                hint=f"git -C {marker.path} switch {marker.branch}, then merge again",
+            )
+
+    def mover(self, marker: Marker, standing: Marker | None = None) -> Mover:
+        return Mover(self._git, self._shadows, marker, self._journals, standing)
+
+    async def finish_merges(self) -> list[str]:
+        """Recover every journalled merge; one that cannot be is told only after all were tried."""
+        finished, errors = [], []
+        for path in sorted(self._journals.glob("*.json")):
+            try:
+                move = await self._finish(path)
+            except KapelleError as error:
+                errors.append(error)
+            else:
+                finished += [] if move is None else [move.task_id]
+        if errors:
+            hints = " ".join(error.hint for error in errors if error.hint)
+            raise Conflict(" ".join(error.message for error in errors), hint=hints or None)
+        return finished
+
+    async def _finish(self, path: Path) -> Move | None:
+        common_dir = Journal.repository_of(path)
+        if common_dir is None:
+            return None
+        journal = Journal(path.parent, common_dir)
+        # Inherited by every git of a merge: once it is held, none of them is left.
+        async with self.locks.hold("merge", str(common_dir)):
+            move = journal.read()
+            if move is None:
+                return None
+            if not (common_dir / "objects").is_dir():
+                raise Conflict(
+                    f"A merge into {common_dir} was cut short, and that is not there now."
+                )
+            habits = await habits_of(self._git, Checkout(common_dir, common_dir, common_dir))
+            lender = Lender(common_dir, habits.object_format)
+            await Recovery(self._git, self._shadows, lender, journal).recover()
+        return move

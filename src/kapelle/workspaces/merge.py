@@ -1,21 +1,179 @@
-"""Merging a task's branch into its base without a checkout: compute, compare and swap, verify."""
+"""Merging without a checkout: a branch into its base, and another branch into a worktree.
+
+The first is refused where they conflict; the second leaves conflicts to be resolved in the files.
+"""
 
 import asyncio
+import os
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, MergeConflict, WorkspaceError
-from kapelle.workspaces.checkout import shown
-from kapelle.workspaces.commit import commit_now, is_ancestor, new_commit
-from kapelle.workspaces.conflicts import merged_tree
-from kapelle.workspaces.git import Git, Place, RefMoved
-from kapelle.workspaces.marker import Marker
-from kapelle.workspaces.moving import Mover
-from kapelle.workspaces.names import BRANCHES, branch_ref
-from kapelle.workspaces.refs import is_symbolic, read_ref, repository_place
-from kapelle.workspaces.skeleton import Skeletons
+from kapelle.workspaces.checkout import Mover, shown
+from kapelle.workspaces.commit import (
+    checkout_of,
+    commit_now,
+    commit_worktree,
+    is_ancestor,
+    new_commit,
+    tip_of,
+    tree_of,
+)
+from kapelle.workspaces.files import open_inside, shown_path
+from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place, RefMoved, repository_place
+from kapelle.workspaces.lifecycle import restore_worktree
+from kapelle.workspaces.refs import BRANCHES, branch_ref, head_branch, is_symbolic, read_ref
+from kapelle.workspaces.shadow import Shadows
+from kapelle.workspaces.worktree import Marker, is_amid_operation
 
+_ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
+_PIECE = 65_536
+_TELLING = 8_000  # git takes a file for binary by the beginning alone, too
+_TAKE_IN_TRIES = 5
 _TRIES = 20
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The tree of two commits merged; where they conflict its files hold conflict markers."""
+
+    tree: str
+    conflicts: list[bytes]
+
+
+async def merged_tree(git: Git, reading: Place, ours: str, theirs: str) -> Merged:
+    options = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
+    output = await git.run(reading, *options, ours, theirs, ok=(0, 1), timeout_s=CONTENT_TIMEOUT_S)
+    tree, *conflicts = output.fields
+    return Merged(tree.decode(), conflicts if output.code == 1 else [])
+
+
+def marked_files(top: Path, paths: Sequence[str]) -> list[str]:
+    """Those of the paths that are text files below the top and hold conflict markers."""
+    return [path for path in paths if any(_is_marked(top, name) for name in _spellings(path))]
+
+
+def _spellings(path: str) -> set[str]:
+    """The path as it is, and with the bytes put back that shown_path wrote as text."""
+    try:
+        raw = _ESCAPED.sub(lambda found: chr(0xDC00 + int(found[1], 16)), path)
+        return {path, os.fsdecode(os.fsencode(raw))}
+    except UnicodeEncodeError:
+        return set()
+
+
+def _is_marked(top: Path, path: str) -> bool:
+    with ExitStack() as stack:
+        descriptor = open_inside(stack, top, path)
+        if descriptor is None:
+            return False
+        return _holds_markers(stack.enter_context(os.fdopen(os.dup(descriptor), "rb")))
+
+
+def _holds_markers(stream: BinaryIO) -> bool:
+    """Whether lines that begin, divide and end a conflict follow each other in a text file."""
+    if b"\0" in stream.read(_TELLING):
+        return False
+    stream.seek(0)
+    awaited = [b"<<<<<<< ", b"=======", b">>>>>>> "]
+    at_start = True
+    # In pieces: a file may hold a line of any length.
+    while awaited and (piece := stream.readline(_PIECE)):
+        if at_start and _is_marker(piece, awaited[0]):
+            awaited.pop(0)
+        at_start = piece.endswith(b"\n")
+    return not awaited
+
+
+def _is_marker(line: bytes, marker: bytes) -> bool:
+    return line.startswith(marker) if marker.endswith(b" ") else line.rstrip(b"\r\n") == marker
+
+
+async def take_in(
+    git: Git, shadows: Shadows, marker: Marker, mover: Mover, branch: str, message: str
+) -> list[str]:
+    """Merge the branch into the worktree; returns the paths in conflict.
+
+    A conflict is committed with its markers. While any of them stand, they are returned again and
+    nothing more is taken in on top of them.
+    """
+    await _require_branch(git, marker, branch)
+    await mover.recover()
+    for _ in range(_TAKE_IN_TRIES):
+        try:
+            tip = await _committed(git, shadows, marker, branch)
+            theirs = await _require_branch(git, marker, branch)
+            return await _merge_into_worktree(git, shadows, marker, mover, (tip, theirs), message)
+        except RefMoved:
+            continue
+    raise GitError(f"{marker.branch} kept changing while {branch} was being taken in.")
+
+
+async def _require_branch(git: Git, marker: Marker, branch: str) -> str:
+    ref = branch_ref(branch)
+    place = repository_place(Path(marker.common_dir))
+    commit = None if ref is None else await read_ref(git, place, ref)
+    if commit is None:
+        raise InvalidInput(
+            f"{branch!r} is not a branch of {marker.toplevel}.", hint="`git branch` lists them."
+        )
+    return commit
+
+
+async def _committed(git: Git, shadows: Shadows, marker: Marker, branch: str) -> str:
+    """Commit what is there and stand on the branch's tip, whatever the agent was amid."""
+    await commit_worktree(git, shadows, marker, f"Work before {branch} was taken in")
+    tip = await tip_of(git, marker)
+    is_on_branch = await head_branch(git, checkout_of(marker)) == marker.branch
+    if not is_on_branch or is_amid_operation(marker):
+        await restore_worktree(git, shadows, marker, f"before-{tip[:12]}", tip)
+    return tip
+
+
+async def _merge_into_worktree(
+    git: Git,
+    shadows: Shadows,
+    marker: Marker,
+    mover: Mover,
+    sides: tuple[str, str],
+    message: str,
+) -> list[str]:
+    tip, theirs = sides
+    reading = await shadows.reading(marker.lender)
+    standing = await _standing_conflicts(git, reading, marker, tip)
+    if await is_ancestor(git, reading, theirs, tip):
+        return standing
+    if await _marked(marker, standing):
+        return standing
+    merged = await merged_tree(git, reading, tip, theirs)
+    new = await new_commit(git, reading, merged.tree, [tip, theirs], message)
+    await mover.move(marker.ref, tip, new)
+    return [shown_path(name) for name in merged.conflicts]
+
+
+async def _standing_conflicts(git: Git, reading: Place, marker: Marker, tip: str) -> list[str]:
+    """What is left of the last merge: all its conflicts while nobody did anything, else markers."""
+    options = ("rev-list", "--first-parent", "--merges", "--max-count=1", "--parents")
+    output = await git.run(reading, *options, tip, f"^{marker.base_commit}", "--")
+    last, *parents = output.line.split() or [""]
+    if len(parents) != 2:
+        return []
+    try:
+        merged = await merged_tree(git, reading, parents[0], parents[1])
+    except GitError:  # somebody's own merge of what git would not merge by itself
+        return []
+    conflicts = [shown_path(name) for name in merged.conflicts]
+    if last == tip and merged.tree == await tree_of(git, reading, tip):
+        return conflicts
+    return await _marked(marker, conflicts)
+
+
+async def _marked(marker: Marker, paths: list[str]) -> list[str]:
+    return await asyncio.to_thread(marked_files, Path(marker.path), paths)
 
 
 @dataclass(frozen=True)
@@ -31,9 +189,9 @@ class Merge:
 class Merger:
     """One merge of one task's branch into one base."""
 
-    def __init__(self, git: Git, skeletons: Skeletons, marker: Marker, mover: Mover) -> None:
+    def __init__(self, git: Git, shadows: Shadows, marker: Marker, mover: Mover) -> None:
         self._git = git
-        self._skeletons = skeletons
+        self._shadows = shadows
         self._marker = marker
         self._mover = mover
         self._refs = repository_place(Path(marker.common_dir))
@@ -113,4 +271,4 @@ class Merger:
         )
 
     async def _reading(self) -> Place:
-        return await self._skeletons.reading(self._marker.lender)
+        return await self._shadows.reading(self._marker.lender)

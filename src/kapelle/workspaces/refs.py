@@ -1,13 +1,59 @@
-"""Reading and moving references of the user's repository, always by full name."""
+"""References of the user's repository, always by full name, and the names that may become one."""
 
 import hashlib
+import os
+import re
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from kapelle.domain.errors import GitError
-from kapelle.workspaces.discovery import Checkout, read_pointer
-from kapelle.workspaces.git import Git, Place
-from kapelle.workspaces.names import BRANCHES, branch_ref, is_text
+from kapelle.domain.errors import GitError, InvalidInput
+from kapelle.workspaces.git import Git, Place, repository_place
+from kapelle.workspaces.repository import Checkout, read_pointer
+
+BRANCHES = "refs/heads/"
+ARCHIVE = "refs/kapelle/archive/"
+_OURS = "kapelle/"
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+_LOOSE = re.compile(rb"([0-9a-f]{40}|[0-9a-f]{64})\n?")
+_MAX_BYTES = 1 << 20
+_FORBIDDEN = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|/\.|\.lock(/|$)")
+
+
+def plain_name(name: str) -> str:
+    """An owner's id or archive name, unchanged; anything that is not plain letters is refused."""
+    if not _PLAIN.fullmatch(name):
+        raise InvalidInput(f"{name!r} cannot be used as a name in git.")
+    return name
+
+
+def branch_of(owner: str) -> str:
+    return f"{_OURS}{plain_name(owner)}"
+
+
+def owner_of(branch: str) -> str | None:
+    """Whose branch it is by its name, or None when it is no branch of ours."""
+    name = branch.removeprefix(BRANCHES)
+    owner = name.removeprefix(_OURS)
+    return owner if name.startswith(_OURS) and _PLAIN.fullmatch(owner) else None
+
+
+def branch_ref(name: str) -> str | None:
+    """The full reference of a branch, or None when no branch can have this name."""
+    name = name.removeprefix(BRANCHES)
+    if not is_text(name) or not name or name == "@" or _FORBIDDEN.search(name):
+        return None
+    if name.startswith(("/", ".")) or name.endswith(("/", ".")):
+        return None
+    return BRANCHES + name
+
+
+def is_text(name: str) -> bool:
+    """Whether a name can be given to a program at all."""
+    try:
+        return b"\0" not in name.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -18,19 +64,43 @@ class Resolved:
     commit: str
 
 
-def repository_place(common_dir: Path, gitdir: Path | None = None) -> Place:
-    """For commands that only touch references or the list of worktrees."""
-    variables = {"GIT_DIR": str(gitdir or common_dir)}
-    if gitdir is not None and gitdir != common_dir:
-        # Named here, so that a planted commondir file cannot lead elsewhere.
-        variables["GIT_COMMON_DIR"] = str(common_dir)
-    return Place(common_dir, variables)
+async def read_ref(git: Git, place: Place, ref: str, *, believe_files: bool = True) -> str | None:
+    """The commit that a reference holds, by its exact full name.
 
-
-async def read_ref(git: Git, place: Place, ref: str) -> str | None:
-    """The commit that a reference holds, by its exact full name."""
+    Read from the repository's files when they name a commit that git has shown to exist; whatever
+    else they say, git is asked.
+    """
+    held = _stored(place.cwd, ref) if believe_files else None
+    if held is not None and git.trees.get(place.cwd, held) is not None:
+        return held
     output = await git.run(place, "show-ref", "--verify", "--hash", "--", ref, ok=(0, 1, 128))
     return output.line or None
+
+
+def _stored(common_dir: Path, ref: str) -> str | None:
+    """The id that a loose or packed reference holds; None if it is absent or only git can tell."""
+    if os.path.lexists(common_dir / "reftable"):
+        return None
+    try:
+        found = _LOOSE.fullmatch(_small_file(common_dir / ref))
+    except FileNotFoundError:
+        line = rb"^([0-9a-f]+) " + re.escape(ref.encode()) + rb"$"
+        try:
+            found = re.search(line, _small_file(common_dir / "packed-refs"), re.MULTILINE)
+        except OSError:
+            return None
+    except OSError:
+        return None
+    return None if found is None else found[1].decode()
+
+
+def _small_file(path: Path) -> bytes:
+    """The bytes of a regular file that is no link and not large, else nothing."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb", closefd=True) as stream:
+        status = os.fstat(descriptor)
+        is_small = stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES
+        return stream.read(_MAX_BYTES) if is_small else b""
 
 
 async def resolve(git: Git, place: Place, base: str) -> Resolved | None:
@@ -45,6 +115,9 @@ async def resolve(git: Git, place: Place, base: str) -> Resolved | None:
 
 
 async def commit_of(git: Git, place: Place, revision: str) -> str | None:
+    """The full id of the commit that a revision means, or None."""
+    if git.trees.get(place.cwd, revision) is not None:
+        return revision
     arguments = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     output = await git.run(place, *arguments, ok=(0, 1, 128))
     return output.line or None if output.code == 0 else None
@@ -86,6 +159,13 @@ async def head_branch(git: Git, checkout: Checkout) -> str | None:
 
 
 async def head_commit(git: Git, checkout: Checkout) -> str | None:
+    """The commit that a checkout stands on, or None without one."""
+    held: str | None = read_pointer(checkout.gitdir / "HEAD") or ""
+    if held is not None and held.startswith(f"ref: {BRANCHES}"):
+        ref = branch_ref(held.removeprefix("ref: "))
+        held = None if ref is None else _stored(checkout.common_dir, ref)
+    if held is not None and git.trees.get(checkout.common_dir, held) is not None:
+        return held
     return await commit_of(git, repository_place(checkout.common_dir, checkout.gitdir), "HEAD")
 
 

@@ -3,13 +3,19 @@
 import asyncio
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict
 from kapelle.domain.task import Workspace
-from kapelle.workspaces import repository
-from kapelle.workspaces.commit import archive_worktree, commit_worktree
-from kapelle.workspaces.conflicts import marked_files
+from kapelle.workspaces.commit import (
+    Commit,
+    archive_worktree,
+    commit_worktree,
+    log_of,
+    require_commit,
+    tip_of,
+)
 from kapelle.workspaces.diff import (
     Diff,
     diff_commits,
@@ -19,22 +25,36 @@ from kapelle.workspaces.diff import (
     uncommitted_files,
     worktree_changed,
 )
-from kapelle.workspaces.discovery import find_checkout
 from kapelle.workspaces.git import Git
-from kapelle.workspaces.guard import Guard
-from kapelle.workspaces.history import Commit, log_of, require_commit, tip_of
-from kapelle.workspaces.marker import Marker, Markers
-from kapelle.workspaces.merge import Merge, Merger
-from kapelle.workspaces.names import plain_name
-from kapelle.workspaces.recovery import finish_merges
-from kapelle.workspaces.removal import drop_empty_branch, remove_worktree
-from kapelle.workspaces.repository import Repository
-from kapelle.workspaces.restoring import reset_worktree, restore_worktree
-from kapelle.workspaces.skeleton import Skeletons
-from kapelle.workspaces.taking import take_in
-from kapelle.workspaces.worktree import Order, base_of, clear_half_made, create_worktree
+from kapelle.workspaces.lifecycle import (
+    Order,
+    base_of,
+    clear_half_made,
+    create_worktree,
+    drop_empty_branch,
+    remove_worktree,
+    reset_worktree,
+    restore_worktree,
+)
+from kapelle.workspaces.locks import Guard
+from kapelle.workspaces.merge import Merge, Merger, marked_files, take_in
+from kapelle.workspaces.refs import head_branch, head_commit, plain_name
+from kapelle.workspaces.repository import find_checkout, habits_of
+from kapelle.workspaces.shadow import Shadows
+from kapelle.workspaces.worktree import Marker, Markers
 
 _SNAPSHOT_AGE_DAYS = 30
+
+
+@dataclass(frozen=True)
+class Repository:
+    """The git work tree around a directory."""
+
+    toplevel: Path
+    common_dir: Path
+    object_format: str
+    head_branch: str | None
+    head_commit: str | None
 
 
 class Workspaces:
@@ -54,16 +74,26 @@ class Workspaces:
         empty_home = self._home / "git" / "empty"
         empty_home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._git = Git(executable, empty_home, author_name, author_email)
-        self._skeletons = Skeletons(self._git, self._home)
+        self._shadows = Shadows(self._git, self._home)
         self._markers = Markers(self._home / "worktrees")
-        self._guard = Guard(self._git, self._skeletons, self._markers, self._home)
+        self._guard = Guard(self._git, self._shadows, self._markers, self._home)
 
     def close(self) -> None:
         """End the threads that wait for git."""
         self._git.close()
 
     async def locate(self, directory: Path) -> Repository | None:
-        return await repository.locate(self._git, directory)
+        """The repository around a directory, or None outside of one."""
+        checkout = find_checkout(directory)
+        if checkout is None:
+            return None
+        return Repository(
+            toplevel=checkout.toplevel,
+            common_dir=checkout.common_dir,
+            object_format=(await habits_of(self._git, checkout)).object_format,
+            head_branch=await head_branch(self._git, checkout),
+            head_commit=await head_commit(self._git, checkout),
+        )
 
     async def create(
         self,
@@ -77,12 +107,12 @@ class Workspaces:
         async with self._guard.alone(owner):
             await self._guard.try_to_settle(self._markers.read(owner))
             order = Order(owner, directory, base, copy, link)
-            return await create_worktree(self._git, self._skeletons, self._markers, order)
+            return await create_worktree(self._git, self._shadows, self._markers, order)
 
     async def commit(self, owner: str, message: str) -> str | None:
         """Commit everything onto the owner's branch; None when there is nothing but the base."""
         async with self._guard.standing(owner) as marker:
-            return await commit_worktree(self._git, self._skeletons, marker, message)
+            return await commit_worktree(self._git, self._shadows, marker, message)
 
     async def tip(self, owner: str) -> str:
         """The commit that the owner's branch holds now, or the base commit without a branch."""
@@ -90,28 +120,28 @@ class Workspaces:
 
     async def log(self, owner: str, limit: int | None = 20) -> list[Commit]:
         """What the branch gained since its base, newest first; a branch taken in counts as one."""
-        return await log_of(self._git, self._skeletons, self._markers.require(owner), limit)
+        return await log_of(self._git, self._shadows, self._markers.require(owner), limit)
 
     async def diff(self, owner: str) -> Diff:
-        return await diff_worktree(self._git, self._skeletons, self._markers.require(owner))
+        return await diff_worktree(self._git, self._shadows, self._markers.require(owner))
 
     async def changed(self, owner: str) -> bool:
-        return await worktree_changed(self._git, self._skeletons, self._markers.require(owner))
+        return await worktree_changed(self._git, self._shadows, self._markers.require(owner))
 
     async def uncommitted(self, owner: str) -> list[str]:
         """Files of the worktree that differ from what the owner's branch holds."""
-        return await uncommitted_files(self._git, self._skeletons, self._markers.require(owner))
+        return await uncommitted_files(self._git, self._shadows, self._markers.require(owner))
 
     async def compare(self, owner: str, old: str, new: str) -> Diff:
         """From one commit of the owner's repository to another, whosever they are."""
         marker = self._markers.require(owner)
-        return await diff_commits(self._git, self._skeletons, marker, old, new)
+        return await diff_commits(self._git, self._shadows, marker, old, new)
 
     async def snapshot(self, directory: Path) -> str:
-        return await take_snapshot(self._git, self._skeletons, directory)
+        return await take_snapshot(self._git, self._shadows, directory)
 
     async def diff_since(self, directory: Path, tree: str) -> Diff:
-        return await diff_since_snapshot(self._git, self._skeletons, directory, tree)
+        return await diff_since_snapshot(self._git, self._shadows, directory, tree)
 
     async def archive(self, owner: str, name: str) -> str | None:
         """Keep the content under refs/kapelle/archive/<owner>/<name>; None if it is the base."""
@@ -119,14 +149,14 @@ class Workspaces:
         async with self._guard.known(owner) as marker:
             if not marker.removed:
                 marker.require_present()
-            archived = await archive_worktree(self._git, self._skeletons, marker, name)
+            archived = await archive_worktree(self._git, self._shadows, marker, name)
             return None if archived is None else archived[1]
 
     async def reset(self, owner: str, name: str, base: str | None = None) -> Workspace:
         """Archive, then go back to the base commit, or to the present commit of another base."""
         plain_name(name)
         async with self._guard.known(owner) as marker:
-            tools = (self._git, self._skeletons, self._markers)
+            tools = (self._git, self._shadows, self._markers)
             return (await reset_worktree(*tools, marker, name, base)).as_workspace()
 
     async def restore(self, owner: str, commit: str, name: str) -> None:
@@ -137,7 +167,7 @@ class Workspaces:
         plain_name(name)
         async with self._guard.known(owner) as marker:
             await require_commit(self._git, marker, commit)
-            await restore_worktree(self._git, self._skeletons, marker, name, commit)
+            await restore_worktree(self._git, self._shadows, marker, name, commit)
 
     async def take_in(self, owner: str, branch: str, message: str) -> list[str]:
         """Merge a branch into the owner's branch and worktree; returns the paths in conflict.
@@ -147,7 +177,7 @@ class Workspaces:
         """
         async with self._guard.standing(owner) as marker, self._guard.merging(marker):
             mover = self._guard.mover(marker, marker)
-            return await take_in(self._git, self._skeletons, marker, mover, branch, message)
+            return await take_in(self._git, self._shadows, marker, mover, branch, message)
 
     async def conflicted(self, owner: str, paths: Sequence[str]) -> list[str]:
         """Those of the paths that are text files of the worktree and hold conflict markers."""
@@ -165,7 +195,7 @@ class Workspaces:
             marker = (self._markers.read if half_made else self._markers.require)(owner)
             await self._put_away(owner, marker)
             if empty_branch and marker is not None:
-                await drop_empty_branch(self._git, self._skeletons, marker)
+                await drop_empty_branch(self._git, self._shadows, marker)
 
     async def check_base(self, directory: Path, base: str) -> None:
         """Raise InvalidInput when the base is unknown in the repository around the directory."""
@@ -187,8 +217,7 @@ class Workspaces:
 
     async def finish_merges(self) -> list[str]:
         """Complete or undo merges that a crash cut short; returns the owners they were of."""
-        journals, locks = self._home / "merges", self._guard.locks
-        return await finish_merges(self._git, self._skeletons, locks, journals)
+        return await self._guard.finish_merges()
 
     async def is_merged(self, owner: str, into: str | None) -> bool:
         return await self._merger(self._markers.require(owner)).is_merged(into)
@@ -213,13 +242,13 @@ class Workspaces:
             marker = self._markers.read(owner)
             await self._put_away(owner, marker)
             if marker is not None:
-                await drop_empty_branch(self._git, self._skeletons, marker)
+                await drop_empty_branch(self._git, self._shadows, marker)
             self._markers.forget(owner)
 
     async def _put_away(self, owner: str, marker: Marker | None) -> None:
         begun_in = self._markers.intended(owner)
         if marker is not None and not marker.removed:
-            await remove_worktree(self._git, self._skeletons, self._markers, marker)
+            await remove_worktree(self._git, self._shadows, self._markers, marker)
         elif begun_in is not None:
             await clear_half_made(self._markers, owner, begun_in)
             self._markers.fulfilled(owner)
@@ -228,11 +257,11 @@ class Workspaces:
 
     async def tidy(self) -> None:
         """Drop old snapshots and what killed processes left behind."""
-        await self._skeletons.tidy(_SNAPSHOT_AGE_DAYS)
+        await self._shadows.tidy(_SNAPSHOT_AGE_DAYS)
 
     def _merger(self, marker: Marker, standing: Marker | None = None) -> Merger:
         mover = self._guard.mover(marker, standing)
-        return Merger(self._git, self._skeletons, marker, mover)
+        return Merger(self._git, self._shadows, marker, mover)
 
 
 def working_directory(workspace: Workspace, directory: Path) -> Path:

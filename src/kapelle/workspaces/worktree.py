@@ -1,193 +1,332 @@
-"""Making a task's worktree: a branch, a directory, the files; complete only when marked so."""
+"""A worktree on the disk: the marker that says that it is complete, and its link to the repository.
 
-import asyncio
+An agent may break the link or replace the whole directory, so each is checked before it is used.
+"""
+
+import json
 import os
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import stat
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from kapelle.domain.errors import InvalidInput, WorkspaceError
+from kapelle.domain.errors import WorkspaceError
+from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
-from kapelle.workspaces.commit import commit_now, keep
-from kapelle.workspaces.content import files_place
-from kapelle.workspaces.discovery import Checkout, find_checkout, linked_gitdir, read_pointer
-from kapelle.workspaces.files import copy_into, link_into, relative_parts
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git
-from kapelle.workspaces.identity import inode_of, is_real_directory
-from kapelle.workspaces.marker import Marker, Markers
-from kapelle.workspaces.names import branch_of
-from kapelle.workspaces.refs import (
-    Resolved,
-    head_branch,
-    head_commit,
-    move_ref,
-    repository_place,
-    resolve,
+from kapelle.workspaces.refs import BRANCHES, plain_name
+from kapelle.workspaces.repository import linked_gitdir, read_pointer
+from kapelle.workspaces.shadow import Lender
+from kapelle.workspaces.staging import WorkTree
+
+_STATES = (
+    *("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "MERGE_AUTOSTASH", "SQUASH_MSG"),
+    *("CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply", "sequencer"),
 )
-from kapelle.workspaces.repository import habits_of
-from kapelle.workspaces.skeleton import Skeletons
+_AUTOSTASHES = ("MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash")
+OPERATIONS = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply")
+
+
+def inode_of(path: Path) -> int:
+    return os.lstat(path).st_ino
+
+
+def is_same_directory(path: Path, inode: int) -> bool:
+    """Whether a real directory of this inode is at the path."""
+    try:
+        return _matches(os.lstat(path), path, inode)
+    except OSError:
+        return False
+
+
+def is_real_directory(path: Path) -> bool:
+    """Whether a directory, and not a link to one, is at the path."""
+    try:
+        return stat.S_ISDIR(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _matches(status: os.stat_result, path: Path, inode: int) -> bool:
+    # The device of the parent, not a remembered one: its number may change with each boot.
+    device = os.stat(path.parent).st_dev
+    return stat.S_ISDIR(status.st_mode) and (status.st_dev, status.st_ino) == (device, inode)
+
+
+def delete_directory(path: Path, inode: int) -> None:
+    """Delete the directory by its descriptor, so that nothing put in its place is ever entered."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        try:
+            if not _matches(os.fstat(descriptor), path, inode):
+                raise WorkspaceError(f"{path} was replaced while it was being removed.")
+            for name in os.listdir(descriptor):
+                _delete_entry(name, descriptor)
+        finally:
+            os.close(descriptor)
+        path.rmdir()
+    except OSError as error:
+        raise WorkspaceError(
+            f"{path} could not be removed: {error.strerror} ({error.filename}).",
+            hint="Its content is archived; see what is in the way, then try again.",
+        ) from error
+
+
+def _delete_entry(name: str, parent: int) -> None:
+    status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+    if stat.S_ISDIR(status.st_mode):
+        shutil.rmtree(name, dir_fd=parent)
+    else:
+        os.unlink(name, dir_fd=parent)
 
 
 @dataclass(frozen=True)
-class Order:
-    """What is asked for: a worktree for a task or a run, from a directory's repository."""
-
+class Marker:
     task_id: str
-    directory: Path
-    base: str | None
-    copy: Sequence[str]
-    link: Sequence[str]
+    path: str
+    toplevel: str
+    common_dir: str
+    gitdir: str
+    object_format: str
+    branch: str
+    base: str
+    base_commit: str
+    excluded: tuple[str, ...]
+    settings: tuple[str, ...]
+    ignore: str
+    removed: bool = False
+    inode: int | None = None
 
+    @property
+    def ref(self) -> str:
+        return BRANCHES + self.branch
 
-async def create_worktree(
-    git: Git, skeletons: Skeletons, markers: Markers, order: Order
-) -> Workspace:
-    """Make the worktree, or return the one that is there; what was half-made is made anew."""
-    for path in (*order.copy, *order.link):
-        relative_parts(path)
-    marker = markers.read(order.task_id)
-    if marker is not None and marker.present:
-        markers.fulfilled(order.task_id)
-        return marker.as_workspace(await _progress(git, marker))
-    await _make_room(markers, order.task_id, marker)
-    if os.path.lexists(markers.worktree(order.task_id)):
+    @property
+    def lender(self) -> Lender:
+        return Lender(Path(self.common_dir), self.object_format)
+
+    @property
+    def present(self) -> bool:
+        """Whether the worktree is on the disk and still the directory that Kapelle made."""
+        if self.removed:
+            return False
+        if self.inode is None:
+            # Written by an older Kapelle: the link into the repository has to do.
+            pointer = linked_gitdir(Path(self.path) / ".git")
+            return is_real_directory(Path(self.path)) and pointer == Path(self.gitdir).resolve()
+        return is_same_directory(Path(self.path), self.inode)
+
+    def require_present(self) -> None:
+        """Raise unless the files at the path are those of the worktree."""
+        if self.present:
+            return
+        first = f"Move {self.path} away. " if os.path.lexists(self.path) else ""
         raise WorkspaceError(
-            f"{markers.worktree(order.task_id)} exists and was not made by Kapelle.",
-            hint="Move it away, then try again.",
+            f"The workspace {self.path} is not the directory that Kapelle made: "
+            "it was removed or replaced.",
+            hint=f"{first}What was committed is on {self.branch}; "
+            "the task's next run makes the workspace anew.",
         )
-    if marker is not None:
-        # The branch it was made from may be gone by now; its own was kept, and so is the base.
-        order = replace(order, base=marker.base_commit)
-    plan = await _plan(git, markers, order)
-    if marker is not None:
-        plan = replace(plan, base=marker.base)
-    return await _make(git, skeletons, markers, plan, order, afresh=marker is None)
+
+    @property
+    def has_repository(self) -> bool:
+        return self.lender.objects.is_dir()
+
+    @property
+    def work_tree(self) -> WorkTree:
+        return WorkTree(
+            directory=Path(self.path),
+            index=Path(self.gitdir) / "index",
+            lender=self.lender,
+            settings=self.settings,
+            ignore=self.ignore,
+            excluded=self.excluded,
+        )
+
+    def as_workspace(self, commit: str | None = None) -> Workspace:
+        return Workspace(
+            kind=WorkspaceKind.WORKTREE,
+            path=self.path,
+            branch=self.branch,
+            base=self.base,
+            base_commit=self.base_commit,
+            commit=commit,
+        )
 
 
-async def _make_room(markers: Markers, task_id: str, marker: Marker | None) -> None:
-    """Clear away what was half-made, and the entry in git of a worktree that somebody deleted."""
-    path = markers.worktree(task_id)
-    common_dir = markers.intended(task_id)
-    if marker is not None and not marker.removed:
-        if os.path.lexists(path):
-            marker.require_present()
-        # From here on, whatever comes to be at the path is half-made.
-        markers.write(replace(marker, removed=True))
-    if common_dir is not None:
-        await clear_half_made(markers, task_id, common_dir)
-    elif marker is not None and not os.path.lexists(path):
-        await clear_half_made(markers, task_id, Path(marker.common_dir))
+class Markers:
+    """Markers and intents, side by side with the worktrees they belong to."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def worktree(self, task_id: str) -> Path:
+        return self.directory / plain_name(task_id)
+
+    def _marker(self, task_id: str) -> Path:
+        return self.directory / f"{plain_name(task_id)}.json"
+
+    def _intent(self, task_id: str) -> Path:
+        return self.directory / f"{plain_name(task_id)}.making"
+
+    def read(self, task_id: str) -> Marker | None:
+        try:
+            text = self._marker(task_id).read_text("utf-8")
+        except FileNotFoundError:
+            return None
+        try:
+            values = json.loads(text)
+            known = {item.name for item in fields(Marker)}
+            values = {key: value for key, value in values.items() if key in known}
+            for name in ("excluded", "settings"):
+                values[name] = tuple(values[name])
+            # Derived, because the files at this path are cleaned and deleted.
+            values["path"] = str(self.worktree(task_id))
+            return Marker(**values)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise WorkspaceError(f"{self._marker(task_id)} is damaged: {error}.") from error
+
+    def require(self, task_id: str) -> Marker:
+        marker = self.read(task_id)
+        if marker is None:
+            raise WorkspaceError(f"{task_id} has no worktree.", hint="Create it first.")
+        return marker
+
+    def write(self, marker: Marker) -> None:
+        write_durably(self._marker(marker.task_id), json.dumps(asdict(marker), indent=1))
+
+    def forget(self, task_id: str) -> None:
+        self._marker(task_id).unlink(missing_ok=True)
+        self._intent(task_id).unlink(missing_ok=True)
+
+    def intend(self, task_id: str, common_dir: Path) -> None:
+        write_durably(self._intent(task_id), str(common_dir))
+
+    def intended(self, task_id: str) -> Path | None:
+        """The repository in which a worktree was begun and perhaps not finished."""
+        try:
+            return Path(os.fsdecode(self._intent(task_id).read_bytes()))
+        except FileNotFoundError:
+            return None
+
+    def fulfilled(self, task_id: str) -> None:
+        self._intent(task_id).unlink(missing_ok=True)
+
+    def traces(self) -> set[str]:
+        """Every task of which anything is here, were it only the marker of what was removed."""
+        return self._stems("", ".json", ".making")
+
+    def standing(self) -> set[str]:
+        """Every task whose worktree is on the disk, ready or half-made."""
+        return self._stems("", ".making")
+
+    def _stems(self, *suffixes: str) -> set[str]:
+        # By names alone: there may be thousands of markers, and some of them damaged.
+        try:
+            names = [Path(name) for name in os.listdir(self.directory)]
+        except FileNotFoundError:
+            return set()
+        return {
+            name.stem for name in names if name.suffix in suffixes and not name.name.startswith(".")
+        }
 
 
-async def base_of(git: Git, checkout: Checkout, base: str | None) -> Resolved:
-    """The branch and commit that new work starts from."""
-    place = repository_place(checkout.common_dir, checkout.gitdir)
-    if base is not None:
-        resolved = await resolve(git, place, base)
-        if resolved is None:
-            raise InvalidInput(
-                f"{base!r} is neither a branch nor a commit of {checkout.toplevel}.",
-                hint="`git branch --all` lists what there is.",
-            )
-        return resolved
-    commit = await head_commit(git, checkout)
-    if commit is None:
+def write_durably(path: Path, text: str) -> None:
+    """Write a file so that a crash leaves the old one or the new one, whole."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    with fresh.open("wb") as stream:
+        stream.write(os.fsencode(text))
+        stream.flush()
+        os.fsync(stream.fileno())
+    fresh.replace(path)
+    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_ready(marker: Marker) -> None:
+    """Make a worktree fit for git, whatever its agent left; raises when it is not ours any more."""
+    marker.require_present()
+    ensure_gitdir(marker)
+    restore_dot_git(marker)
+    clear_stale_locks(marker)
+
+
+def ensure_gitdir(marker: Marker) -> None:
+    """Put back what an agent removed from the worktree's own git directory."""
+    if not marker.has_repository:
         raise WorkspaceError(
-            f"The repository at {checkout.toplevel} has no commit yet.",
-            hint="Make a first commit: git add . && git commit -m 'Start'",
+            f"The repository {marker.common_dir} is gone; {marker.path} is left as it is.",
+            hint=f"Put the repository back, or save what you need of {marker.path} and delete it.",
         )
-    return Resolved(await head_branch(git, checkout), commit)
-
-
-async def clear_half_made(markers: Markers, task_id: str, common_dir: Path) -> None:
-    """Remove the remains of a worktree in which no agent ever ran."""
-    path = markers.worktree(task_id)
-    await asyncio.to_thread(_clear, path, common_dir)
-    Path(common_dir, f"refs/heads/{branch_of(task_id)}.lock").unlink(missing_ok=True)
-
-
-def _clear(path: Path, common_dir: Path) -> None:
-    if is_real_directory(path):
-        shutil.rmtree(path)
-    elif os.path.lexists(path):
-        raise WorkspaceError(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
-    # git appends a number to the name when it is taken.
-    for admin in (common_dir / "worktrees").glob(f"{path.name}*"):
-        suffix = admin.name.removeprefix(path.name)
-        if (suffix == "" or suffix.isdigit()) and _belongs_to(admin, path):
-            shutil.rmtree(admin)
-
-
-def _belongs_to(admin: Path, path: Path) -> bool:
-    target = read_pointer(admin / "gitdir")
-    return not target or Path(target) == path / ".git"
-
-
-async def _progress(git: Git, marker: Marker) -> str | None:
-    commit = await commit_now(git, marker)
-    return None if commit == marker.base_commit else commit
-
-
-async def _plan(git: Git, markers: Markers, order: Order) -> Marker:
-    checkout = find_checkout(order.directory)
-    if checkout is None:
+    gitdir = Path(marker.gitdir)
+    if gitdir.resolve() != Path(marker.common_dir).resolve() / "worktrees" / gitdir.name:
         raise WorkspaceError(
-            f"{order.directory} is not in a git repository.",
-            hint="Run `git init` and commit there, or work in place.",
+            f"{gitdir} was replaced by a link that leads elsewhere.",
+            hint=f"Remove {gitdir}, then try again.",
         )
-    base = await base_of(git, checkout, order.base)
-    habits = await habits_of(git, checkout)
-    return Marker(
-        task_id=order.task_id,
-        path=str(markers.worktree(order.task_id)),
-        toplevel=str(checkout.toplevel),
-        common_dir=str(checkout.common_dir),
-        gitdir="",
-        object_format=habits.object_format,
-        branch=branch_of(order.task_id),
-        base=base.branch or order.base or base.commit,
-        base_commit=base.commit,
-        excluded=(),
-        settings=habits.settings,
-        ignore=habits.ignore,
-    )
+    gitdir.mkdir(parents=True, exist_ok=True)
+    if not os.path.lexists(gitdir / "HEAD"):
+        (gitdir / "HEAD").write_text(f"ref: {marker.ref}\n", "utf-8")
+    _put_pointer(gitdir / "commondir", "../..\n")
+    _put_pointer(gitdir / "gitdir", f"{Path(marker.path) / '.git'}\n")
 
 
-async def _make(
-    git: Git, skeletons: Skeletons, markers: Markers, plan: Marker, order: Order, *, afresh: bool
-) -> Workspace:
-    markers.intend(plan.task_id, Path(plan.common_dir))
-    start = await _place_branch(git, skeletons, plan, afresh=afresh)
-    await git.run(
-        repository_place(Path(plan.common_dir)),
-        *("worktree", "add", "--quiet", "--no-checkout", "--lock", "--reason", "kapelle"),
-        *("--", plan.path, plan.branch),
-    )
-    gitdir = linked_gitdir(Path(plan.path) / ".git")
-    if gitdir is None or gitdir.parent.parent != Path(plan.common_dir):
-        raise WorkspaceError(f"git did not link {plan.path} to {plan.common_dir}.")
-    marker = replace(plan, gitdir=str(gitdir), inode=inode_of(Path(plan.path)))
-    reading = await skeletons.reading(marker.lender)
-    files = files_place(reading, marker.work_tree, marker.work_tree.index)
-    await git.run(files, "read-tree", "--reset", "-u", start, timeout_s=CONTENT_TIMEOUT_S)
-    source, target = Path(marker.toplevel), Path(marker.path)
-    copied = await asyncio.to_thread(copy_into, source, target, order.copy)
-    linked = await asyncio.to_thread(link_into, source, target, order.link)
-    excluded = ("/".join(relative_parts(path)) for path in (*copied, *linked))
-    marker = replace(marker, excluded=tuple(excluded))
-    markers.write(marker)
-    markers.fulfilled(marker.task_id)
-    return marker.as_workspace(None if start == marker.base_commit else start)
+def dot_git_is_intact(marker: Marker) -> bool:
+    dot_git = Path(marker.path) / ".git"
+    # A link or a directory may lead to the right place today and elsewhere tomorrow.
+    is_file = dot_git.is_file() and not dot_git.is_symlink()
+    return is_file and linked_gitdir(dot_git) == Path(marker.gitdir).resolve()
 
 
-async def _place_branch(git: Git, skeletons: Skeletons, plan: Marker, *, afresh: bool) -> str:
-    """Put the task's branch at the base, and say which commit it then holds."""
-    tip = await commit_now(git, plan)
-    if tip is not None and (tip == plan.base_commit or not afresh):
-        return tip
-    if tip is not None:
-        await keep(git, await skeletons.reading(plan.lender), plan, "found", tip)
-    place = repository_place(Path(plan.common_dir))
-    await move_ref(git, place, plan.ref, plan.base_commit, tip, "kapelle: begin")
-    return plan.base_commit
+def restore_dot_git(marker: Marker) -> None:
+    """Put the .git file back; a directory in its place is the agent's own and is not touched."""
+    if dot_git_is_intact(marker):
+        return
+    dot_git = Path(marker.path) / ".git"
+    if dot_git.is_dir() and not dot_git.is_symlink():
+        raise WorkspaceError(
+            f"{dot_git} was replaced by another repository.",
+            hint=f"Move {dot_git} away, then try again.",
+        )
+    _put_pointer(dot_git, f"gitdir: {marker.gitdir}\n")
+
+
+def clear_stale_locks(marker: Marker) -> None:
+    """Remove locks of a killed git; only those that nobody but this task's agent could hold."""
+    for name in ("index.lock", "HEAD.lock"):
+        (Path(marker.gitdir) / name).unlink(missing_ok=True)
+    Path(marker.common_dir, f"{marker.ref}.lock").unlink(missing_ok=True)
+
+
+def is_amid_operation(marker: Marker) -> bool:
+    """Whether the agent left a merge, pick or rebase unfinished."""
+    return any(os.path.lexists(Path(marker.gitdir) / name) for name in _STATES)
+
+
+def set_aside(marker: Marker) -> list[str]:
+    """What only such an operation remembers: commits of changes that git put aside for it."""
+    lines = [read_pointer(Path(marker.gitdir) / name) for name in _AUTOSTASHES]
+    return [line for line in lines if line and line.isalnum()]
+
+
+def clear_operations(marker: Marker) -> None:
+    """Forget such an operation; what it set aside has to be archived before."""
+    gitdir = Path(marker.gitdir)
+    for name in _STATES:
+        if is_real_directory(gitdir / name):
+            shutil.rmtree(gitdir / name)
+        else:
+            (gitdir / name).unlink(missing_ok=True)
+
+
+def _put_pointer(path: Path, text: str) -> None:
+    if not path.is_symlink() and read_pointer(path) == text.rstrip("\n"):
+        return
+    fresh = path.with_name(f"{path.name}.kapelle")
+    fresh.unlink(missing_ok=True)
+    with fresh.open("xb") as stream:  # never through a link that is planted under this name
+        stream.write(os.fsencode(text))
+    fresh.replace(path)

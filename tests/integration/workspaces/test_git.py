@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import GitError, WorkspaceError
-from kapelle.workspaces.git import Git, LockBusy, Place
-from kapelle.workspaces.refs import move_ref, repository_place
+from kapelle.workspaces.git import Git, LockBusy, Place, repository_place
+from kapelle.workspaces.refs import move_ref
 
 from .sandbox import Sandbox
 

@@ -11,9 +11,9 @@ import pytest
 from kapelle.domain.errors import GitError, Unavailable
 from kapelle.engine.retry import PASSING, steadily
 from kapelle.workspaces import git as git_module
-from kapelle.workspaces.git import Git, LockBusy, Place
+from kapelle.workspaces.git import Git, LockBusy, Place, repository_place
 from kapelle.workspaces.process import Running
-from kapelle.workspaces.refs import move_ref, read_ref, repository_place
+from kapelle.workspaces.refs import move_ref, read_ref
 
 from .sandbox import Sandbox
 

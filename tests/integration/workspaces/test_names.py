@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kapelle.domain.errors import KapelleError
 from kapelle.workspaces import Workspaces
-from kapelle.workspaces.names import branch_ref
+from kapelle.workspaces.refs import branch_ref
 
 from .sandbox import Sandbox
 

@@ -8,6 +8,9 @@ from .files import DISK_TROUBLE, RETRY_S
 REPLACEMENT = b"[redacted]"
 _NEEDLE_BYTES = 32
 _PLAIN = re.compile(rb"[0-9A-Za-z]+")
+_CHUNK = 65536
+# More than a pipe holds: what comes after that, once the tree is dead, is from somebody else.
+_LAST_BYTES = 64 << 20
 
 
 class Redactor:
@@ -85,11 +88,6 @@ def _needles(patterns: list[bytes]) -> list[bytes]:
             plain = max(_PLAIN.findall(pattern), key=len, default=b"")
             needles.append((plain if len(plain) >= 8 else pattern)[:_NEEDLE_BYTES])
     return needles
-
-
-_CHUNK = 65536
-# More than a pipe holds: what comes after that, once the tree is dead, is from somebody else.
-_LAST_BYTES = 64 << 20
 
 
 class Stream:

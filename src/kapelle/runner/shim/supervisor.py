@@ -18,6 +18,9 @@ from .system import Signals, forget_signals
 from .tree import KILL_LIMIT_S, Subtree
 
 _DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
+_LINGER_S = 0.3
+_LEFTOVER_GRACE_S = 2.0
+_KILL_ROUND_S = 0.02
 
 
 class Child:
@@ -117,11 +120,6 @@ def _execute(request: Request) -> None:
         except PermissionError as error:
             trouble = error  # type: ignore[assignment]
     raise trouble
-
-
-_LINGER_S = 0.3
-_LEFTOVER_GRACE_S = 2.0
-_KILL_ROUND_S = 0.02
 
 
 class Supervisor:

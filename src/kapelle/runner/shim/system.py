@@ -16,6 +16,7 @@ _PROC_BSDINFO_BYTES = 136
 
 # PyDLL keeps the interpreter lock: a forked copy of this process must come back holding it.
 _libc = ctypes.PyDLL(None, use_errno=True)
+_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGXFSZ)
 
 
 def die_with_parent() -> None:
@@ -62,9 +63,6 @@ def memory_file(name: str) -> int:
     if sys.platform != "linux":
         raise OSError("memfd_create is missing")
     return os.memfd_create(name)
-
-
-_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE, signal.SIGXFSZ)
 
 
 class Signals:

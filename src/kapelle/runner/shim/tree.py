@@ -12,6 +12,8 @@ import time
 from .system import darwin_start_time
 
 LINUX = sys.platform == "linux"
+KILL_LIMIT_S = 10.0
+_ROUNDS = 20
 
 
 def _has_pidfd() -> bool:
@@ -133,10 +135,6 @@ def descendants(root: int) -> list[tuple[int, int]]:
         found += below
         queue += below
     return [(pid, stats[pid].start) for pid in found if stats[pid].state not in (b"Z", b"X")]
-
-
-KILL_LIMIT_S = 10.0
-_ROUNDS = 20
 
 
 class Subtree:

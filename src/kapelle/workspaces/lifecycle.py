@@ -1,0 +1,345 @@
+"""A worktree from its making to its removal.
+
+It is complete only when it is marked so, and neither put back to a commit nor removed before what
+would be lost is kept.
+"""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kapelle.domain.errors import InvalidInput, WorkspaceError
+from kapelle.domain.task import Workspace
+from kapelle.workspaces.commit import (
+    archive_worktree,
+    checkout_of,
+    commit_now,
+    is_ancestor,
+    keep,
+    read_heads,
+    stage_all,
+    tree_of,
+)
+from kapelle.workspaces.files import copy_into, link_into, relative_parts
+from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, repository_place
+from kapelle.workspaces.refs import (
+    Resolved,
+    branch_of,
+    delete_ref,
+    head_branch,
+    head_commit,
+    move_ref,
+    point_head,
+    read_ref,
+    resolve,
+)
+from kapelle.workspaces.repository import (
+    Checkout,
+    find_checkout,
+    habits_of,
+    linked_gitdir,
+    read_pointer,
+)
+from kapelle.workspaces.shadow import Shadows
+from kapelle.workspaces.staging import Staging, files_place, install_index
+from kapelle.workspaces.worktree import (
+    Marker,
+    Markers,
+    clear_operations,
+    clear_stale_locks,
+    delete_directory,
+    ensure_gitdir,
+    inode_of,
+    is_amid_operation,
+    is_real_directory,
+    make_ready,
+    restore_dot_git,
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked for: a worktree for a task or a run, from a directory's repository."""
+
+    task_id: str
+    directory: Path
+    base: str | None
+    copy: Sequence[str]
+    link: Sequence[str]
+
+
+async def create_worktree(git: Git, shadows: Shadows, markers: Markers, order: Order) -> Workspace:
+    """Make the worktree, or return the one that is there; what was half-made is made anew."""
+    for path in (*order.copy, *order.link):
+        relative_parts(path)
+    marker = markers.read(order.task_id)
+    if marker is not None and marker.present:
+        markers.fulfilled(order.task_id)
+        return marker.as_workspace(await _progress(git, marker))
+    await _make_room(markers, order.task_id, marker)
+    if os.path.lexists(markers.worktree(order.task_id)):
+        raise WorkspaceError(
+            f"{markers.worktree(order.task_id)} exists and was not made by Kapelle.",
+            hint="Move it away, then try again.",
+        )
+    if marker is not None:
+        # The branch it was made from may be gone by now; its own was kept, and so is the base.
+        order = replace(order, base=marker.base_commit)
+    plan = await _plan(git, markers, order)
+    if marker is not None:
+        plan = replace(plan, base=marker.base)
+    return await _make(git, shadows, markers, plan, order, afresh=marker is None)
+
+
+async def _make_room(markers: Markers, task_id: str, marker: Marker | None) -> None:
+    """Clear away what was half-made, and the entry in git of a worktree that somebody deleted."""
+    path = markers.worktree(task_id)
+    common_dir = markers.intended(task_id)
+    if marker is not None and not marker.removed:
+        if os.path.lexists(path):
+            marker.require_present()
+        # From here on, whatever comes to be at the path is half-made.
+        markers.write(replace(marker, removed=True))
+    if common_dir is not None:
+        await clear_half_made(markers, task_id, common_dir)
+    elif marker is not None and not os.path.lexists(path):
+        await clear_half_made(markers, task_id, Path(marker.common_dir))
+
+
+async def base_of(git: Git, checkout: Checkout, base: str | None) -> Resolved:
+    """The branch and commit that new work starts from."""
+    place = repository_place(checkout.common_dir, checkout.gitdir)
+    if base is not None:
+        resolved = await resolve(git, place, base)
+        if resolved is None:
+            raise InvalidInput(
+                f"{base!r} is neither a branch nor a commit of {checkout.toplevel}.",
+                hint="`git branch --all` lists what there is.",
+            )
+        return resolved
+    commit = await head_commit(git, checkout)
+    if commit is None:
+        raise WorkspaceError(
+            f"The repository at {checkout.toplevel} has no commit yet.",
+            hint="Make a first commit: git add . && git commit -m 'Start'",
+        )
+    return Resolved(await head_branch(git, checkout), commit)
+
+
+async def clear_half_made(markers: Markers, task_id: str, common_dir: Path) -> None:
+    """Remove the remains of a worktree in which no agent ever ran."""
+    path = markers.worktree(task_id)
+    await asyncio.to_thread(_clear, path, common_dir)
+    Path(common_dir, f"refs/heads/{branch_of(task_id)}.lock").unlink(missing_ok=True)
+
+
+def _clear(path: Path, common_dir: Path) -> None:
+    if is_real_directory(path):
+        shutil.rmtree(path)
+    elif os.path.lexists(path):
+        raise WorkspaceError(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
+    # git appends a number to the name when it is taken.
+    for admin in (common_dir / "worktrees").glob(f"{path.name}*"):
+        suffix = admin.name.removeprefix(path.name)
+        if (suffix == "" or suffix.isdigit()) and _belongs_to(admin, path):
+            shutil.rmtree(admin)
+
+
+def _belongs_to(admin: Path, path: Path) -> bool:
+    target = read_pointer(admin / "gitdir")
+    return not target or Path(target) == path / ".git"
+
+
+async def _progress(git: Git, marker: Marker) -> str | None:
+    commit = await commit_now(git, marker)
+    return None if commit == marker.base_commit else commit
+
+
+async def _plan(git: Git, markers: Markers, order: Order) -> Marker:
+    checkout = find_checkout(order.directory)
+    if checkout is None:
+        raise WorkspaceError(
+            f"{order.directory} is not in a git repository.",
+            hint="Run `git init` and commit there, or work in place.",
+        )
+    base = await base_of(git, checkout, order.base)
+    habits = await habits_of(git, checkout)
+    return Marker(
+        task_id=order.task_id,
+        path=str(markers.worktree(order.task_id)),
+        toplevel=str(checkout.toplevel),
+        common_dir=str(checkout.common_dir),
+        gitdir="",
+        object_format=habits.object_format,
+        branch=branch_of(order.task_id),
+        base=base.branch or order.base or base.commit,
+        base_commit=base.commit,
+        excluded=(),
+        settings=habits.settings,
+        ignore=habits.ignore,
+    )
+
+
+async def _make(
+    git: Git, shadows: Shadows, markers: Markers, plan: Marker, order: Order, *, afresh: bool
+) -> Workspace:
+    markers.intend(plan.task_id, Path(plan.common_dir))
+    start = await _place_branch(git, shadows, plan, afresh=afresh)
+    await git.run(
+        repository_place(Path(plan.common_dir)),
+        *("worktree", "add", "--quiet", "--no-checkout", "--lock", "--reason", "kapelle"),
+        *("--", plan.path, plan.branch),
+    )
+    gitdir = linked_gitdir(Path(plan.path) / ".git")
+    if gitdir is None or gitdir.parent.parent != Path(plan.common_dir):
+        raise WorkspaceError(f"git did not link {plan.path} to {plan.common_dir}.")
+    marker = replace(plan, gitdir=str(gitdir), inode=inode_of(Path(plan.path)))
+    reading = await shadows.reading(marker.lender)
+    files = files_place(reading, marker.work_tree, marker.work_tree.index)
+    await git.run(files, "read-tree", "--reset", "-u", start, timeout_s=CONTENT_TIMEOUT_S)
+    source, target = Path(marker.toplevel), Path(marker.path)
+    copied = await asyncio.to_thread(copy_into, source, target, order.copy)
+    linked = await asyncio.to_thread(link_into, source, target, order.link)
+    excluded = ("/".join(relative_parts(path)) for path in (*copied, *linked))
+    marker = replace(marker, excluded=tuple(excluded))
+    markers.write(marker)
+    markers.fulfilled(marker.task_id)
+    return marker.as_workspace(None if start == marker.base_commit else start)
+
+
+async def _place_branch(git: Git, shadows: Shadows, plan: Marker, *, afresh: bool) -> str:
+    """Put the task's branch at the base, and say which commit it then holds."""
+    tip = await commit_now(git, plan)
+    if tip is not None and (tip == plan.base_commit or not afresh):
+        return tip
+    if tip is not None:
+        await keep(git, await shadows.reading(plan.lender), plan, "found", tip)
+    place = repository_place(Path(plan.common_dir))
+    await move_ref(git, place, plan.ref, plan.base_commit, tip, "kapelle: begin")
+    return plan.base_commit
+
+
+async def reset_worktree(
+    git: Git, shadows: Shadows, markers: Markers, marker: Marker, name: str, base: str | None
+) -> Marker:
+    """Put a worktree back to its base, or to another base."""
+    make_ready(marker)
+    goal = marker
+    if base is not None:
+        resolved = await base_of(git, checkout_of(marker), base)
+        goal = replace(marker, base=resolved.branch or base, base_commit=resolved.commit)
+    await restore_worktree(git, shadows, marker, name, goal.base_commit)
+    markers.write(goal)
+    return goal
+
+
+async def restore_worktree(
+    git: Git, shadows: Shadows, marker: Marker, name: str, commit: str
+) -> None:
+    """Archive, then put branch, index and files to the commit; nothing is done where it stands."""
+    make_ready(marker)
+    if await _stands_at(git, shadows, marker, commit):
+        return
+    await archive_worktree(git, shadows, marker, name, commit)
+    await _restore_files(git, shadows, marker, commit)
+    tip = await commit_now(git, marker)
+    if tip != commit:
+        place = repository_place(Path(marker.common_dir))
+        await move_ref(git, place, marker.ref, commit, tip, "kapelle: restore")
+    own = repository_place(Path(marker.common_dir), Path(marker.gitdir))
+    await point_head(git, own, marker.ref)
+    clear_operations(marker)
+
+
+async def _stands_at(git: Git, shadows: Shadows, marker: Marker, commit: str) -> bool:
+    """Whether branch and files hold the commit and nothing else; then the index does after it."""
+    heads = await read_heads(git, marker)
+    if heads.tip != commit or is_amid_operation(marker):
+        return False
+    if await head_branch(git, checkout_of(marker)) != marker.branch:
+        return False
+    reading = await shadows.reading(marker.lender)
+    with shadows.scratch() as scratch:
+        staging = Staging(git, reading, marker.work_tree, scratch)
+        staged = await staging.stage(commit)
+        if staged.tree != await tree_of(git, reading, commit):
+            return False
+        if await staging.nested_repositories(as_staged=True):
+            return False
+        install_index(staged.index, marker.work_tree.index)
+    return True
+
+
+async def _restore_files(git: Git, shadows: Shadows, marker: Marker, commit: str) -> None:
+    """With an index that knows the untracked files, read-tree removes them as well."""
+    heads = await read_heads(git, marker)
+    reading = await shadows.reading(marker.lender)
+    with shadows.scratch() as scratch:
+        staging = Staging(git, reading, marker.work_tree, scratch)
+        staged = await staging.stage(heads.parent)
+        files = files_place(reading, marker.work_tree, staged.index)
+        marker.require_present()
+        arguments = ("read-tree", "--reset", "-u", commit)
+        await git.run(files, *arguments, timeout_s=CONTENT_TIMEOUT_S)
+        for nested in await staging.nested_repositories():
+            # Its files are archived; what is left is a repository of the agent's own making.
+            await asyncio.to_thread(shutil.rmtree, nested, ignore_errors=True)
+        install_index(staged.index, marker.work_tree.index)
+
+
+async def remove_worktree(git: Git, shadows: Shadows, markers: Markers, marker: Marker) -> None:
+    """Archive, verify the archive, and only then remove; the branch stays.
+
+    What somebody put in the place of the worktree is not ours and stays as well.
+    """
+    if marker.removed:
+        return
+    if not marker.has_repository and not marker.present:
+        # A person deleted both: there is neither anything to keep nor a place to keep it.
+        markers.write(replace(marker, removed=True))
+        return
+    ensure_gitdir(marker)
+    if marker.present:
+        restore_dot_git(marker)
+    clear_stale_locks(marker)
+    archived = await archive_worktree(git, shadows, marker, "final")
+    await _verify(git, shadows, marker, archived)
+    # Not `git worktree remove`, which follows a link that is put there at the last moment.
+    if marker.present:
+        inode = marker.inode or inode_of(Path(marker.path))
+        await asyncio.to_thread(delete_directory, Path(marker.path), inode)
+    await asyncio.to_thread(shutil.rmtree, marker.gitdir)
+    markers.write(replace(marker, removed=True))
+
+
+async def _verify(
+    git: Git, shadows: Shadows, marker: Marker, archived: tuple[str, str] | None
+) -> None:
+    reading = await shadows.reading(marker.lender)
+    held: str | None = marker.base_commit
+    if archived is not None:
+        place = repository_place(Path(marker.common_dir))
+        held = await read_ref(git, place, archived[0], believe_files=False)
+    if held is None or (archived is not None and held != archived[1]):
+        raise WorkspaceError(f"The archive of {marker.task_id} could not be verified.")
+    if not marker.present:
+        return
+    heads = await read_heads(git, marker)
+    if await stage_all(git, shadows, marker, heads) != await tree_of(
+        git, reading, held, remembered=False
+    ):
+        raise WorkspaceError(
+            f"{marker.path} changed while it was being archived.",
+            hint="See that nothing works there any more, then try again.",
+        )
+
+
+async def drop_empty_branch(git: Git, shadows: Shadows, marker: Marker) -> None:
+    """Delete the branch of a removed worktree when all that it holds is in its base."""
+    tip = await commit_now(git, marker)
+    reading = await shadows.reading(marker.lender)
+    if tip is not None and await is_ancestor(git, reading, tip, marker.base_commit):
+        await delete_ref(git, repository_place(Path(marker.common_dir)), marker.ref, tip)

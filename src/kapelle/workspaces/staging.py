@@ -1,0 +1,303 @@
+"""The content of a work tree as a git tree, made with a throw-away index and plumbing only.
+
+`git add` is not used: it runs `git status` inside nested repositories, under their configuration.
+"""
+
+import asyncio
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kapelle.domain.errors import GitError, WorkspaceError
+from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
+from kapelle.workspaces.shadow import Lender
+
+_GITLINK = b"160000"
+_MAX_NESTING = 20
+_RETRY_PAUSES_S = (0.01, 0.05, 0.2)
+
+
+@dataclass(frozen=True)
+class WorkTree:
+    """Files in a directory, the index that belongs to them, and what must stay out of commits."""
+
+    directory: Path
+    index: Path
+    lender: Lender
+    settings: tuple[str, ...]
+    ignore: str
+    excluded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A content tree and the throw-away index that describes it."""
+
+    tree: str
+    index: Path
+
+
+def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
+    """For commands that read or write the files of a work tree through an index."""
+    variables = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(work_tree.directory)}
+    return Place(work_tree.directory, {**place.variables, **variables}, work_tree.settings)
+
+
+class Staging:
+    """Brings a copy of a work tree's index up to date with its files."""
+
+    def __init__(self, git: Git, place: Place, work_tree: WorkTree, scratch: Path) -> None:
+        self._git = git
+        self._work_tree = work_tree
+        self._index = scratch / "index"
+        self._no_index = scratch / "no-index"
+        self._is_touched = False
+        self._untracked_at_top: list[bytes] = []
+        ignore = scratch / "ignore"
+        ignore.write_text(work_tree.ignore, "utf-8", "surrogateescape")
+        files = files_place(place, work_tree, self._index)
+        settings = (*files.settings, f"core.excludesFile={ignore}")
+        self._place = replace(files, settings=settings)
+        self._excluded = tuple(os.fsencode(path) for path in work_tree.excluded)
+
+    @property
+    def place(self) -> Place:
+        return self._place
+
+    async def stage(self, fallback: str | None, *, flatten: bool = False) -> Staged:
+        """The tree of the files as they are; an unusable index is rebuilt from the fallback."""
+        if (digest := copy_index(self._work_tree.index, self._index)) is not None:
+            try:
+                return await self._stage(flatten, digest)
+            except GitError:
+                self._index.unlink(missing_ok=True)
+        if fallback is not None:
+            await self._git.run(self._place, "read-tree", fallback, timeout_s=CONTENT_TIMEOUT_S)
+        return await self._stage(flatten, None)
+
+    async def include(self, paths: list[bytes]) -> str:
+        """Stage these files as well, ignored or not; returns the tree with them."""
+        await self._add([path for path in paths if self._can_be_added(path, is_link=False)])
+        return await self._write_tree()
+
+    async def ignored(self, paths: list[bytes]) -> list[bytes]:
+        """Those of the files that staging passed over."""
+        known = set((await self._git.run(self._place, "ls-files", "-z")).fields)
+        return [
+            path
+            for path in paths
+            if path not in known
+            and not self._is_excluded(path)
+            and self._can_be_added(path, is_link=False)
+        ]
+
+    async def nested_repositories(self, *, as_staged: bool = False) -> list[Path]:
+        """Directories that hold a repository of their own and no file that the index knows.
+
+        As staged means that nothing was changed since stage(), so that what it saw is good enough.
+        """
+        is_seen = as_staged and not self._is_touched
+        found = self._untracked_at_top if is_seen else await self._others(self._place)
+        names = [name for name in found if name.endswith(b"/")]
+        kept = [name for name in names if not self._is_excluded(name.rstrip(b"/"))]
+        return [self._work_tree.directory / os.fsdecode(name) for name in kept]
+
+    async def _stage(self, flatten: bool, digest: str | None) -> Staged:
+        self._is_touched = False
+        removed, changed = await self._differences()
+        await self._remove(removed)
+        await self._add(changed)
+        if flatten:
+            await self._flatten()
+        await self._add(await self._untracked(self._place, b"", 0))
+        tree = None
+        if digest is not None and not self._is_touched:
+            tree = self._git.index_trees.get(self._work_tree.lender.common_dir, digest)
+        return Staged(tree or await self._write_tree(), self._index)
+
+    async def _write_tree(self) -> str:
+        tree = (await self._git.run(self._place, "write-tree", timeout_s=CONTENT_TIMEOUT_S)).line
+        lender = self._work_tree.lender
+        # Elsewhere its objects do not last.
+        if self._place.variables["GIT_OBJECT_DIRECTORY"] == str(lender.objects):
+            digest = _digest(self._index.read_bytes())
+            self._git.index_trees.put(lender.common_dir, digest, tree)
+        return tree
+
+    async def _differences(self) -> tuple[list[bytes], list[bytes]]:
+        output = await self._git.run(
+            self._place,
+            *("diff-files", "--raw", "-z", "--no-renames", "--ignore-submodules=dirty"),
+            timeout_s=CONTENT_TIMEOUT_S,
+        )
+        removed, changed = [], []
+        fields = iter(output.fields)
+        for header, path in zip(fields, fields, strict=True):
+            was, now, _, _, status = header.lstrip(b":").split(b" ")
+            if status != b"D" and self._can_be_added(path, is_link=was == now == _GITLINK):
+                changed.append(path)
+            else:
+                removed.append(path)
+        return removed, changed
+
+    def _can_be_added(self, path: bytes, *, is_link: bool) -> bool:
+        try:
+            mode = os.lstat(os.path.join(os.fsencode(self._work_tree.directory), path)).st_mode
+        except OSError:
+            return False
+        return stat.S_ISREG(mode) or stat.S_ISLNK(mode) or (is_link and stat.S_ISDIR(mode))
+
+    async def _untracked(self, place: Place, prefix: bytes, depth: int) -> list[bytes]:
+        """Untracked files that are not ignored; nested repositories give their files."""
+        if depth > _MAX_NESTING:
+            raise WorkspaceError(f"Repositories are nested too deeply in {place.cwd}.")
+        paths = []
+        others = await self._others(place)
+        if depth == 0:
+            self._untracked_at_top = others
+        for name in others:
+            if name.endswith(b"/"):
+                if not self._is_excluded(prefix + name.rstrip(b"/")):
+                    paths += await self._nested(place, prefix, name, depth)
+            else:
+                paths.append(prefix + name)
+        return paths
+
+    async def _others(self, place: Place) -> list[bytes]:
+        arguments = ("ls-files", "-z", "--others", "--exclude-standard")
+        return (await self._git.run(place, *arguments, timeout_s=CONTENT_TIMEOUT_S)).fields
+
+    async def _nested(self, place: Place, prefix: bytes, name: bytes, depth: int) -> list[bytes]:
+        directory = place.cwd / os.fsdecode(name)
+        inside = replace(place, cwd=directory).with_variables(
+            GIT_WORK_TREE=str(directory), GIT_INDEX_FILE=str(self._no_index)
+        )
+        return await self._untracked(inside, prefix + name, depth + 1)
+
+    async def _flatten(self) -> None:
+        """Replace each populated submodule by its files, so that unpublished work in it is kept."""
+        output = await self._git.run(self._place, "ls-files", "-z", "--stage")
+        for record in output.fields:
+            header, _, path = record.partition(b"\t")
+            inside = self._work_tree.directory / os.fsdecode(path) / ".git"
+            if header.startswith(_GITLINK) and os.path.lexists(inside):
+                await self._remove([path])
+                await self._add(await self._nested(self._place, b"", path + b"/", 0))
+
+    def _is_excluded(self, path: bytes) -> bool:
+        return any(path == item or path.startswith(item + b"/") for item in self._excluded)
+
+    async def _add(self, paths: list[bytes]) -> None:
+        """Files may change under git's hands while an agent works: then it is asked again."""
+        wanted = [path for path in paths if not self._is_excluded(path)]
+        for pause_s in _RETRY_PAUSES_S:
+            try:
+                await self._update(wanted, "--stdin")
+                return
+            except GitError:
+                await asyncio.sleep(pause_s)
+        await self._update(wanted, "--stdin")
+
+    async def _remove(self, paths: list[bytes]) -> None:
+        zero = b"0" * (64 if self._work_tree.lender.object_format == "sha256" else 40)
+        records = [b"0 %s\t%s" % (zero, path) for path in paths if not self._is_excluded(path)]
+        await self._update(records, "--index-info")
+
+    async def _update(self, records: list[bytes], mode: str) -> None:
+        if records:
+            self._is_touched = True
+            await self._git.run(
+                self._place,
+                *("update-index", "-z", "--add", "--remove", "--replace", mode),
+                stdin=b"".join(record + b"\0" for record in records),
+                timeout_s=CONTENT_TIMEOUT_S,
+            )
+
+
+def copy_index(source: Path, target: Path) -> str | None:
+    """Copy an index with its time, by which git tells files changed in the same instant.
+
+    Returns the digest of its bytes, None if there is no index.
+    """
+    try:
+        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        content = stream.read()
+        target.write_bytes(content)
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+    return _digest(content)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def install_index(source: Path, target: Path) -> None:
+    """Put an index in the place of another, which may be on another file system."""
+    fresh = target.with_name("index.kapelle")
+    fresh.unlink(missing_ok=True)
+    copy_index(source, fresh)
+    fresh.replace(target)
+
+
+async def obstacles(git: Git, reading: Place, directory: Path, tree: str, goal: str) -> list[bytes]:
+    """What lies in the directory where the goal has files that the tree does not have."""
+    options = ("-r", "-z", "--name-only", "--no-renames", "--diff-filter=A")
+    output = await git.run(
+        reading,
+        *("diff-tree", *options, "--ignore-submodules=all", tree, goal, "--"),
+        timeout_s=CONTENT_TIMEOUT_S,
+    )
+    return await asyncio.to_thread(_in_the_way, os.fsencode(directory), output.fields)
+
+
+def _in_the_way(top: bytes, names: list[bytes]) -> list[bytes]:
+    found: set[bytes] = set()
+    clear: set[bytes] = set()  # directories in which nothing is, so that each is looked at once
+    for name in names:
+        parts = name.split(b"/")
+        for length in range(1, len(parts) + 1):
+            path = b"/".join(parts[:length])
+            if path in clear:
+                break
+            mode = _mode(top, path)
+            if mode is None:
+                clear.add(path)
+                break
+            if not stat.S_ISDIR(mode):
+                found.add(path)
+                break
+        else:
+            found.update(_below(top, name))
+    return sorted(found)
+
+
+def _mode(top: bytes, path: bytes) -> int | None:
+    try:
+        return os.lstat(os.path.join(top, path)).st_mode
+    except OSError:
+        return None
+
+
+def _below(top: bytes, directory: bytes) -> Iterator[bytes]:
+    """Every file and link below a directory, but nothing of a repository inside it."""
+    try:
+        entries = list(os.scandir(os.path.join(top, directory)))
+    except OSError:
+        return  # git will not get at it either
+    for entry in entries:
+        path = os.path.join(directory, entry.name)
+        if entry.name.lower() == b".git":
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from _below(top, path)
+        else:
+            yield path

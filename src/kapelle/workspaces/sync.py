@@ -1,0 +1,197 @@
+"""Worktrees for Python programs, without a daemon and without async."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args
+
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
+from kapelle.domain.ids import new_id
+from kapelle.domain.task import Workspace
+from kapelle.home import Home
+from kapelle.workspaces.commit import Commit
+from kapelle.workspaces.workspaces import Workspaces
+
+T = TypeVar("T")
+Cleanup = Literal["auto", "always", "never"]
+_log = logging.getLogger("kapelle.worktree")
+_AUTHOR = ("Kapelle", "kapelle@localhost")
+
+
+class OwnLoop:
+    """Runs coroutines one by one for whoever calls, from any thread, inside a loop or not."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        # A daemon: a program that ends without closing it must not hang.
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for the result; interrupted, it cancels the work and waits for its end."""
+        if self._loop.is_closed():
+            work.close()
+            raise Conflict("The worktree was left already.", hint="Use it inside the with block.")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            # Not an error of the work itself: somebody pressed Ctrl-C while it went on.
+            if future.cancel():
+                self._settle()
+            raise
+
+    def close(self) -> None:
+        if self._loop.is_closed():
+            return
+        self._settle()
+        asyncio.run_coroutine_threadsafe(
+            self._loop.shutdown_default_executor(), self._loop
+        ).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _settle(self) -> None:
+        asyncio.run_coroutine_threadsafe(_end_others(), self._loop).result()
+
+
+async def _end_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class Worktree:
+    """A worktree on a branch of its own; usable inside the with block only."""
+
+    def __init__(
+        self, loop: OwnLoop, workspaces: Workspaces, owner: str, workspace: Workspace
+    ) -> None:
+        self._loop = loop
+        self._workspaces = workspaces
+        self._owner = owner
+        self._restored = 0
+        self.path = Path(workspace.path)
+        self.branch = workspace.branch or ""
+        self.base_commit = workspace.base_commit or ""
+
+    def changed_files(self) -> list[str]:
+        """What differs from the base, committed or not."""
+        return self._loop.run(self._workspaces.diff(self._owner)).files
+
+    def uncommitted_files(self) -> list[str]:
+        """What differs from the branch."""
+        return self._loop.run(self._workspaces.uncommitted(self._owner))
+
+    def diff(self) -> str:
+        """The patch from the base to the files as they are, committed or not."""
+        patch = self._loop.run(self._workspaces.diff(self._owner)).patch
+        return patch.decode("utf-8", "replace")
+
+    def commit(self, message: str) -> str | None:
+        """Commit everything; returns the branch's commit, None when that is still the base."""
+        return self._loop.run(self._workspaces.commit(self._owner, message))
+
+    def commits(self) -> list[Commit]:
+        """What the branch gained since its base, newest first."""
+        return self._loop.run(self._workspaces.log(self._owner, None))
+
+    @property
+    def has_new_commits(self) -> bool:
+        return bool(self._loop.run(self._workspaces.log(self._owner, 1)))
+
+    def merge(self, into: str | None = None) -> str:
+        """Merge the branch into another, by default its base; returns the commit that it holds."""
+        if files := self.uncommitted_files():
+            raise Conflict(
+                f"{self.path} holds uncommitted changes, as in {files[0]}.",
+                hint="Call commit() first; merge() takes what is committed.",
+            )
+        message = f"Merge {self.branch}"
+        return self._loop.run(self._workspaces.merge(self._owner, into, message)).commit
+
+    def take_in(self, branch: str) -> list[str]:
+        """Merge another branch into this one; returns the files in which markers now stand."""
+        message = f"Take in {branch}"
+        return self._loop.run(self._workspaces.take_in(self._owner, branch, message))
+
+    def conflicted(self, paths: list[str]) -> list[str]:
+        """Those of the files that still hold conflict markers."""
+        return self._loop.run(self._workspaces.conflicted(self._owner, paths))
+
+    def restore(self, commit: str) -> None:
+        """Put everything to a commit; what would be lost is kept under refs/kapelle/archive/."""
+        self._restored += 1
+        name = f"restore-{self._restored}"
+        self._loop.run(self._workspaces.restore(self._owner, commit, name))
+
+    def _leave(self, cleanup: Cleanup, *, failed: bool) -> None:
+        if cleanup == "never":
+            _log.info("The worktree %s is kept on %s.", self.path, self.branch)
+        elif cleanup == "auto" and failed:
+            _log.warning("The worktree %s is kept as it was when it failed.", self.path)
+        elif cleanup == "auto" and self.uncommitted_files():
+            _log.warning("The worktree %s is kept: not all of it is committed.", self.path)
+        else:
+            self._loop.run(self._workspaces.dismiss(self._owner))
+
+
+@contextmanager
+def worktree(
+    repository: Path | str = ".",
+    *,
+    base: str | None = None,
+    cleanup: Cleanup = "auto",
+    home: Path | str | None = None,
+) -> Iterator[Worktree]:
+    """A worktree of the repository, from its HEAD or another base, for the length of a block.
+
+    In the end it is removed when all of it is committed ("auto"), in any case with its content
+    archived under refs/kapelle/archive/ ("always"), or not at all ("never"). Its branch stays if it
+    has commits. After an exception, "auto" keeps the worktree.
+    """
+    if cleanup not in get_args(Cleanup):
+        raise InvalidInput(f"{cleanup!r} is no way to clean up.", hint="auto, always or never")
+    root = Home.default().root / "library" if home is None else Path(home).expanduser()
+    workspaces = Workspaces(root, *_AUTHOR)
+    loop = OwnLoop("kapelle-worktree")
+    try:
+        _finish_merges(loop, workspaces)
+        tree = _create(loop, workspaces, Path(repository).expanduser(), base)
+        try:
+            yield tree
+        except BaseException:
+            try:
+                tree._leave(cleanup, failed=True)
+            except (KapelleError, OSError) as error:
+                _log.warning("The worktree %s is kept: %s", tree.path, error)
+            raise
+        tree._leave(cleanup, failed=False)
+    finally:
+        loop.close()
+        workspaces.close()
+
+
+def _create(loop: OwnLoop, workspaces: Workspaces, repository: Path, base: str | None) -> Worktree:
+    owner = "work_" + new_id("run").partition("_")[2]
+    try:
+        workspace = loop.run(workspaces.create(owner, repository, base))
+    except BaseException:
+        # Nobody worked there yet, and nobody would know of it.
+        with suppress(KapelleError, OSError):
+            loop.run(workspaces.dismiss(owner))
+        raise
+    return Worktree(loop, workspaces, owner, workspace)
+
+
+def _finish_merges(loop: OwnLoop, workspaces: Workspaces) -> None:
+    """There is no daemon to do it: a program killed amid merge() is made good by the next one."""
+    try:
+        loop.run(workspaces.finish_merges())
+    except KapelleError as error:
+        _log.warning("A merge that was interrupted is not finished: %s", error.message)
