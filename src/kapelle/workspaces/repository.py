@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
-from kapelle.workspaces.git import Git, repository_place
+from kapelle.workspaces.git import Git
 
 _MAX_POINTER = 65_536
 _HARMLESS = ("core.autocrlf", "core.eol", "core.filemode", "core.symlinks", "core.ignorecase")
@@ -105,10 +105,8 @@ class Habits:
 
 async def habits_of(git: Git, checkout: Checkout) -> Habits:
     """Read with `git config`, which runs nothing; the user's own configuration counts as well."""
-    place = repository_place(checkout.common_dir, checkout.gitdir).with_variables(
-        **_own_configuration()
-    )
-    output = await git.run(place, "config", "-z", "--get-regexp", _KEYS, ok=(0, 1))
+    place = git.at(checkout.common_dir, checkout.gitdir).with_variables(**_own_configuration())
+    output = await place.run("config", "-z", "--get-regexp", _KEYS, ok=(0, 1))
     values: dict[str, str] = {}
     for record in output.fields:
         key, _, value = record.decode("utf-8", "surrogateescape").partition("\n")
