@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 
 # Much of what tests do is waiting: a process more than a machine of two cores has.
 PARALLEL := -n 3 --dist worksteal
+# What pytest compiles is kept for its other workers.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: setup demo quick test test-agents check fix bench chaos docs constraints clean
 
@@ -47,17 +49,14 @@ fix: setup
 bench: setup
 	$(BIN)/python -m bench
 
+# Everything that takes long: the storms, and all that `make test` tries a sample of.
 chaos: setup
 	$(BIN)/python -m tests.chaos
+	$(BIN)/pytest $(PARALLEL) --exhaustive tests/chaos tests/unit/engine $(ARGS)
 
 # The documents that are generated from the code and compared with it by tests.
 docs: setup
-	$(BIN)/python -m kapelle.api.document > docs/openapi.json
-	$(BIN)/python -m kapelle.cli.reference > docs/cli.md
-	$(BIN)/python -m kapelle.client.generate
-	for name in pipeline loop team best-of two-reviewers; do $(BIN)/python -m kapelle.patterns.picture $$name docs/examples > docs/pictures/$$name.svg || exit 1; done
-	$(BIN)/python -m kapelle.cli.patterns.tables docs
-	$(BIN)/python -m kapelle.patterns.methods docs
+	$(BIN)/python docs/generate.py
 
 # The exact versions that `make setup` installs, from what is in the virtual environment now.
 constraints:

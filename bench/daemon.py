@@ -15,7 +15,7 @@ import psutil
 from tests.e2e.instance import Instance
 
 from bench.report import Run
-from kapelle.cli.transport import UnixConnection
+from kapelle.client.http import UnixConnection
 
 _PREFIX = "/api/v1"
 

@@ -158,21 +158,6 @@ def _read(found: dict[int, bytes], number: int, file: IO[bytes]) -> None:
         found[number] = file.read()
 
 
-def _hasten_recovery() -> None:
-    """Have the engine look every moment, not every second, for what it is to recover."""
-    from dbos._dbos import DBOSRegistry
-    from dbos._queue import Queue
-
-    get_internal_queue = DBOSRegistry.get_internal_queue
-
-    def hastened(registry: DBOSRegistry) -> Queue:
-        queue = get_internal_queue(registry)
-        queue._polling_interval_sec = 0.03
-        return queue
-
-    DBOSRegistry.get_internal_queue = hastened  # type: ignore[assignment,method-assign]
-
-
 def _entry_points() -> dict[str, Callable[[], object]]:
     """The functions that the forked processes execute; to import them is what makes them quick."""
     from kapelle.cli.main import main as command
@@ -185,7 +170,6 @@ def _serve(requests: socket.socket) -> Callable[[], object]:
     """Fork a process for every request until there are no more. Returns in the forked process,
     with what it is to execute."""
     entry_points = _entry_points()
-    _hasten_recovery()
     gc.collect()
     gc.freeze()
     woken, wakeup = socket.socketpair()

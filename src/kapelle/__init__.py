@@ -4,9 +4,8 @@ __version__ = "0.1.0"
 
 # Importing `kapelle` loads nothing else; each name is looked up where it lives when it is used.
 _HOMES = {
-    "kapelle.client.connecting": ("connect", "connect_async"),
-    "kapelle.client.synchronous.client": ("Client",),
-    "kapelle.client.asynchronous.client": ("AsyncClient",),
+    "kapelle.client.async_client": ("AsyncClient", "connect_async"),
+    "kapelle.client.client": ("Client", "connect"),
     "kapelle.domain.errors": (
         "AgentMisconfigured",
         "AgentNotFound",
@@ -23,15 +22,6 @@ _HOMES = {
         "WorkspaceError",
     ),
     "kapelle.domain.run": ("Run", "Step"),
-    "kapelle.domain.run_specs": (
-        "BestOfSpec",
-        "CandidateSpec",
-        "LoopSpec",
-        "PatternSpec",
-        "PipelineSpec",
-        "StepSpec",
-        "TeamSpec",
-    ),
     "kapelle.domain.schedule": ("Firing", "Schedule", "ScheduleSpec", "ScheduleStatus"),
     "kapelle.domain.specs": ("CheckSpec", "McpServer", "RetrySpec", "TaskSpec"),
     "kapelle.domain.states": ("RunStatus", "TaskStatus"),
@@ -43,16 +33,21 @@ _HOMES = {
     "kapelle.library.mock": ("MockAgent",),
     "kapelle.library.orchestrator": ("Orchestrator",),
     "kapelle.library.outcome": ("TeamOutcome",),
+    "kapelle.patterns.best_of": ("BestOfSpec", "CandidateSpec"),
+    "kapelle.patterns.loop": ("LoopSpec",),
+    "kapelle.patterns.pipeline": ("PipelineSpec", "StepSpec"),
+    "kapelle.patterns.spec": ("PatternSpec",),
+    "kapelle.patterns.team": ("TeamSpec",),
     "kapelle.workspaces.sync": ("Worktree", "worktree"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 TYPE_CHECKING = False  # type checkers take it for true
 if TYPE_CHECKING:
-    from kapelle.client.asynchronous.client import AsyncClient as AsyncClient
-    from kapelle.client.connecting import connect as connect
-    from kapelle.client.connecting import connect_async as connect_async
-    from kapelle.client.synchronous.client import Client as Client
+    from kapelle.client.async_client import AsyncClient as AsyncClient
+    from kapelle.client.async_client import connect_async as connect_async
+    from kapelle.client.client import Client as Client
+    from kapelle.client.client import connect as connect
     from kapelle.domain.errors import AgentMisconfigured as AgentMisconfigured
     from kapelle.domain.errors import AgentNotFound as AgentNotFound
     from kapelle.domain.errors import Conflict as Conflict
@@ -68,13 +63,6 @@ if TYPE_CHECKING:
     from kapelle.domain.errors import WorkspaceError as WorkspaceError
     from kapelle.domain.run import Run as Run
     from kapelle.domain.run import Step as Step
-    from kapelle.domain.run_specs import BestOfSpec as BestOfSpec
-    from kapelle.domain.run_specs import CandidateSpec as CandidateSpec
-    from kapelle.domain.run_specs import LoopSpec as LoopSpec
-    from kapelle.domain.run_specs import PatternSpec as PatternSpec
-    from kapelle.domain.run_specs import PipelineSpec as PipelineSpec
-    from kapelle.domain.run_specs import StepSpec as StepSpec
-    from kapelle.domain.run_specs import TeamSpec as TeamSpec
     from kapelle.domain.schedule import Firing as Firing
     from kapelle.domain.schedule import Schedule as Schedule
     from kapelle.domain.schedule import ScheduleSpec as ScheduleSpec
@@ -99,6 +87,13 @@ if TYPE_CHECKING:
     from kapelle.library.mock import MockAgent as MockAgent
     from kapelle.library.orchestrator import Orchestrator as Orchestrator
     from kapelle.library.outcome import TeamOutcome as TeamOutcome
+    from kapelle.patterns.best_of import BestOfSpec as BestOfSpec
+    from kapelle.patterns.best_of import CandidateSpec as CandidateSpec
+    from kapelle.patterns.loop import LoopSpec as LoopSpec
+    from kapelle.patterns.pipeline import PipelineSpec as PipelineSpec
+    from kapelle.patterns.pipeline import StepSpec as StepSpec
+    from kapelle.patterns.spec import PatternSpec as PatternSpec
+    from kapelle.patterns.team import TeamSpec as TeamSpec
     from kapelle.workspaces.sync import Worktree as Worktree
     from kapelle.workspaces.sync import worktree as worktree
 else:

@@ -16,37 +16,33 @@ from typing import NoReturn
 
 from kapelle import __version__
 from kapelle.api.app import build
-from kapelle.api.auth import PrivateSocket
+from kapelle.api.security import PrivateSocket
 from kapelle.api.server import Door, is_loopback, listen, listen_privately
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
-from kapelle.engine.bell import Bell
 from kapelle.engine.conductor import Conductor
-from kapelle.engine.durable import Durable
-from kapelle.engine.run_mirror import RunMirror
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
+from kapelle.engine.runs.executor import RunPerformance
+from kapelle.engine.runs.mirror import RunMirror
+from kapelle.engine.runs.queue import RunQueue
+from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.schedules.secrets import ScheduleSecrets
-from kapelle.engine.stage import Stage
 from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, write_private
-from kapelle.patterns.performance import RunPerformance
-from kapelle.patterns.starting import Starter
 from kapelle.runner.runner import Runner
 from kapelle.service import Service
 from kapelle.service.agents import Agents
-from kapelle.service.changes import Changes
-from kapelle.service.history import History
-from kapelle.service.instance import Instance, Stopping
-from kapelle.service.logins import Logins
-from kapelle.service.output import Output
-from kapelle.service.run_changes import RunChanges
+from kapelle.service.daemon import Daemon, Events, Stopping
+from kapelle.service.output import Output, Transcripts
 from kapelle.service.runs import Runs
-from kapelle.service.scheduled_work import ScheduledWork
-from kapelle.service.schedules import Schedules
+from kapelle.service.schedules import ScheduledWork, Schedules
+from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
-from kapelle.service.transcript import Transcripts
 from kapelle.service.usage import Usages
+from kapelle.service.work import Work
 from kapelle.settings import Settings, load
-from kapelle.store import backup, events
+from kapelle.store import attempts, backup, events, runs
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 from kapelle.vault import Vault
@@ -86,8 +82,8 @@ def main() -> None:
         with contextlib.suppress(OSError):
             home.socket.unlink()
         os.close(lock)
-    # The engine's threads and the watched attempts are left as they are: whatever a stop
-    # interrupts goes on with the next daemon, exactly as after a crash.
+    # The threads and the watched attempts are left as they are: whatever a stop interrupts
+    # goes on with the next daemon, exactly as after a crash.
     logging.shutdown()
     os._exit(code)
 
@@ -138,8 +134,6 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     shown = f"[{host}]" if ":" in host else host
     token = _token(home)
     db = await asyncio.to_thread(_open_database, home, settings)
-    url = settings.database_url
-    durable = Durable(url or home.engine_database, executor_id=_executor_id(home))
     stage = Stage(
         home=home,
         db=db,
@@ -149,40 +143,39 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         secret=token,
         vault=Vault(home),
         url=f"http://{shown}:{port}",
+        performer=_performer(home),
     )
     await stage.runner.start()
     await _finish_merges(stage)
-    conductor = Conductor(stage, durable)
+    await _take_over(stage)
     bell, starter = Bell(db), Starter(stage)
-    RunPerformance(stage, durable, bell, starter)
+    conductor = Conductor(stage, RunQueue(stage, RunPerformance(stage, bell, starter).perform))
     stopping = Stopping(asyncio.Event())
-    tasks, runs = Tasks(stage, conductor), Runs(stage, starter)
-    work = ScheduledWork(stage, tasks, runs, starter)
+    task_service, run_service = Tasks(stage, conductor), Runs(stage, starter)
+    work = ScheduledWork(stage, task_service, run_service, starter)
     kept = ScheduleSecrets(home.secrets)
     scheduler = Scheduler(db, work, kept)
     service = Service(
-        tasks,
-        Output(stage),
-        Transcripts(stage),
-        Changes(stage),
-        History(stage),
-        Instance(stage, conductor, stopping),
-        Logins(),
-        Agents(stage),
-        usage=Usages(stage),
-        runs=runs,
-        run_changes=RunChanges(stage, tasks),
+        tasks=task_service,
+        runs=run_service,
+        work=Work(stage),
         schedules=Schedules(db, scheduler, work, kept),
+        output=Output(stage),
+        transcripts=Transcripts(stage),
+        events=Events(stage),
+        daemon=Daemon(stage, conductor, stopping),
+        sessions=Sessions(),
+        agents=Agents(stage),
+        usage=Usages(stage),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
     app = build(service, token, lambda: hosts)
-    durable.launch()
     doors = [Door(app, listener), Door(PrivateSocket(app), listen_privately(home.socket))]
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
     serving = [asyncio.create_task(door.serve()) for door in doors]
-    duties = (conductor.run(), upkeep(stage, durable), bell.run(), RunMirror(stage).run())
+    duties = (conductor.run(), upkeep(stage), bell.run(), RunMirror(stage).run())
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]
     _write_info(home, stage.url, port)
@@ -192,11 +185,12 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     conductor.paused = True
     scheduling.cancel()
     if stopping.agents:
-        await runs.pause_all("paused with the daemon")
-        await tasks.stop_all("stopped with the daemon")
+        await run_service.pause_all("paused with the daemon")
+        await task_service.stop_all("stopped with the daemon")
     for door in doors:
         door.close()
     await asyncio.wait(serving, timeout=3)
+    await conductor.close()
     await stage.runner.close()
     return 0
 
@@ -210,6 +204,14 @@ async def _finish_merges(stage: Stage) -> None:
         _log.warning("an interrupted merge could not be finished: %s", error.message)
 
 
+async def _take_over(stage: Stage) -> None:
+    """Claim what other homes left running: this daemon is the only one on its database."""
+    for noun in (attempts, runs):
+        count = await stage.db.write(noun.take_over, stage.performer)
+        if count:
+            _log.warning("%d running %s are taken over", count, noun.__name__.split(".")[-1])
+
+
 async def _until_stopped(stopping: Stopping, background: list[asyncio.Task[None]]) -> None:
     stop = asyncio.create_task(stopping.event.wait())
     done, _ = await asyncio.wait([stop, *background], return_when=asyncio.FIRST_COMPLETED)
@@ -220,9 +222,8 @@ async def _until_stopped(stopping: Stopping, background: list[asyncio.Task[None]
 
 def _open_database(home: Home, settings: Settings) -> Database:
     if settings.database_url is None:
-        for path in (home.database, home.engine_database):
-            backup.check(path, home.backups)
-            backup.make_private(path)
+        backup.check(home.database, home.backups)
+        backup.make_private(home.database)
     db = Database(settings.database_url or sqlite_url(home.database))
     migrate(db.engine)
     db.reserve()
@@ -241,9 +242,14 @@ def _token(home: Home) -> str:
     return token
 
 
-def _executor_id(home: Home) -> str:
-    """The lock makes one home one executor, so the daemon of tomorrow continues today's work."""
-    return f"{socket.gethostname()}:{home.root}"
+def _performer(home: Home) -> str:
+    """What the daemons of this home are called: host and home, as named by the first of them."""
+    with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
+        if name := home.identity.read_text(encoding="utf-8").strip():
+            return name
+    name = f"{socket.gethostname()}:{secrets.token_hex(8)}"
+    write_private(home.identity, name.encode())
+    return name
 
 
 def _write_info(home: Home, url: str, port: int) -> None:

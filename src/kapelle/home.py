@@ -53,8 +53,9 @@ class Home:
         return self.root / "kapelle.db"
 
     @property
-    def engine_database(self) -> Path:
-        return self.root / "engine.db"
+    def identity(self) -> Path:
+        """The name of this home as a performer of work, which outlives a change of host name."""
+        return self.root / "identity"
 
     @property
     def backups(self) -> Path:

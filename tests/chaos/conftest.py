@@ -1,8 +1,10 @@
 """Daemons that start in a moment, and what the runs come to that nobody disturbs."""
 
+import fcntl
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -29,5 +31,14 @@ def repository(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return play_undisturbed(tmp_path_factory.mktemp("undisturbed"))
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str) -> dict[str, Any]:
+    """They are played once, by the first worker that needs them."""
+    shared = tmp_path_factory.getbasetemp().parent / f"undisturbed-{testrun_uid}"
+    with shared.open("a+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        if kept := file.read():
+            return cast("dict[str, Any]", pickle.loads(kept))
+        played = play_undisturbed(tmp_path_factory.mktemp("undisturbed"))
+        file.write(pickle.dumps(played))
+        return played

@@ -23,7 +23,6 @@ result = "ready"
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ENGINE_FAILPOINTS, *ALL_FAILPOINTS])
 def test_a_task_survives_a_death_at(name: str, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository")
@@ -57,7 +56,6 @@ def test_a_task_survives_a_death_at(name: str, tmp_path: Path) -> None:
     assert instance.processes() == []
 
 
-@pytest.mark.slow
 def test_a_settled_attempt_is_not_performed_again(tmp_path: Path) -> None:
     place = tmp_path / "place"
     place.mkdir()
@@ -80,7 +78,6 @@ def test_a_settled_attempt_is_not_performed_again(tmp_path: Path) -> None:
         instance.destroy()
 
 
-@pytest.mark.slow
 def test_checks_that_were_made_before_a_crash_are_not_made_again(tmp_path: Path) -> None:
     instance = Instance(tmp_path / "home")
     try:

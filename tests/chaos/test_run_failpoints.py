@@ -1,6 +1,7 @@
 """The daemon dies at every named place of a run, early, midway and at its last moment; whatever
 the pattern, it comes to what it would have come to undisturbed."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from tests.chaos.pieces import PIECES, make_place
 from tests.chaos.record import differences, is_clean, record, strangers
 from tests.e2e.instance import Instance
 
+# The piece with every kind of step.
+_OF_EVERY_KIND = "own"
 # Each at its first occurrence.
 _FIRST = (
     "run_after_take_up",
@@ -44,33 +47,64 @@ def test_every_failpoint_of_a_run_is_met() -> None:
     assert set(_FIRST) | set(_LAST) == set(RUN_FAILPOINTS)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PIECES)
 def test_a_run_survives_a_death_at_every_step(
-    name: str, kapelle: Instance, undisturbed: dict[str, Any], tmp_path: Path
+    name: str,
+    kapelle: Instance,
+    undisturbed: dict[str, Any],
+    tmp_path: Path,
+    exhaustive: bool,
+    sampling: random.Random,
 ) -> None:
     place = make_place(tmp_path / "place")
     peril = Peril(kapelle, PIECES[name], place)
-    for point in _early(name):
-        peril.live(point if "@" in point else f"{point}@1")
     expected = undisturbed[name]
     steps = _number_of_steps(expected["run"])
+    if exhaustive:
+        _die_everywhere(peril, _early(name), steps)
+    elif name == _OF_EVERY_KIND:
+        _die_at_each_name(peril, steps)
+    else:
+        _die_at_steps(peril, sampling.sample(range(2, steps + 1), 2))
+    peril.outlive()
+    assert peril.run_id is not None
+    assert differences(record(kapelle, place, peril.run_id), expected) == []
+    assert is_clean(place.repository)
+    assert strangers(kapelle) == []
+
+
+def _die_everywhere(peril: Peril, early: tuple[str, ...], steps: int) -> None:
+    for point in early:
+        peril.live(point if "@" in point else f"{point}@1")
     # Each life ends one more step and dies with the next one done but not yet recorded.
     before = -1
     while (ended := peril.steps()[1]) < steps - 3:
         # Two that end in the same moment would die together for ever.
         peril.live("step_after_end@1" if ended == before else "step_before_end@2")
         before = ended
+    _die_at_the_last(peril, steps)
+
+
+def _die_at_each_name(peril: Peril, steps: int) -> None:
+    for point in _FIRST:
+        peril.live(f"{point}@1")
+    _die_at_the_last(peril, steps)
+
+
+def _die_at_the_last(peril: Peril, steps: int) -> None:
     begun, _ = peril.steps()
     peril.live(f"step_before_begin@{steps - begun}")
     for point in _LAST:
         peril.live(f"{point}@1")
-    peril.outlive()
-    assert peril.run_id is not None
-    assert differences(record(kapelle, place, peril.run_id), expected) == []
-    assert is_clean(place.repository)
-    assert strangers(kapelle) == []
+
+
+def _die_at_steps(peril: Peril, numbers: list[int]) -> None:
+    """Die whenever so many steps have ended, with the last of them not yet recorded."""
+    ended = 0
+    for number in sorted(numbers):
+        peril.live(f"step_before_end@{number - ended}")
+        ended = peril.steps()[1]
 
 
 def _early(name: str) -> tuple[str, ...]:

@@ -150,9 +150,10 @@ class RunMachine(RuleBasedStateMachine):
         assert strangers(self.kapelle) == []
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_runs_are_what_a_simple_model_says(kapelle: Instance, tmp_path: Path) -> None:
+@pytest.mark.timeout(2400)
+def test_runs_are_what_a_simple_model_says(
+    kapelle: Instance, tmp_path: Path, exhaustive: bool
+) -> None:
     class Here(RunMachine):
         def __init__(self) -> None:
             super().__init__(kapelle, tmp_path)
@@ -161,8 +162,8 @@ def test_runs_are_what_a_simple_model_says(kapelle: Instance, tmp_path: Path) ->
     run_state_machine_as_test(
         Here,
         settings=settings(
-            max_examples=14,
-            stateful_step_count=12,
+            max_examples=50 if exhaustive else 5,
+            stateful_step_count=20 if exhaustive else 10,
             deadline=None,
             derandomize=True,
             database=None,

@@ -6,7 +6,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-_DOCS = Path(__file__).parents[2] / "docs"
+_ROOT = Path(__file__).parents[2]
+_DOCS = _ROOT / "docs"
+_CACHE = _ROOT / ".mypy_cache" / "examples"
 
 
 def examples_of(page: str) -> list[str]:
@@ -16,11 +18,12 @@ def examples_of(page: str) -> list[str]:
 
 
 def require_well_typed(examples: Sequence[str], directory: Path) -> None:
-    """As somebody checks a program of their own: strict, no configuration, and no plugin."""
+    """As somebody checks a program of their own: strict, no configuration, and no plugin. What
+    was found out about the package is kept for the next time."""
     paths = [directory / f"example_{number}.py" for number in range(len(examples))]
     for path, example in zip(paths, examples, strict=True):
         path.write_text(example, encoding="utf-8")
-    options = ["--strict", "--config-file=", "--cache-dir=cache"]
+    options = ["--strict", "--config-file=", f"--cache-dir={_CACHE}"]
     done = subprocess.run(
         [sys.executable, "-m", "mypy", *options, *map(str, paths)],
         cwd=directory,

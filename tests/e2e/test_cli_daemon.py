@@ -103,7 +103,7 @@ def test_following_and_waiting_survive_a_crash_of_the_daemon(idle: Instance) -> 
 
 
 def test_a_stopped_daemon_is_not_brought_back_by_who_watches(idle: Instance) -> None:
-    process = follower(idle, slow_lines(4))
+    process = follower(idle, slow_lines(20))
     assert process.stdout is not None
     task_id = process.stdout.readline().strip()
     process.stdout.readline()

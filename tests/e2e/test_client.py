@@ -115,7 +115,7 @@ def test_errors_have_the_classes_of_their_codes(kapelle: Instance, tmp_path: Pat
         with pytest.raises(api.AgentNotFound, match="There is no agent 'nobody'"):
             client.tasks.run("x", agent="nobody", directory=tmp_path)
         with pytest.raises(api.InvalidInput, match="agnt: Extra inputs"):
-            client.tasks.run("x", agnt="rehearsal", directory=tmp_path)  # type: ignore[call-arg]
+            client.tasks.run("x", agnt="rehearsal", directory=tmp_path)
         with pytest.raises(api.InvalidInput, match="the prompt is empty"):
             client.tasks.run(" ", directory=tmp_path)
         with pytest.raises(api.InvalidInput, match="timeout_s"):

@@ -4,12 +4,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
-import pytest
-
+from tests.daemons import daemon_factory
 from tests.e2e.instance import Instance
 
 
@@ -56,6 +54,26 @@ def test_an_agent_outlives_its_daemon_and_the_next_one_hears_its_result(
     assert task["status"] == "completed"
     assert task["result"] == "both"
     assert len(task["attempts"]) == 1
+
+
+def test_a_daemon_that_is_started_cold_goes_on_with_what_the_one_before_began(
+    tmp_path: Path,
+) -> None:
+    instance = Instance(tmp_path / "home")
+    try:
+        instance.spawn_cold()
+        instance.await_ready()
+        task_id = instance.play('[[do]]\nsleep = 3\n[[do]]\nresult = "done"', tmp_path)
+        _live(instance, task_id)
+        instance.kill()
+        daemon = instance.spawn_cold()
+        instance.await_ready()
+        task = instance.wait(task_id)
+        assert (task["result"], len(task["attempts"])) == ("done", 1)
+        instance.stop()
+        assert daemon.returncode == 0
+    finally:
+        instance.destroy()
 
 
 def test_an_agent_that_ends_while_no_daemon_runs_is_judged_by_the_next_one(
@@ -149,28 +167,23 @@ def test_a_forged_pid_is_never_signalled(kapelle: Instance, tmp_path: Path) -> N
         bystander.wait()
 
 
-def test_work_goes_on_after_the_engine_database_was_lost(kapelle: Instance, tmp_path: Path) -> None:
+def test_work_goes_on_after_the_name_of_the_home_was_lost(
+    kapelle: Instance, tmp_path: Path
+) -> None:
     task_id = kapelle.play('[[do]]\nsleep = 3\n[[do]]\nresult = "done"', tmp_path)
     _live(kapelle, task_id)
     kapelle.kill()
-    for path in kapelle.home.root.glob("engine.db*"):
-        path.unlink()
+    kapelle.home.identity.unlink()
     kapelle.start()
     task = kapelle.wait(task_id)
     assert (task["status"], len(task["attempts"])) == ("completed", 1)
 
 
-@pytest.mark.slow
 def test_of_twenty_daemons_started_at_once_one_stays(tmp_path: Path) -> None:
     instance = Instance(tmp_path / "home")
     instance.home.root.mkdir()
-    command = [sys.executable, "-m", "kapelle.daemon"]
-    daemons = [
-        subprocess.Popen(
-            command, env=instance.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
-        for _ in range(20)
-    ]
+    logs = [tmp_path / f"{number}.log" for number in range(20)]
+    daemons = [daemon_factory().start_daemon(instance.env, log) for log in logs]
     try:
         deadline = time.monotonic() + 90
         while sum(daemon.poll() is None for daemon in daemons) > 1:
@@ -179,17 +192,14 @@ def test_of_twenty_daemons_started_at_once_one_stays(tmp_path: Path) -> None:
         (winner,) = [daemon for daemon in daemons if daemon.poll() is None]
         instance.await_ready()
         assert instance.get("/daemon")["pid"] == winner.pid
-        for daemon in daemons:
+        for daemon, log in zip(daemons, logs, strict=True):
             if daemon is not winner:
                 assert daemon.returncode == 2
-                assert daemon.stderr is not None
-                assert f"(process {winner.pid})" in daemon.stderr.read().decode()
+                assert f"(process {winner.pid})" in log.read_text(encoding="utf-8")
     finally:
         for daemon in daemons:
             daemon.kill()
             daemon.wait()
-            if daemon.stderr is not None:
-                daemon.stderr.close()
         instance.destroy()
 
 

@@ -35,7 +35,6 @@ def nothing_runs(place: Path) -> bool:
     return not Instance(place / "home").processes()
 
 
-@pytest.mark.slow
 def test_the_demo_conducts_an_ensemble_to_a_verified_merged_result(tmp_path: Path) -> None:
     place, yours = tmp_path / "demo", tmp_path / "yours"
     done = demo(
@@ -67,7 +66,6 @@ def test_the_demo_conducts_an_ensemble_to_a_verified_merged_result(tmp_path: Pat
     assert not yours.exists()
 
 
-@pytest.mark.slow
 def test_a_part_that_is_played_wrong_makes_the_demo_fail(tmp_path: Path) -> None:
     wrong = PLAYBOOK.replace("12 * (octave + 1)", "12 * octave")
     assert wrong != PLAYBOOK
@@ -92,7 +90,6 @@ def test_a_part_that_is_played_wrong_makes_the_demo_fail(tmp_path: Path) -> None
     assert Path(told["repository"], "music", "pitch.py").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["waits for", "the daemon is gone"])
 def test_a_demo_that_is_ended_early_leaves_nothing_running(tmp_path: Path, moment: str) -> None:
     place = tmp_path / "demo"

@@ -29,7 +29,6 @@ def _digest_of_output(instance: Instance, task_id: str) -> tuple[str, int]:
         offset = int(response.headers["X-Next-Offset"])
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_gibibyte_of_output_is_kept_to_the_byte_in_bounded_memory(
     kapelle: Instance, tmp_path: Path
@@ -156,7 +155,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(path)], check=True)
 
 
-@pytest.mark.slow
 def test_a_full_disk_makes_the_agent_wait_and_nothing_is_lost(
     small_disk: Path, tmp_path: Path
 ) -> None:

@@ -53,8 +53,11 @@ def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Instanc
 
 
 def test_every_example_is_well_typed(tmp_path: Path) -> None:
+    """Those of the library too, for much of what mypy does is the same for both."""
+    library = examples_of("library.md")
     assert len(EXAMPLES) >= 7
-    require_well_typed(EXAMPLES, tmp_path)
+    assert len(library) >= 9
+    require_well_typed([*EXAMPLES, *library], tmp_path)
 
 
 SAYS = [

@@ -134,7 +134,6 @@ def test_a_pattern_is_started_as_a_run(kapelle: Instance, tmp_path: Path) -> Non
     assert len(tasks_of(kapelle, second)) == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SCHEDULER_FAILPOINTS)
 def test_a_daemon_that_dies_at(name: str, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
@@ -157,7 +156,6 @@ def test_a_daemon_that_dies_at(name: str, tmp_path: Path) -> None:
         kapelle.destroy()
 
 
-@pytest.mark.slow
 def test_repetitions_go_on_over_many_deaths_of_the_daemon(
     kapelle: Instance, tmp_path: Path
 ) -> None:

@@ -28,7 +28,7 @@ EventKind = Literal[
     "plan",  # text: what it intends to do, as lines
     "result",  # text: the final answer, data: {"is_error": bool}
     "error",  # text: the message, name: a FailureClass if the agent says so much, data: ErrorData
-    "notice",  # text: what goes wrong without ending the run, such as a retry; name, data: as error
+    "notice",  # text: what goes wrong without ending it, such as a retry; name, data: as error
     "question",  # text: what a person is asked
     "stderr",  # text
 ]
@@ -42,7 +42,7 @@ class UsageData(TypedDict, total=False):
     cached_tokens: int
     turns: int
     cost_usd: float
-    total: bool  # it replaces the fields counted so far in this run instead of adding to them
+    total: bool  # it replaces the fields counted so far in this attempt instead of adding to them
     of_session: list[str]  # fields that count the whole session, earlier attempts included
     id: str  # one with the id of the last replaces it: streams repeat themselves
 
@@ -112,6 +112,19 @@ class AgentRequest:
     environ: Mapping[str, str] = field(default_factory=dict)  # what its process will find
     credential: str | None = None  # a stored API key, when the environment has none
     answer: str | None = None  # what a person replied to its question
+
+    @property
+    def chosen_model(self) -> str | None:
+        return self.model or self.settings.model
+
+    @property
+    def stdin(self) -> bytes:
+        """The prompt for a program that takes it by standard input."""
+        return self.prompt.encode("utf-8", "replace")
+
+    def beside(self, name: str) -> Path:
+        """Where a file of Command.files will be."""
+        return self.prompt_file.parent / name
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""Tells why an attempt failed: from structured fields first, from the exit next, from text last."""
+"""What the end of an agent's process means: whether it succeeded, and if not, why.
+
+Why it failed is by_message by structured fields first, by the exit next, by text last.
+"""
 
 import re
 import signal
@@ -20,27 +23,18 @@ _STATUSES = {
 }
 # What providers call their errors, in their own fields; these say more than the status.
 _TYPES = {
-    "authentication_error": FailureClass.AUTHENTICATION,
-    "authentication_failed": FailureClass.AUTHENTICATION,
-    "invalid_api_key": FailureClass.AUTHENTICATION,
-    "unauthenticated": FailureClass.AUTHENTICATION,
-    "permission_error": FailureClass.AUTHENTICATION,
-    "permission_denied": FailureClass.AUTHENTICATION,
-    "billing_error": FailureClass.BILLING,
-    "insufficient_quota": FailureClass.BILLING,
-    "rate_limit_error": FailureClass.RATE_LIMIT,
-    "rate_limit_exceeded": FailureClass.RATE_LIMIT,
-    "rate_limit": FailureClass.RATE_LIMIT,
-    "resource_exhausted": FailureClass.RATE_LIMIT,
-    "overloaded_error": FailureClass.OVERLOADED,
-    "overloaded": FailureClass.OVERLOADED,
-    "server_error": FailureClass.OVERLOADED,
-    "api_error": FailureClass.OVERLOADED,
-    "unavailable": FailureClass.OVERLOADED,
-    "model_not_found": FailureClass.CAPABILITY,
-    "not_found_error": FailureClass.CAPABILITY,
-    "context_length_exceeded": FailureClass.CONTEXT_OVERFLOW,
-    "request_too_large": FailureClass.CONTEXT_OVERFLOW,
+    name: kind
+    for kind, names in {
+        FailureClass.AUTHENTICATION: "authentication_error authentication_failed invalid_api_key"
+        " unauthenticated permission_error permission_denied",
+        FailureClass.BILLING: "billing_error insufficient_quota",
+        FailureClass.RATE_LIMIT: "rate_limit_error rate_limit_exceeded rate_limit"
+        " resource_exhausted",
+        FailureClass.OVERLOADED: "overloaded_error overloaded server_error api_error unavailable",
+        FailureClass.CAPABILITY: "model_not_found not_found_error",
+        FailureClass.CONTEXT_OVERFLOW: "context_length_exceeded request_too_large",
+    }.items()
+    for name in names.split()
 }
 # Sentences that only the thing itself writes; one word such as a product's name proves nothing.
 _BY_MESSAGE = (
@@ -101,6 +95,7 @@ _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
 )
 _QUOTE = 300
+_TAIL = 10_000
 _LONGEST_REFUSAL = 2000
 
 
@@ -124,6 +119,48 @@ def failure_of(error: AgentEvent) -> Failure | None:
     return _by_field(error) or _by_message(error.text, "it said")
 
 
+def how_it_ended(exit: Exit, tail: str) -> str:
+    """The end of a process that did not succeed, with its last words."""
+    match exit.kind:
+        case "exited":
+            sentence = f"The agent exited with code {exit.code}"
+        case "signaled":
+            sentence = f"The agent was killed by {_signal_name(exit.signal)}"
+        case "not_started":
+            sentence = "The agent could not be started"
+        case "lost":
+            sentence = "Nobody saw how the agent ended"
+    words = _last_line(tail)
+    return f"{sentence}: {words}" if words else f"{sentence}."
+
+
+def judge_report(summary: Summary, exit: Exit, tail: str) -> Verdict:
+    """Success is a clean exit and a result that is no error; silence is not success."""
+    claimed = claim(summary)
+    if exit.code == 0 and claimed == "success":
+        return Verdict(True, result=summary.result, claimed=claimed)
+    if exit.kind != "exited" or claimed == "success":
+        return Verdict(False, how_it_ended(exit, tail), summary.result, claimed)
+    if summary.question is not None:
+        reason = f"It asks: {summary.question}"
+        return Verdict(False, reason, claimed=claimed, question=summary.question)
+    if claimed == "failure":
+        said = summary.error.text if summary.error else summary.result
+        return Verdict(False, said or how_it_ended(exit, tail), summary.result, claimed)
+    if exit.code == 0:
+        return Verdict(False, "The agent exited with code 0 without reporting a result.")
+    return Verdict(False, how_it_ended(exit, tail))
+
+
+def claim(summary: Summary) -> Literal["success", "failure"] | None:
+    """What an agent itself says of its work."""
+    if summary.is_error:
+        return "failure"
+    if summary.result is not None:
+        return "success"
+    return "failure" if summary.error else None
+
+
 def _by_field(error: AgentEvent) -> Failure | None:
     retry_at = reset_stated(error.data.get("retry_at")) or reset_in(error.text)
     if error.name in FailureClass.__members__.values():
@@ -132,10 +169,10 @@ def _by_field(error: AgentEvent) -> Failure | None:
     found = _TYPES.get(kind.lower()) if isinstance(kind, str) else None
     by_status = _STATUSES.get(status) if isinstance(status, int) else None
     # The message of a refusal may say that it is about money, size or the model: that counts.
-    told = _by_message(error.text, "it said")
+    by_message = _by_message(error.text, "it said")
     special = {FailureClass.BILLING, FailureClass.CONTEXT_OVERFLOW, FailureClass.CAPABILITY}
-    if told and told.kind in special and (found or by_status or status in {400, 404}):
-        return Failure(told.kind, told.evidence, retry_at)
+    if by_message and by_message.kind in special and (found or by_status or status in {400, 404}):
+        return Failure(by_message.kind, by_message.evidence, retry_at)
     if found is FailureClass.BILLING or (found and not by_status):
         return Failure(found, f"error type {kind}", retry_at)
     if by_status:
@@ -207,59 +244,6 @@ def _quote(what: str, text: str) -> str:
     return f"{what}: {line[:_QUOTE]}" if line else what
 
 
-_LONGEST_QUOTE = 300
-
-
-def how_it_ended(exit: Exit, tail: str) -> str:
-    """The end of a process that did not succeed, with its last words."""
-    match exit.kind:
-        case "exited":
-            sentence = f"The agent exited with code {exit.code}"
-        case "signaled":
-            sentence = f"The agent was killed by {_signal_name(exit.signal)}"
-        case "not_started":
-            sentence = "The agent could not be started"
-        case "lost":
-            sentence = "Nobody saw how the agent ended"
-    words = _last_line(tail)
-    return f"{sentence}: {words}" if words else f"{sentence}."
-
-
-def judge_report(summary: Summary, exit: Exit, tail: str) -> Verdict:
-    """Success is a clean exit and a result that is no error; silence is not success."""
-    claimed = claim(summary)
-    if exit.kind != "exited":
-        return failure(how_it_ended(exit, tail), summary.result, claimed)
-    if exit.code == 0 and claimed == "success":
-        return Verdict(True, result=summary.result, claimed=claimed)
-    if claimed == "success":
-        return failure(how_it_ended(exit, tail), summary.result, claimed)
-    if summary.question is not None:
-        reason = f"It asks: {summary.question}"
-        return Verdict(False, reason, claimed=claimed, question=summary.question)
-    if claimed == "failure":
-        said = summary.error.text if summary.error else summary.result
-        return failure(said or how_it_ended(exit, tail), summary.result, claimed)
-    if exit.code == 0:
-        return failure("The agent exited with code 0 without reporting a result.", None, None)
-    return failure(how_it_ended(exit, tail), None, None)
-
-
-def claim(summary: Summary) -> Literal["success", "failure"] | None:
-    """What an agent itself says of its work."""
-    if summary.is_error:
-        return "failure"
-    if summary.result is not None:
-        return "success"
-    return "failure" if summary.error else None
-
-
-def failure(
-    reason: str, result: str | None, claimed: Literal["success", "failure"] | None
-) -> Verdict:
-    return Verdict(False, reason, result, claimed)
-
-
 def _signal_name(number: int | None) -> str:
     try:
         return signal.Signals(number or 0).name
@@ -268,7 +252,7 @@ def _signal_name(number: int | None) -> str:
 
 
 def _last_line(tail: str) -> str:
-    stripped = (line.strip() for line in tail[-10_000:].splitlines())
+    stripped = (line.strip() for line in tail[-_TAIL:].splitlines())
     # What is meant for machines tells a person nothing.
     lines = [line for line in stripped if line and not line.startswith("{")]
-    return lines[-1][:_LONGEST_QUOTE] if lines else ""
+    return lines[-1][:_QUOTE] if lines else ""

@@ -1,17 +1,24 @@
-"""Reads what agents print: JSON objects that may be anything."""
+"""Reads what agents print: JSON objects that may be anything, and Kapelle's own event lines.
+
+The standard library and base alone: bridges load this too.
+"""
 
 import json
 from typing import Any, get_args
 
 from kapelle.agents.base import AgentEvent, EventKind
 
+Json = dict[str, Any]
 
-def json_object(line: str) -> dict[str, Any] | None:
+_KINDS = frozenset(get_args(EventKind))
+
+
+def json_object(line: str) -> Json | None:
     """The JSON object that a line holds, or None for anything else."""
     if not line.lstrip().startswith("{"):
         return None
     try:
-        value = json.loads(line, parse_constant=_nothing)
+        value = json.loads(line, parse_constant=_no_constant)
         if "\\u" in line:
             # JSON may escape half a surrogate pair, which no UTF-8 file or database accepts.
             value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
@@ -24,7 +31,7 @@ def text_of(value: object) -> str:
     return value if isinstance(value, str) else ""
 
 
-def mapping_of(value: object) -> dict[str, Any]:
+def mapping_of(value: object) -> Json:
     return value if isinstance(value, dict) else {}
 
 
@@ -32,32 +39,54 @@ def list_of(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _nothing(constant: str) -> None:
-    """NaN and its like are no JSON, and no reason to throw away all the rest."""
+def mappings_of(value: object) -> list[Json]:
+    """The items of a list, each as an object."""
+    return [mapping_of(item) for item in list_of(value)]
 
 
-_KINDS = frozenset(get_args(EventKind))
+def count_of(value: object) -> int:
+    """A number of things, or 0 for anything else."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**53:
+        return value
+    return 0
 
 
 def parse_event(line: str) -> list[AgentEvent]:
-    """The event a line holds; a line that is no event is text, a blank one is nothing."""
+    """The event of a line with a JSON object that has a "kind"; any other line is text."""
     if not line.strip():
         return []
-    if line.lstrip().startswith("{"):
-        event = _event(line)
-        if event:
-            return [event]
-    return [AgentEvent("text", text=line.rstrip("\r\n"))]
-
-
-def _event(line: str) -> AgentEvent | None:
     value = json_object(line) or {}
     kind = value.get("kind")
     if not isinstance(kind, str) or kind not in _KINDS:
-        return None
-    return AgentEvent(
-        kind,  # type: ignore[arg-type]
-        text=text_of(value.get("text")),
-        name=text_of(value.get("name")),
-        data=mapping_of(value.get("data")),
-    )
+        return [AgentEvent("text", text=line.rstrip("\r\n"))]
+    return [
+        AgentEvent(
+            kind,  # type: ignore[arg-type]
+            text=text_of(value.get("text")),
+            name=text_of(value.get("name")),
+            data=mapping_of(value.get("data")),
+        )
+    ]
+
+
+def usage(sent: object, received: object, cached: object, **more: Any) -> AgentEvent:
+    """The event of what was used: tokens sent, cached ones included, and received."""
+    tokens = {"input_tokens": sent, "output_tokens": received, "cached_tokens": cached}
+    return AgentEvent("usage", data=tokens | more)
+
+
+def error(text: str, name: str = "", kind: EventKind = "error", **data: Any) -> AgentEvent:
+    """The event of an error, or a notice, with those fields of ErrorData that have a value."""
+    given = {key: value for key, value in data.items() if value}
+    return AgentEvent(kind, text, name, given)
+
+
+def plan(steps: list[tuple[str, str]]) -> AgentEvent:
+    """The event of a plan: each step's status, as most agents call it, and its text."""
+    marks = {"completed": "x", "in_progress": ">"}
+    lines = [f"[{marks.get(status, ' ')}] {text}" for status, text in steps]
+    return AgentEvent("plan", "\n".join(lines))
+
+
+def _no_constant(constant: str) -> None:
+    """NaN and its like are no JSON, and no reason to throw away all the rest."""

@@ -1,7 +1,10 @@
-"""When a limit ends, as far as a provider says so."""
+"""When a limit ends, as a provider says it: in a field, in the words of a message, in headers.
+
+The standard library alone: bridges load this too.
+"""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from zoneinfo import ZoneInfo
@@ -11,6 +14,7 @@ _UNITS = {
     **dict.fromkeys(("s", "sec", "second"), 1),
     **dict.fromkeys(("m", "min", "minute"), 60),
     **dict.fromkeys(("h", "hour"), 3600),
+    "d": 86_400,
 }
 _LONGEST_S = 366 * 86_400.0
 _WAIT = re.compile(
@@ -19,8 +23,9 @@ _WAIT = re.compile(
     re.IGNORECASE,
 )
 _PART = re.compile(
-    r"(\d+(?:\.\d+)?)\s*(ms|hour|h|minute|min|m|second|sec|s)s?(?![a-z])", re.IGNORECASE
+    r"(\d+(?:\.\d+)?)\s*(ms|d|hour|h|minute|min|m|second|sec|s)s?(?![a-z])", re.IGNORECASE
 )
+_SPAN = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|d|h|m|s))+")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _TIME = r"(?P<hour>\d{1,2})(?::(?P<minute>\d{2}))?\s*(?P<half>am|pm)?"
 _ZONE = r"(?:\s*\((?P<zone>[A-Za-z_]+(?:/[\w+-]+)*)\))?"
@@ -59,6 +64,20 @@ def reset_in(text: str, now: datetime | None = None) -> datetime | None:
     if found := _CLOCK.search(text):
         return _next(found, now)
     return None
+
+
+def retry_at(headers: Mapping[str, str], status: int, now: datetime | None = None) -> str | None:
+    """The ISO time that headers name; of several limits, the last of those used up."""
+    now = now or datetime.now(UTC)
+    given = {name.lower(): value.strip() for name, value in headers.items()}
+    at = _moment(f"{given.get('retry-after-ms', '')}ms", now)
+    at = at or _moment(given.get("retry-after", ""), now)
+    if at is None and status == 429:
+        names = [name for name in given if "ratelimit" in name and "reset" in name]
+        resets = {name: at for name in names if (at := _moment(given[name], now))}
+        used_up = [at for name, at in resets.items() if _none_left(name, given)]
+        at = max(used_up or resets.values(), default=None)
+    return at.isoformat() if at and (at - now).total_seconds() < _LONGEST_S else None
 
 
 def _seconds(span: str) -> float:
@@ -106,69 +125,26 @@ def _zone(found: re.Match[str]) -> ZoneInfo | None:
         return None
 
 
-_SPAN = re.compile(
-    r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?"
-)
-_LONGEST = timedelta(days=366)
-
-
-def retry_at(headers: Mapping[str, str], status: int, now: datetime | None = None) -> str | None:
-    """The ISO time from which to try again; of several limits, the last of those used up."""
-    now = now or datetime.now(UTC)
-    given = {name.lower(): value.strip() for name, value in headers.items()}
-    at = _millis(given.get("retry-after-ms"), now) or _moment(given.get("retry-after", ""), now)
-    if at is None and status == 429:
-        resets = dict(_resets(given, now))
-        used_up = [at for name, at in resets.items() if _none_left(name, given)]
-        at = max(used_up or resets.values(), default=None)
-    return at.isoformat() if at and at - now < _LONGEST else None
-
-
-def _resets(headers: Mapping[str, str], now: datetime) -> Iterator[tuple[str, datetime]]:
-    for name, value in headers.items():
-        if "ratelimit" in name and "reset" in name:
-            at = _moment(value, now)
-            if at:
-                yield name, at
-
-
 def _none_left(name: str, headers: Mapping[str, str]) -> bool:
     return headers.get(name.replace("reset", "remaining")) in {"0", "0.0"}
 
 
 def _moment(value: str, now: datetime) -> datetime | None:
     """Seconds from now or since 1970, a span such as 6m0s, or a date in either usual form."""
+    span = value.replace(" ", "")
+    if _SPAN.fullmatch(span):
+        return now + timedelta(seconds=min(_seconds(span), _LONGEST_S))
     try:
         number = float(value)
     except ValueError:
-        return _span(value, now) or _date(value)
+        return _date(value)
     if number > 1e11:
         number /= 1000
     try:
-        return datetime.fromtimestamp(number, UTC) if number > 1e9 else now + _ahead(number)
+        if number > 1e9:
+            return datetime.fromtimestamp(number, UTC)
+        return now + timedelta(seconds=max(number, 0.0))
     except (ValueError, OverflowError, OSError):
-        return None
-
-
-def _millis(value: str | None, now: datetime) -> datetime | None:
-    try:
-        return now + _ahead(float(value) / 1000) if value else None
-    except (ValueError, OverflowError):
-        return None
-
-
-def _ahead(seconds: float) -> timedelta:
-    return timedelta(seconds=max(seconds, 0.0))
-
-
-def _span(value: str, now: datetime) -> datetime | None:
-    found = _SPAN.fullmatch(value.replace(" ", ""))
-    if not value or not found:
-        return None
-    days, hours, minutes, seconds, millis = (float(part or 0) for part in found.groups())
-    try:
-        return now + timedelta(days, seconds, 0, millis, minutes, hours)
-    except OverflowError:
         return None
 
 

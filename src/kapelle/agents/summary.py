@@ -1,4 +1,4 @@
-"""Folds the lines of an output into a Summary, in bounded memory."""
+"""Folds the lines of an output into a Summary, in bounded memory; prices what was used."""
 
 import re
 import tomllib
@@ -24,6 +24,8 @@ _FIELDS: dict[str, type[int] | type[float]] = {
     "turns": int,
     "cost_usd": float,
 }
+# A snapshot's date (-20250929, -2025-09-29, @20250929), or a mark such as [1m].
+_SUFFIX = re.compile(r"(?:-20\d{2}-?[01]\d-?[0-3]\d|@[\w.-]+|\[\w+\])$")
 
 
 def summarise(agent: Agent, lines: Iterable[str]) -> Summary:
@@ -35,27 +37,46 @@ def summarise(agent: Agent, lines: Iterable[str]) -> Summary:
     return fold.summary()
 
 
-def completed_by(told: Summary, side: Summary) -> Summary:
+def completed_by(output: Summary, side: Summary) -> Summary:
     """What an output says, and where it is silent what the agent's side log does."""
-    if told.usage is None:
-        told = replace(told, usage=side.usage, of_session=side.of_session)
-    elif told.usage.turns == 0 and side.usage is not None:
-        told = replace(told, usage=told.usage.model_copy(update={"turns": side.usage.turns}))
-    session = told.session_id or side.session_id
-    return replace(told, model=told.model or side.model, session_id=session)
+    usage, of_session = output.usage, output.of_session
+    if usage is None:
+        usage, of_session = side.usage, side.of_session
+    elif usage.turns == 0 and side.usage is not None:
+        usage = usage.model_copy(update={"turns": side.usage.turns})
+    return replace(
+        output,
+        usage=usage,
+        of_session=of_session,
+        model=output.model or side.model,
+        session_id=output.session_id or side.session_id,
+    )
+
+
+def price_of(model: str, overrides: Mapping[str, Price]) -> Price | None:
+    """The price of exactly this model, whichever way it is spelled; never that of another."""
+    names = list(dict.fromkeys(_names(model)))
+    for table in (overrides, built_in()):
+        for name in names:
+            if name in table:
+                return table[name]
+    return None
+
+
+def cost_usd(usage: Usage, price: Price) -> float:
+    """What a usage comes to; its cached tokens are among its input tokens."""
+    cached = min(usage.cached_tokens, usage.input_tokens)
+    per_cached = price.input if price.cached is None else price.cached
+    dollars = (usage.input_tokens - cached) * price.input + cached * per_cached
+    return (dollars + usage.output_tokens * price.output) / 1e6
 
 
 class Fold:
-    """Takes an output event by event, and can tell at any moment what it comes to."""
+    """Takes an output event by event; summary() is what it comes to at any moment."""
 
     def __init__(self) -> None:
-        self._result: str | None = None
-        self._is_error = False
-        self._session_id: str | None = None
-        self._model: str | None = None
-        self._error: AgentEvent | None = None
-        self._question: str | None = None
-        self._said = ""
+        self._summary = Summary()
+        self._last_text = ""
         self._in_pieces = False
         self._tail = _Tail()
         self.count = Count()
@@ -63,53 +84,48 @@ class Fold:
     def add(self, event: AgentEvent) -> None:
         match event.kind:
             case "text":
-                self._say(event.text, event.data.get("delta") is True)
+                self._add_text(event.text, event.data.get("delta") is True)
             case "stderr":
                 self._tail.add(event.text)
             case "usage":
                 self.count.add(event.data)
             case "session":
-                self._session_id = event.text[:_LONGEST_MESSAGE] or self._session_id
+                self._set(session_id=event.text[:_LONGEST_MESSAGE] or self.session_id)
             case "model":
-                self._model = event.text[:_LONGEST_NAME] or self._model
+                self._set(model=event.text[:_LONGEST_NAME] or self._summary.model)
             case "result":
-                # An agent may only say that it is done: its answer is what it said last.
-                self._result = event.text[:_LONGEST_RESULT] or self._said
-                self._is_error = event.data.get("is_error") is True
-                self._question = None
+                # An agent may only say that it is done: its answer is its last text.
+                result = event.text[:_LONGEST_RESULT] or self._last_text
+                is_error = event.data.get("is_error") is True
+                self._set(result=result, is_error=is_error, question=None)
             case "error":
-                self._error = AgentEvent(
-                    "error", event.text[:_LONGEST_MESSAGE], event.name[:_LONGEST_NAME], event.data
-                )
+                text, name = event.text[:_LONGEST_MESSAGE], event.name[:_LONGEST_NAME]
+                self._set(error=AgentEvent("error", text, name, event.data))
             case "question":
-                self._question = event.text[:_LONGEST_MESSAGE]
-                self._result = None
-                self._is_error = False
+                self._set(question=event.text[:_LONGEST_MESSAGE], result=None, is_error=False)
             case "tool_call" | "tool_result" | "plan" | "notice":
                 self._in_pieces = False
 
-    def _say(self, text: str, is_piece: bool) -> None:
-        """Take what was said, or one more piece of it."""
+    def _set(self, **fields: Any) -> None:
+        self._summary = replace(self._summary, **fields)
+
+    def _add_text(self, text: str, is_piece: bool) -> None:
+        """Take a text, or one more piece of the last one."""
         goes_on = is_piece and self._in_pieces
-        said = self._said + text if goes_on else text
-        self._said = said[:_LONGEST_RESULT] or self._said
+        whole = self._last_text + text if goes_on else text
+        self._last_text = whole[:_LONGEST_RESULT] or self._last_text
         self._tail.add(text, goes_on)
         self._in_pieces = is_piece
 
     @property
     def session_id(self) -> str | None:
-        return self._session_id
+        return self._summary.session_id
 
     def summary(self) -> Summary:
-        return Summary(
-            result=self._result,
-            is_error=self._is_error,
-            session_id=self._session_id,
-            model=self._model,
+        return replace(
+            self._summary,
             usage=self.count.usage(),
             of_session=self.count.of_session,
-            error=self._error,
-            question=self._question,
             tail=self._tail.text(),
         )
 
@@ -124,8 +140,8 @@ class Count:
         self.of_session: frozenset[str] = frozenset()
 
     def add(self, data: Mapping[str, Any]) -> None:
-        told = {key: _number(data[key], kind) for key, kind in _FIELDS.items() if key in data}
-        given = {key: number for key, number in told.items() if number is not None}
+        numbers = {key: _number(data.get(key), kind) for key, kind in _FIELDS.items()}
+        given = {key: number for key, number in numbers.items() if number is not None}
         if data.get("total") is True:
             self._settle()
             self._sums |= given
@@ -138,15 +154,15 @@ class Count:
         self._last, self._last_id = given, data.get("id")
 
     def _settle(self) -> None:
-        """Take what was told last for certain: nothing with its id comes any more."""
-        for key, number in self._last.items():
-            self._sums[key] = self._sums.get(key, 0) + number
+        """Add the last event for certain: nothing with its id comes any more."""
+        self._sums = self._total()
         self._last, self._last_id = {}, None
 
+    def _total(self) -> dict[str, Any]:
+        return self._sums | {key: self._sums.get(key, 0) + n for key, n in self._last.items()}
+
     def usage(self) -> Usage | None:
-        sums = dict(self._sums)
-        for key, number in self._last.items():
-            sums[key] = sums.get(key, 0) + number
+        sums = self._total()
         return Usage(**sums) if sums else None
 
 
@@ -176,28 +192,6 @@ def _number(value: object, kind: type[int] | type[float]) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 2**53:
         return kind(value)
     return None
-
-
-# A snapshot's date (-20250929, -2025-09-29, @20250929), or a mark such as [1m].
-_SUFFIX = re.compile(r"(?:-20\d{2}-?[01]\d-?[0-3]\d|@[\w.-]+|\[\w+\])$")
-
-
-def price_of(model: str, overrides: Mapping[str, Price]) -> Price | None:
-    """The price of exactly this model, whichever way it is spelled; never that of another."""
-    names = list(dict.fromkeys(_names(model)))
-    for table in (overrides, built_in()):
-        for name in names:
-            if name in table:
-                return table[name]
-    return None
-
-
-def cost_usd(usage: Usage, price: Price) -> float:
-    """What a usage comes to; its cached tokens are among its input tokens."""
-    cached = min(usage.cached_tokens, usage.input_tokens)
-    per_cached = price.input if price.cached is None else price.cached
-    dollars = (usage.input_tokens - cached) * price.input + cached * per_cached
-    return (dollars + usage.output_tokens * price.output) / 1e6
 
 
 @cache

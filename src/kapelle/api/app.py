@@ -9,24 +9,9 @@ from starlette.types import ASGIApp
 
 from kapelle import __version__
 from kapelle.api import errors
-from kapelle.api.access import owner_only
-from kapelle.api.auth import Guard
-from kapelle.api.body_limit import BodyLimit
 from kapelle.api.errors import ErrorView
-from kapelle.api.query import WithoutEmptyParameters
-from kapelle.api.routes import (
-    agents,
-    changes,
-    events,
-    instance,
-    logins,
-    output,
-    patterns,
-    runs,
-    schedules,
-    tasks,
-    usage,
-)
+from kapelle.api.routes import agents, daemon, output, runs, schedules, sessions, tasks
+from kapelle.api.security import BodyLimit, Guard, WithoutEmptyParameters, owner_only
 from kapelle.service import Service
 
 _ERRORS = {
@@ -54,11 +39,13 @@ def routes() -> FastAPI:
         generate_unique_id_function=_operation_id,
         responses={code: {"model": ErrorView, "description": d} for code, d in _ERRORS.items()},
     )
-    for module in (
-        tasks, output, changes, runs, patterns, schedules, events, agents, instance, logins, usage,
+    for router in (
+        tasks.router, output.router, tasks.changes_router, runs.router, runs.patterns_router,
+        schedules.router, daemon.events_router, agents.router, daemon.router, sessions.router,
+        agents.usage_router,
     ):  # fmt: skip
-        app.include_router(module.router, prefix="/api/v1")
-    app.add_api_route("/healthz", instance.healthz, include_in_schema=False)
+        app.include_router(router, prefix="/api/v1")
+    app.add_api_route("/healthz", daemon.healthz, include_in_schema=False)
     _serve_document(app)
     errors.install(app)
     return app
@@ -68,7 +55,8 @@ def build(service: Service, token: str, allowed_hosts: Callable[[], frozenset[st
     """The application as it is served."""
     app = routes()
     app.state.service = service
-    return Guard(WithoutEmptyParameters(BodyLimit(app)), token, allowed_hosts, service.logins.knows)
+    inner = WithoutEmptyParameters(BodyLimit(app))
+    return Guard(inner, token, allowed_hosts, service.sessions.knows)
 
 
 def _serve_document(app: FastAPI) -> None:

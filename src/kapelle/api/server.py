@@ -7,12 +7,27 @@ import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import h11
 import uvicorn
 from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from kapelle.api.protocol import Protocol
+from kapelle.api.errors import error_response
+from kapelle.api.security import SECURITY_HEADERS
 from kapelle.domain.errors import Unavailable
+
+
+class Protocol(H11Protocol):
+    def send_400_response(self, msg: str) -> None:
+        # An answer that has begun cannot be taken back.
+        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+            response = error_response(400, "bad_request", msg)
+            response.headers.update({**SECURITY_HEADERS, "Connection": "close"})
+            head = h11.Response(status_code=400, headers=response.raw_headers)
+            for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
 
 class Door:

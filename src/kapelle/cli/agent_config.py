@@ -1,4 +1,4 @@
-"""`kapelle agents config`."""
+"""`kapelle agents config`, and where an agent's login comes from."""
 
 import json
 import os
@@ -10,18 +10,54 @@ from urllib.parse import quote
 
 import typer
 
-from kapelle.cli.agent_key import API_KEY, read_key, refuse_on_command_line, warn_of_plain_key
-from kapelle.cli.agent_words import login_words
-from kapelle.cli.client import Client
 from kapelle.cli.coercion import LightCommand, LightGroup
-from kapelle.cli.config import Repo, config_path, told
+from kapelle.cli.config import Repo, config_path, current, told
+from kapelle.cli.format import one_line, paint
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
-from kapelle.cli.repository import current
-from kapelle.cli.style import paint
-from kapelle.cli.text import one_line
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 from kapelle.home import Home
+
+API_KEY = "api_key"
+_LONGEST = 10_000
+
+
+def read_key(agent: str) -> str:
+    """The key from a hidden prompt in a terminal, or from standard input."""
+    if sys.stdin.isatty():
+        typed: str = typer.prompt(f"API key of {agent} (hidden)", hide_input=True, err=True)
+        return _checked(typed, "Nothing was typed.")
+    # One more than allowed, so that the daemon's refusal still names what is wrong.
+    return _checked(sys.stdin.read(_LONGEST + 100), "There is no key on standard input.")
+
+
+def refuse_on_command_line(agent: str) -> None:
+    raise InvalidInput(
+        "A key is not taken from the command line: it would stay in the history of your shell"
+        " and be seen in the list of processes.",
+        hint=f"Type `kapelle agents config set {agent} api_key`, which asks for it,"
+        f" or pipe it in: … | kapelle agents config set {agent} api_key",
+    )
+
+
+def warn_of_plain_key(agent: str, key: str) -> None:
+    """Say where a key that was set as a variable can be read."""
+    from kapelle.settings import looks_secret
+
+    if key.startswith("env.") and looks_secret(key):
+        say(
+            "It can be read there by whoever reads the file;"
+            f" `kapelle agents config set {agent} api_key` stores a key more safely."
+        )
+
+
+def _checked(text: str, problem: str) -> str:
+    key = text.strip()
+    if not key:
+        raise InvalidInput(problem, hint="Nothing was changed.")
+    return key
+
 
 config = typer.Typer(
     cls=LightGroup,
@@ -190,3 +226,17 @@ def _print(entries: list[Any], login: dict[str, Any] | None, as_json: bool) -> N
     if login is not None:
         # The key itself stays with the daemon.
         sys.stdout.write(f"login: {one_line(login_words(login)) or 'not needed'}\n")
+
+
+def login_words(login: dict[str, Any]) -> str:
+    """Where an agent's credential comes from."""
+    match login["source"]:
+        case "environment":
+            return f"{login['variable']} (environment)"
+        case "settings":
+            return f"{login['variable']} (settings)"
+        case "stored":
+            return "stored key"
+        case "login":
+            return "its own login"
+    return "none found" if login["needed"] else ""

@@ -28,27 +28,27 @@ COMMANDS = {
     ),
     "start": ("kapelle.cli.patterns.start:start", "Start a run of any pattern, your own too."),
     "runs": (
-        "kapelle.cli.runs.group:runs",
+        "kapelle.cli.runs:runs",
         "List runs, look at them, and pause, answer or end them.",
     ),
     "schedule": (
         "kapelle.cli.schedules.group:schedule",
         "Start work later, again and again, or after other work.",
     ),
-    "list": ("kapelle.cli.listing:list_tasks", "List tasks, the newest first."),
+    "list": ("kapelle.cli.tasks:list_tasks", "List tasks, the newest first."),
     "status": (
-        "kapelle.cli.status:status",
+        "kapelle.cli.tasks:status",
         "Show one task: what was claimed and what was verified; or one run.",
     ),
     "logs": ("kapelle.cli.logs:logs", "Show what a task's agent said and did, or what a run did."),
-    "wait": ("kapelle.cli.wait:wait", "Wait until tasks or runs have ended."),
+    "wait": ("kapelle.cli.tasks:wait", "Wait until tasks or runs have ended."),
     "cancel": (
-        "kapelle.cli.actions:cancel",
+        "kapelle.cli.tasks:cancel",
         "Stop tasks and runs, with every process they started.",
     ),
-    "retry": ("kapelle.cli.actions:retry", "Run an ended task once more from the beginning."),
+    "retry": ("kapelle.cli.tasks:retry", "Run an ended task once more from the beginning."),
     "resume": (
-        "kapelle.cli.actions:resume",
+        "kapelle.cli.tasks:resume",
         "Go on where a task's last attempt left off, or with a run that is paused.",
     ),
     "continue": (
@@ -56,15 +56,15 @@ COMMANDS = {
         "Follow up on a task that has ended or waits.",
     ),
     "requeue": (
-        "kapelle.cli.actions:requeue",
+        "kapelle.cli.tasks:requeue",
         "Put a task back into the queue; a running one is stopped first.",
     ),
     "archive": (
-        "kapelle.cli.actions:archive",
+        "kapelle.cli.tasks:archive",
         "Take ended tasks and runs out of the list and keep their work.",
     ),
-    "diff": ("kapelle.cli.diff:diff", "Show what a task or a run changed."),
-    "merge": ("kapelle.cli.merge:merge", "Merge the branch of a task or a run into its base."),
+    "diff": ("kapelle.cli.tasks:diff", "Show what a task or a run changed."),
+    "merge": ("kapelle.cli.tasks:merge", "Merge the branch of a task or a run into its base."),
     "usage": ("kapelle.cli.usage:usage", "Show what was used: tokens, turns and money."),
     "events": ("kapelle.cli.events:events", "Show the history of everything that happened."),
     "agents": (

@@ -1,4 +1,4 @@
-"""`kapelle config`."""
+"""`kapelle config`, and the repository that the current directory belongs to."""
 
 import json
 import os
@@ -9,12 +9,33 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.coercion import LightCommand, LightGroup
+from kapelle.cli.format import one_line
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
-from kapelle.cli.repository import config_file, current
-from kapelle.cli.text import one_line
-from kapelle.domain.errors import NotFound
+from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.home import Home
+
+
+def current() -> Path:
+    """The directory the command was typed in."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise InvalidInput(
+            "The current directory no longer exists.", hint="Change to another one first."
+        ) from None
+
+
+def root(directory: Path) -> Path | None:
+    """The top of the git working tree around a directory, found without running git."""
+    start = Path(os.path.abspath(directory))
+    return next((place for place in (start, *start.parents) if (place / ".git").exists()), None)
+
+
+def config_file(directory: Path) -> Path:
+    """Where the repository's settings are or would be."""
+    return (root(directory) or Path(os.path.abspath(directory))) / ".kapelle" / "config.toml"
+
 
 config = typer.Typer(
     cls=LightGroup,
@@ -44,7 +65,7 @@ def show(repo: Repo = False, as_json: Json = False) -> None:
     if as_json:
         document({key: {"value": value, "origin": origin} for key, value, origin in entries})
         return
-    from kapelle.cli.style import paint
+    from kapelle.cli.format import paint
 
     for key, value, origin in entries:
         shown = one_line(_written(value))

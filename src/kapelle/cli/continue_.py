@@ -4,8 +4,6 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.actions import new_limits
-from kapelle.cli.client import Client
 from kapelle.cli.ids import TaskId, task_path
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import Task
@@ -13,6 +11,8 @@ from kapelle.cli.output import say
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.run import show_new
 from kapelle.cli.run_options import Budget, FollowToEnd, MaxTurns
+from kapelle.cli.tasks import new_limits
+from kapelle.client.http import Connection as Client
 
 _MESSAGE = 'Write `kapelle continue ID "what next"`, or pipe it in with `-`.'
 # What a forked task takes over. Its checks, variables and MCP servers it does not: the daemon

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
-from kapelle.cli.transport import connection_to
+from kapelle.client.http import Connection as Client
+from kapelle.client.http import connection_to
 from kapelle.domain.errors import Unavailable
 from kapelle.home import Home
 

@@ -14,8 +14,8 @@ from kapelle.cli.output import document, say
 from kapelle.domain.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from kapelle.demo.place import Place
-    from kapelle.demo.views import View
+    from kapelle.demo.sandbox import Sandbox
+    from kapelle.demo.view import View
 
 OPENING = """\
 The agents here are rehearsals: real processes that play scripted parts. No account is needed,
@@ -39,25 +39,24 @@ def demo(
 
     Exits with 0 only if everything came out as it should and the sample's tests pass.
     """
-    from kapelle.demo import place as places
-    from kapelle.demo.doors import own_name
+    from kapelle.demo.sandbox import environment, make, own_name
 
     kapelle = own_name(os.environ.get("PATH"))
     playbook = playbook and _existing(playbook)
-    place = places.make(directory)
-    clean_environment = places.environment(place, os.environ)
+    sandbox = make(directory)
+    clean_environment = environment(sandbox, os.environ)
     os.environ.clear()
     os.environ.update(clean_environment)
     view = _view(as_json)
     try:
-        code = _play(place, view, playbook, kapelle, keep=not clean, as_json=as_json)
+        code = _run(sandbox, view, playbook, kapelle, keep=not clean, as_json=as_json)
     except BaseException:
         if not clean:
-            say(f"The files are kept; `rm -rf {shlex.quote(str(place.root))}` removes them.")
+            say(f"The files are kept; `rm -rf {shlex.quote(str(sandbox.root))}` removes them.")
         raise
     finally:
         if clean:
-            place.remove()
+            sandbox.remove()
     raise typer.Exit(code)
 
 
@@ -68,36 +67,36 @@ def _existing(playbook: Path) -> Path:
 
 
 def _view(as_json: bool) -> "View":
-    from kapelle.cli.style import colourful
-    from kapelle.demo.views import Lines, Silence
+    from kapelle.cli.format import colourful
+    from kapelle.demo.view import Lines, LiveTable, View
 
     if as_json:
-        return Silence()
-    if not sys.stdout.isatty() or not colourful():
-        return Lines()
-    from kapelle.demo.live import LiveTable
-
-    return LiveTable()
+        return View()
+    return LiveTable() if sys.stdout.isatty() and colourful() else Lines()
 
 
-def _play(
-    place: "Place", view: "View", playbook: Path | None, kapelle: str, *, keep: bool, as_json: bool
+def _run(
+    sandbox: "Sandbox",
+    view: "View",
+    playbook: Path | None,
+    kapelle: str,
+    *,
+    keep: bool,
+    as_json: bool,
 ) -> int:
-    from kapelle.demo import ending
-    from kapelle.demo.curtain import nothing_left_running
-    from kapelle.demo.story import perform
+    from kapelle.demo.report import as_document, lines
+    from kapelle.demo.sandbox import nothing_left_running
+    from kapelle.demo.steps import run_demo
 
     view.say("Kapelle demo", "bold")
     view.say(OPENING)
     view.say()
-    with nothing_left_running(place) as survivors:
-        report = perform(place, view, playbook)
+    with nothing_left_running(sandbox) as survivors:
+        report = run_demo(sandbox, view, playbook)
     report.survivors = survivors
     if as_json:
-        document(ending.as_document(report, place, kept=keep))
+        document(as_document(report, sandbox, kept=keep))
     else:
-        lines = [*ending.summary(report), "", *ending.verdict(report), ""]
-        lines += [*ending.directions(report, place, kapelle), ""] if keep else []
-        lines += ending.invitation(kapelle)
-        sys.stdout.writelines(f"{line}\n" for line in lines)
+        shown = lines(report, sandbox, kapelle, kept=keep)
+        sys.stdout.writelines(f"{line}\n" for line in shown)
     return WORK_FAILED if report.problems() else DONE

@@ -1,16 +1,16 @@
-"""`kapelle events`."""
+"""Events as lines for people, and `kapelle events`."""
 
 import sys
 from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.client import Client
+from kapelle.cli.format import moment, one_line, short_title, terminal_width
 from kapelle.cli.ids import complete_run, complete_task
 from kapelle.cli.options import Follow, JsonLines
 from kapelle.cli.output import json_line
-from kapelle.cli.text import one_line
-from kapelle.cli.times import moment
+from kapelle.cli.transcript import Passage
+from kapelle.client.http import Connection as Client
 
 
 def events(
@@ -72,3 +72,175 @@ def _facts(kind: str, data: dict[str, Any]) -> str:
         case "attempt.diagnosed", {"agent": agent, "text": text}:
             return f"by {agent}: {text}"
     return " ".join(f"{key}={value}" for key, value in data.items() if value is not None)
+
+
+Event = dict[str, Any]
+
+_WIDTH = 300
+_STYLES = {
+    "completed": "green", "failed": "red", "cancelled": "dim", "waiting": "yellow",
+    "paused": "yellow", "pausing": "yellow", "stopping": "yellow",
+}  # fmt: skip
+_MARKS = {"running": "▸", "completed": "✓", "failed": "✗", "cancelled": "✗", "waiting": "?"}
+_RUN_WORDS = {
+    "created": "Created: {title}",
+    "running": "Under way",
+    "waiting": "It asks: {reason}",
+    "answered": "Answered: {answer}",
+    "pausing": "It pauses as soon as what is at work has ended",
+    "stopping": "It ends as soon as what is at work has stopped",
+    "paused": "Paused",
+    "resumed": "Resumed",
+    "merged": "Merged into {base}",
+    "archived": "Archived",
+}
+
+
+def passage(event: Event) -> Passage | None:
+    """How an event is shown; None for those that say nothing to a person."""
+    noun, _, what = event["kind"].partition(".")
+    match noun:
+        case "run":
+            return _of_run(what, event["data"])
+        case "task":
+            return _of_task(what, event)
+        case "check":
+            mark = _MARKS["completed" if what == "passed" else "failed"]
+            text = one_line(f"  {event['data'].get('name')}", _WIDTH)
+            style = "green" if what == "passed" else "red"
+            return Passage(f"  {mark} check {what}: {text}", style)
+    if event["kind"] in {"attempt.warning", "attempt.diagnosed"}:
+        said = one_line(str(event["data"].get("text") or ""), _WIDTH)
+        return Passage(f"  ! {said}", "yellow")
+    return None
+
+
+def line(event: Event) -> Passage | None:
+    """The same with the local time before it."""
+    shown = passage(event)
+    if shown is None:
+        return None
+    at = moment(event["at"])
+    clock = at.astimezone().strftime("%H:%M:%S") if at else ""
+    return Passage(f"{clock} {shown.text}", shown.style)
+
+
+def _of_run(what: str, data: dict[str, Any]) -> Passage | None:
+    if what == "progress":
+        return Passage(one_line(progress_words(data), _WIDTH), "cyan")
+    if what == "queued":
+        return None
+    style = _STYLES.get(what)
+    if what in _RUN_WORDS:
+        words = _RUN_WORDS[what].format_map(_Known(data))
+        return Passage(one_line(words, _WIDTH), style)
+    reason = f": {data['reason']}" if data.get("reason") else ""
+    return Passage(one_line(f"{what.capitalize()}{reason}", _WIDTH), style)
+
+
+def _of_task(what: str, event: Event) -> Passage | None:
+    if what not in _MARKS:
+        return None
+    title = short_title(str(event["data"].get("title") or ""), _title_width())
+    reason = event["data"].get("reason")
+    why = f": {one_line(str(reason), _WIDTH)}" if reason and what != "completed" else ""
+    if what == "waiting" and str(reason).startswith("It asks:"):
+        why += f' (answer with `kapelle resume {event["task_id"]} "…"`)'
+    style = None if what == "running" else _STYLES[what]
+    return Passage(f"  {_MARKS[what]} {title} ({event['task_id']}){why}", style)
+
+
+def _title_width() -> int:
+    """So many letters that a title fits on the line with the time and an id."""
+    return max(min((terminal_width() or 200) - 48, 80), 30)
+
+
+class _Known(dict[str, Any]):
+    """What an event does not tell is left out of its sentence."""
+
+    def __missing__(self, key: str) -> str:
+        return ""
+
+
+Facts = dict[str, Any]
+
+_PROBLEM = 200
+_VERDICTS = {
+    "start": "the start",
+    "pass": "passed",
+    "progress": "not yet",
+    "keep": "better, kept",
+    "discard": "not better, put back",
+    "fail": "failed",
+}
+# Facts of the built-in patterns, which the sentences below are made of.
+_TOLD = frozenset(
+    {"iteration", "failures", "best", "verdict", "score", "problem", "step", "steps", "doing",
+     "phase", "lack", "subgoals", "merged", "verified"}
+)  # fmt: skip
+
+
+def progress_words(facts: Facts) -> str:
+    """One thing that a run has told, for its history."""
+    if facts.get("verdict") is not None:
+        return _verdict(facts)
+    score = [f"score {facts['score']:.12g}"] if is_number(facts.get("score")) else []
+    return ", ".join([*_place(facts), *score, *_more(facts)]) or "goes on"
+
+
+def state_words(facts: Facts, limit: int | None = None) -> str:
+    """All that is known by now, for a line about the present; limit is the most iterations."""
+    place = _place(facts, limit)
+    if is_number(facts.get("score")):
+        place.append(f"last score {facts['score']:.12g}")
+    return ", ".join([*place, *_more(facts)])
+
+
+def verdict_words(verdict: str) -> str:
+    """What became of an iteration of a loop."""
+    return _VERDICTS.get(verdict, verdict)
+
+
+def _verdict(facts: Facts) -> str:
+    score, best = facts.get("score"), facts.get("best")
+    found = [f"score {score:.12g}"] if is_number(score) else []
+    found.append(verdict_words(str(facts["verdict"])))
+    if is_number(best) and best != score:
+        found.append(f"best {best:.12g}")
+    problem = f" ({one_line(str(facts['problem']), _PROBLEM)})" if facts.get("problem") else ""
+    return f"iteration {facts.get('iteration')}: {', '.join(found)}{problem}"
+
+
+def _place(facts: Facts, limit: int | None = None) -> list[str]:
+    found = []
+    if facts.get("iteration") is not None:
+        of = f" of {limit}" if limit else ""
+        found.append(f"iteration {facts['iteration']}{of}")
+    if facts.get("phase"):
+        lack = f": {one_line(str(facts['lack']), _PROBLEM)}" if facts.get("lack") else ""
+        found.append(f"{one_line(str(facts['phase']), 60)}{lack}")
+    if facts.get("step") is not None:
+        doing = f": {one_line(str(facts['doing']), 60)}" if facts.get("doing") else ""
+        found.append(f"step {facts['step']} of {facts.get('steps')}{doing}")
+    if is_number(facts.get("best")):
+        found.append(f"best {facts['best']:.12g}")
+    return found
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _more(facts: Facts) -> list[str]:
+    """What only the pattern itself understands."""
+    return [
+        one_line(f"{key.replace('_', ' ')} {_shown(value)}", 80)
+        for key, value in facts.items()
+        if key not in _TOLD and value is not None
+    ]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)

@@ -59,8 +59,8 @@ def _completing(*nouns: Noun) -> Callable[[str], Completions]:
 
 
 def _known(noun: Noun, incomplete: str) -> Completions:
-    from kapelle.cli.client import Client
-    from kapelle.cli.text import one_line
+    from kapelle.cli.format import one_line
+    from kapelle.client.http import Connection as Client
 
     try:
         page = Client(autostart=False).get(f"/{noun}s", {"limit": 100}, timeout=2)

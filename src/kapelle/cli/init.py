@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.agent_words import advice
+from kapelle.cli.agents import advice
+from kapelle.cli.config import config_file, current, root
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import INPUT_NEEDED
 from kapelle.cli.output import document, say
-from kapelle.cli.repository import config_file, current, root
 from kapelle.domain.errors import KapelleError
 from kapelle.home import Home
 

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.ids import AnyId, is_run, task_path
 from kapelle.cli.options import Follow, JsonLines
 from kapelle.cli.output import say
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 
 CHUNK = 1_000_000
@@ -69,16 +69,16 @@ def _of_run(
             "A run has neither attempts nor raw output of its own.",
             hint=f"`kapelle runs steps {run_id.strip()}` lists its tasks, which have.",
         )
-    from kapelle.cli.runs.tail import follow_to_end, show_past
+    from kapelle.cli.runs import follow_to_end, show_past
 
     (follow_to_end if follow else show_past)(client, run_id, tail, as_json)
 
 
 def _follow(client: Client, task_id: str, tail: int | None, as_json: bool) -> None:
-    from kapelle.cli.follow import conclude, follow
+    from kapelle.cli.follow import conclude, follow_task
     from kapelle.cli.output import json_line
 
-    ended = follow(client, client.get(task_path(task_id)), as_json=as_json, tail=tail)
+    ended = follow_task(client, client.get(task_path(task_id)), as_json=as_json, tail=tail)
     if as_json:
         json_line({"event": "end", "status": ended["status"]})
     else:

@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO
 
-from kapelle.cli.text import clean
+from kapelle.cli.format import clean
 
 
 def data(text: str) -> None:

@@ -6,11 +6,11 @@ from typing import Any
 import typer
 
 from kapelle.cli import run_options as given
-from kapelle.cli.client import Client
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, json_line, say
 from kapelle.cli.starting import begin
 from kapelle.cli.task_spec import task_spec
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 
 
@@ -89,7 +89,7 @@ def _tell(task_id: str) -> None:
 
 
 def _follow(client: Client, task: dict[str, Any], as_json: bool, after: int | None) -> None:
-    from kapelle.cli.follow import conclude, follow
+    from kapelle.cli.follow import conclude, follow_task
     from kapelle.cli.outcome import exit_code
 
     if as_json:
@@ -97,7 +97,7 @@ def _follow(client: Client, task: dict[str, Any], as_json: bool, after: int | No
     else:
         data(task["id"])
         sys.stdout.flush()
-    ended = follow(client, task, as_json=as_json, after=after)
+    ended = follow_task(client, task, as_json=as_json, after=after)
     if as_json:
         json_line({"event": "end", "status": ended["status"], "task": ended})
     else:

@@ -6,8 +6,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from kapelle.cli.client import Client
-from kapelle.cli.files.from_file import FromFile
+from kapelle.cli.pipeline_file import PipelineFile
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import KapelleError
 
 
@@ -39,7 +39,7 @@ def begin(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
         started: dict[str, Any] = client.create(path, body)
     except KapelleError as error:
         spec = body.get("spec")
-        if isinstance(spec, FromFile):
+        if isinstance(spec, PipelineFile):
             spec.locate(error)
         raise
     return started

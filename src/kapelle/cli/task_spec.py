@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from kapelle.cli.config import current
 from kapelle.cli.prompt import read_prompt
-from kapelle.cli.repository import current
 from kapelle.cli.values import (
     choice,
     environment,

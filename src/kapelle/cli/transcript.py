@@ -5,10 +5,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kapelle.cli.format import clean, one_line, paint
 from kapelle.cli.output import json_line
-from kapelle.cli.sse import ServerEvent
-from kapelle.cli.style import paint
-from kapelle.cli.text import clean, one_line
+from kapelle.client.http import ServerEvent
 
 LINE_WIDTH = 160
 _NAMED = {

@@ -5,13 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.amounts import cost
-from kapelle.cli.client import Client
+from kapelle.cli.format import cost, one_line
 from kapelle.cli.ids import complete_task
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
-from kapelle.cli.text import one_line
 from kapelle.cli.values import choice, not_empty, since
+from kapelle.client.http import Connection as Client
 from kapelle.domain.text import counted
 
 PROPERTIES = ("agent", "model", "project", "task", "run", "day")
@@ -72,7 +71,7 @@ def _show(report: dict[str, Any], *, filtered: bool) -> None:
 
 def lines(report: dict[str, Any]) -> list[str]:
     """The table, with a total below where there is more than one row."""
-    from kapelle.cli.style import paint, table
+    from kapelle.cli.format import paint, table
 
     rows = [[_key(report["by"], row), *_cells(row)] for row in report["rows"]]
     several = len(rows) > 1

@@ -1,67 +1,88 @@
-"""What came of the demo, and whether it is what should have come of it."""
+"""The result of the demo: whether it is as it should be, what happened, and where to look."""
 
+import shlex
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from kapelle.cli.format import STATUS_STYLE, one_line, paint, table
 from kapelle.cli.outcome import Task
-from kapelle.demo.ensemble import ENSEMBLE, Part
-from kapelle.demo.runs import Played
-from kapelle.demo.sample import Tally
-from kapelle.demo.views import Tasks
-from kapelle.demo.watching import Kill
+from kapelle.demo.sandbox import Sandbox, Tally
+from kapelle.demo.tasks import TASKS, DemoTask
+from kapelle.demo.view import Tasks, series
+
+HEADER = ["TASK", "STATUS", "TRIES", "CLAIMED", "VERIFIED", "MERGED"]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A daemon that was killed, the one that followed, and the attempts that ran on meanwhile."""
+
+    pid: int
+    successor: int
+    gap_s: float
+    attempts: dict[str, str]
+
+
+@dataclass
+class DemoRun:
+    """A run of the demo, the commit with which it was merged, the daemon killed meanwhile."""
+
+    run: dict[str, Any] = field(default_factory=dict)
+    merged: str | None = None
+    killed: int | None = None
 
 
 @dataclass
 class Report:
+    """Everything that happened."""
+
     before: Tally
     after: Tally | None = None
     tasks: Tasks = field(default_factory=dict)
     kill: Kill | None = None
     merged: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    tune: str = ""
-    team: Played = field(default_factory=Played)
-    loop: Played = field(default_factory=Played)
+    team: DemoRun = field(default_factory=DemoRun)
+    loop: DemoRun = field(default_factory=DemoRun)
     survivors: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
     def problems(self) -> list[str]:
         """Everything that is not as it should be, in sentences; none if all went well."""
-        found = [problem for part in ENSEMBLE for problem in self._problems_of(part)]
+        found = [problem for task in TASKS if (problem := self._problem(task))]
         if self.before.passes:
             found.append("The sample's tests passed before anybody had worked on it.")
         if self.kill is None:
-            found.append(
-                "The daemon was never killed, because the tasks in the middle never began."
-            )
-        else:
-            found += [
-                self._interrupted(key) for key in self.kill.attempts if self._interrupted(key)
-            ]
+            found.append("The daemon was never killed; the tasks in the middle never began.")
+        for key, attempt_id in self.kill.attempts.items() if self.kill else ():
+            attempts = {attempt["id"]: attempt["exit"] for attempt in self.tasks[key]["attempts"]}
+            if (attempts.get(attempt_id) or {}).get("kind") != "exited":
+                found.append(f"The attempt of {key} did not survive the kill of the daemon.")
         found += self._problems_of_runs()
         if self.after is None or not self.after.passes:
             found.append(f"On the merged main, {self.after or 'the tests were not run'}.")
         found += [f"Process {name} was left over and had to be killed." for name in self.survivors]
         return found
 
-    def _problems_of(self, part: Part) -> list[str]:
-        task = self.tasks[part.key]
-        if task["status"] != part.ends:
+    def _problem(self, expected: DemoTask) -> str | None:
+        key, task = expected.key, self.tasks[expected.key]
+        if task["status"] != expected.ends:
             why = f" ({task['reason']})" if task["reason"] else ""
-            return [f"{part.key} is {task['status']}{why}, and should be {part.ends}."]
-        if len(task["attempts"]) != part.attempts:
-            return [f"{part.key} took {len(task['attempts'])} attempts instead of {part.attempts}."]
+            return f"{key} is {task['status']}{why}, and should be {expected.ends}."
+        if len(task["attempts"]) != expected.attempts:
+            return f"{key} took {len(task['attempts'])} attempts instead of {expected.attempts}."
         if task["attempts"][-1]["claimed"] != "success":
-            return [f"{part.key} did not claim success."]
-        if (part.key in self.merged) != (part.ends == "completed"):
-            return [f"{part.key} was {'' if part.key in self.merged else 'not '}merged."]
-        return []
+            return f"{key} did not claim success."
+        if (key in self.merged) != (expected.ends == "completed"):
+            return f"{key} was {'' if key in self.merged else 'not '}merged."
+        return None
 
     def _problems_of_runs(self) -> list[str]:
         found = []
-        for name, played in (("team", self.team), ("loop", self.loop)):
-            if played.run.get("status") != "completed" or played.merged is None:
-                status, reason = played.run.get("status"), played.run.get("reason")
+        for name, made in (("team", self.team), ("loop", self.loop)):
+            if made.run.get("status") != "completed" or made.merged is None:
+                status, reason = made.run.get("status"), made.run.get("reason")
                 found.append(f"The {name} is {status} ({reason}), and should be merged.")
         if not found and len(self.team.run["result"]["iterations"]) != 2:
             found.append("The team should have needed two iterations.")
@@ -71,14 +92,99 @@ class Report:
             found.append("The daemon was never killed in the middle of the team's work.")
         return found
 
-    def _interrupted(self, key: str) -> str:
-        """What the kill did to an attempt that ran meanwhile; nothing, if all went well."""
-        assert self.kill is not None
-        attempt = self._attempt(self.tasks[key], self.kill.attempts[key])
-        if attempt and attempt["exit"] and attempt["exit"]["kind"] == "exited":
-            return ""
-        return f"The attempt of {key} did not survive the kill of the daemon."
 
-    @staticmethod
-    def _attempt(task: Task, attempt_id: str) -> Any:
-        return next((attempt for attempt in task["attempts"] if attempt["id"] == attempt_id), None)
+def lines(report: Report, sandbox: Sandbox, kapelle: str, *, kept: bool) -> Iterator[str]:
+    """What a person reads at the end."""
+    rows = [_row(key, task, report) for key, task in report.tasks.items()]
+    styles = [STATUS_STYLE.get(task["status"]) for task in report.tasks.values()]
+    yield paint("What happened", "bold")
+    yield from (f"   {line}" for line in table(HEADER, rows, styles))
+    yield ""
+    yield from (f"   {sentence}" for sentence in _sentences(report))
+    yield ""
+    if problems := report.problems():
+        yield paint("✗ The demo did not go as it should:", "red")
+        yield from (f"   {problem}" for problem in problems)
+    else:
+        tests = f"{report.before} → {report.after}"
+        yield paint(f"✓ {tests}, in {report.seconds:.0f} s. Nothing is left running.", "green")
+    yield ""
+    if kept:
+        yield from _directions(report, sandbox, kapelle)
+        yield ""
+    yield paint("Now with a real agent, in a repository of yours", "bold")
+    yield f'   {kapelle} init && {kapelle} run "…"'
+
+
+def _row(key: str, task: Task, report: Report) -> list[str]:
+    attempts, checks = task["attempts"], task["checks"]
+    passed = sum(check["passed"] for check in checks)
+    return [
+        key,
+        task["status"],
+        str(len(attempts)),
+        (attempts[-1]["claimed"] or "nothing") if attempts else "",
+        f"{passed} of {len(checks)} checks" if checks else "",
+        report.merged.get(key, "no")[:10],
+    ]
+
+
+def _sentences(report: Report) -> Iterator[str]:
+    for key, task in report.tasks.items():
+        if task["status"] == "completed" and len(task["attempts"]) > 1:
+            yield f"{key}: the first attempt failed its check, the next one passed."
+        if task["status"] == "failed" and task["attempts"][-1]["claimed"] == "success":
+            said = one_line(task["result"] or "success", 60)
+            yield f'{key}: the agent said "{said}" The check knew better.'
+    if report.team.merged:
+        number = len(report.team.run["result"]["iterations"])
+        yield f"team: the reviewer said no once, so it took {number} iterations."
+    if report.loop.merged:
+        scores = report.loop.run["result"]["scores"]
+        words = ["none" if score is None else f"{score:g}" for score in scores]
+        yield f"loop: {' → '.join(words)} bytes; main has the best, and the tests still pass."
+    if report.kill:
+        names = series(report.kill.attempts)
+        yield f"kill -9 of the daemon: {names} went on, and the next daemon found them again."
+
+
+def _directions(report: Report, sandbox: Sandbox, kapelle: str) -> Iterator[str]:
+    """Commands to look further with."""
+    ids = {key: task["id"] for key, task in report.tasks.items()}
+    commands = [
+        (f"export KAPELLE_HOME={shlex.quote(str(sandbox.home.root))}", ""),
+        (f"{kapelle} list", ""),
+        (f"{kapelle} status {ids['score']}", "what was claimed, what was verified"),
+        (f"{kapelle} logs {ids['melody']}", "what an agent said and did"),
+        (f"{kapelle} diff {ids['rhythm']}", "what it changed"),
+        (f"{kapelle} runs status {report.team.run.get('id')}", "how the team got there"),
+        (f"git -C {shlex.quote(str(sandbox.repository))} log --oneline --graph", ""),
+        (f"{kapelle} stop", "because looking starts the daemon again"),
+        (f"rm -rf {shlex.quote(str(sandbox.root))}", "when you have seen enough"),
+    ]
+    yield paint("Look around", "bold")
+    width = max(len(command) for command, purpose in commands if purpose)
+    for command, purpose in commands:
+        comment = paint(f"  # {purpose}", "dim") if purpose else ""
+        yield f"   {command.ljust(width) if comment else command}{comment}"
+
+
+def as_document(report: Report, sandbox: Sandbox, *, kept: bool) -> dict[str, Any]:
+    """What a program reads at the end."""
+    problems = report.problems()
+    return {
+        "ok": not problems,
+        "problems": problems,
+        "seconds": round(report.seconds, 1),
+        "directory": str(sandbox.root) if kept else None,
+        "repository": str(sandbox.repository) if kept else None,
+        "home": str(sandbox.home.root) if kept else None,
+        "tests_before": vars(report.before),
+        "tests_after": vars(report.after) if report.after else None,
+        "killed": vars(report.kill) if report.kill else None,
+        "merged": report.merged,
+        "refused": report.refused,
+        "tasks": report.tasks,
+        "team": report.team.run,
+        "loop": report.loop.run,
+    }

@@ -4,9 +4,10 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from kapelle.domain.cron import require_cron, require_zone
+from kapelle.domain.options import command, option
 from kapelle.domain.specs import Name, Spec, Text
 from kapelle.domain.task import Record
 
@@ -60,18 +61,59 @@ Zone = Annotated[Text, Field(max_length=100), AfterValidator(require_zone)]
 class ScheduleSpec(Spec):
     """What is started, by which trigger, and what holds for it."""
 
-    title: Name | None = None
+    model_config = ConfigDict(
+        json_schema_extra=command(
+            "Start something later, again and again, or after something else.",
+            "The options of the schedule come first, then the command that it is to start.",
+        )
+    )
+
+    title: Name | None = Field(
+        default=None, description="a short name for lists", json_schema_extra=option(metavar="TEXT")
+    )
     kind: Name = "task"
     spec: dict[str, Any]
-    cron: Cron | None = None
-    at: Moment | None = None
-    every_s: float | None = Field(default=None, ge=1, le=_YEAR_S, allow_inf_nan=False)
-    after: Text | None = Field(default=None, min_length=1, max_length=100)
-    timezone: Zone = "UTC"
-    missed: MissedPolicy = MissedPolicy.SKIP
-    overlap: bool = False
-    max_runs: int | None = Field(default=None, ge=1, le=1_000_000)
-    expires_at: Moment | None = None
+    cron: Cron | None = Field(
+        default=None,
+        description="minute, hour, day of month, month, day of week",
+        json_schema_extra=option(metavar="EXPRESSION"),
+    )
+    at: Moment | None = Field(
+        default=None,
+        description="once: 2h, 18:30 or 2026-11-01T18:30",
+        json_schema_extra=option(metavar="TIME", kind="moment"),
+    )
+    every_s: float | None = Field(
+        default=None,
+        ge=1,
+        le=_YEAR_S,
+        allow_inf_nan=False,
+        description="at once, then so long after each success",
+        json_schema_extra=option("--every", metavar="DURATION", kind="duration"),
+    )
+    after: Text | None = Field(
+        default=None,
+        min_length=1,
+        max_length=100,
+        description="when that schedule's work has succeeded; with --cron or --at, not before",
+        json_schema_extra=option(metavar="ID", complete="schedule"),
+    )
+    timezone: Zone = Field(
+        default="UTC",
+        description="for --cron and --at, as Europe/Berlin; default UTC",
+        json_schema_extra=option(metavar="ZONE"),
+    )
+    missed: MissedPolicy = Field(
+        default=MissedPolicy.SKIP,
+        description="what becomes of slots that nobody saw, default skip; catchup starts one",
+    )
+    overlap: bool = Field(default=False, description="start even while the work before is going")
+    max_runs: int | None = Field(default=None, ge=1, le=1_000_000, description="at most so often")
+    expires_at: Moment | None = Field(
+        default=None,
+        description="start nothing from then on",
+        json_schema_extra=option("--expires", metavar="TIME", kind="moment"),
+    )
 
     @model_validator(mode="after")
     def _one_trigger(self) -> "ScheduleSpec":

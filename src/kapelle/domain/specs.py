@@ -4,6 +4,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -12,6 +13,7 @@ from pydantic import (
     model_validator,
 )
 
+from kapelle.domain.options import argument, command, group, option
 from kapelle.domain.text import first_line
 
 MAX_PROMPT_BYTES = 1_000_000
@@ -53,6 +55,15 @@ ServerName = Annotated[
 ]
 Money = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 Turns = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+def _absolute(value: str) -> str:
+    if not value.startswith("/"):
+        raise ValueError("the directory must be an absolute path")
+    return value
+
+
+Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator(_absolute)]
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 
 
@@ -102,39 +113,179 @@ class McpServer(Spec):
 class RetrySpec(Spec):
     """Whether and when a failed task is tried again by itself."""
 
-    policy: Literal["none", "same", "analyze"] = "none"
-    max_attempts: int = Field(default=3, ge=1, le=100)
-    delay_s: Seconds = 10
-    max_delay_s: Seconds = 600
+    policy: Literal["none", "same", "analyze"] = Field(
+        default="none",
+        description="whether failed work is tried again, and whether its failure is analyzed first",
+        json_schema_extra=option("--retry"),
+    )
+    max_attempts: int = Field(default=3, ge=1, le=100, description="at most so many attempts")
+    delay_s: Seconds = Field(
+        default=10,
+        description="wait this long before the second attempt",
+        json_schema_extra=option("--retry-delay", metavar="DURATION", kind="duration"),
+    )
+    max_delay_s: Seconds = Field(
+        default=600,
+        description="wait at most this long before a further one",
+        json_schema_extra=option("--max-retry-delay", metavar="DURATION", kind="duration"),
+    )
 
 
-class TaskSpec(Spec):
+class WorkSpec(Spec):
+    """What tasks and patterns take: where the work is, who does it, and what it may cost."""
+
+    directory: Directory = Field(
+        description="where the work is; by default here",
+        json_schema_extra=option("-C", metavar="DIRECTORY", kind="directory"),
+    )
+    title: Name | None = Field(
+        default=None,
+        description="a short name for lists; by default made of what is asked for",
+        json_schema_extra=option(metavar="TEXT"),
+    )
+    project: Name | None = Field(
+        default=None,
+        description="the project that it belongs to",
+        json_schema_extra=option(metavar="NAME"),
+    )
+    agent: Name | None = Field(
+        default=None,
+        description="who does the work; by default the configured agent",
+        json_schema_extra=option("-a", metavar="NAME"),
+    )
+    model: Name | None = Field(
+        default=None,
+        description="the agent's model",
+        json_schema_extra=option("-m", metavar="NAME"),
+    )
+    fallback_agents: list[Name] = Field(
+        default=[],
+        max_length=20,
+        description="who takes over, in order, from an agent that is limited or unavailable",
+        json_schema_extra=option("--fallback", metavar="AGENT", kind="names"),
+    )
+    priority: Priority = Field(
+        default=Priority.P1,
+        description="in the queue: P0 goes before P1, and P1 before P2",
+        json_schema_extra=option("-p"),
+    )
+    system_prompt: Text | None = Field(
+        default=None,
+        max_length=MAX_PROMPT_BYTES,
+        description="standing instructions for the agent",
+        json_schema_extra=option(metavar="TEXT"),
+    )
+    env: dict[EnvName, Text] = Field(
+        default={},
+        description="a variable for agents and commands, which is kept out of the database",
+        json_schema_extra=option(metavar="NAME[=VALUE]", kind="environment"),
+    )
+    workspace: WorkspaceKind | None = Field(
+        default=None,
+        description="worktree, the default in a git repository, or in_place",
+        json_schema_extra=option(
+            hidden=True,
+            flags={
+                "--worktree": ("worktree", "In a git worktree of its own."),
+                "--in-place": ("in_place", "Right in the directory."),
+            },
+        ),
+    )
+    base: Name | None = Field(
+        default=None,
+        description="what the worktree starts from; by default the branch that is checked out",
+        json_schema_extra=option(metavar="BRANCH"),
+    )
+    budget_usd: Money | None = Field(
+        default=None,
+        description="what all its attempts together may cost",
+        json_schema_extra=option("--budget", metavar="USD", kind="usd"),
+    )
+
+    @property
+    def subject(self) -> str:
+        """What it is about, from which a title is made."""
+        return ""
+
+    @property
+    def display_title(self) -> str:
+        """Its title, or one made of the first line of what it is about; may be empty."""
+        return self.title or first_line(self.subject)
+
+
+class TaskSpec(WorkSpec):
     """One piece of work for one agent."""
 
-    prompt: Text = Field(min_length=1, max_length=MAX_PROMPT_BYTES)
-    directory: Text = Field(min_length=1, max_length=4000)
-    agent: Name | None = None
-    model: Name | None = None
-    title: Name | None = None
-    project: Name | None = None
-    priority: Priority = Priority.P1
-    depends_on: list[str] = Field(default=[], max_length=1000)
-    deps_policy: DepsPolicy = DepsPolicy.CANCEL
-    continue_from: str | None = None
-    fork_session: bool = False
-    fallback_agents: list[Name] = Field(default=[], max_length=20)
-    max_turns: Turns | None = None
-    budget_usd: Money | None = None
-    timeout_s: Seconds | None = None
-    checks: list[CheckSpec] = Field(default=[], max_length=100)
-    retry: RetrySpec = RetrySpec()
-    env: dict[EnvName, Text] = {}
-    workspace: WorkspaceKind | None = None
-    base: Name | None = None
-    system_prompt: Text | None = Field(default=None, max_length=MAX_PROMPT_BYTES)
-    mcp: dict[ServerName, McpServer] = Field(default={}, max_length=50)
-    tags: list[Name] = Field(default=[], max_length=100)
-    context: dict[Name, Text] = {}
+    model_config = ConfigDict(
+        json_schema_extra=command("Give an agent a task and print the task's id.")
+    )
+
+    prompt: Text = Field(
+        min_length=1,
+        max_length=MAX_PROMPT_BYTES,
+        description="what is to be done",
+        json_schema_extra=argument(
+            "PROMPT",
+            help="What to do; - reads it from stdin.",
+            file=("--prompt-file", "Read the prompt from a file."),
+        ),
+    )
+    depends_on: list[str] = Field(
+        default=[],
+        max_length=1000,
+        description="start when this task has ended, or several separated by commas",
+        json_schema_extra=option(
+            "--after", "--depends-on", "--deps", metavar="ID", kind="names", complete="task"
+        ),
+    )
+    deps_policy: DepsPolicy = Field(
+        default=DepsPolicy.CANCEL, description="what becomes of it when one of those fails"
+    )
+    continue_from: str | None = Field(
+        default=None,
+        description="tell the agent what that task did",
+        json_schema_extra=option(metavar="ID", complete="task"),
+    )
+    fork_session: bool = Field(
+        default=False,
+        description="with continue_from: go on in a copy of that task's conversation",
+        json_schema_extra=option("--fork"),
+    )
+    max_turns: Turns | None = Field(default=None, description="stop an attempt after so many")
+    timeout_s: Seconds | None = Field(
+        default=None,
+        description="stop an attempt after 90, 90s, 10m or 2h",
+        json_schema_extra=option("--timeout", metavar="DURATION", kind="duration"),
+    )
+    checks: list[CheckSpec] = Field(
+        default=[],
+        max_length=100,
+        description="what must pass: a command, diff_not_empty or no_error_in_output",
+        json_schema_extra=option(
+            "--check",
+            metavar="COMMAND",
+            kind="check",
+            timeout=("--check-timeout", "Stop a check after this long."),
+        ),
+    )
+    retry: RetrySpec = Field(default=RetrySpec(), json_schema_extra=group({"policy": "same"}))
+    mcp: dict[ServerName, McpServer] = Field(
+        default={},
+        max_length=50,
+        description="an MCP server, as a command or an https URL",
+        json_schema_extra=option(metavar="NAME=COMMAND", kind="servers"),
+    )
+    tags: list[Name] = Field(
+        default=[],
+        max_length=100,
+        description="a tag",
+        json_schema_extra=option("--tag", metavar="NAME", kind="names"),
+    )
+    context: dict[Name, Text] = Field(
+        default={},
+        description="a fact for the agent",
+        json_schema_extra=option(metavar="KEY=VALUE"),
+    )
 
     @field_validator("prompt")
     @classmethod
@@ -145,13 +296,6 @@ class TaskSpec(Spec):
             raise ValueError("the prompt is larger than 1 MB")
         return value
 
-    @field_validator("directory")
-    @classmethod
-    def _directory_is_absolute(cls, value: str) -> str:
-        if not value.startswith("/"):
-            raise ValueError("the directory must be an absolute path")
-        return value
-
     @model_validator(mode="after")
     def _a_session_to_fork(self) -> "TaskSpec":
         if self.fork_session and self.continue_from is None:
@@ -159,5 +303,9 @@ class TaskSpec(Spec):
         return self
 
     @property
+    def subject(self) -> str:
+        return self.prompt
+
+    @property
     def display_title(self) -> str:
-        return self.title or first_line(self.prompt) or "untitled"
+        return super().display_title or "untitled"

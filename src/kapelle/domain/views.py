@@ -95,7 +95,6 @@ class DaemonView(Record):
     runs_under_way: int
     runs_queued: int
     held: str | None
-    stranded: list[str]
 
 
 class PatternView(Record):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from kapelle.agents import registry
 from kapelle.agents.base import Agent
 from kapelle.domain.errors import KapelleError
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.settings import Settings
 
 Source = Literal["task", "settings", "environment", "stored", "login"]

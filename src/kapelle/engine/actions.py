@@ -11,7 +11,7 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import Money, Spec, Turns
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.store import accounts, attempts, dependencies, events, lifecycle, steps, tasks
+from kapelle.store import accounts, attempts, events, steps, tasks
 from kapelle.store.database import Connection
 
 Stop = tuple[str, str] | None
@@ -37,7 +37,7 @@ def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[
     tasks.insert(connection, {**values, "status": status}, depends_on)
     events.append(connection, "task.created", task_id, title=title)
     if depends_on:
-        lifecycle.settle_dependencies(connection, task_id)
+        tasks.settle_dependencies(connection, task_id)
     task = tasks.fresh(connection, task_id, depends_on)
     if task.status is status:  # else the settling has told of it
         events.append(connection, f"task.{status}", task_id, title=title, reason=task.reason)
@@ -50,13 +50,13 @@ def cancel(connection: Connection, task_id: str, reason: str) -> Stop:
         raise Conflict(f"{task_id} is {status} already.")
     if status is TaskStatus.RUNNING:
         return _stop(connection, task_id, "cancel", reason)
-    lifecycle.change(connection, task_id, TaskStatus.CANCELLED, reason)
+    tasks.change(connection, task_id, TaskStatus.CANCELLED, reason)
     return None
 
 
 def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) -> Stop:
     _require_ended(connection, task_id, "retried")
-    lifecycle.enqueue_again(
+    tasks.enqueue_again(
         connection, task_id, next_mode="fresh", next_message=None, tries=0, **limits.given
     )
     return None
@@ -72,7 +72,7 @@ def resume(
     mode = "resume" if attempts.latest(connection, task_id) else "fresh"
     # A message that a limit kept from being read is still to be read.
     message = message or tasks.row(connection, task_id)["next_message"]
-    lifecycle.enqueue_again(
+    tasks.enqueue_again(
         connection, task_id, next_mode=mode, next_message=message, tries=0, **limits.given
     )
     return None
@@ -93,7 +93,7 @@ def requeue(connection: Connection, task_id: str) -> Stop:
     if status in {TaskStatus.QUEUED, TaskStatus.BLOCKED}:
         raise Conflict(f"{task_id} is {status} already.")
     _require_ended(connection, task_id, "requeued")
-    lifecycle.enqueue_again(
+    tasks.enqueue_again(
         connection,
         task_id,
         next_mode="fresh",
@@ -112,10 +112,10 @@ def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> S
     others = [tasks.resolve(connection, text) for text in depends_on]
     for other in others:
         tasks.row(connection, other)
-    dependencies.replace(connection, task_id, others)
+    tasks.replace_dependencies(connection, task_id, others)
     if status is TaskStatus.QUEUED:
-        lifecycle.change(connection, task_id, TaskStatus.BLOCKED)
-    lifecycle.settle_dependencies(connection, task_id)
+        tasks.change(connection, task_id, TaskStatus.BLOCKED)
+    tasks.settle_dependencies(connection, task_id)
     return None
 
 

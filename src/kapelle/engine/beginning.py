@@ -7,14 +7,14 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.engine.accounts import Candidate
 from kapelle.engine.choosing import Paused, choose
-from kapelle.engine.run_limits import SPENT, too_many_calls
-from kapelle.store import accounts, attempts, events, lifecycle, tasks
+from kapelle.engine.runs.limits import SPENT, too_many_calls
+from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Connection
 
 Choice = tuple[str, Sequence[Candidate]]
 
 
-def begin(connection: Connection, ready: Sequence[Choice]) -> list[str]:
+def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> list[str]:
     """Give each task that is still queued a new attempt; at most one, whoever asks.
 
     One whose agents are all limited waits for the first of them.
@@ -26,13 +26,13 @@ def begin(connection: Connection, ready: Sequence[Choice]) -> list[str]:
         if task["status"] != TaskStatus.QUEUED or tasks.is_held(connection, task):
             continue
         if problem := _not_allowed(connection, task):
-            lifecycle.move(connection, task, TaskStatus.CANCELLED, problem)
+            tasks.move(connection, task, TaskStatus.CANCELLED, problem)
             continue
         chosen = choose(connection, task_id, among, paused)
         if chosen is None:
             _wait(connection, task, among, paused)
         else:
-            begun.append(_begin(connection, task, chosen))
+            begun.append(_begin(connection, task, chosen, performer))
     return begun
 
 
@@ -50,7 +50,7 @@ def _wait(
     until, reason = min(paused[candidate.account] for candidate in among)
     if len(among) > 1:
         reason = f"all of its agents are limited; first, {reason}"
-    lifecycle.move(
+    tasks.move(
         connection,
         task,
         TaskStatus.WAITING,
@@ -60,7 +60,7 @@ def _wait(
     )
 
 
-def _begin(connection: Connection, task: tasks.Row, chosen: Candidate) -> str:
+def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer: str) -> str:
     last = attempts.latest(connection, task["id"])
     attempt_id = new_id("attempt")
     now = datetime.now(UTC)
@@ -75,10 +75,11 @@ def _begin(connection: Connection, task: tasks.Row, chosen: Candidate) -> str:
         message=task["next_message"],
         agent=chosen.agent,
         account=chosen.account,
+        performer=performer,
         warnings=[],
         started_at=now,
     )
-    lifecycle.move(
+    tasks.move(
         connection,
         task,
         TaskStatus.RUNNING,

@@ -11,12 +11,12 @@ from kapelle.domain.errors import KapelleError
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
 from kapelle.engine.launching import launch_command
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.engine.task_diff import task_diff
 from kapelle.engine.work import Work
 from kapelle.runner.output import lines_of, tail_text
 from kapelle.runner.redaction import redact
-from kapelle.store.tasks import workspace_of
+from kapelle.store.query import workspace_of
 
 _SHOWN_OUTPUT = 20_000
 _SHOWN_LINE = 500

@@ -1,5 +1,6 @@
 """Decides what starts when: admits queued tasks in order, and sweeps up what got stuck."""
 
+import asyncio
 import logging
 import time
 from datetime import UTC, datetime, timedelta
@@ -11,41 +12,35 @@ from kapelle.engine import vigil
 from kapelle.engine.accounts import candidates
 from kapelle.engine.admission import Reading, held, max_attempts, read_machine
 from kapelle.engine.beginning import begin
-from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish
+from kapelle.engine.parts import Stage
 from kapelle.engine.perform import Performance
-from kapelle.engine.revival import PERFORMANCES, Revival
-from kapelle.engine.run_queue import RunQueue
+from kapelle.engine.performers import MAX_PERFORMANCES, Performers
+from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.settle import conclude
-from kapelle.engine.stage import Stage
 from kapelle.settings import Limits
-from kapelle.store import attempts, dependencies, lifecycle, tasks
+from kapelle.store import attempts, tasks
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.conductor")
 _SWEEP_S = 2.0
 _READING_S = 1.0
-_STRANDED_S = 60.0
 
 
 class Conductor:
     """Owns the queue of one daemon."""
 
-    def __init__(self, stage: Stage, durable: Durable) -> None:
+    def __init__(self, stage: Stage, run_queue: RunQueue) -> None:
         self._stage = stage
-        self._durable = durable
-        self._performance = Performance(stage, durable)
-        self._revival = Revival(stage, durable, "attempt", self._give_up)
-        self._run_queue = RunQueue(stage, durable)
+        self._performers = Performers(Performance(stage).perform, self._give_up)
+        self._run_queue = run_queue
         self._reading: tuple[float, Reading] | None = None
         self._admitted: set[str] = set()
         self._asked: set[str] = set()
         self._limits = Limits()
         self.held: str | None = None
         self.paused = False
-        self.stranded: list[str] = []
-        self._look_for_stranded_at = 0.0
 
     @property
     def running(self) -> int:
@@ -77,6 +72,10 @@ class Conductor:
                     pause = 0.5
                 await changed.wait(pause)
 
+    async def close(self) -> None:
+        """Perform nothing any more; agents go on, and the next daemon goes on with them."""
+        await asyncio.gather(self._performers.close(), self._run_queue.close())
+
     async def _until_due(self) -> float:
         due = await self._stage.db.glance(tasks.next_due)
         if due is None:
@@ -91,7 +90,7 @@ class Conductor:
         return self._reading[1]
 
     async def _admit(self) -> None:
-        self._admitted = {attempt for attempt, _ in await self._stage.db.glance(attempts.running)}
+        self._admitted = set(await self._running())
         limits = self._limits = self._stage.settings().limits
         reading = self._read()
         free = max_attempts(limits, reading) - len(self._admitted)
@@ -101,10 +100,10 @@ class Conductor:
             ready = await self._stage.db.glance(tasks.next_queued, now, free)
             if ready:
                 choices = [(task["id"], candidates(self._stage, task)) for task in ready]
-                begun = await self._stage.db.write(begin, choices)
+                begun = await self._stage.db.write(begin, choices, self._stage.performer)
                 failpoint("conductor_after_begin")
                 for attempt_id in begun:
-                    await self._durable.start("attempt", attempt_id, attempt_id)
+                    self._performers.start(attempt_id)
                     failpoint("conductor_after_start")
                 self._admitted |= set(begun)
                 verdict = held(limits, reading, self.running)
@@ -115,13 +114,12 @@ class Conductor:
         db = self._stage.db
         if await db.read(_overdue):
             await db.write(_release_overdue)
-        await self._revival.look([a for a, _ in await db.glance(attempts.running)])
+        await self._performers.restart(await self._running())
         await self._run_queue.sweep()
         await self._warn_of_questions()
-        now = time.monotonic()
-        if now >= self._look_for_stranded_at:
-            self.stranded = await self._durable.stranded()
-            self._look_for_stranded_at = now + _STRANDED_S
+
+    async def _running(self) -> list[str]:
+        return await self._stage.db.glance(attempts.running, self._stage.performer)
 
     async def _warn_of_questions(self) -> None:
         """Tell of tasks that have been waiting for a person for long."""
@@ -135,7 +133,7 @@ class Conductor:
                 await self._stage.db.write(_warn_of_question, task["id"], patience)
 
     async def _give_up(self, attempt_id: str) -> None:
-        problem = f"an internal error ended it {PERFORMANCES} times; see {self._stage.home.log}"
+        problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._stage.home.log}"
         self._stage.runner.stop(self._stage.process_directory(attempt_id), problem)
         finish = Finish(Exit(kind="lost"), detail=problem)
         failure = Failure(FailureClass.LOST, problem)
@@ -144,14 +142,14 @@ class Conductor:
 
 def _overdue(connection: Connection) -> list[str]:
     now = datetime.now(UTC)
-    return tasks.overdue_waiting(connection, now) + dependencies.releasable(connection)
+    return tasks.overdue_waiting(connection, now) + tasks.releasable(connection)
 
 
 def _release_overdue(connection: Connection) -> None:
     for task_id in tasks.overdue_waiting(connection, datetime.now(UTC)):
-        lifecycle.enqueue_again(connection, task_id)
-    for task_id in dependencies.releasable(connection):
-        lifecycle.settle_dependencies(connection, task_id)
+        tasks.enqueue_again(connection, task_id)
+    for task_id in tasks.releasable(connection):
+        tasks.settle_dependencies(connection, task_id)
 
 
 def _warn_of_question(connection: Connection, task_id: str, patience: timedelta) -> None:

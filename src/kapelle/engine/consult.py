@@ -12,8 +12,8 @@ from kapelle.domain.task import Usage
 from kapelle.engine import cost
 from kapelle.engine.accounts import credential
 from kapelle.engine.environment import agent_environment
+from kapelle.engine.parts import Stage
 from kapelle.engine.run_files import place
-from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
 from kapelle.runner.output import lines_of, tail_text
 from kapelle.runner.process_dir import Launch

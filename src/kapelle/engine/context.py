@@ -10,8 +10,8 @@ from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, Task
+from kapelle.engine.parts import Stage
 from kapelle.engine.prompt import Earlier, compose, follow_up
-from kapelle.engine.stage import Stage
 from kapelle.engine.task_diff import task_diff
 from kapelle.engine.work import Work
 from kapelle.runner.output import tail_text

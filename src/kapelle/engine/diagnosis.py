@@ -4,8 +4,8 @@ from kapelle.domain.failures import FailureClass
 from kapelle.domain.states import AttemptStatus
 from kapelle.engine.consult import consult
 from kapelle.engine.context import earlier_attempt
+from kapelle.engine.parts import Stage
 from kapelle.engine.prompt import section
-from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
 from kapelle.store import attempts, events, tasks
 from kapelle.store.database import Connection

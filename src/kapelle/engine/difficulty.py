@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from kapelle.engine.consult import consult
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.engine.work import Work
 from kapelle.settings import AgentSettings
 

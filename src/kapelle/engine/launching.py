@@ -13,8 +13,8 @@ from kapelle.engine.diagnosis import diagnose
 from kapelle.engine.difficulty import choose_model
 from kapelle.engine.environment import agent_environment, passed, server_secrets
 from kapelle.engine.limits import Limits, limits_of
+from kapelle.engine.parts import Stage
 from kapelle.engine.run_files import place
-from kapelle.engine.stage import Stage
 from kapelle.engine.work import Work
 from kapelle.runner.process_dir import Launch
 from kapelle.settings import AgentSettings

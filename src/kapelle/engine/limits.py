@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kapelle.domain.task import Usage
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.engine.work import Work
 from kapelle.store import attempts
 

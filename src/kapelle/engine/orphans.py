@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kapelle.domain.errors import KapelleError
+from kapelle.engine.parts import Stage
 from kapelle.engine.setbacks import Setbacks
-from kapelle.engine.stage import Stage
 from kapelle.store import attempts, runs, tasks
 from kapelle.store.database import Connection
 

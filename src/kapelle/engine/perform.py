@@ -8,14 +8,13 @@ from dataclasses import replace
 
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.task import Exit
-from kapelle.engine.durable import Durable
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish, never_ran, not_possible
 from kapelle.engine.launching import Ready, launch_again, launch_agent
+from kapelle.engine.parts import Stage
 from kapelle.engine.prepare import prepare
+from kapelle.engine.retry import steadily
 from kapelle.engine.settle import conclude
-from kapelle.engine.stage import Stage
-from kapelle.engine.steadily import steadily
 from kapelle.engine.verify import usage_before, verify
 from kapelle.engine.vigil import Vigil
 from kapelle.engine.work import Work, is_running, load_work
@@ -23,11 +22,10 @@ from kapelle.store import attempts
 
 
 class Performance:
-    """The durable function behind every attempt."""
+    """Performs attempts from their beginning to their end."""
 
-    def __init__(self, stage: Stage, durable: Durable) -> None:
+    def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        durable.workflow("attempt", self.perform)
 
     async def perform(self, attempt_id: str) -> None:
         """Prepare the workspace, run the agent, verify its work, settle the verdict."""

@@ -6,8 +6,8 @@ from typing import Any
 from kapelle.domain.errors import NotFound, WorkspaceError
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.launching import launch_command
-from kapelle.engine.run_workspace import run_workspace
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
+from kapelle.engine.runs.workspace import run_workspace
 from kapelle.engine.work import Work, load_work
 from kapelle.runner.output import tail_text
 from kapelle.runner.process_dir import read_exit as read_verdict

@@ -8,8 +8,8 @@ from kapelle.domain.errors import KapelleError
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
+from kapelle.engine.parts import Stage
 from kapelle.engine.setbacks import Setbacks
-from kapelle.engine.stage import Stage
 from kapelle.store import events, runs, schedules, tasks
 from kapelle.store.database import Connection
 

@@ -17,9 +17,9 @@ from kapelle.engine.accounting import account_for
 from kapelle.engine.accounts import Candidate, candidates
 from kapelle.engine.choosing import given_up
 from kapelle.engine.findings import Findings, Finish
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.settings import Failures
-from kapelle.store import accounts, attempts, events, lifecycle, tasks
+from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Connection
 
 _DEFAULTS = Failures()
@@ -166,7 +166,7 @@ def _move_task(
         values |= {"tries": 0, "workspace_base_commit": None, "starting_tree": None}
     if outcome.task is TaskStatus.QUEUED and reason != "requeued":
         reason = f"tries again after: {reason}"
-    lifecycle.move(connection, task, outcome.task, reason, **values)
+    tasks.move(connection, task, outcome.task, reason, **values)
 
 
 def _with_fix(reason: str | None, failure: Failure | None, agent: str, task_id: str) -> str | None:

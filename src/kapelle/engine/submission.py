@@ -12,12 +12,12 @@ from kapelle.agents import registry
 from kapelle.agents.base import AgentRequest
 from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
 from kapelle.domain.ids import new_id
-from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine import actions
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
+from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import AgentSettings, Settings
 from kapelle.store import tasks
 from kapelle.store.database import Connection

@@ -1,7 +1,7 @@
 """What a task changed, be it in a worktree of its own or in its run's."""
 
 from kapelle.domain.task import Workspace
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.workspaces import Diff
 
 

@@ -4,29 +4,23 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
 
 from kapelle.domain.errors import KapelleError
 from kapelle.engine import daemon_log, orphans, retention
-from kapelle.engine.durable import Durable
+from kapelle.engine.parts import Stage
 from kapelle.engine.setbacks import Setbacks
-from kapelle.engine.stage import Stage
 from kapelle.store import backup
 
 _log = logging.getLogger("kapelle.upkeep")
 _ROUND_S = 60.0
 _TIDY_S = 86_400.0
-# Long enough that a person who looks into a strange ending still finds the engine's record.
-_ENGINE_HISTORY = timedelta(hours=1)
-# What the engine deletes at a time.
-_ENGINE_BATCH = 500
 
 Duty = Callable[[], Awaitable[None]]
 
 
-async def upkeep(stage: Stage, durable: Durable) -> None:
+async def upkeep(stage: Stage) -> None:
     """Look after the home until cancelled."""
-    duties = Upkeep(stage, durable)
+    duties = Upkeep(stage)
     while True:
         await duties.round()
         await asyncio.sleep(_ROUND_S)
@@ -35,9 +29,8 @@ async def upkeep(stage: Stage, durable: Durable) -> None:
 class Upkeep:
     """The duties of one daemon, each of which is done whatever becomes of the others."""
 
-    def __init__(self, stage: Stage, durable: Durable) -> None:
+    def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._durable = durable
         self._setbacks = Setbacks()
         self._tidied_at: float | None = None
 
@@ -57,23 +50,16 @@ class Upkeep:
         await _guarded("forgetting tasks", lambda: retention.forget_old_tasks(stage, setbacks))
         await _guarded("forgetting runs", lambda: retention.forget_old_runs(stage, setbacks))
         await _guarded("forgetting history", lambda: retention.forget_old_history(stage))
-        await _guarded("shortening the engine's history", self._shorten_history)
         await _guarded("tidying", self._tidy)
 
     async def _back_up(self) -> None:
         home, settings = self._stage.home, self._stage.settings().backup
         # The age is read from the disk, for daemons may live shorter than the time between two.
         if self._stage.db.is_sqlite and not backup.made_within(home.backups, settings.every_s):
-            files = [home.database, home.engine_database]
-            await asyncio.to_thread(backup.make, files, home.backups, settings.keep)
+            await asyncio.to_thread(backup.make, home.database, home.backups, settings.keep)
 
     async def _shorten_log(self) -> None:
         await asyncio.to_thread(daemon_log.shorten, self._stage.home.log)
-
-    async def _shorten_history(self) -> None:
-        before = datetime.now(UTC) - _ENGINE_HISTORY
-        while await self._durable.forget(before) >= _ENGINE_BATCH:
-            continue
 
     async def _tidy(self) -> None:
         if self._tidied_at is None or time.monotonic() - self._tidied_at >= _TIDY_S:

@@ -17,7 +17,7 @@ from kapelle.engine.consult import usage_of
 from kapelle.engine.ending import noted
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.findings import Findings, Finish
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.engine.work import Work, load_work
 from kapelle.runner.output import lines_of, tail_text
 from kapelle.store import attempts, events, tasks
@@ -138,7 +138,7 @@ def _summarise(work: Work, agent: Agent, lines: Iterable[str]) -> Summary:
 
 
 async def _stopped(stage: Stage, work: Work) -> bool:
-    return await stage.db.glance(tasks.wish, work.task_id) is not None
+    return await stage.db.glance(tasks.stop_requested, work.task_id) is not None
 
 
 async def _commit(stage: Stage, work: Work) -> None:

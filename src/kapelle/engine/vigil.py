@@ -14,8 +14,8 @@ from kapelle.domain.task import Usage
 from kapelle.engine import cost, side_log
 from kapelle.engine.ending import note
 from kapelle.engine.limits import Limits
+from kapelle.engine.parts import Stage
 from kapelle.engine.refusal import Refusal
-from kapelle.engine.stage import Stage
 from kapelle.engine.stall import Stall
 from kapelle.engine.work import Work
 from kapelle.runner.output import LineSplitter, read

@@ -7,11 +7,11 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.settings import Settings
 from kapelle.store import attempts, tasks
 from kapelle.store.database import Connection
-from kapelle.store.tasks import workspace_of
+from kapelle.store.query import workspace_of
 from kapelle.workspaces import working_directory
 
 

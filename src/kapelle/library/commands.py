@@ -13,8 +13,7 @@ from kapelle.library.errand import Errand
 from kapelle.library.ledger import Ledger
 from kapelle.library.process import Ended, Program, execute
 from kapelle.library.stop import Stop
-from kapelle.patterns.results import Scored
-from kapelle.patterns.scores import read_score
+from kapelle.patterns.results import Scored, read_score
 from kapelle.runner.output import tail_text
 from kapelle.runner.shim.files import ERR, OUT
 

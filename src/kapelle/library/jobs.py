@@ -15,8 +15,8 @@ from kapelle.library.commands import Commands
 from kapelle.library.ledger import Ledger, told_by
 from kapelle.library.working import work
 from kapelle.library.worktrees import Worktrees
+from kapelle.patterns.context import Place
 from kapelle.patterns.results import TaskResult
-from kapelle.patterns.wishes import Place
 
 Tell = Callable[..., None]
 _OUTPUT = 4_000

@@ -7,11 +7,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import new_id
-from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.specs import CheckSpec
 from kapelle.domain.states import TaskStatus
 from kapelle.engine.prompt import compose
@@ -21,9 +20,9 @@ from kapelle.library.interaction import Suspended
 from kapelle.library.jobs import Job, Jobs, Known, Tell
 from kapelle.library.ledger import Ledger
 from kapelle.library.worktrees import Worktrees
-from kapelle.patterns.context import Context
+from kapelle.patterns.context import Context, Place, TaskArgs
 from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult
-from kapelle.patterns.wishes import Place, TaskWish
+from kapelle.patterns.spec import PatternSpec
 
 _WORKER = "worker"
 
@@ -75,21 +74,35 @@ class LocalContext(Context):
     def is_git(self) -> bool:
         return self._worktrees is not None
 
-    async def _task(self, wish: TaskWish) -> TaskResult:
+    async def task(
+        self,
+        prompt: str,
+        *,
+        workspace: Place = "run",
+        keep_session: bool = False,
+        max_attempts: int = 1,
+        afresh: bool = False,
+        disposable: bool = False,
+        **fields: Unpack[TaskArgs],
+    ) -> TaskResult:
         """As everywhere, but model, session and priority are the affair of the agent's object."""
-        earlier = self._tasks[wish.continue_from] if wish.continue_from else None
-        told = compose(wish.prompt, wish.context, [earlier.section()] if earlier else [], None)
-        role = wish.agent or _WORKER
+        before = fields.get("continue_from")
+        earlier = self._tasks[before] if before else None
+        told = compose(
+            prompt, fields.get("context", {}), [earlier.section()] if earlier else [], None
+        )
+        role = fields.get("agent") or _WORKER
         digest = hashlib.sha256(told.encode("utf-8", "replace")).hexdigest()
-        if wish.disposable and digest in self._around.remembered:
+        if disposable and digest in self._around.remembered:
             return self._remembered(role, self._around.remembered[digest])
-        specs = [CheckSpec.model_validate(check) for check in wish.checks]
+        specs = [CheckSpec.model_validate(check) for check in fields.get("checks", ())]
         self._ledger.require_call()
-        job = await self._jobs.begin(wish.label, wish.workspace, earlier)
-        limit_s = wish.timeout_s or self.spec.task_timeout_s
-        request = Request(told, wish.system_prompt, job.cwd, role, wish.label, limit_s)
-        thrown_away = wish.disposable and wish.is_own
-        result = await self._perform(job, request, specs, wish.max_attempts, keep=not thrown_away)
+        title = fields.get("title") or prompt.strip()[:80]
+        job = await self._jobs.begin(title, workspace, earlier)
+        limit_s = fields.get("timeout_s") or self.spec.task_timeout_s
+        request = Request(told, fields.get("system_prompt"), job.cwd, role, title, limit_s)
+        thrown_away = disposable and workspace == "own"
+        result = await self._perform(job, request, specs, max_attempts, keep=not thrown_away)
         if thrown_away:
             await self.put_away(result)
             if result.ok:

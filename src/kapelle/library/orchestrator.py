@@ -7,7 +7,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from kapelle.domain.errors import InvalidInput, sentence
-from kapelle.domain.run_specs import TeamSpec
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.home import Home
 from kapelle.library.agent import Agent
@@ -17,6 +16,7 @@ from kapelle.library.interaction import Auto, Interaction
 from kapelle.library.outcome import TeamOutcome
 from kapelle.library.performance import Performance
 from kapelle.library.token import Interlude, decode
+from kapelle.patterns.team import TeamSpec
 from kapelle.workspaces.repository import find_checkout, is_git_directory
 
 Answers = Sequence[str] | Mapping[str, str]

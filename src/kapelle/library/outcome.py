@@ -6,7 +6,7 @@ from typing import Literal
 
 from kapelle.domain.errors import Conflict
 from kapelle.library.ledger import Spent
-from kapelle.patterns.team import TeamResult
+from kapelle.patterns.team_roles import TeamResult
 from kapelle.workspaces import Workspaces
 from kapelle.workspaces.sync import OwnLoop
 

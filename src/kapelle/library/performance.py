@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kapelle.domain.errors import KapelleError
+from kapelle.domain.errors import KapelleError, LimitReached
 from kapelle.domain.ids import new_id
-from kapelle.domain.run_specs import TeamSpec
 from kapelle.library.agent import Agent
 from kapelle.library.budget import Budget
 from kapelle.library.commands import Commands
@@ -19,7 +18,8 @@ from kapelle.library.outcome import AUTHOR, TeamOutcome
 from kapelle.library.token import Interlude, encode
 from kapelle.library.worktrees import Worktrees
 from kapelle.patterns.results import Failed
-from kapelle.patterns.team import TeamResult, team
+from kapelle.patterns.team import TeamSpec, team
+from kapelle.patterns.team_roles import TeamResult
 from kapelle.workspaces import Workspaces
 
 
@@ -88,12 +88,15 @@ class Performance:
             return TeamOutcome("completed", done.reason, done)
         except Suspended:
             return self._suspended(context, around)
-        except Failed as failure:
-            result = failure.result if isinstance(failure.result, TeamResult) else None
+        except (Failed, LimitReached) as error:
+            result = None
+            if context.kept is not None:
+                made = context.kept.result(str(error), "failure")
+                result = made if isinstance(made, TeamResult) else None
             spent = around.ledger.exhausted or (
                 result and len(result.iterations) == self.spec.max_iterations
             )
-            return TeamOutcome("budget" if spent else "failed", failure.reason, result)
+            return TeamOutcome("budget" if spent else "failed", str(error), result)
         except KapelleError as error:
             return TeamOutcome("failed", f"{error.message} {error.hint or ''}".strip())
 

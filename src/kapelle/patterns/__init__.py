@@ -3,10 +3,10 @@
 A pattern of one's own needs only what is named here.
 """
 
-from kapelle.domain.run_specs import PatternSpec
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Checked, Failed, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.spec import PatternSpec
 
 __all__ = [
     "Checked",

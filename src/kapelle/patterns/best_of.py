@@ -1,13 +1,132 @@
 """The same task to several at once: checks sort them out, a score or a judge picks one."""
 
-from pydantic import BaseModel, Field
+from typing import Any, Literal
 
-from kapelle.domain.errors import LimitReached
-from kapelle.domain.run_specs import BestOfSpec, CandidateSpec
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from kapelle.domain.options import argument, command, option
+from kapelle.domain.specs import CheckSpec, Name, Seconds, Spec
 from kapelle.patterns.context import Context
-from kapelle.patterns.interruption import Interrupted
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
+from kapelle.patterns.spec import Command, PatternSpec, Prompt, Role
+
+
+class CandidateSpec(Spec):
+    """One who tries; as a plain string, agent or agent:model."""
+
+    agent: Name | None = Field(default=None, description="who tries; by default the run's agent")
+    model: Name | None = Field(default=None, description="the model it uses")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        if isinstance(value, str):
+            agent, _, model = value.partition(":")
+            return {"agent": agent or None, "model": model or None}
+        return value
+
+
+class BestOfSpec(PatternSpec):
+    """The same task to several at once; checks sort them out, a score or a judge picks one."""
+
+    model_config = ConfigDict(
+        json_schema_extra=command(
+            "Give the same task to several at once and keep the best of what they made.",
+            "Each works in a worktree of its own. What fails a check is out; of the rest a score "
+            "or a judge picks one.",
+        )
+    )
+
+    prompt: Prompt = Field(
+        description="the task that all get",
+        json_schema_extra=argument(
+            "PROMPT",
+            help="What to do; - reads it from stdin.",
+            file=("--prompt-file", "Read the prompt from a file."),
+        ),
+    )
+    candidates: list[CandidateSpec] = Field(
+        default=[],
+        max_length=20,
+        description="who takes part: agent, agent:model, or an object",
+        json_schema_extra=option("--candidate", metavar="AGENT[:MODEL]", kind="list"),
+    )
+    count: int | None = Field(
+        default=None,
+        ge=2,
+        le=20,
+        description="so many tries of the one candidate or the run's agent; 2 when none is named",
+        json_schema_extra=option("-n"),
+    )
+    checks: list[CheckSpec] = Field(
+        default=[],
+        max_length=100,
+        description="what must pass for a candidate to be chosen",
+        json_schema_extra=option("--check", metavar="COMMAND", kind="check"),
+    )
+    eval: Command | None = Field(
+        default=None,
+        description="a command whose last line is a candidate's score",
+        json_schema_extra=option(metavar="COMMAND"),
+    )
+    direction: Literal["minimize", "maximize"] | None = Field(
+        default=None,
+        description="whether the smaller or the larger score wins",
+        json_schema_extra=option(
+            metavar="minimize|maximize",
+            flags={
+                "--minimize": ("minimize", "The smaller the number, the better."),
+                "--maximize": ("maximize", "The larger the number, the better."),
+            },
+        ),
+    )
+    eval_timeout_s: Seconds = Field(
+        default=600,
+        description="the longest that eval may take",
+        json_schema_extra=option("--eval-timeout", metavar="DURATION", kind="duration"),
+    )
+    judge: Name | None = Field(
+        default=None,
+        description="the agent that chooses where there is no eval; by default the run's agent",
+        json_schema_extra=option(metavar="AGENT"),
+    )
+    judge_model: Name | None = Field(
+        default=None, description="the judge's model", json_schema_extra=option(metavar="NAME")
+    )
+
+    @property
+    def subject(self) -> str:
+        return self.prompt
+
+    @property
+    def needs_git(self) -> bool:
+        return True
+
+    @property
+    def cast(self) -> list[Role]:
+        judges = [self.role(self.judge, self.judge_model)] if self.eval is None else []
+        return [*(self.role(entrant.agent, entrant.model) for entrant in self.entrants), *judges]
+
+    @property
+    def entrants(self) -> list[CandidateSpec]:
+        """All who take part, in order."""
+        if len(self.candidates) > 1:
+            return self.candidates
+        return (self.candidates or [CandidateSpec()]) * (self.count or 2)
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> "BestOfSpec":
+        if len(self.candidates) > 1 and self.count is not None:
+            raise ValueError("count goes with one candidate or none")
+        if len(self.candidates) == 1 and self.count is None:
+            raise ValueError("one candidate alone is no choice: name more, or a count")
+        if (self.eval is None) != (self.direction is None):
+            raise ValueError("eval and direction go together")
+        if self.eval is not None and self.judge is not None:
+            raise ValueError("either a score or a judge decides")
+        return self
+
 
 _JUDGE = """Several agents did the same task, each in a copy of the files of its own. Choose the one
 whose work is best: correct first, then simple, then complete.
@@ -48,29 +167,14 @@ class BestOfResult(BaseModel):
 @pattern("best-of", spec=BestOfSpec)
 async def best_of(ctx: Context, spec: BestOfSpec) -> BestOfResult:
     """Give the same task to several agents or models, and keep the best result."""
-    result = BestOfResult(winner=None, reason="", candidates=[])
-    try:
-        await _play(ctx, spec, result)
-    except LimitReached as error:
-        raise Failed(error.message, _so_far(result, error.message)) from None
-    except Interrupted as stop:
-        stop.result = _so_far(result, "cancelled")
-        raise
-    return result
-
-
-async def _play(ctx: Context, spec: BestOfSpec, result: BestOfResult) -> None:
-    entrants = list(enumerate(spec.entrants, 1))
-    tries = (_try(ctx, spec, number, who, result) for number, who in entrants)
-    candidates = result.candidates = await ctx.gather(*tries)
-    eligible = [candidate for candidate in candidates if candidate.is_eligible]
-    await ctx.progress(candidates=len(candidates), eligible=len(eligible))
-    try:
-        winner, why = await _choose(ctx, spec, candidates, eligible)
-    except Failed as failure:
-        raise Failed(failure.reason, _so_far(result, failure.reason)) from None
+    result = ctx.keep(BestOfResult(winner=None, reason="", candidates=[]))
+    entrants = enumerate(spec.entrants, 1)
+    await ctx.gather(*(_try(ctx, spec, number, who, result) for number, who in entrants))
+    eligible = [candidate for candidate in result.candidates if candidate.is_eligible]
+    await ctx.progress(candidates=len(result.candidates), eligible=len(eligible))
+    winner, why = await _choose(ctx, spec, result.candidates, eligible)
     result.winner, result.reason = winner.number, why
-    for candidate in candidates:
+    for candidate in result.candidates:
         if candidate is not winner:
             candidate.against_winner = await ctx.compare(winner.task, candidate.task)
             await ctx.put_away(candidate.task)
@@ -79,17 +183,13 @@ async def _play(ctx: Context, spec: BestOfSpec, result: BestOfResult) -> None:
     await ctx.progress(winner=winner.number, agent=winner.agent, score=winner.score)
     if not merged.ok:
         raise Failed(f"{why}, but it could not be merged: {merged.problem}", result)
-
-
-def _so_far(result: BestOfResult, reason: str) -> BestOfResult:
-    """The result of what ends before its time; who was first to end need not be the first."""
-    ended = sorted(result.candidates, key=lambda candidate: candidate.number)
-    return result.model_copy(update={"reason": reason, "candidates": ended})
+    return result
 
 
 async def _try(
     ctx: Context, spec: BestOfSpec, number: int, who: CandidateSpec, result: BestOfResult
-) -> Candidate:
+) -> None:
+    """Have one do the task; it joins the result's candidates, which are in order of number."""
     task = await ctx.task(
         spec.prompt,
         title=f"{spec.display_title} (candidate {number})",
@@ -100,14 +200,14 @@ async def _try(
     )
     candidate = Candidate(number=number, agent=task.agent, model=who.model, task=task)
     result.candidates.append(candidate)
+    result.candidates.sort(key=lambda item: item.number)
     if not task.ok:
         candidate.problem = task.reason or task.status
-        return candidate
+        return
     candidate.changes = await ctx.changes(task)
     if spec.eval is not None:
         scored = await ctx.score(spec.eval, timeout_s=spec.eval_timeout_s, task=task.id)
         candidate.score, candidate.problem = scored.value, scored.problem
-    return candidate
 
 
 async def _choose(

@@ -4,19 +4,62 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import BaseModel
 
-from kapelle.domain.answers import Unreadable, instructions, read_answer
-from kapelle.domain.run_specs import PatternSpec
+from kapelle.domain.answers import Unreadable, find_json, instructions, read_answer
+from kapelle.domain.json_schema import matches_schema
 from kapelle.domain.specs import CheckSpec, Priority
 from kapelle.patterns.results import Checked, Failed, Left, Merged, RunResult, Scored, TaskResult
-from kapelle.patterns.wishes import Place, TaskWish
+from kapelle.patterns.spec import PatternSpec
 
+Place = Literal["run", "own"]
+
+
+class TaskArgs(TypedDict, total=False):
+    """The fields of a TaskSpec that ctx.task takes; what is left out comes from the run's spec."""
+
+    title: str | None
+    agent: str | None
+    model: str | None
+    directory: str | None
+    checks: Sequence[CheckSpec | str]
+    continue_from: str | None
+    system_prompt: str | None
+    priority: Priority | None
+    timeout_s: float | None
+    context: dict[str, str]
+
+
+StoppedBy = Literal["failure", "budget", "cancelled"]
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
+K = TypeVar("K", bound="State | BaseModel")
 _SHOWN = 8_000
+
+
+class State(Protocol):
+    """What a pattern has come to so far, where that is more than a model with a reason."""
+
+    def result(self, reason: str, stopped_by: StoppedBy) -> BaseModel:
+        """What the run leaves; the reason of the model is the run's."""
+        ...
+
+    def restore(self, stopped_by: StoppedBy) -> str | None:
+        """The commit that the run's branch goes back to; None leaves it as it is."""
+        ...
+
+
+class _ModelState:
+    def __init__(self, model: BaseModel) -> None:
+        self._model = model
+
+    def result(self, reason: str, _stopped_by: StoppedBy) -> BaseModel:
+        return self._model.model_copy(update={"reason": reason})
+
+    def restore(self, _stopped_by: StoppedBy) -> None:
+        return None
 
 
 class Context(ABC):
@@ -28,31 +71,30 @@ class Context(ABC):
 
     run_id: str
     spec: PatternSpec
+    kept: State | None = None
 
     @property
     @abstractmethod
     def is_git(self) -> bool:
         """Whether the run works in a worktree of its own, where commits can be made."""
 
+    def keep(self, state: K) -> K:
+        """Have this be what the run leaves if a limit, a person or a failure ends it before the
+        pattern returns: a model whose reason is then filled in, or a State."""
+        self.kept = _ModelState(state) if isinstance(state, BaseModel) else state
+        return state
+
+    @abstractmethod
     async def task(
         self,
         prompt: str,
         *,
-        title: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
         workspace: Place = "run",
-        directory: str | None = None,
-        checks: Sequence[CheckSpec | str] = (),
-        continue_from: str | None = None,
         keep_session: bool = False,
-        system_prompt: str | None = None,
-        priority: Priority | None = None,
-        timeout_s: float | None = None,
         max_attempts: int = 1,
-        context: dict[str, str] | None = None,
         afresh: bool = False,
         disposable: bool = False,
+        **fields: Unpack[TaskArgs],
     ) -> TaskResult:
         """Have an agent do something and wait for the end.
 
@@ -61,29 +103,6 @@ class Context(ABC):
         the task that it goes on from unless it is to begin afresh all the same; a disposable
         one is removed at the end, and what was changed there goes to the archive.
         """
-        return await self._task(
-            TaskWish(
-                prompt=prompt,
-                title=title,
-                agent=agent,
-                model=model,
-                workspace=workspace,
-                directory=directory,
-                checks=checks,
-                continue_from=continue_from,
-                keep_session=keep_session,
-                system_prompt=system_prompt,
-                priority=priority,
-                timeout_s=timeout_s,
-                max_attempts=max_attempts,
-                context=context or {},
-                afresh=afresh,
-                disposable=disposable,
-            )
-        )
-
-    @abstractmethod
-    async def _task(self, wish: TaskWish) -> TaskResult: ...
 
     @abstractmethod
     async def run(
@@ -174,6 +193,7 @@ class Context(ABC):
         """Several branches at once; the first error, in their order, once all have ended."""
         return await self._gather(*branches)
 
+    @overload
     async def query(
         self,
         prompt: str,
@@ -182,8 +202,30 @@ class Context(ABC):
         title: str,
         agent: str | None = None,
         model: str | None = None,
-    ) -> M:
-        """An agent's answer as an object of this shape; one that cannot be read is asked again."""
+    ) -> M: ...
+
+    @overload
+    async def query(
+        self,
+        prompt: str,
+        shape: dict[str, Any],
+        *,
+        title: str,
+        agent: str | None = None,
+        model: str | None = None,
+    ) -> dict[str, Any]: ...
+
+    async def query(
+        self,
+        prompt: str,
+        shape: type[BaseModel] | dict[str, Any],
+        *,
+        title: str,
+        agent: str | None = None,
+        model: str | None = None,
+    ) -> Any:
+        """An agent's answer as an object of this model or JSON schema; one that cannot be read is
+        asked for once more, then Failed is raised."""
         asked = f"{prompt}\n\n{instructions(shape)}"
         problem = ""
         for name in (title, f"{title} (again)"):
@@ -198,6 +240,8 @@ class Context(ABC):
             if not answer.ok:
                 raise Failed(f"{title}: {answer.reason or answer.status}")
             try:
+                if isinstance(shape, dict):
+                    return read_object(answer.text, shape)
                 return read_answer(answer.text, shape)
             except Unreadable as error:
                 problem = (
@@ -206,3 +250,13 @@ class Context(ABC):
                 )
                 why = f"{title}: the answer of {answer.agent} is unusable: {error}"
         raise Failed(why)
+
+
+def read_object(text: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """The last JSON object of a text that fits a schema; raises Unreadable."""
+    found = [value for value in find_json(text) if isinstance(value, dict)]
+    for value in found:
+        if not matches_schema(value, schema):
+            return value
+    problems = matches_schema(found[0], schema) if found else ["there is no JSON object"]
+    raise Unreadable(f"The answer does not fit its schema: {'; '.join(problems)}.")

@@ -1,13 +1,106 @@
 """Steps one after another: each goes on where the one before it ended, and is told of it."""
 
-from pydantic import BaseModel
+from typing import Any, Literal
 
-from kapelle.domain.errors import LimitReached
-from kapelle.domain.run_specs import PipelineSpec, StepSpec
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from kapelle.domain.options import argument, command
+from kapelle.domain.specs import (
+    MAX_PROMPT_BYTES,
+    CheckSpec,
+    Directory,
+    Name,
+    Priority,
+    Seconds,
+    Spec,
+    Text,
+)
 from kapelle.patterns.context import Context
-from kapelle.patterns.interruption import Interrupted
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
+from kapelle.patterns.spec import PatternSpec, Prompt, Role
+
+
+class StepSpec(Spec):
+    """One step of a pipeline; as a plain string, its prompt."""
+
+    prompt: Prompt = Field(description="what is to be done")
+    name: Name | None = Field(
+        default=None,
+        description="what the step is called; by default the first line of its prompt",
+    )
+    agent: Name | None = Field(
+        default=None, description="who does this step; by default the run's agent"
+    )
+    model: Name | None = Field(default=None, description="the model of this step")
+    directory: Directory | None = Field(
+        default=None,
+        description="where this step works; elsewhere than in the repository with workspaces each",
+    )
+    priority: Priority | None = Field(default=None, description="of this step's task in the queue")
+    system_prompt: Text | None = Field(
+        default=None, max_length=MAX_PROMPT_BYTES, description="standing instructions for this step"
+    )
+    checks: list[CheckSpec] = Field(
+        default=[], max_length=100, description="what must pass for the step to be done"
+    )
+    timeout_s: Seconds | None = Field(
+        default=None, description="the longest that one attempt of this step may take"
+    )
+    max_attempts: int = Field(
+        default=1, ge=1, le=100, description="how often it is tried when it fails"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"prompt": value} if isinstance(value, str) else value
+
+    @field_validator("prompt")
+    @classmethod
+    def _prompt_says_something(cls, value: str) -> str:
+        if not value.strip():
+            raise ValueError("the prompt is empty")
+        return value
+
+    @property
+    def label(self) -> str:
+        return self.name or self.prompt.strip().splitlines()[0][:80]
+
+
+class PipelineSpec(PatternSpec):
+    """Steps one after another, each told what those before it did."""
+
+    model_config = ConfigDict(
+        json_schema_extra=command(
+            "Have agents do steps one after another, each told what the one before it did.",
+            "The steps are the prompts, then those of --step, or those of a file.",
+            file=("--file", "-F", "Read the steps from YAML or TOML; - is stdin."),
+        )
+    )
+
+    steps: list[StepSpec] = Field(
+        min_length=2,
+        max_length=20,
+        description="what is done, in order; each is a prompt or an object",
+        json_schema_extra=argument(
+            "PROMPT",
+            help="What each step does; - reads one of them from stdin.",
+            more=("--step", "A further step; repeatable."),
+        ),
+    )
+    workspaces: Literal["shared", "each"] = Field(
+        default="shared",
+        description="one worktree through all steps, or one each, from where the one before ended",
+    )
+
+    @property
+    def subject(self) -> str:
+        return " → ".join(step.label for step in self.steps)
+
+    @property
+    def cast(self) -> list[Role]:
+        return [self.role(step.agent, step.model, step.system_prompt) for step in self.steps]
 
 
 class StepOutcome(BaseModel):
@@ -23,32 +116,26 @@ class PipelineResult(BaseModel):
 @pattern("pipeline", spec=PipelineSpec)
 async def pipeline(ctx: Context, spec: PipelineSpec) -> PipelineResult:
     """Steps one after another, each told what the one before it did."""
-    played: list[StepOutcome] = []
-    try:
-        await play_steps(ctx, spec.steps, own=spec.workspaces == "each", played=played)
-    except LimitReached as error:
-        raise Failed(error.message, PipelineResult(steps=played, reason=error.message)) from None
-    except Interrupted as stop:
-        stop.result = PipelineResult(steps=played, reason="cancelled")
-        raise
-    return PipelineResult(steps=played, reason=f"all {len(spec.steps)} steps are done")
+    result = ctx.keep(PipelineResult(steps=[], reason=""))
+    await play_steps(ctx, spec.steps, result.steps, own=spec.workspaces == "each")
+    result.reason = f"all {len(spec.steps)} steps are done"
+    return result
 
 
 async def play_steps(
     ctx: Context,
     steps: list[StepSpec],
+    played: list[StepOutcome],
     *,
     own: bool = False,
     note: str = "",
     before: str | None = None,
-    played: list[StepOutcome] | None = None,
-) -> list[StepOutcome]:
-    """Play steps in order; raises Failed with those that were played when one fails.
+) -> None:
+    """Play steps in order, each of which joins played when it has ended; one that fails raises
+    Failed.
 
-    before is a task that the first step goes on from; note is added to every prompt. Each step
-    joins played as soon as it has ended, whatever ends the rest.
+    before is a task that the first step goes on from; note is added to every prompt.
     """
-    played = [] if played is None else played
     for number, step in enumerate(steps, 1):
         await ctx.progress(step=number, steps=len(steps), doing=step.label)
         task = await ctx.task(
@@ -67,13 +154,13 @@ async def play_steps(
             afresh=own,
         )
         played.append(StepOutcome(name=step.label, task=task))
-        if task.ok and own and task.changed:
+        if not task.ok:
+            raise Failed(
+                f"step {number} of {len(steps)} ({step.label}) {task.status}: {task.reason}"
+            )
+        if own and task.changed:
             # The next one begins with it, and what was done stays if a later one fails.
             merged = await ctx.merge(task)
             if not merged.ok and not merged.elsewhere:
                 why = f"the work of step {number} could not be merged: {merged.problem}"
-                raise Failed(why, PipelineResult(steps=played, reason=why))
-        if not task.ok:
-            why = f"step {number} of {len(steps)} ({step.label}) {task.status}: {task.reason}"
-            raise Failed(why, PipelineResult(steps=played, reason=why))
-    return played
+                raise Failed(why)

@@ -16,8 +16,8 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
-from kapelle.domain.run_specs import PatternSpec
 from kapelle.home import Home, in_repository, require_ours
+from kapelle.patterns.spec import PatternSpec
 
 GROUP = "kapelle.patterns"
 _MARK = "__kapelle_pattern__"

@@ -3,17 +3,14 @@
 from dataclasses import dataclass
 
 from kapelle.service.agents import Agents
-from kapelle.service.changes import Changes
-from kapelle.service.history import History
-from kapelle.service.instance import Instance
-from kapelle.service.logins import Logins
-from kapelle.service.output import Output
-from kapelle.service.run_changes import RunChanges
+from kapelle.service.daemon import Daemon, Events
+from kapelle.service.output import Output, Transcripts
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
+from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
-from kapelle.service.transcript import Transcripts
 from kapelle.service.usage import Usages
+from kapelle.service.work import Work
 
 
 @dataclass(frozen=True)
@@ -21,14 +18,13 @@ class Service:
     """All use cases, by noun."""
 
     tasks: Tasks
+    runs: Runs
+    work: Work
+    schedules: Schedules
     output: Output
     transcripts: Transcripts
-    changes: Changes
-    history: History
-    instance: Instance
-    logins: Logins
+    events: Events
+    daemon: Daemon
+    sessions: Sessions
     agents: Agents
     usage: Usages
-    runs: Runs
-    run_changes: RunChanges
-    schedules: Schedules

@@ -1,6 +1,5 @@
 """Use cases of runs: start, look, wait, and change their course."""
 
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -9,14 +8,17 @@ from typing import Any
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus
-from kapelle.engine import run_actions
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
+from kapelle.engine.runs import control
+from kapelle.engine.runs.start import Starter
 from kapelle.engine.submission import require_directory
 from kapelle.patterns import registry
 from kapelle.patterns.registry import Pattern
-from kapelle.patterns.starting import Starter
+from kapelle.service.work import wait
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
+
+_RESTING = RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
 
 
 class Runs:
@@ -74,41 +76,33 @@ class Runs:
 
     async def wait(self, text: str, timeout_s: float) -> Run:
         """The run as soon as it has ended, waits or is paused, or as it is when time is up."""
-        deadline = time.monotonic() + timeout_s
-        resting = RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
-        with self._db.watch() as changed:
-            while True:
-                run = await self.get(text)
-                left = deadline - time.monotonic()
-                if run.status in resting or run.waiting_for or left <= 0:
-                    return run
-                await changed.wait(min(left, 5.0))
+        return await wait(self._db, self.get, text, timeout_s, _is_resting)
 
     async def pause(self, text: str, *, now: bool = False) -> Run:
         """Start nothing more; what is at work ends first, or at once goes back to the queue."""
         run_id = await self._id(text)
-        await run_actions.pause(self._stage, run_id, "paused by a person", now=now)
+        await control.pause(self._stage, run_id, "paused by a person", now=now)
         return await self.get(run_id)
 
     async def resume(self, text: str) -> Run:
-        return await self._turn(text, run_actions.resume)
+        return await self._turn(text, control.resume)
 
     async def cancel(self, text: str, reason: str | None = None, *, with_tasks: bool = True) -> Run:
         """End a run, with its tasks and the runs inside it or without."""
         run_id = await self._id(text)
         why = reason or "cancelled by a person"
-        await run_actions.cancel(self._stage, run_id, why, with_tasks=with_tasks)
+        await control.cancel(self._stage, run_id, why, with_tasks=with_tasks)
         return await self.get(run_id)
 
     async def answer(self, text: str, answer: str, token: str | None = None) -> Run:
         """Answer a question of the run, which then goes on."""
-        return await self._turn(text, run_actions.answer, token, answer)
+        return await self._turn(text, control.answer, token, answer)
 
     async def pause_all(self, reason: str) -> None:
         """Pause whatever is under way; running tasks go back to their queue."""
         for run_id in await self._db.read(runs.running):
             with suppress(Conflict):  # it has just ended, or is paused with its parent
-                await run_actions.pause(self._stage, run_id, reason, now=True)
+                await control.pause(self._stage, run_id, reason, now=True)
 
     async def _id(self, text: str) -> str:
         return await self._db.read(lambda c: runs.row(c, runs.resolve(c, text))["id"])
@@ -120,6 +114,10 @@ class Runs:
             return run_id
 
         return await self.get(await self._db.write(apply))
+
+
+def _is_resting(run: Run) -> bool:
+    return run.status in _RESTING or run.waiting_for is not None
 
 
 def _shown(connection: Connection, run: Run) -> Run:

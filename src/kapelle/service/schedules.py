@@ -3,19 +3,87 @@
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
-from kapelle.domain.ids import new_id
+from pydantic import ValidationError
+
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
+from kapelle.domain.ids import is_id, new_id
 from kapelle.domain.schedule import OPEN, Firing, Schedule, ScheduleSpec, ScheduleStatus
+from kapelle.domain.specs import TaskSpec
+from kapelle.engine.parts import Stage
+from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules import actions
 from kapelle.engine.schedules.rules import GRACE, next_by_cron
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.schedules.secrets import ScheduleSecrets
-from kapelle.service.scheduled_work import Examined
-from kapelle.store import events, firings, schedules
+from kapelle.engine.submission import Belonging, examine, submit
+from kapelle.patterns.spec import PatternSpec
+from kapelle.service.runs import Runs
+from kapelle.service.tasks import Tasks
+from kapelle.store import events, schedules
 from kapelle.store.database import Connection, Database
+
+TASK = "task"
+
+
+@dataclass(frozen=True)
+class Examined:
+    """Work that can be started as things are now."""
+
+    spec: dict[str, Any]
+    title: str
+    directory: str
+    project: str | None
+
+
+class ScheduledWork:
+    def __init__(self, stage: Stage, tasks: Tasks, runs: Runs, patterns: Starter) -> None:
+        self._stage = stage
+        self._tasks = tasks
+        self._runs = runs
+        self._patterns = patterns
+
+    async def examine(self, kind: str, spec: dict[str, Any]) -> Examined:
+        """Find out now what would otherwise be found out in the night."""
+        checked: TaskSpec | PatternSpec
+        if kind == TASK:
+            checked = _task(spec)
+            await examine(self._stage, checked)
+        else:
+            checked, _ = await self._patterns.examine(kind, spec)
+        settings = self._stage.settings(checked.directory)
+        return Examined(
+            spec=checked.model_dump(mode="json", exclude_unset=True),
+            title=checked.display_title or kind,
+            directory=checked.directory,
+            project=checked.project or settings.project,
+        )
+
+    async def start(self, kind: str, spec: dict[str, Any], key: str, schedule_id: str) -> str:
+        if kind == TASK:
+            belonging = Belonging(schedule_id=schedule_id)
+            return (await submit(self._stage, _task(spec), key, belonging)).id
+        return (await self._runs.start(kind, spec, key, schedule_id)).id
+
+    async def cancel(self, subject: str, reason: str) -> None:
+        try:
+            if is_id("run", subject):
+                await self._runs.cancel(subject, reason)
+            else:
+                await self._tasks.cancel(subject, reason)
+        except Conflict:
+            return  # it has ended meanwhile
+
+
+def _task(spec: dict[str, Any]) -> TaskSpec:
+    try:
+        return TaskSpec.model_validate(spec)
+    except ValidationError as error:
+        raise InvalidInput(f"{TASK}: {sentence(error)}") from None
+
 
 # What tells one schedule from another, besides its id.
 _TOLD_APART = (
@@ -78,7 +146,7 @@ class Schedules:
 
         def read(connection: Connection) -> tuple[list[Firing], bool]:
             schedule_id = schedules.get(connection, text).id
-            return firings.page(connection, schedule_id, before=before, limit=limit)
+            return schedules.firings_page(connection, schedule_id, before=before, limit=limit)
 
         return await self._db.read(read)
 
@@ -101,10 +169,10 @@ class Schedules:
         """Start at once what it starts, besides its slots."""
         schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
         slot = await self._scheduler.alter(actions.run_now, schedule_id, now)
-        row = await self._db.read(firings.get, schedule_id, slot)
+        row = await self._db.read(schedules.get_firing, schedule_id, slot)
         if row is None:
             raise Conflict(f"The firing of {schedule_id} is not in its history any more.")
-        return firings.as_firing(row)
+        return schedules.as_firing(row)
 
     async def _alter(self, text: str, change: Any) -> Schedule:
         schedule_id = (await self.get(text)).id

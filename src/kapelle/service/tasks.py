@@ -1,11 +1,10 @@
 """Use cases of tasks: submit, look, wait, and change their course."""
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from kapelle.domain.errors import Conflict, KapelleError
+from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import TaskSpec
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Task
@@ -13,8 +12,9 @@ from kapelle.engine import actions
 from kapelle.engine.accounts import candidates
 from kapelle.engine.actions import NewLimits
 from kapelle.engine.conductor import Conductor
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.engine.submission import submit
+from kapelle.service.work import wait
 from kapelle.store import tasks
 from kapelle.store.database import Connection
 
@@ -55,15 +55,7 @@ class Tasks:
 
     async def wait(self, text: str, timeout_s: float) -> Task:
         """The task as soon as it has ended or waits for a person, or as it is when time is up."""
-        deadline = time.monotonic() + timeout_s
-        with self._db.watch() as changed:
-            while True:
-                task = await self.get(text)
-                left = deadline - time.monotonic()
-                resting = task.status in FINAL or task.waiting_for == "input"
-                if resting or left <= 0:
-                    return task
-                await changed.wait(min(left, 5.0))
+        return await wait(self._db, self.get, text, timeout_s, _is_resting)
 
     async def cancel(self, text: str, reason: str | None = None) -> Task:
         """End a task; a running agent is stopped with all its children, and settles by itself."""
@@ -90,24 +82,10 @@ class Tasks:
         """Replace what a task that has not started waits for."""
         return await self._turn(text, actions.depend, depends_on)
 
-    async def archive(self, text: str) -> Task:
-        """Put an ended task away: its worktree is removed, its work kept under a ref."""
-        before = await self.get(text)
-        task = await self._db.write(actions.archive, text)
-        try:
-            if task.workspace.branch and task.workspace.owner is None:
-                await self._stage.workspaces.remove(task.id)
-        except KapelleError:
-            if before.archived_at is None:
-                await self._db.write(tasks.update, task.id, archived_at=None)
-            raise
-        (self._stage.home.secrets / f"{task.id}.json").unlink(missing_ok=True)
-        return task
-
     async def stop_all(self, reason: str) -> None:
         """Cancel every running task and wait until each has settled."""
         for task_id in await self._db.read(tasks.with_status, TaskStatus.RUNNING):
-            if await self._db.read(tasks.wish, task_id) is not None:
+            if await self._db.read(tasks.stop_requested, task_id) is not None:
                 continue  # it is being stopped already, to go on with its run later
             try:
                 await self.cancel(task_id, reason)
@@ -125,9 +103,9 @@ class Tasks:
 
     async def _turn(self, text: str, change: Any, *args: Any) -> Task:
         """Apply a change of course; where it wants a running attempt ended, end it."""
-        task_id, wish = await self._db.write(_apply, text, change, args)
-        if wish is not None:
-            self._stage.stop(*wish)
+        task_id, stop = await self._db.write(_apply, text, change, args)
+        if stop is not None:
+            self._stage.stop(*stop)
         return await self.get(task_id)
 
     def _shown(self, task: Task) -> Task:
@@ -144,6 +122,10 @@ class Tasks:
         else:
             reason = self._conductor.held or "about to start"
         return task.model_copy(update={"reason": reason})
+
+
+def _is_resting(task: Task) -> bool:
+    return task.status in FINAL or task.waiting_for == "input"
 
 
 def _row(connection: Connection, text: str) -> Any:

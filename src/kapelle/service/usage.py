@@ -6,7 +6,7 @@ from typing import Any
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.views import By, UsageReport, UsageRow, UsageSum
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.store import runs, tasks, usage
 from kapelle.store.database import Connection
 from kapelle.store.usage import Filters

@@ -1,7 +1,7 @@
 """Typed configuration: environment > the repository's config > the user's config > defaults."""
 
-from kapelle.settings.editing import reset_value, set_value
-from kapelle.settings.loading import Loaded, load
+from kapelle.settings.edit import reset_value, set_value
+from kapelle.settings.load import Loaded, load, validate
 from kapelle.settings.models import (
     REPOSITORY_KEYS,
     AgentSettings,
@@ -20,7 +20,6 @@ from kapelle.settings.models import (
     default_max_attempts,
 )
 from kapelle.settings.secrecy import looks_secret, masked
-from kapelle.settings.validation import validate
 
 __all__ = [
     "REPOSITORY_KEYS",

@@ -7,15 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.errors import NotFound
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage, Warning
+from kapelle.store.query import Rows
 from kapelle.store.tables import attempts, checks, tasks
 
 _INSERT = attempts.insert()
-_ROW = sa.select(attempts).where(attempts.c.id == sa.bindparam("attempt_id"))
-_UPDATE = attempts.update().where(attempts.c.id == sa.bindparam("attempt_id"))
 _LATEST = (
     sa.select(attempts)
     .where(attempts.c.task_id == sa.bindparam("task_id"))
@@ -30,26 +28,19 @@ _EARLIER_OF_SESSION = (
     .limit(1)
 )
 _RUNNING = (
-    sa.select(attempts.c.id, attempts.c.task_id)
+    sa.select(attempts.c.id)
     .where(attempts.c.status == AttemptStatus.RUNNING)
+    .where(attempts.c.performer == sa.bindparam("performer"))
     .order_by(attempts.c.id)
 )
 _STORED = tuple(name for name in Attempt.model_fields if name in attempts.c)
 
+_rows = Rows(attempts, "attempt")
+row, update = _rows.row, _rows.update
+
 
 def insert(connection: sa.Connection, /, **values: Any) -> None:
     connection.execute(_INSERT, values)
-
-
-def update(connection: sa.Connection, attempt_id: str, /, **values: Any) -> None:
-    connection.execute(_UPDATE, {"attempt_id": attempt_id, **values})
-
-
-def row(connection: sa.Connection, attempt_id: str) -> sa.RowMapping:
-    mapping = connection.execute(_ROW, {"attempt_id": attempt_id}).mappings().first()
-    if mapping is None:
-        raise NotFound(f"There is no attempt {attempt_id}.")
-    return mapping
 
 
 def latest(connection: sa.Connection, task_id: str) -> sa.RowMapping | None:
@@ -78,9 +69,16 @@ def warn(connection: sa.Connection, attempt_id: str, what: str, text: str) -> bo
     return True
 
 
-def running(connection: sa.Connection) -> list[tuple[str, str]]:
-    """The (attempt id, task id) of every attempt that has not ended."""
-    return [(attempt_id, task_id) for attempt_id, task_id in connection.execute(_RUNNING)]
+def running(connection: sa.Connection, performer: str) -> list[str]:
+    """The ids of the attempts that this performer has claimed and that have not ended."""
+    return list(connection.execute(_RUNNING, {"performer": performer}).scalars())
+
+
+def take_over(connection: sa.Connection, performer: str) -> int:
+    """Claim every attempt that another performer left running; returns how many."""
+    claimed = attempts.c.performer.is_distinct_from(performer)
+    query = attempts.update().where(attempts.c.status == AttemptStatus.RUNNING, claimed)
+    return connection.execute(query.values(performer=performer)).rowcount
 
 
 def ids(connection: sa.Connection) -> set[str]:

@@ -1,4 +1,4 @@
-"""Online backups of the SQLite files, a number of which is kept, and the check on start."""
+"""Online backups of the SQLite file, a number of which is kept, and the check on start."""
 
 import os
 import shutil
@@ -16,8 +16,8 @@ _NAME = "%Y%m%dT%H%M%S.%fZ"
 _making = threading.Lock()
 
 
-def make(databases: list[Path], directory: Path, keep: int) -> Path:
-    """Copy the databases while they are in use into a new directory; drop the oldest ones.
+def make(database: Path, directory: Path, keep: int) -> Path:
+    """Copy the database while it is in use into a new directory; drop the oldest ones.
 
     The new backup is always kept, so a keep of 0 means the same as 1. Of several callers at
     once, one waits for the other.
@@ -26,21 +26,19 @@ def make(databases: list[Path], directory: Path, keep: int) -> Path:
         directory.mkdir(mode=0o700, exist_ok=True)
         for leftover in directory.glob(".2*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        finished = _make(databases, directory)
+        finished = _make(database, directory)
         others = [path for path in existing(directory) if path != finished]
         for old in others[: max(len(others) - max(keep, 1) + 1, 0)]:
             shutil.rmtree(old)
         return finished
 
 
-def _make(databases: list[Path], directory: Path) -> Path:
+def _make(database: Path, directory: Path) -> Path:
     name = datetime.now(UTC).strftime(_NAME)
     unfinished = directory / f".{name}"
     unfinished.mkdir(mode=0o700)
     try:
-        for path in databases:
-            if path.exists():
-                _copy(path, unfinished / path.name)
+        _copy(database, unfinished / database.name)
         return unfinished.rename(directory / name)
     except BaseException:
         # A full disk must not become fuller with every try.

@@ -1,4 +1,4 @@
-"""Queries about runs: insert, find, list, and who belongs to whom."""
+"""Runs: insert, find, list, who belongs to whom, changes of status."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -6,55 +6,45 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.errors import NotFound
 from kapelle.domain.run import Run, Spent
-from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus
-from kapelle.domain.task import Workspace
-from kapelle.store import pages, prefixes, steps
-from kapelle.store.lineage import GOING
+from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_run_transition
+from kapelle.store import events, steps
+from kapelle.store.query import Row as Row
+from kapelle.store.query import Rows, workspace_of
 from kapelle.store.tables import attempts, runs, tasks
 
-Row = sa.RowMapping
-
-_ROW = sa.select(runs).where(runs.c.id == sa.bindparam("run_id"))
 _ANY_QUEUED = sa.select(sa.literal(1)).where(runs.c.status == RunStatus.QUEUED).limit(1)
 _BEGUN = frozenset({RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED})
-_UPDATE = runs.update().where(runs.c.id == sa.bindparam("run_id"))
 _LETTERS = sa.func.length(sa.cast(runs.c.spec, sa.Text)) + sa.func.coalesce(
     sa.func.length(sa.cast(runs.c.result, sa.Text)), 0
 )
 _STORED = tuple(name for name in Run.model_fields if name in runs.c)
+
+_rows = Rows(runs, "run", "kapelle runs list")
+row, update, resolve = _rows.row, _rows.update, _rows.resolve
+by_idempotency_key = _rows.by_idempotency_key
+archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
+
+_OPEN = [status for status in RunStatus if status not in RUN_FINAL]
+
+
+def _going() -> sa.Select[tuple[str]]:
+    tops = sa.select(runs.c.id).where(runs.c.status.in_(_OPEN)).cte("going", recursive=True)
+    going = tops.union(sa.select(runs.c.id).join(tops, runs.c.parent_id == tops.c.id))
+    return sa.select(going.c.id)
+
+
+# The open runs and all runs inside of them, ended ones too.
+GOING = _going()
 
 
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
     connection.execute(runs.insert(), values)
 
 
-def row(connection: sa.Connection, run_id: str) -> Row:
-    """The stored row of a run, or NotFound."""
-    found = connection.execute(_ROW, {"run_id": run_id}).mappings().first()
-    if found is None:
-        raise NotFound(f"There is no run {run_id}.", hint="kapelle runs list shows them.")
-    return found
-
-
-def update(connection: sa.Connection, run_id: str, /, **values: Any) -> None:
-    connection.execute(_UPDATE, {"run_id": run_id, **values})
-
-
-def resolve(connection: sa.Connection, text: str) -> str:
-    """The whole id for what a person typed: an id, or any prefix that only one run has."""
-    return prefixes.resolve(connection, runs, "run", text, "kapelle runs list")
-
-
 def get(connection: sa.Connection, text: str) -> Run:
     """A run by id or unique prefix."""
     return as_run(connection, row(connection, resolve(connection, text)))
-
-
-def by_idempotency_key(connection: sa.Connection, key: str) -> Row | None:
-    query = sa.select(runs).where(runs.c.idempotency_key == key)
-    return connection.execute(query).mappings().first()
 
 
 def page(
@@ -69,11 +59,8 @@ def page(
     before: str | None = None,
     limit: int = 50,
 ) -> tuple[list[Run], bool]:
-    """Runs, newest first, and whether there are more; before is the last id of the page before.
-
-    Fewer than limit, but at least one, when what they were asked or came to is large.
-    """
-    query = sa.select(runs.c.id, _LETTERS).order_by(runs.c.id.desc()).limit(limit + 1)
+    """Runs, newest first, and whether there are more; before is the last id of the page before."""
+    query = sa.select(runs.c.id)
     if statuses:
         query = query.where(runs.c.status.in_(statuses))
     for column, wanted in (
@@ -87,18 +74,13 @@ def page(
         query = query.where(runs.c.parent_id.is_(None))
     if not archived:
         query = query.where(runs.c.archived_at.is_(None))
-    if before is not None:
-        query = query.where(runs.c.id < before)
-    found = connection.execute(query).all()
-    ids = pages.bounded(found[:limit])
-    rows = sa.select(runs).where(runs.c.id.in_(ids)).order_by(runs.c.id.desc())
-    page_ = [as_run(connection, row_) for row_ in connection.execute(rows).mappings()]
-    return page_, len(found) > len(ids)
+    rows, more = _rows.page(connection, query, _LETTERS, before, limit)
+    return [as_run(connection, row_) for row_ in rows], more
 
 
-def end_wish(connection: sa.Connection, run_id: str) -> str | None:
-    """The reason for which a run is to end, if somebody wants it to."""
-    found = connection.execute(_ROW, {"run_id": run_id}).mappings().first()
+def end_requested(connection: sa.Connection, run_id: str) -> str | None:
+    """The reason for which a run is to end, if somebody asked for that."""
+    found = _rows.find(connection, run_id)
     if found is None or found["stop"] not in {"cancel", "abandon"}:
         return None
     return found["reason"] or "cancelled"
@@ -127,6 +109,20 @@ def next_queued(connection: sa.Connection, limit: int) -> list[str]:
 def running(connection: sa.Connection) -> list[str]:
     query = sa.select(runs.c.id).where(runs.c.status == RunStatus.RUNNING).order_by(runs.c.id)
     return list(connection.execute(query).scalars())
+
+
+def executions(connection: sa.Connection, performer: str) -> list[str]:
+    """The present executions (run id and number) of the runs that this performer has claimed."""
+    query = sa.select(runs.c.id, runs.c.executions).where(runs.c.status == RunStatus.RUNNING)
+    query = query.where(runs.c.performer == performer).order_by(runs.c.id)
+    return [f"{run_id}.{number}" for run_id, number in connection.execute(query)]
+
+
+def take_over(connection: sa.Connection, performer: str) -> int:
+    """Claim every run that another performer left running; returns how many."""
+    claimed = runs.c.performer.is_distinct_from(performer)
+    query = runs.update().where(runs.c.status == RunStatus.RUNNING, claimed)
+    return connection.execute(query.values(performer=performer)).rowcount
 
 
 def ended(connection: sa.Connection) -> set[str]:
@@ -176,22 +172,6 @@ def ended_tasks(connection: sa.Connection, run_id: str) -> list[str]:
     return list(connection.execute(query.order_by(tasks.c.id)).scalars())
 
 
-def archived_at_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, datetime | None]:
-    """Those of the runs that are stored, with when they were archived."""
-    found: dict[str, datetime | None] = {}
-    # In portions, because a database takes so many parameters and no more.
-    for start in range(0, len(ids), 500):
-        query = sa.select(runs.c.id, runs.c.archived_at)
-        query = query.where(runs.c.id.in_(ids[start : start + 500]))
-        found |= {run_id: moment for run_id, moment in connection.execute(query)}
-    return found
-
-
-def ids_of_worktrees(connection: sa.Connection) -> set[str]:
-    query = sa.select(runs.c.id).where(runs.c.workspace_kind == "worktree")
-    return set(connection.execute(query).scalars())
-
-
 def spent(connection: sa.Connection, run_ids: Sequence[str]) -> tuple[int, float | None]:
     """How many attempts of agents these runs made, and what is known of their cost."""
     query = (
@@ -227,6 +207,33 @@ def leave_out_downtime(connection: sa.Connection, run_id: str, last_alive: datet
     update(connection, run_id, active_since=now, active_s=seconds)
 
 
+def change(
+    connection: sa.Connection,
+    run_id: str,
+    status: RunStatus,
+    reason: str | None = None,
+    /,
+    **values: Any,
+) -> None:
+    """Move a run to a status; the time that it was under way is added up."""
+    row_ = row(connection, run_id)
+    require_run_transition(run_id, RunStatus(row_["status"]), status)
+    now = datetime.now(UTC)
+    if status is RunStatus.RUNNING:
+        values |= {"active_since": now, "started_at": row_["started_at"] or now}
+    elif row_["active_since"] is not None:
+        under_way = (now - row_["active_since"]).total_seconds()
+        values |= {"active_since": None, "active_s": row_["active_s"] + max(0.0, under_way)}
+    if status in RUN_FINAL:
+        values |= {"ended_at": now, "stop": None}
+    values.setdefault("waiting_for", None)
+    update(connection, run_id, status=status, reason=reason, **values)
+    events.append(
+        connection, f"run.{status}", run_id=run_id, title=row_["title"], pattern=row_["pattern"],
+        reason=reason,
+    )  # fmt: skip
+
+
 def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
     """Runs to be forgotten, those that ended first first; what is inside an open run is not."""
     query = sa.select(runs.c.id).where(runs.c.ended_at < moment, runs.c.id.not_in(GOING))
@@ -236,12 +243,6 @@ def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> lis
 
 def delete(connection: sa.Connection, run_id: str) -> None:
     connection.execute(runs.delete().where(runs.c.id == run_id))
-
-
-def workspace_of(row: Row) -> Workspace:
-    return Workspace.model_validate(
-        {name: row[f"workspace_{name}"] for name in Workspace.model_fields}
-    )
 
 
 def as_run(connection: sa.Connection, row: Row) -> Run:

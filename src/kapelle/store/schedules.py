@@ -1,4 +1,4 @@
-"""Queries about schedules: insert, find, list, and which of them need attention."""
+"""Schedules and their firings: one row for each slot, and what it started."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -7,16 +7,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.errors import NotFound
-from kapelle.domain.schedule import OPEN, Outcome, Schedule, ScheduleStatus
-from kapelle.domain.states import FINAL, RUN_FINAL
-from kapelle.store import events, prefixes
+from kapelle.domain.schedule import OPEN, Firing, Outcome, Schedule, ScheduleStatus
+from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
+from kapelle.store import events
+from kapelle.store.query import Row as Row
+from kapelle.store.query import Rows
 from kapelle.store.tables import firings, runs, schedules, tasks
 
-Row = sa.RowMapping
-
-_ROW = sa.select(schedules).where(schedules.c.id == sa.bindparam("schedule_id"))
-_UPDATE = schedules.update().where(schedules.c.id == sa.bindparam("schedule_id"))
 _ACTIVE = schedules.c.status == ScheduleStatus.ACTIVE
 _last_subject = (
     sa.select(firings.c.subject)
@@ -61,22 +58,13 @@ _NEXT_SLOT = sa.select(sa.func.min(schedules.c.next_at)).where(_ACTIVE)
 _NEXT_EXPIRY = sa.select(sa.func.min(schedules.c.expires_at)).where(schedules.c.status.in_(OPEN))
 
 
+_rows = Rows(schedules, "schedule", "kapelle schedule list")
+row, update, resolve = _rows.row, _rows.update, _rows.resolve
+by_idempotency_key = _rows.by_idempotency_key
+
+
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:
     connection.execute(schedules.insert(), values)
-
-
-def row(connection: sa.Connection, schedule_id: str) -> Row:
-    """The stored row of a schedule, or NotFound."""
-    found = connection.execute(_ROW, {"schedule_id": schedule_id}).mappings().first()
-    if found is None:
-        raise NotFound(
-            f"There is no schedule {schedule_id}.", hint="kapelle schedule list shows them."
-        )
-    return found
-
-
-def update(connection: sa.Connection, schedule_id: str, /, **values: Any) -> None:
-    connection.execute(_UPDATE, {"schedule_id": schedule_id, **values})
 
 
 def change(
@@ -101,19 +89,9 @@ def change(
     )
 
 
-def resolve(connection: sa.Connection, text: str) -> str:
-    """The whole id for what a person typed: an id, or any prefix that only one schedule has."""
-    return prefixes.resolve(connection, schedules, "schedule", text, "kapelle schedule list")
-
-
 def get(connection: sa.Connection, text: str) -> Schedule:
     """A schedule by id or unique prefix."""
     return _shown(connection, [row(connection, resolve(connection, text))])[0]
-
-
-def by_idempotency_key(connection: sa.Connection, key: str) -> Row | None:
-    query = sa.select(schedules).where(schedules.c.idempotency_key == key)
-    return connection.execute(query).mappings().first()
 
 
 def page(
@@ -183,3 +161,143 @@ def in_flight(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[s
 def _shown(connection: sa.Connection, rows: Sequence[Row]) -> list[Schedule]:
     going = in_flight(connection, [row["id"] for row in rows])
     return [Schedule.model_validate({**row, "in_flight": going.get(row["id"], [])}) for row in rows]
+
+
+# How many a schedule's history keeps.
+KEPT = 1000
+
+_subject_status = sa.func.coalesce(tasks.c.status, runs.c.status)
+_subject_ended_at = sa.func.coalesce(tasks.c.ended_at, runs.c.ended_at, type_=tasks.c.ended_at.type)
+# Each firing with what became of the task or run that it started.
+_WITH_SUBJECT = (
+    sa.select(
+        firings,
+        _subject_status.label("subject_status"),
+        _subject_ended_at.label("subject_ended_at"),
+        sa.func.coalesce(tasks.c.reason, runs.c.reason).label("subject_reason"),
+    )
+    .outerjoin(tasks, tasks.c.id == firings.c.subject)
+    .outerjoin(runs, runs.c.id == firings.c.subject)
+)
+
+
+def record_firing(
+    connection: sa.Connection,
+    schedule_id: str,
+    slot: datetime,
+    outcome: Outcome,
+    at: datetime,
+    reason: str | None = None,
+) -> bool:
+    """Write down what becomes of a slot; False when that was done before."""
+    if get_firing(connection, schedule_id, slot) is not None:
+        return False
+    values = {"schedule_id": schedule_id, "slot": slot, "outcome": outcome, "at": at}
+    connection.execute(firings.insert(), {**values, "reason": reason})
+    _trim_firings(connection, schedule_id)
+    return True
+
+
+def get_firing(connection: sa.Connection, schedule_id: str, slot: datetime) -> Row | None:
+    query = _WITH_SUBJECT.where(firings.c.schedule_id == schedule_id, firings.c.slot == slot)
+    return connection.execute(query).mappings().first()
+
+
+def update_firing(
+    connection: sa.Connection, schedule_id: str, slot: datetime, /, **values: Any
+) -> None:
+    query = firings.update().where(firings.c.schedule_id == schedule_id, firings.c.slot == slot)
+    connection.execute(query.values(**values))
+
+
+def unsettled_firings(connection: sa.Connection, schedule_id: str | None = None) -> list[Row]:
+    """The firings that are held back or being started, oldest first."""
+    query = sa.select(firings).where(firings.c.outcome.in_([Outcome.HELD, Outcome.STARTING]))
+    if schedule_id is not None:
+        query = query.where(firings.c.schedule_id == schedule_id)
+    return list(connection.execute(query.order_by(firings.c.slot)).mappings())
+
+
+def latest_firing(connection: sa.Connection, schedule_id: str) -> Row | None:
+    """The newest firing that started something or could not."""
+    tried = [Outcome.STARTED, Outcome.FAILED]
+    query = _WITH_SUBJECT.where(
+        firings.c.schedule_id == schedule_id, firings.c.outcome.in_(tried)
+    ).order_by(firings.c.slot.desc())
+    return connection.execute(query.limit(1)).mappings().first()
+
+
+def last_slot(connection: sa.Connection, schedule_id: str) -> datetime | None:
+    query = sa.select(firings.c.slot).where(firings.c.schedule_id == schedule_id)
+    found: datetime | None = connection.execute(
+        query.order_by(firings.c.slot.desc()).limit(1)
+    ).scalar()
+    return found
+
+
+def to_follow(
+    connection: sa.Connection, schedule_id: str, other: str, since: datetime
+) -> list[datetime]:
+    """Slots of another schedule whose work has succeeded since, and that this has no firing for."""
+    own = firings.alias()
+    followed = sa.select(sa.literal(1)).where(
+        own.c.schedule_id == schedule_id, own.c.slot == firings.c.slot
+    )
+    query = (
+        sa.select(firings.c.slot)
+        .outerjoin(tasks, tasks.c.id == firings.c.subject)
+        .outerjoin(runs, runs.c.id == firings.c.subject)
+        .where(firings.c.schedule_id == other, firings.c.outcome == Outcome.STARTED)
+        .where(
+            _subject_status == TaskStatus.COMPLETED, _subject_ended_at >= since, ~followed.exists()
+        )
+        .order_by(_subject_ended_at, firings.c.slot)
+    )
+    return list(connection.execute(query).scalars())
+
+
+def subject_of_key(connection: sa.Connection, key: str) -> str | None:
+    """The task or run that was submitted with an idempotency key."""
+    for table in (tasks, runs):
+        query = sa.select(table.c.id).where(table.c.idempotency_key == key)
+        found: str | None = connection.execute(query).scalar()
+        if found is not None:
+            return found
+    return None
+
+
+def firings_page(
+    connection: sa.Connection, schedule_id: str, *, before: datetime | None = None, limit: int = 50
+) -> tuple[list[Firing], bool]:
+    """A schedule's firings, newest first, and whether there are more."""
+    query = _WITH_SUBJECT.where(firings.c.schedule_id == schedule_id)
+    if before is not None:
+        query = query.where(firings.c.slot < before)
+    query = query.order_by(firings.c.slot.desc()).limit(limit + 1)
+    found = [as_firing(row) for row in connection.execute(query).mappings()]
+    return found[:limit], len(found) > limit
+
+
+def as_firing(row: Row) -> Firing:
+    return Firing.model_validate({name: row[name] for name in Firing.model_fields})
+
+
+def _trim_firings(connection: sa.Connection, schedule_id: str) -> None:
+    """Forget the oldest firings, but none that something still depends on."""
+    of_it = firings.c.schedule_id == schedule_id
+    oldest = sa.select(firings.c.slot).where(of_it).order_by(firings.c.slot.desc())
+    limit = connection.execute(oldest.offset(KEPT).limit(1)).scalar()
+    if limit is None:
+        return
+    one = sa.select(sa.literal(1))
+    going = [
+        one.where(table.c.id == firings.c.subject, table.c.status.not_in(final)).exists()
+        for table, final in ((tasks, FINAL), (runs, RUN_FINAL))
+    ]
+    # As long as the other one's firing is known, this one says that it was followed.
+    other = firings.alias()
+    leader = sa.select(schedules.c.after).where(schedules.c.id == schedule_id).scalar_subquery()
+    followed = one.where(other.c.schedule_id == leader, other.c.slot == firings.c.slot).exists()
+    settled = firings.c.outcome.not_in([Outcome.HELD, Outcome.STARTING])
+    old = firings.delete().where(of_it, firings.c.slot <= limit, settled)
+    connection.execute(old.where(*(~wanted for wanted in (*going, followed))))

@@ -167,6 +167,8 @@ attempts = sa.Table(
     sa.Column("model_reason", Words),
     # Whose limits it works under; see the accounts.
     sa.Column("account", Words),
+    # Who performs it: a home on a host, as the daemon that claimed it is called.
+    sa.Column("performer", Words),
     sa.Column("diagnosis", Words),
     sa.Column("exit_kind", sa.String(20)),
     sa.Column("exit_code", sa.Integer),
@@ -253,6 +255,8 @@ runs = sa.Table(
     sa.Column("result", Facts),
     # A person's wish: "pause", "cancel", or "abandon" (cancel, but let its tasks go on).
     sa.Column("stop", sa.String(20)),
+    # Who performs it: a home on a host, as the daemon that claimed it is called.
+    sa.Column("performer", Words),
     # How often it was taken up: each time is one execution inside the engine.
     sa.Column("executions", sa.Integer, nullable=False, server_default="0"),
     # Time under way before the present execution, which began at active_since.

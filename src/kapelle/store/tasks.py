@@ -1,26 +1,25 @@
-"""Queries about tasks: insert, find, list, and the order in which they are started."""
+"""Tasks: insert, find, list, the order in which they start, dependencies, changes of status."""
 
+from collections import defaultdict
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.errors import NotFound
-from kapelle.domain.specs import Priority
-from kapelle.domain.states import FINAL, RunStatus, TaskStatus
-from kapelle.domain.task import Attempt, CheckResult, Task, Workspace
-from kapelle.store import attempts, dependencies, pages, prefixes
-from kapelle.store.lineage import GOING
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.specs import DepsPolicy, Priority
+from kapelle.domain.states import FINAL, RunStatus, TaskStatus, require_transition
+from kapelle.domain.task import Attempt, CheckResult, Task
+from kapelle.store import attempts, events
+from kapelle.store.query import Row as Row
+from kapelle.store.query import Rows, workspace_of
+from kapelle.store.runs import GOING
 from kapelle.store.tables import attempts as attempts_table
-from kapelle.store.tables import runs, task_tags, tasks
-
-Row = sa.RowMapping
+from kapelle.store.tables import dependencies, runs, task_tags, tasks
 
 # Built once: putting a statement together costs more than running it.
 _INSERT = tasks.insert()
-_ROW = sa.select(tasks).where(tasks.c.id == sa.bindparam("task_id"))
-_UPDATE = tasks.update().where(tasks.c.id == sa.bindparam("task_id"))
 # A run that is paused or is to be, and one that goes on but was not taken up, starts nothing.
 _STARTS_NOTHING = sa.or_(
     runs.c.status.in_([RunStatus.PAUSED, RunStatus.QUEUED]), runs.c.stop == "pause"
@@ -39,9 +38,13 @@ _NEXT_DUE = (
     .where(tasks.c.status.in_([TaskStatus.QUEUED, TaskStatus.WAITING]))
     .where(tasks.c.not_before.is_not(None))
 )
-_WISH = sa.select(tasks.c.stop).where(tasks.c.id == sa.bindparam("task_id"))
+_STOP = sa.select(tasks.c.stop).where(tasks.c.id == sa.bindparam("task_id"))
 
 _STORED = tuple(name for name in Task.model_fields if name in tasks.c)
+
+_rows = Rows(tasks, "task", "kapelle list")
+row, update, resolve = _rows.row, _rows.update, _rows.resolve
+archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
 
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
@@ -49,30 +52,13 @@ def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequen
     tags = [{"tag": tag, "task_id": values["id"]} for tag in dict.fromkeys(values["tags"])]
     if tags:
         connection.execute(task_tags.insert(), tags)
-    dependencies.add(connection, values["id"], depends_on)
+    _add_dependencies(connection, values["id"], depends_on)
 
 
-def row(connection: sa.Connection, task_id: str) -> Row:
-    """The stored row of a task, or NotFound."""
-    found = connection.execute(_ROW, {"task_id": task_id}).mappings().first()
-    if found is None:
-        raise NotFound(f"There is no task {task_id}.", hint="kapelle list shows them.")
-    return found
-
-
-def update(connection: sa.Connection, task_id: str, /, **values: Any) -> None:
-    connection.execute(_UPDATE, {"task_id": task_id, **values})
-
-
-def wish(connection: sa.Connection, task_id: str) -> str | None:
+def stop_requested(connection: sa.Connection, task_id: str) -> str | None:
     """What a person wants of the running attempt: "cancel", "requeue" or nothing."""
-    value: str | None = connection.execute(_WISH, {"task_id": task_id}).scalar()
+    value: str | None = connection.execute(_STOP, {"task_id": task_id}).scalar()
     return value
-
-
-def resolve(connection: sa.Connection, text: str) -> str:
-    """The whole id for what a person typed: an id, or any prefix that only one task has."""
-    return prefixes.resolve(connection, tasks, "task", text, "kapelle list")
 
 
 def get(connection: sa.Connection, text: str) -> Task:
@@ -86,8 +72,7 @@ def fresh(connection: sa.Connection, task_id: str, depends_on: Sequence[str]) ->
 
 
 def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
-    query = sa.select(tasks).where(tasks.c.idempotency_key == key)
-    found = connection.execute(query).mappings().first()
+    found = _rows.by_idempotency_key(connection, key)
     return None if found is None else _complete(connection, [found])[0]
 
 
@@ -101,12 +86,8 @@ def page(
     before: str | None = None,
     limit: int = 50,
 ) -> tuple[list[Task], bool]:
-    """Tasks, newest first, and whether there are more; before is the last id of the page before.
-
-    Fewer than limit, but at least one, when their prompts are large.
-    """
-    query = sa.select(tasks.c.id, sa.func.length(tasks.c.prompt))
-    query = query.order_by(tasks.c.id.desc()).limit(limit + 1)
+    """Tasks, newest first, and whether there are more; before is the last id of the page before."""
+    query = sa.select(tasks.c.id)
     if statuses:
         query = query.where(tasks.c.status.in_(statuses))
     if tag is not None:
@@ -116,13 +97,8 @@ def page(
         query = query.where(tasks.c.project == project)
     if not archived:
         query = query.where(tasks.c.archived_at.is_(None))
-    if before is not None:
-        query = query.where(tasks.c.id < before)
-    found = connection.execute(query).all()
-    ids = pages.bounded(found[:limit])
-    rows = sa.select(tasks).where(tasks.c.id.in_(ids)).order_by(tasks.c.id.desc())
-    page_ = _complete(connection, list(connection.execute(rows).mappings()))
-    return page_, len(found) > len(ids)
+    rows, more = _rows.page(connection, query, sa.func.length(tasks.c.prompt), before, limit)
+    return _complete(connection, rows), more
 
 
 def others_in(connection: sa.Connection, owner: str, task_id: str) -> bool:
@@ -179,11 +155,6 @@ def with_status(connection: sa.Connection, status: TaskStatus) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
-def ids_of_worktrees(connection: sa.Connection) -> set[str]:
-    query = sa.select(tasks.c.id).where(tasks.c.workspace_kind == "worktree")
-    return set(connection.execute(query).scalars())
-
-
 def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
     """Tasks to be forgotten, those that ended first first; what an open run did is part of it."""
     free = sa.or_(tasks.c.run_id.is_(None), tasks.c.run_id.not_in(GOING))
@@ -197,16 +168,10 @@ def counts(connection: sa.Connection) -> dict[str, int]:
     return {status: count for status, count in connection.execute(query)}
 
 
-def workspace_of(row: Row) -> Workspace:
-    return Workspace.model_validate(
-        {name: row[f"workspace_{name}"] for name in Workspace.model_fields}
-    )
-
-
 def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
     ids = [row["id"] for row in rows]
     tries = attempts.of_tasks(connection, ids)
-    depends_on = dependencies.of_tasks(connection, ids)
+    depends_on = _dependencies_of(connection, ids)
     latest = [tries[task_id][-1].id for task_id in ids if tries.get(task_id)]
     results = attempts.checks_of(connection, latest)
     return [
@@ -231,18 +196,184 @@ def _task(
     return Task.model_validate(values)
 
 
-def archived_at_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, datetime | None]:
-    """Those of the tasks that are stored, with when they were archived."""
-    found: dict[str, datetime | None] = {}
-    # In portions, because a database takes so many parameters and no more.
-    for start in range(0, len(ids), 500):
-        query = sa.select(tasks.c.id, tasks.c.archived_at)
-        query = query.where(tasks.c.id.in_(ids[start : start + 500]))
-        found |= {task_id: moment for task_id, moment in connection.execute(query)}
+def delete_archived(connection: sa.Connection, task_id: str) -> bool:
+    """Delete a task if it has ended and is archived; says whether it was."""
+    query = tasks.delete().where(tasks.c.id == task_id, tasks.c.archived_at.is_not(None))
+    return connection.execute(query.where(tasks.c.status.in_(FINAL))).rowcount == 1
+
+
+def _add_dependencies(connection: sa.Connection, task_id: str, depends_on: Sequence[str]) -> None:
+    """Record what a new task depends on; nothing can depend on it yet, so there is no circle."""
+    rows = [{"task_id": task_id, "depends_on": other} for other in dict.fromkeys(depends_on)]
+    if rows:
+        connection.execute(dependencies.insert(), rows)
+
+
+def replace_dependencies(
+    connection: sa.Connection, task_id: str, depends_on: Sequence[str]
+) -> None:
+    """Change what a task depends on; a circle is refused and named."""
+    for other in depends_on:
+        path = _dependency_path(connection, other, task_id)
+        if path is not None:
+            circle = " → ".join([task_id, *path])
+            raise InvalidInput(f"These dependencies would go in a circle: {circle}.")
+    connection.execute(dependencies.delete().where(dependencies.c.task_id == task_id))
+    _add_dependencies(connection, task_id, depends_on)
+
+
+def _dependencies_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[str]]:
+    query = (
+        sa.select(dependencies.c.task_id, dependencies.c.depends_on)
+        .where(dependencies.c.task_id.in_(ids))
+        .order_by(dependencies.c.depends_on)
+    )
+    found: dict[str, list[str]] = defaultdict(list)
+    for task_id, other in connection.execute(query):
+        found[task_id].append(other)
     return found
 
 
-def delete_archived(connection: sa.Connection, task_id: str) -> bool:
-    """The same as delete, but only for a task that has ended and is archived."""
-    query = tasks.delete().where(tasks.c.id == task_id, tasks.c.archived_at.is_not(None))
-    return connection.execute(query.where(tasks.c.status.in_(FINAL))).rowcount == 1
+def _dependency_statuses(connection: sa.Connection, task_id: str) -> dict[str, TaskStatus]:
+    """The tasks that this one depends on, with their present statuses."""
+    query = (
+        sa.select(tasks.c.id, tasks.c.status)
+        .join(dependencies, dependencies.c.depends_on == tasks.c.id)
+        .where(dependencies.c.task_id == task_id)
+        .order_by(tasks.c.id)
+    )
+    return {other: TaskStatus(status) for other, status in connection.execute(query)}
+
+
+def blocked_dependents(connection: sa.Connection, task_id: str) -> list[str]:
+    query = (
+        sa.select(dependencies.c.task_id)
+        .join(tasks, tasks.c.id == dependencies.c.task_id)
+        .where(dependencies.c.depends_on == task_id, tasks.c.status == TaskStatus.BLOCKED)
+        .order_by(dependencies.c.task_id)
+    )
+    return list(connection.execute(query).scalars())
+
+
+def releasable(connection: sa.Connection) -> list[str]:
+    """Blocked tasks without any open dependency: a crash or an old version left them behind."""
+    other = tasks.alias()
+    still_open = (
+        sa.select(sa.literal(1))
+        .select_from(dependencies.join(other, other.c.id == dependencies.c.depends_on))
+        .where(dependencies.c.task_id == tasks.c.id, other.c.status.not_in(FINAL))
+    )
+    query = sa.select(tasks.c.id).where(tasks.c.status == TaskStatus.BLOCKED, ~still_open.exists())
+    return list(connection.execute(query).scalars())
+
+
+def _dependency_path(connection: sa.Connection, start: str, goal: str) -> list[str] | None:
+    """A chain of dependencies from start to goal, both included."""
+    came_from: dict[str, str | None] = {start: None}
+    frontier = [start]
+    while frontier:
+        if goal in came_from:
+            chain: list[str] = []
+            step: str | None = goal
+            while step is not None:
+                chain.append(step)
+                step = came_from[step]
+            return chain[::-1]
+        found = _dependencies_of(connection, frontier)
+        frontier = []
+        for origin, others in found.items():
+            for other in others:
+                if other not in came_from:
+                    came_from[other] = origin
+                    frontier.append(other)
+    return None
+
+
+def change(
+    connection: sa.Connection,
+    task_id: str,
+    status: TaskStatus,
+    reason: str | None = None,
+    /,
+    **values: Any,
+) -> None:
+    """Move a task to a status; a final one also releases or cancels its dependents."""
+    move(connection, row(connection, task_id), status, reason, **values)
+
+
+def move(
+    connection: sa.Connection,
+    task: sa.RowMapping,
+    status: TaskStatus,
+    reason: str | None = None,
+    /,
+    **values: Any,
+) -> None:
+    """Move a task whose row was read in this transaction to a status, as `change` does."""
+    _cascade(connection, _apply_status(connection, task, status, reason, values))
+
+
+def settle_dependencies(connection: sa.Connection, task_id: str) -> None:
+    """Queue or cancel a blocked task if what it depends on has ended."""
+    if _settle_dependencies(connection, task_id):
+        _cascade(connection, [task_id])
+
+
+def enqueue_again(connection: sa.Connection, task_id: str, /, **values: Any) -> None:
+    """Put an ended or waiting task back: blocked first, then queued if nothing holds it."""
+    values = {"ended_at": None, "not_before": None, "merged_at": None, "stop": None, **values}
+    status = TaskStatus(row(connection, task_id)["status"])
+    if status is TaskStatus.WAITING or not _dependency_statuses(connection, task_id):
+        change(connection, task_id, TaskStatus.QUEUED, None, **values)
+        return
+    change(connection, task_id, TaskStatus.BLOCKED, None, **values)
+    settle_dependencies(connection, task_id)
+
+
+def _cascade(connection: sa.Connection, ended: list[str]) -> None:
+    """Settle the dependents of ended tasks, and theirs, as long as any is cancelled by it."""
+    while ended:
+        ended = [
+            dependent
+            for task_id in ended
+            for dependent in blocked_dependents(connection, task_id)
+            if _settle_dependencies(connection, dependent)
+        ]
+
+
+def _apply_status(
+    connection: sa.Connection,
+    task: sa.RowMapping,
+    status: TaskStatus,
+    reason: str | None,
+    values: dict[str, Any],
+) -> list[str]:
+    """Write one change; returns the task if it ended by it."""
+    task_id: str = task["id"]
+    require_transition(task_id, TaskStatus(task["status"]), status)
+    if status in FINAL:
+        values = {"ended_at": datetime.now(UTC), "stop": None, "not_before": None, **values}
+    values.setdefault("waiting_for", None)
+    update(connection, task_id, status=status, reason=reason, **values)
+    events.append(connection, f"task.{status}", task_id, title=task["title"], reason=reason)
+    return [task_id] if status in FINAL else []
+
+
+def _settle_dependencies(connection: sa.Connection, task_id: str) -> bool:
+    """Move a blocked task on if it can be; returns whether it was cancelled by that."""
+    task = row(connection, task_id)
+    if task["status"] != TaskStatus.BLOCKED:
+        return False  # another of its dependencies has settled it
+    statuses = _dependency_statuses(connection, task_id)
+    if task["deps_policy"] == DepsPolicy.CANCEL:
+        for other, status in statuses.items():
+            if status in {TaskStatus.FAILED, TaskStatus.CANCELLED}:
+                verb = "failed" if status is TaskStatus.FAILED else "was cancelled"
+                reason = f"its dependency {other} {verb}"
+                return bool(_apply_status(connection, task, TaskStatus.CANCELLED, reason, {}))
+    still_open = [other for other, status in statuses.items() if status not in FINAL]
+    if still_open:
+        update(connection, task_id, reason=f"waits for {', '.join(still_open)}")
+    else:
+        _apply_status(connection, task, TaskStatus.QUEUED, None, {})
+    return False

@@ -14,7 +14,7 @@ from tests.integration.engine.test_run_wishes import add_run
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import RunStatus
 from kapelle.engine import orphans
-from kapelle.engine.stage import Stage
+from kapelle.engine.parts import Stage
 from kapelle.home import Home
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate

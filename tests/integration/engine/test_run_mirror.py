@@ -16,19 +16,20 @@ import pytest
 from tests.integration.engine.test_run_wishes import add_run
 
 from kapelle.domain.states import RunStatus
-from kapelle.engine import bell, run_mirror, steadily
-from kapelle.engine.bell import Bell
-from kapelle.engine.run_mirror import RunMirror
-from kapelle.engine.stage import Stage
+from kapelle.engine import notify, retry
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
+from kapelle.engine.runs import mirror as mirror_module
+from kapelle.engine.runs.mirror import RunMirror
 from kapelle.home import Home
-from kapelle.store import events, run_lifecycle
+from kapelle.store import events, runs
 from kapelle.store.database import Connection, Database, sqlite_url
 from kapelle.store.migrate import migrate
 
 
 @pytest.fixture
 async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
-    for module, name in ((run_mirror, "_LOOK_S"), (bell, "_LOOK_S"), (steadily, "_PAUSE_S")):
+    for module, name in ((mirror_module, "_LOOK_S"), (notify, "_LOOK_S"), (retry, "_PAUSE_S")):
         monkeypatch.setattr(module, name, 0.05)
     home = Home(tmp_path / "home")
     home.create()
@@ -151,7 +152,7 @@ async def test_a_disk_that_was_full_for_a_moment_leaves_no_line_out_and_none_twi
     path = stage.home.runs / run_id / "events.jsonl"
     await until(lambda: numbers(stage, run_id) == [1])
     full = 3
-    written = run_mirror._replace
+    written = mirror_module._replace
 
     def write(target: Path, text: str) -> None:
         nonlocal full
@@ -162,7 +163,7 @@ async def test_a_disk_that_was_full_for_a_moment_leaves_no_line_out_and_none_twi
             raise OSError(errno.ENOSPC, "full")
         written(target, text)
 
-    monkeypatch.setattr(run_mirror, "_replace", write)
+    monkeypatch.setattr(mirror_module, "_replace", write)
     await tell(stage, run_id, 2)
     await until(lambda: full == 0)
     await tell(stage, run_id, 3)
@@ -174,7 +175,7 @@ async def test_a_run_that_ends_during_a_pass_has_its_last_line_before_its_result
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = await begin(stage)
-    ends = run_lifecycle.change
+    ends = runs.change
     found = events.of_runs
 
     def end_it_then(connection: Connection, seq: int) -> Any:
@@ -186,7 +187,7 @@ async def test_a_run_that_ends_during_a_pass_has_its_last_line_before_its_result
 
     monkeypatch.setattr(events, "of_runs", end_it_then)
     written: list[str] = []
-    replace = run_mirror._replace
+    replace = mirror_module._replace
 
     def note(path: Path, text: str) -> None:
         if path.name == "result.json":
@@ -194,7 +195,7 @@ async def test_a_run_that_ends_during_a_pass_has_its_last_line_before_its_result
             written.append(json.loads(lines[-1])["kind"])
         replace(path, text)
 
-    monkeypatch.setattr(run_mirror, "_replace", note)
+    monkeypatch.setattr(mirror_module, "_replace", note)
     mirroring = asyncio.create_task(RunMirror(stage).run())
     await until(lambda: written)
     await end(mirroring)
@@ -217,7 +218,7 @@ async def test_a_position_that_was_lost_repeats_no_line(
         await asyncio.sleep(0.3)
         await end(mirroring)
         (stage.home.runs / "position").unlink()
-    await stage.db.write(run_lifecycle.change, run_id, RunStatus.COMPLETED)
+    await stage.db.write(runs.change, run_id, RunStatus.COMPLETED)
     assert numbers(stage, run_id) == [*range(1, 8), 0, 0]
 
 

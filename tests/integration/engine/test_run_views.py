@@ -6,7 +6,7 @@ import pytest
 from tests.integration.engine.test_run_wishes import add_run, add_task, stage
 
 from kapelle.domain.states import TaskStatus
-from kapelle.patterns.starting import Starter
+from kapelle.engine.runs.start import Starter
 from kapelle.service.runs import Runs
 from kapelle.store.database import Database
 

@@ -11,16 +11,16 @@ from tests.integration.rows import task_row
 
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, LimitReached, Unavailable
 from kapelle.domain.ids import new_id
-from kapelle.domain.run_specs import PatternSpec
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.engine import actions, run_actions
+from kapelle.engine import actions
 from kapelle.engine.accounts import Candidate
 from kapelle.engine.beginning import begin
-from kapelle.engine.stage import Stage
-from kapelle.patterns.budget import RunBudget
-from kapelle.patterns.going import Going
-from kapelle.patterns.interruption import Cancelled, Paused, Suspended
-from kapelle.patterns.journal import Journal
+from kapelle.engine.parts import Stage
+from kapelle.engine.runs import control
+from kapelle.engine.runs.control import Cancelled, Going, Paused, Suspended
+from kapelle.engine.runs.journal import Journal
+from kapelle.engine.runs.limits import RunBudget
+from kapelle.patterns.spec import PatternSpec
 from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection, Database
 
@@ -160,7 +160,7 @@ async def test_the_others_hear_of_an_answer(db: Database) -> None:
     with pytest.raises(Suspended):
         await going.suspend("0001.1.0001")
     await going.require()
-    await db.write(run_actions.answer, run_id, None, "because")
+    await db.write(control.answer, run_id, None, "because")
     with pytest.raises(Suspended):
         await going.require()
 
@@ -191,7 +191,7 @@ async def test_a_pause_brings_no_cancelled_task_back(db: Database) -> None:
     run_id = await add_run(db)
     ending = await add_task(db, run_id, TaskStatus.RUNNING, stop="cancel")
     going = await add_task(db, run_id, TaskStatus.RUNNING)
-    await run_actions.pause(stage(db), run_id, "paused", now=True)
+    await control.pause(stage(db), run_id, "paused", now=True)
     assert (await db.read(tasks.row, ending))["stop"] == "cancel"
     assert (await db.read(tasks.row, going))["stop"] == "requeue"
 
@@ -201,7 +201,7 @@ async def test_an_empty_answer_is_none(db: Database, text: str) -> None:
     run_id = await add_run(db)
     await db.write(steps.begin, run_id, "0001", "ask", "Why?")
     with pytest.raises(InvalidInput, match="The answer is empty"):
-        await db.write(run_actions.answer, run_id, None, text)
+        await db.write(control.answer, run_id, None, text)
     assert await db.read(steps.unanswered, run_id) == {"0001"}
 
 
@@ -210,7 +210,7 @@ async def test_a_run_that_is_given_up_leaves_nothing_open(db: Database) -> None:
     inner = await add_run(db, parent_id=run_id, status=RunStatus.QUEUED)
     waiting = await add_task(db, run_id, TaskStatus.QUEUED)
     running = await add_task(db, inner, TaskStatus.RUNNING)
-    await db.write(run_actions.give_up, run_id, "an internal error")
+    await db.write(control.give_up, run_id, "an internal error")
     found = await row(db, run_id)
     assert (found["status"], found["reason"]) == ("failed", "an internal error")
     assert (await row(db, inner))["status"] == "cancelled"
@@ -238,9 +238,9 @@ async def test_a_task_begins_only_while_its_run_goes_on(
     assert [task["id"] for task in chosen] == [task_id]
     await db.write(runs.update, run_id, **values)
     agents = [Candidate("rehearsal", "rehearsal")]
-    assert bool(await db.write(begin, [(task_id, agents)])) is begins
+    assert bool(await db.write(begin, [(task_id, agents)], "here")) is begins
     await db.write(runs.update, run_id, status=RunStatus.RUNNING, stop=None)
-    assert bool(await db.write(begin, [(task_id, agents)])) is not begins
+    assert bool(await db.write(begin, [(task_id, agents)], "here")) is not begins
 
 
 async def test_promised_calls_count_for_all_the_runs_around(db: Database) -> None:

@@ -97,7 +97,6 @@ async def clear(db: Database) -> None:
     await db.write(delete)
 
 
-@pytest.mark.slow
 async def test_each_slot_is_started_once_whichever_write_is_the_last(
     db: Database, tmp_path: Path
 ) -> None:
@@ -134,7 +133,6 @@ ACTIONS = st.lists(
 )
 
 
-@pytest.mark.slow
 @given(
     actions=ACTIONS,
     missed=st.sampled_from(["skip", "catchup"]),

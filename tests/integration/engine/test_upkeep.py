@@ -19,13 +19,12 @@ from tests.integration.rows import task_row
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import TaskStatus
 from kapelle.engine import orphans, retention
-from kapelle.engine.durable import Durable
+from kapelle.engine.parts import Stage
 from kapelle.engine.setbacks import Setbacks
-from kapelle.engine.stage import Stage
 from kapelle.engine.upkeep import Upkeep
 from kapelle.home import Home
 from kapelle.runner.runner import Runner
-from kapelle.store import backup, events, lifecycle, tasks
+from kapelle.store import backup, events, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 from kapelle.vault import Vault
@@ -51,14 +50,6 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         vault=Vault(home),
     )
     db.close()
-
-
-@pytest.fixture
-async def durable(stage: Stage) -> AsyncIterator[Durable]:
-    engine = Durable(stage.home.engine_database, "test")
-    engine.launch()
-    yield engine
-    engine.close()
 
 
 @pytest.fixture
@@ -92,7 +83,7 @@ def secret_of(stage: Stage, task_id: str, age_s: float = 0) -> Path:
 
 
 async def test_a_failing_duty_keeps_none_of_the_others_from_being_done(
-    stage: Stage, durable: Durable, repository: Path, caplog: pytest.LogCaptureFixture
+    stage: Stage, repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lost = make_repository(repository.parent / "lost")
     stuck = await add(stage, lost)
@@ -102,7 +93,7 @@ async def test_a_failing_duty_keeps_none_of_the_others_from_being_done(
     undeletable = stage.home.secrets / "task_x.json"
     undeletable.mkdir()
     os.utime(undeletable, (0, 0))
-    duties = Upkeep(stage, durable)
+    duties = Upkeep(stage)
     with caplog.at_level(logging.WARNING, "kapelle.upkeep"):
         await duties.round()
         await duties.round()
@@ -118,16 +109,14 @@ async def test_a_failing_duty_keeps_none_of_the_others_from_being_done(
         assert len([line for line in told if task_id in line]) == 1, told
 
 
-async def test_a_backup_is_due_by_the_age_of_the_last_one_not_of_the_daemon(
-    stage: Stage, durable: Durable
-) -> None:
-    await Upkeep(stage, durable).round()
+async def test_a_backup_is_due_by_the_age_of_the_last_one_not_of_the_daemon(stage: Stage) -> None:
+    await Upkeep(stage).round()
     [first] = backup.existing(stage.home.backups)
-    await Upkeep(stage, durable).round()
+    await Upkeep(stage).round()
     assert backup.existing(stage.home.backups) == [first]
     two_hours_ago = datetime.now(UTC) - timedelta(hours=2)
     first.rename(first.with_name(two_hours_ago.strftime("%Y%m%dT%H%M%S.%fZ")))
-    await Upkeep(stage, durable).round()
+    await Upkeep(stage).round()
     assert len(backup.existing(stage.home.backups)) == 2
 
 
@@ -166,7 +155,7 @@ async def test_a_task_that_was_retried_meanwhile_is_not_forgotten(
 ) -> None:
     again, ended_again = await add(stage, repository), await add(stage, repository)
     assert await stage.db.read(tasks.ended_before, _LIMIT, 10) == [again, ended_again]
-    await stage.db.write(lifecycle.enqueue_again, again)
+    await stage.db.write(tasks.enqueue_again, again)
     await stage.db.write(tasks.update, ended_again, ended_at=datetime.now(UTC))
     for task_id in (again, ended_again):
         await retention.forget(stage, task_id, _LIMIT)

@@ -12,8 +12,7 @@ from kapelle.domain.schedule import Firing, Outcome, Schedule, ScheduleSpec, Sch
 from kapelle.domain.states import RunStatus
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.schedules.secrets import ScheduleSecrets
-from kapelle.service.scheduled_work import Examined
-from kapelle.service.schedules import Schedules
+from kapelle.service.schedules import Examined, Schedules
 from kapelle.store import runs, tables, tasks
 from kapelle.store.database import Connection, Database
 

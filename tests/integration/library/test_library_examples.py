@@ -1,11 +1,11 @@
-"""The examples of docs/library.md: each passes mypy --strict, and does what it says."""
+"""The examples of docs/library.md: each does what it says."""
 
 import os
 import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.page_examples import examples_of, require_says, require_well_typed
+from tests.e2e.page_examples import examples_of, require_says
 from tests.e2e.repositories import make_repository
 
 EXAMPLES = examples_of("library.md")
@@ -48,9 +48,8 @@ SAYS = [
 ]
 
 
-def test_every_example_is_well_typed(tmp_path: Path) -> None:
+def test_every_example_is_tried() -> None:
     assert len(EXAMPLES) == len(SAYS)
-    require_well_typed(EXAMPLES, tmp_path)
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))

@@ -60,7 +60,6 @@ async def test_one_line_of_100_megabytes(any_runner: Runner, tmp_path: Path) -> 
     assert most <= MAX_RSS
 
 
-@pytest.mark.slow
 async def test_one_gibibyte_with_secrets_to_look_for(any_runner: Runner, tmp_path: Path) -> None:
     size = 1 << 30
     block = bytes(range(32, 127)) + b" and some words of an agent\n"

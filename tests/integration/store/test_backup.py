@@ -25,7 +25,7 @@ async def test_a_backup_made_under_load_is_sound_and_old_ones_go(tmp_path: Path)
             await db.write(events.append, "tick")
 
     loading = asyncio.create_task(load())
-    made = [await asyncio.to_thread(backup.make, [path], tmp_path / "b", 2) for _ in range(4)]
+    made = [await asyncio.to_thread(backup.make, path, tmp_path / "b", 2) for _ in range(4)]
     await loading
     assert backup.existing(tmp_path / "b") == made[-2:]
     with closing(sqlite3.connect(made[-1] / "kapelle.db")) as copy:
@@ -41,7 +41,7 @@ def test_a_damaged_database_is_found_on_start_and_the_backup_named(tmp_path: Pat
     with engine.begin() as connection:
         _fill(connection)
     engine.dispose()
-    copy = backup.make([path], tmp_path / "backups", 5)
+    copy = backup.make(path, tmp_path / "backups", 5)
     for leftover in tmp_path.glob("kapelle.db-*"):
         leftover.unlink()
     content = bytearray(path.read_bytes())
@@ -68,7 +68,7 @@ def _database(path: Path) -> Path:
 def test_backups_made_at_once_are_all_whole(tmp_path: Path) -> None:
     path, directory = _database(tmp_path / "kapelle.db"), tmp_path / "backups"
     with ThreadPoolExecutor(6) as threads:
-        made = list(threads.map(lambda _: backup.make([path], directory, 10), range(6)))
+        made = list(threads.map(lambda _: backup.make(path, directory, 10), range(6)))
     assert backup.existing(directory) == sorted(made)
     for copy in made:
         with closing(sqlite3.connect(copy / "kapelle.db")) as connection:
@@ -80,7 +80,7 @@ def test_what_a_dead_process_left_unfinished_is_cleaned_up(tmp_path: Path) -> No
     leftover = directory / ".20200101T000000.000000Z"
     leftover.mkdir(parents=True)
     (leftover / "kapelle.db").write_bytes(b"half")
-    made = backup.make([path], directory, 3)
+    made = backup.make(path, directory, 3)
     assert list(directory.iterdir()) == [made]
 
 
@@ -88,7 +88,7 @@ def test_a_backup_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     path, directory = tmp_path / "kapelle.db", tmp_path / "backups"
     path.write_bytes(b"this is no database" * 1000)
     with pytest.raises(sqlite3.DatabaseError):
-        backup.make([path], directory, 3)
+        backup.make(path, directory, 3)
     assert list(directory.iterdir()) == []
 
 
@@ -98,7 +98,7 @@ def test_the_new_backup_is_kept_even_if_none_is_wanted_or_the_clock_went_back(
     path, directory = _database(tmp_path / "kapelle.db"), tmp_path / "backups"
     for year in (2020, 2999):
         (directory / f"{year}0101T000000.000000Z").mkdir(parents=True)
-    made = backup.make([path], directory, 0)
+    made = backup.make(path, directory, 0)
     assert backup.existing(directory) == [made]
 
 

@@ -29,6 +29,24 @@ def test_the_migrations_bring_a_database_to_exactly_the_tables(database_url: str
     engine.dispose()
 
 
+def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: str) -> None:
+    from alembic.autogenerate import compare_metadata
+    from alembic.migration import MigrationContext
+
+    engine = connect(database_url)
+    migrate(engine)
+    with engine.begin() as connection:
+        for table in ("attempts", "runs"):
+            connection.execute(sa.text(f"ALTER TABLE {table} DROP COLUMN performer"))
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '0001'"))
+    migrate(engine)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, metadata) == []
+    assert current(engine) == HEAD
+    engine.dispose()
+
+
 def test_every_migration_is_reached_from_the_first_one() -> None:
     from alembic.script import ScriptDirectory
 

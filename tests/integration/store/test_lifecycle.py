@@ -8,7 +8,7 @@ from tests.integration.rows import task_row
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotFound
 from kapelle.domain.states import TaskStatus
-from kapelle.store import dependencies, events, lifecycle, tasks
+from kapelle.store import events, tasks
 from kapelle.store.database import Connection, Database
 
 
@@ -21,7 +21,7 @@ async def add(db: Database, *depends_on: str, **changes: Any) -> str:
 
     def work(connection: Connection) -> None:
         tasks.insert(connection, row, depends_on)
-        lifecycle.settle_dependencies(connection, row["id"])
+        tasks.settle_dependencies(connection, row["id"])
 
     await db.write(work)
     return str(row["id"])
@@ -32,8 +32,8 @@ async def status(db: Database, task_id: str) -> TaskStatus:
 
 
 async def end(db: Database, task_id: str, how: TaskStatus) -> None:
-    await db.write(lifecycle.change, task_id, TaskStatus.RUNNING)
-    await db.write(lifecycle.change, task_id, how)
+    await db.write(tasks.change, task_id, TaskStatus.RUNNING)
+    await db.write(tasks.change, task_id, how)
 
 
 async def test_a_task_without_dependencies_is_queued_at_once(db: Database) -> None:
@@ -82,14 +82,14 @@ async def test_a_circle_of_dependencies_is_refused_and_named(db: Database) -> No
     first = await add(db)
     second = await add(db, first)
     with pytest.raises(InvalidInput, match=f"{first} → {second} → {first}"):
-        await db.write(dependencies.replace, first, [second])
+        await db.write(tasks.replace_dependencies, first, [second])
     assert (await db.read(tasks.get, first)).depends_on == []
 
 
 async def test_a_transition_that_is_not_in_the_table_is_refused(db: Database) -> None:
     task_id = await add(db)
     with pytest.raises(Conflict, match="queued and cannot become completed"):
-        await db.write(lifecycle.change, task_id, TaskStatus.COMPLETED)
+        await db.write(tasks.change, task_id, TaskStatus.COMPLETED)
 
 
 async def test_tasks_start_by_priority_and_then_by_age(db: Database) -> None:
@@ -166,12 +166,12 @@ async def test_a_cancelled_dependency_reaches_a_task_once_by_whatever_way(db: Da
     second = await add(db, first)
     third = await add(db, first, second)
     gone = await add(db)
-    await db.write(lifecycle.change, gone, TaskStatus.CANCELLED)
+    await db.write(tasks.change, gone, TaskStatus.CANCELLED)
 
     def work(connection: Connection) -> None:
-        lifecycle.change(connection, first, TaskStatus.BLOCKED)
-        dependencies.replace(connection, first, [gone])
-        lifecycle.settle_dependencies(connection, first)
+        tasks.change(connection, first, TaskStatus.BLOCKED)
+        tasks.replace_dependencies(connection, first, [gone])
+        tasks.settle_dependencies(connection, first)
 
     await db.write(work)
     for task_id in (first, second, third):

@@ -11,7 +11,7 @@ from tests.integration.engine.timetable import MINUTE, NOON, Timetable
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, NotFound
 from kapelle.domain.schedule import Outcome, ScheduleSpec, ScheduleStatus
-from kapelle.store import firings, schedules, tables
+from kapelle.store import schedules, tables
 from kapelle.store.database import Connection, Database
 
 SECRET = {
@@ -79,7 +79,7 @@ async def test_a_slot_is_written_down_once(timetable: Timetable) -> None:
 
     def twice(connection: Connection) -> list[bool]:
         values = (schedule, NOON, Outcome.SKIPPED, NOON)
-        return [firings.record(connection, *values) for _ in range(2)]
+        return [schedules.record_firing(connection, *values) for _ in range(2)]
 
     assert await timetable.db.write(twice) == [True, False]
 
@@ -87,7 +87,7 @@ async def test_a_slot_is_written_down_once(timetable: Timetable) -> None:
 async def test_the_history_is_shortened_but_keeps_what_is_still_needed(
     timetable: Timetable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(firings, "KEPT", 10)
+    monkeypatch.setattr(schedules, "KEPT", 10)
     schedule = await timetable.create(cron="* * * * *")
     await timetable.pass_time(30 * MINUTE)
     history = await timetable.history(schedule)
@@ -103,7 +103,7 @@ async def test_the_history_is_shortened_but_keeps_what_is_still_needed(
 async def test_what_was_followed_is_remembered_as_long_as_what_it_followed(
     timetable: Timetable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(firings, "KEPT", 3)
+    monkeypatch.setattr(schedules, "KEPT", 3)
     leader = await timetable.create(cron="0 0 1 1 *")
     follower = await timetable.create(after=leader, overlap=True)
     followed = (await timetable.use.run_now(leader)).slot

@@ -238,7 +238,6 @@ async def test_a_commit_is_kept_itself_even_where_its_content_is_archived(box: S
     assert commit in [box.commit_of(ref) for ref in box.refs(ARCHIVE)]
 
 
-@pytest.mark.slow
 async def test_killed_at_any_moment(box: Sandbox) -> None:
     path, first, second = await two_steps(box)
     chance = random.Random(time.time_ns())

@@ -56,7 +56,7 @@ class Playing:
 
     def prints(self, *lines: str) -> None:
         for line in lines:
-            self.report.hear(line)
+            self.report.read(line)
 
     def logs(self, *events: tuple[str, Mapping[str, Any]]) -> None:
         with self._events.open("a", encoding="utf-8") as file:

@@ -14,7 +14,11 @@ from kapelle.cli.patterns.loop_spec import loop_spec
 from kapelle.cli.patterns.pipeline import pipeline_spec
 from kapelle.cli.patterns.team_spec import team_spec
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.run_specs import BestOfSpec, LoopSpec, PatternSpec, PipelineSpec, TeamSpec
+from kapelle.patterns.best_of import BestOfSpec
+from kapelle.patterns.loop import LoopSpec
+from kapelle.patterns.pipeline import PipelineSpec
+from kapelle.patterns.spec import PatternSpec
+from kapelle.patterns.team import TeamSpec
 
 Build = Callable[[dict[str, Any]], dict[str, Any]]
 PATTERNS: dict[str, tuple[Build, type[PatternSpec]]] = {

@@ -4,14 +4,12 @@ from typing import Any
 
 import pytest
 
-from kapelle.cli.events import event_line
-from kapelle.cli.outcome import exit_code, exit_code_of_all, settled
-from kapelle.cli.runs.follow import verdict
-from kapelle.cli.runs.lines import line, passage, short_title
-from kapelle.cli.runs.listing import lines
-from kapelle.cli.runs.outcome import next_commands
-from kapelle.cli.runs.progress import progress_words, state_words
-from kapelle.cli.runs.view import describe
+from kapelle.cli.events import event_line, line, passage, progress_words, state_words
+from kapelle.cli.follow import verdict
+from kapelle.cli.format import short_title
+from kapelle.cli.outcome import exit_code, exit_code_of_all, next_commands, settled
+from kapelle.cli.run_view import describe
+from kapelle.cli.runs import run_rows as lines
 
 RUN: dict[str, Any] = {
     "id": "run_1",

@@ -12,13 +12,13 @@ import typer
 from tests.unit.cli.test_cli_commands import command_of
 from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
-from kapelle.cli import style
+from kapelle.cli import format
 from kapelle.cli.commands import COMMANDS, load
-from kapelle.cli.schedules import to_come
+from kapelle.cli.schedules import view
 from kapelle.cli.schedules.create import STARTING, create, ordered
 from kapelle.cli.schedules.group import STATUSES
-from kapelle.cli.schedules.to_come import time_to_come
 from kapelle.cli.schedules.view import describe, history, interval, listing
+from kapelle.cli.schedules.view import future_time as time_to_come
 from kapelle.cli.starting import collecting
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.schedule import ScheduleStatus
@@ -28,7 +28,7 @@ NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(to_come, "now", lambda: NOW)
+    monkeypatch.setattr(view, "now", lambda: NOW)
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def schedule(**changes: Any) -> dict[str, Any]:
         "expires_at": None,
         "status": "active",
         "reason": None,
-        "next_at": (datetime.now(UTC) + timedelta(hours=2, seconds=30)).isoformat(),
+        "next_at": (NOW + timedelta(hours=2, seconds=30)).isoformat(),
         "started": 2,
         "in_flight": ["task_01"],
         "created_at": "2026-03-28T12:00:00Z",
@@ -324,7 +324,7 @@ LONG = {
 def test_in_80_columns_everything_is_seen_and_nothing_wraps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(style, "terminal_width", lambda: 80)
+    monkeypatch.setattr(format, "terminal_width", lambda: 80)
     head, times, first, when, *_ = listing([schedule(**LONG), schedule(**LONG)])
     assert head.split() == ["ID", "STATUS", "TITLE"]
     assert times.split() == ["WHEN", "NEXT", "RUNS"]
@@ -339,7 +339,7 @@ def test_in_80_columns_everything_is_seen_and_nothing_wraps(
 
 
 def test_in_a_wide_terminal_each_has_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(style, "terminal_width", lambda: 140)
+    monkeypatch.setattr(format, "terminal_width", lambda: 140)
     assert len(listing([schedule(**LONG), schedule(**LONG)])) == 3
 
 

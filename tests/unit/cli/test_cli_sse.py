@@ -1,4 +1,4 @@
-from kapelle.cli.sse import ServerEvent, parse
+from kapelle.client.http import ServerEvent, parse
 
 
 def read(text: str) -> list[ServerEvent]:

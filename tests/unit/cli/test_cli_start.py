@@ -12,7 +12,11 @@ from kapelle.cli.patterns.help import pattern_help
 from kapelle.cli.patterns.schema_options import options_of, spec_from
 from kapelle.cli.patterns.start import start_spec
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.run_specs import BestOfSpec, LoopSpec, PatternSpec, PipelineSpec, TeamSpec
+from kapelle.patterns.best_of import BestOfSpec
+from kapelle.patterns.loop import LoopSpec
+from kapelle.patterns.pipeline import PipelineSpec
+from kapelle.patterns.spec import PatternSpec
+from kapelle.patterns.team import TeamSpec
 
 
 class SampleSpec(PatternSpec):

@@ -1,8 +1,8 @@
 import pytest
 
-from kapelle.cli.client import Client
 from kapelle.cli.commands import load
 from kapelle.cli.starting import Order, begin, collecting
+from kapelle.client.http import Connection as Client
 
 
 class _NoClient(Client):

@@ -3,7 +3,8 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kapelle.cli.text import clean, one_line, tail
+from kapelle.cli.format import clean, one_line
+from kapelle.cli.format import last_lines as tail
 
 HOSTILE = st.lists(
     st.one_of(

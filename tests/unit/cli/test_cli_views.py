@@ -4,17 +4,16 @@ from typing import Any
 
 import pytest
 
-from kapelle.cli.amounts import cost, dollars, limit
 from kapelle.cli.events import event_line
-from kapelle.cli.listing import _lines
+from kapelle.cli.format import columns_of, cost, dollars, fit, short, size, table
+from kapelle.cli.format import usd_limit as limit
 from kapelle.cli.outcome import exit_code, exit_code_of_all, next_commands, settled
-from kapelle.cli.sse import ServerEvent
-from kapelle.cli.style import columns_of, fit, table
+from kapelle.cli.outcome import waiting_words as what_it_waits_for
 from kapelle.cli.task_view import describe
-from kapelle.cli.times import short, size
+from kapelle.cli.tasks import _lines
 from kapelle.cli.transcript import Whole, passage
 from kapelle.cli.usage import lines as usage_lines
-from kapelle.cli.waiting import what_it_waits_for
+from kapelle.client.http import ServerEvent
 
 TASK: dict[str, Any] = {
     "id": "task_1",

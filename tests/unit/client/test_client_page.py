@@ -5,9 +5,7 @@ import re
 from pathlib import Path
 
 import kapelle
-from kapelle.client.synchronous.runs import Runs
-from kapelle.client.synchronous.schedules import Schedules
-from kapelle.client.synchronous.tasks import Tasks
+from kapelle.client.work import Runs, Schedules, Tasks
 
 PAGE = Path(__file__).parents[3] / "docs" / "python.md"
 PARTS: dict[str, type] = {
@@ -30,20 +28,14 @@ def test_the_page_names_every_method_with_its_parameters() -> None:
     }
     assert set(named) == set(methods)
     for name, method in methods.items():
-        assert named[name] == _parameters(name, method), name
+        assert named[name] == _parameters(method), name
 
 
-def _parameters(name: str, method: object) -> str:
+def _parameters(method: object) -> str:
     assert callable(method)
     stars = {"VAR_POSITIONAL": "*", "VAR_KEYWORD": "**"}
     words = []
     for parameter in list(inspect.signature(method).parameters.values())[1:]:
-        word = re.sub(r"^(task|run|schedule)_id$", "id", parameter.name)
-        if name == "client.events":
-            word = parameter.name
-        elif word in {"options", "fields"}:
-            word = "fields"
-        elif word == "idempotency_key":
-            continue
-        words.append(stars.get(parameter.kind.name, "") + word)
+        if parameter.name != "idempotency_key":
+            words.append(stars.get(parameter.kind.name, "") + parameter.name)
     return ", ".join(words)

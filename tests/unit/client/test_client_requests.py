@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from kapelle.client.address import Address
-from kapelle.client.requests import Ask, base_url, path_of
-from kapelle.client.wishes import pipeline_steps, schedule_wish, wish
+from kapelle.client.http import Connection, connection_to, target
+from kapelle.client.work import Runs, Tasks, schedule_body, spec_body
 from kapelle.domain.errors import InvalidInput, Unauthorized
-from kapelle.domain.run_specs import PipelineSpec, StepSpec
 from kapelle.domain.schedule import ScheduleSpec
 from kapelle.domain.specs import CheckSpec, Priority, TaskSpec
+from kapelle.patterns.pipeline import PipelineSpec, StepSpec
 
 URL = "http://127.0.0.1:1"
 
@@ -51,33 +51,59 @@ def test_a_token_that_is_given_wins_over_the_environment_and_is_not_shown(
 @pytest.mark.parametrize("url", ["localhost:8470", "ftp://x", "http://", "http://x:port"])
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="url is not an address"):
-        base_url(Address.given(url, "t"))
+        connection_to(Address.given(url, "t"), 1)
 
 
 def test_routes_begin_behind_the_path_of_a_url() -> None:
-    assert base_url(Address.given("http://[::1]:8/k/", "t")) == "http://[::1]:8/k/api/v1"
-    assert base_url(Address.given("https://u:p@host", "t")) == "https://host/api/v1"
+    address = Address.given("http://[::1]:8/k/", "t")
+    connection = connection_to(address, 1)
+    assert (connection.host, connection.port, address.base_path) == ("::1", 8, "/k")
+    assert connection_to(Address.given("https://u:p@host", "t"), 1).host == "host"
 
 
-def test_an_id_cannot_lead_elsewhere() -> None:
-    assert path_of("tasks", " a/../b?c#d ", "wait") == "/tasks/a%2F..%2Fb%3Fc%23d/wait"
-    with pytest.raises(InvalidInput):
-        path_of("tasks", " ")
+def test_an_id_cannot_lead_elsewhere(recorded: "Recorded") -> None:
+    tasks = Tasks(recorded)
+    tasks.patch(" a/../b?c#d ")
+    assert recorded.asked == ["/tasks/a%2F..%2Fb%3Fc%23d/patch"]
+    with pytest.raises(InvalidInput, match="not the id of one of the tasks"):
+        tasks.patch(" ")
 
 
 def test_what_has_no_value_is_not_asked_for() -> None:
-    ask = Ask("GET", "/tasks", {"status": ["a", "b"], "tag": None, "archived": False})
-    assert ask.arguments()["params"] == {"status": ["a", "b"], "archived": "false"}
+    query = {"status": ["a", "b"], "tag": None, "archived": False}
+    assert target("/tasks", query) == "/api/v1/tasks?status=a&status=b&archived=false"
+
+
+class Recorded(Connection):
+    """Notes what is asked for, and answers nothing."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+
+    def get_bytes(
+        self, path: str, query: object = None, timeout: float = 0
+    ) -> tuple[bytes, dict[str, str]]:
+        self.asked.append(path)
+        return b"", {}
+
+    def create(self, path: str, body: object, key: str | None = None) -> object:
+        self.asked.append(body)
+        raise NotImplementedError
+
+
+@pytest.fixture
+def recorded() -> Recorded:
+    return Recorded()
 
 
 def test_a_relative_directory_is_one_of_this_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert wish("prompt", "x", {})["directory"] == str(tmp_path)
-    assert wish("prompt", "x", {"directory": None})["directory"] == str(tmp_path)
-    assert wish("prompt", "x", {"directory": Path("a")})["directory"] == str(tmp_path / "a")
-    assert wish("prompt", "x", {"directory": "/b/../c"})["directory"] == "/c"
+    assert spec_body("prompt", "x", {})["directory"] == str(tmp_path)
+    assert spec_body("prompt", "x", {"directory": None})["directory"] == str(tmp_path)
+    assert spec_body("prompt", "x", {"directory": Path("a")})["directory"] == str(tmp_path / "a")
+    assert spec_body("prompt", "x", {"directory": "/b/../c"})["directory"] == "/c"
 
 
 def test_without_a_current_directory_one_must_be_named(
@@ -88,24 +114,24 @@ def test_without_a_current_directory_one_must_be_named(
     monkeypatch.chdir(gone)
     os.rmdir(gone)
     with pytest.raises(InvalidInput, match="directory is gone"):
-        wish("prompt", "x", {})
-    assert wish("prompt", "x", {"directory": "/tmp"})["directory"] == "/tmp"
+        spec_body("prompt", "x", {})
+    assert spec_body("prompt", "x", {"directory": "/tmp"})["directory"] == "/tmp"
 
 
 def test_values_become_json() -> None:
     options = {"priority": Priority.P0, "checks": ["true", CheckSpec(command="make", timeout_s=5)]}
-    found = wish("prompt", "x", {**options, "directory": "/", "idempotency_key": "k"})
+    found = spec_body("prompt", "x", {**options, "directory": "/"})
     assert found["priority"] == "P0"
     assert found["checks"][0] == "true"
     assert (found["checks"][1]["command"], found["checks"][1]["timeout_s"]) == ("make", 5)
     assert set(found) == {"prompt", "priority", "checks", "directory"}
     with pytest.raises(InvalidInput, match="cannot be sent"):
-        wish("prompt", "x", {"env": {"A": object()}})
+        spec_body("prompt", "x", {"env": {"A": object()}})
 
 
 def test_options_replace_fields_of_a_whole_spec() -> None:
     spec = TaskSpec(prompt="x", directory="/tmp", checks=["true"], agent="a")
-    found = wish("prompt", spec, {"agent": "b"})
+    found = spec_body("prompt", spec, {"agent": "b"})
     assert found == {
         "prompt": "x",
         "directory": "/tmp",
@@ -115,26 +141,30 @@ def test_options_replace_fields_of_a_whole_spec() -> None:
     assert TaskSpec(**found) == spec.model_copy(update={"agent": "b"})
 
 
-def test_a_pipeline_is_its_steps_or_a_whole_one() -> None:
+def test_a_pipeline_is_its_steps_or_a_whole_one(recorded: Recorded) -> None:
+    runs = Runs(recorded)
     whole = PipelineSpec(directory="/tmp", steps=["a", "b"])
-    assert pipeline_steps([whole]) is whole
-    assert pipeline_steps(["a", StepSpec(prompt="b")]) == ["a", StepSpec(prompt="b")]
+    for steps in ([whole], ["a", StepSpec(prompt="b")]):
+        with pytest.raises(NotImplementedError):
+            runs.pipeline(*steps, directory="/tmp")
+    first, second = (PipelineSpec(**body["spec"]) for body in recorded.asked)  # type: ignore[index]
+    assert first == second == whole
     with pytest.raises(InvalidInput):
-        pipeline_steps([whole, "c"])
+        runs.pipeline(whole, "c")
 
 
 def test_a_schedule_says_what_it_starts() -> None:
-    found = schedule_wish("task", {"prompt": "x", "directory": "/tmp"}, {"cron": "0 3 * * *"})
+    found = schedule_body("task", {"prompt": "x", "directory": "/tmp"}, {"cron": "0 3 * * *"})
     assert found == {
         "kind": "task",
         "cron": "0 3 * * *",
         "spec": {"prompt": "x", "directory": "/tmp"},
     }
     whole = ScheduleSpec(spec={"prompt": "x", "directory": "/tmp"}, every_s=60)
-    assert schedule_wish(whole, None, {"title": "t"}) == {
+    assert schedule_body(whole, None, {"title": "t"}) == {
         "spec": {"prompt": "x", "directory": "/tmp"},
         "every_s": 60,
         "title": "t",
     }
     with pytest.raises(InvalidInput, match="is missing"):
-        schedule_wish("task", None, {"every_s": 60})
+        schedule_body("task", None, {"every_s": 60})

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from kapelle.domain.run_specs import LoopSpec
+from kapelle.patterns.loop import LoopSpec
 
 
 def judged(*properties: str, **spec: Any) -> LoopSpec:

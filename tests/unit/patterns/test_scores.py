@@ -2,7 +2,7 @@
 
 import pytest
 
-from kapelle.patterns.scores import read_score
+from kapelle.patterns.results import read_score
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ proposes. It ends after at most four answers to one prompt, the first and three 
 
 import sys
 
-from kapelle.agents.base import Access, AgentEvent, AgentRequest, Capabilities, Command
-from kapelle.agents.output import parse_event
+from kapelle.agents.base import Access, AgentRequest, Capabilities, Command
 from kapelle.agents.program import ProgramAgent
 
 _UNATTENDED = (
@@ -68,26 +67,21 @@ class AiderAgent(ProgramAgent):
     )  # fmt: skip
 
     def command(self, request: AgentRequest) -> Command:
-        directory = request.prompt_file.parent
         files = {}
         argv = [self.executable(), *_UNATTENDED]
-        model = self._model(request)
-        if model:
+        if model := self._model(request):
             argv += ["--model", model]
         if request.system_prompt:
             files["conventions.md"] = f"{request.system_prompt}\n"
-            argv += ["--read", str(directory / "conventions.md")]
+            argv += ["--read", str(request.beside("conventions.md"))]
         message = request.prompt_file
         if request.prompt.startswith(("/", "!")):
             # These would make it a command of aider's own, such as /run.
-            message = directory / "aider.message"
+            message = request.beside("aider.message")
             files[message.name] = f"\n{request.prompt}"
         argv += ["--message-file", str(message), *request.settings.extra_args]
         argv = [*self._bridge(request), "--", *argv]
         return Command(argv, self.environment(request), files=files)
-
-    def parse(self, line: str) -> list[AgentEvent]:
-        return parse_event(line)
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
         provider = _provider(self._model(request) or "")
@@ -99,17 +93,16 @@ class AiderAgent(ProgramAgent):
         return env | request.settings.env
 
     def _model(self, request: AgentRequest) -> str | None:
-        model = request.model or request.settings.model
+        model = request.chosen_model
         if model and request.settings.base_url and "/" not in model:
             return f"openai/{model}"
         return model
 
     def _bridge(self, request: AgentRequest) -> list[str]:
-        directory = request.prompt_file.parent
         fresh = request.session_id is None or request.fork
-        session = str(directory / "aider.chat.md") if fresh else str(request.session_id)
+        session = str(request.beside("aider.chat.md") if fresh else request.session_id)
         argv = [sys.executable, "-I", "-m", "kapelle.agents.bridges.aider"]
-        argv += ["--session", session, "--logs", str(directory)]
+        argv += ["--session", session, "--logs", str(request.prompt_file.parent)]
         return argv + (["--from", request.session_id] if request.session_id else [])
 
 

@@ -1,13 +1,11 @@
 """Claude Code: `claude -p --output-format stream-json`, with the prompt by stdin."""
 
 import glob
-import json
 import os
 import sys
 from collections.abc import Mapping
-from typing import Any
 
-from kapelle.agents.adapters.claude_stream import parse_event, whole
+from kapelle.agents.adapters.claude_stream import parse_event
 from kapelle.agents.base import (
     Access,
     AgentEvent,
@@ -17,102 +15,11 @@ from kapelle.agents.base import (
     Summary,
     Verdict,
 )
-from kapelle.agents.failures import failure
-from kapelle.agents.output import json_object, mapping_of, text_of
-from kapelle.agents.program import LONGEST_ARGUMENT, ProgramAgent
+from kapelle.agents.output import Json, count_of, json_object, mapping_of, text_of
+from kapelle.agents.program import LONGEST_ARGUMENT, ProgramAgent, mcp_config
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
-
-_Json = dict[str, Any]
-
-
-class Meter:
-    """What one run uses: by its transcript while it works, and by its results for certain.
-
-    The stream itself tells of an answer only that it began.
-    """
-
-    def __init__(self) -> None:
-        self._asked_at = ""
-        self._session = ""
-        self._told: dict[int, _Json] = {}
-
-    def noted(self, line: _Json) -> list[AgentEvent]:
-        """What a line of the transcript says; an answer comes in several lines of one id.
-
-        A fork's begins with the answers of the session it was taken from, which are older than
-        the question. Turns are those that Claude itself limits: subagents have none.
-        """
-        at = text_of(line.get("timestamp"))
-        if line.get("type") == "queue-operation" and line.get("operation") == "enqueue":
-            self._asked_at = at
-        message = mapping_of(line.get("message"))
-        usage = mapping_of(message.get("usage"))
-        is_answer = line.get("type") == "assistant" and message.get("model") != "<synthetic>"
-        if not usage or not is_answer or at < self._asked_at:
-            return []
-        turns = 0 if line.get("isSidechain") is True else 1
-        data = {**_tokens(usage), "turns": turns, "id": text_of(message.get("id")) or None}
-        return [AgentEvent("usage", data=data)]
-
-    def told(self, result: _Json) -> AgentEvent:
-        """What a result says of the run, subagents included.
-
-        There are several when work in the background ends after the first answer, and each tells
-        what was used since the one before. Where one is missing, or the version does not tell that
-        much, there is only the sum over the session.
-        """
-        return AgentEvent("usage", data={**self._sums(result), "total": True})
-
-    def _sums(self, result: _Json) -> _Json:
-        since = result.get("model_usage_since_last_result")
-        if not isinstance(since, dict):
-            tokens = _tokens(mapping_of(result.get("usage")))
-            cost = _dollars(result.get("total_cost_usd"))
-            return {**tokens, "cost_usd": cost, "of_session": ["cost_usd"]}
-        index, session = whole(result.get("result_index")), text_of(result.get("session_id"))
-        if index == 0 or session != self._session:
-            self._session, self._told = session, {}
-        self._told[index] = since
-        if len(self._told) == index + 1:
-            return _sums(*self._told.values())
-        sums = _sums(mapping_of(result.get("modelUsage")))
-        return {**sums, "of_session": list(sums)}
-
-
-def _tokens(usage: _Json) -> _Json:
-    cached = whole(usage.get("cache_read_input_tokens"))
-    written = whole(usage.get("cache_creation_input_tokens"))
-    return {
-        "input_tokens": whole(usage.get("input_tokens")) + cached + written,
-        "output_tokens": whole(usage.get("output_tokens")),
-        "cached_tokens": cached,
-    }
-
-
-def _sums(*results: _Json) -> _Json:
-    told = [mapping_of(model) for result in results for model in result.values()]
-
-    def tokens(*names: str) -> int:
-        return sum(whole(model.get(name)) for model in told for name in names)
-
-    sums: _Json = {
-        "input_tokens": tokens("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens"),
-        "output_tokens": tokens("outputTokens"),
-        "cached_tokens": tokens("cacheReadInputTokens"),
-    }
-    # The price of a model that it does not know it guesses.
-    if all(model.get("costBasis") != "unknown" for model in told):
-        sums["cost_usd"] = sum(_dollars(model.get("costUSD")) for model in told)
-    return sums
-
-
-def _dollars(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9:
-        return float(value)
-    return 0.0
-
 
 _KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 _CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
@@ -124,7 +31,7 @@ _DEFAULTS = {
     "DISABLE_AUTOUPDATER": "1",
 }
 # What comes of a slash command that did nothing; the result after it claims success.
-_NOT_DONE = frozenset({"unavailable_headless", "unknown", "failed", "restart_required"})
+_COMMAND_FAILURES = frozenset({"unavailable_headless", "unknown", "failed", "restart_required"})
 _COMMAND = "local_command"
 
 
@@ -132,24 +39,16 @@ class ClaudeAgent(ProgramAgent):
     """Success is exit code 0 after a result that is no error.
 
     A prompt that begins with the name of a slash command is that command. The budget that Claude
-    is given counts the run alone, the cost that it tells at the end the session's earlier runs too.
+    is given counts the attempt alone, the cost in its result the session's earlier ones too.
     """
 
     program = "claude"
     package = "npm install -g @anthropic-ai/claude-code"
     tested = "2.1.325"
     capabilities = Capabilities(
-        resume=True,
-        fork=True,
-        model=True,
-        max_turns=True,
-        budget=True,
-        system_prompt=True,
-        mcp=True,
-        hooks=True,
-        usage=True,
-        cost=True,
-    )
+        resume=True, fork=True, model=True, max_turns=True, budget=True, system_prompt=True,
+        mcp=True, hooks=True, usage=True, cost=True,
+    )  # fmt: skip
     passes = (
         "ANTHROPIC_*", "CLAUDE_*", "AWS_*", "GOOGLE_*", "CLOUD_ML_REGION", "VERTEX_REGION_*",
         "AZURE_*", "API_TIMEOUT_MS", "BASH_*", "MAX_THINKING_TOKENS", "MCP_*", "DISABLE_*",
@@ -183,8 +82,8 @@ class ClaudeAgent(ProgramAgent):
         if request.settings.base_url:
             env["ANTHROPIC_BASE_URL"] = request.settings.base_url
         if request.mcp_servers:
-            files[_MCP] = _servers(request)
-            argv += ["--mcp-config", str(request.prompt_file.parent / _MCP)]
+            files[_MCP] = mcp_config(request.mcp_servers, _server)
+            argv += ["--mcp-config", str(request.beside(_MCP))]
             # Otherwise the model has to search for the tools before it sees them.
             env["ENABLE_TOOL_SEARCH"] = "false"
         argv += _options(request)
@@ -192,28 +91,26 @@ class ClaudeAgent(ProgramAgent):
             argv += _system(request, request.system_prompt, files)
         env |= self.environment(request)
         home = os.path.join(request.workspace, _home({**os.environ, **request.environ, **env}))
-        return Command(
-            argv + request.settings.extra_args,
-            env,
-            request.prompt.encode("utf-8", "replace"),
-            files,
-            f"{glob.escape(home)}/projects/*/{{session}}.jsonl",
-        )
+        transcript = f"{glob.escape(home)}/projects/*/{{session}}.jsonl"
+        argv += request.settings.extra_args
+        return Command(argv, env, request.stdin, files, transcript)
 
     def parse(self, line: str) -> list[AgentEvent]:
         event = json_object(line)
         if event is None:
             return []
         if "sessionId" in event:
-            return self._meter.noted(event)
-        events = parse_event(event) + _not_done(event)
-        return [self._meter.told(event), *events] if event.get("type") == "result" else events
+            return self._meter.from_transcript(event)
+        events = parse_event(event) + _command_error(event)
+        return (
+            [self._meter.from_result(event), *events] if event.get("type") == "result" else events
+        )
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)
         error = summary.error
         if verdict.success and error and error.data.get("type") == _COMMAND:
-            return failure(error.text, summary.result, "failure")
+            return Verdict(False, error.text, summary.result, "failure")
         return verdict
 
 
@@ -225,7 +122,7 @@ def _home(env: Mapping[str, str]) -> str:
 
 def _options(request: AgentRequest) -> list[str]:
     argv = []
-    if model := request.model or request.settings.model:
+    if model := request.chosen_model:
         argv += ["--model", model]
     if request.session_id:
         argv += ["--resume", request.session_id]
@@ -243,15 +140,10 @@ def _system(request: AgentRequest, text: str, files: dict[str, str]) -> list[str
     if len(text.encode("utf-8", "replace")) <= LONGEST_ARGUMENT:
         return [f"--append-system-prompt={text}", *fresh]
     files[_SYSTEM] = text
-    return [f"--append-system-prompt-file={request.prompt_file.parent / _SYSTEM}", *fresh]
+    return [f"--append-system-prompt-file={request.beside(_SYSTEM)}", *fresh]
 
 
-def _servers(request: AgentRequest) -> str:
-    servers = {name: _server(server) for name, server in request.mcp_servers.items()}
-    return json.dumps({"mcpServers": servers})
-
-
-def _server(server: McpServer) -> _Json:
+def _server(server: McpServer) -> Json:
     if server.url:
         headers = {name: _literal(value) for name, value in server.headers.items()}
         return {"type": "http", "url": _literal(server.url), "headers": headers}
@@ -265,9 +157,96 @@ def _literal(text: str) -> str:
     return text.replace("${", "${KAPELLE_NOT_SET:-$}{")
 
 
-def _not_done(event: _Json) -> list[AgentEvent]:
+def _command_error(event: Json) -> list[AgentEvent]:
     outcome = mapping_of(event.get("local_command_outcome")).get("kind")
-    if text_of(outcome) not in _NOT_DONE:
+    if text_of(outcome) not in _COMMAND_FAILURES:
         return []
     text = f"Claude Code took the prompt for a command of its own, which came to nothing: {outcome}"
     return [AgentEvent("error", text, data={"type": _COMMAND})]
+
+
+class Meter:
+    """What one attempt uses: by its transcript while it works, and by its results for certain.
+
+    The stream itself tells of an answer only that it began.
+    """
+
+    def __init__(self) -> None:
+        self._asked_at = ""
+        self._session = ""
+        self._results: dict[int, Json] = {}
+
+    def from_transcript(self, line: Json) -> list[AgentEvent]:
+        """What a line of the transcript says; an answer comes in several lines of one id.
+
+        A fork's begins with the answers of the session it was taken from, which are older than
+        the question. Turns are those that Claude itself limits: subagents have none.
+        """
+        at = text_of(line.get("timestamp"))
+        if line.get("type") == "queue-operation" and line.get("operation") == "enqueue":
+            self._asked_at = at
+        message = mapping_of(line.get("message"))
+        usage = mapping_of(message.get("usage"))
+        is_answer = line.get("type") == "assistant" and message.get("model") != "<synthetic>"
+        if not usage or not is_answer or at < self._asked_at:
+            return []
+        turns = 0 if line.get("isSidechain") is True else 1
+        data = {**_tokens(usage), "turns": turns, "id": text_of(message.get("id")) or None}
+        return [AgentEvent("usage", data=data)]
+
+    def from_result(self, result: Json) -> AgentEvent:
+        """What a result says of the attempt, subagents included.
+
+        There are several when work in the background ends after the first answer, and each tells
+        what was used since the one before. Where one is missing, or the version does not tell that
+        much, there is only the sum over the session.
+        """
+        return AgentEvent("usage", data={**self._sums(result), "total": True})
+
+    def _sums(self, result: Json) -> Json:
+        since = result.get("model_usage_since_last_result")
+        if not isinstance(since, dict):
+            tokens = _tokens(mapping_of(result.get("usage")))
+            cost = _dollars(result.get("total_cost_usd"))
+            return {**tokens, "cost_usd": cost, "of_session": ["cost_usd"]}
+        index, session = (count_of(result.get("result_index")), text_of(result.get("session_id")))
+        if index == 0 or session != self._session:
+            self._session, self._results = session, {}
+        self._results[index] = since
+        if len(self._results) == index + 1:
+            return _sums(*self._results.values())
+        sums = _sums(mapping_of(result.get("modelUsage")))
+        return {**sums, "of_session": list(sums)}
+
+
+def _tokens(usage: Json) -> Json:
+    cached = count_of(usage.get("cache_read_input_tokens"))
+    written = count_of(usage.get("cache_creation_input_tokens"))
+    return {
+        "input_tokens": count_of(usage.get("input_tokens")) + cached + written,
+        "output_tokens": count_of(usage.get("output_tokens")),
+        "cached_tokens": cached,
+    }
+
+
+def _sums(*results: Json) -> Json:
+    models = [mapping_of(model) for result in results for model in result.values()]
+
+    def tokens(*names: str) -> int:
+        return sum(count_of(model.get(name)) for model in models for name in names)
+
+    sums: Json = {
+        "input_tokens": tokens("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens"),
+        "output_tokens": tokens("outputTokens"),
+        "cached_tokens": tokens("cacheReadInputTokens"),
+    }
+    # The price of a model that it does not know it guesses.
+    if all(model.get("costBasis") != "unknown" for model in models):
+        sums["cost_usd"] = sum(_dollars(model.get("costUSD")) for model in models)
+    return sums
+
+
+def _dollars(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9:
+        return float(value)
+    return 0.0

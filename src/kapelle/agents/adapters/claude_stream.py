@@ -4,14 +4,20 @@ What was used they count differently, so that is left to their adapters.
 """
 
 import re
-from typing import Any
 
-from kapelle.agents.base import AgentEvent
-from kapelle.agents.output import list_of, mapping_of, text_of
+from kapelle.agents.base import AgentEvent, EventKind
+from kapelle.agents.output import (
+    Json,
+    count_of,
+    error,
+    list_of,
+    mapping_of,
+    mappings_of,
+    plan,
+    text_of,
+)
 from kapelle.agents.resets import reset_stated
 from kapelle.domain.failures import FailureClass
-
-_Json = dict[str, Any]
 
 _PLANS = frozenset({"TodoWrite", "todo_write"})
 _ABSENT = frozenset({"failed", "disconnected", "needs-auth"})
@@ -40,17 +46,14 @@ _BY_MESSAGE = (
         re.compile(r"No conversation found with session ID|--resume requires a valid session"),
         FailureClass.SESSION_LOST,
     ),
-    (
-        re.compile(r"^(?:No auth type is selected|Missing API key)"),
-        FailureClass.AUTHENTICATION,
-    ),
+    (re.compile(r"^(?:No auth type is selected|Missing API key)"), FailureClass.AUTHENTICATION),
     (re.compile(r"^\[API Error: Context is too large"), FailureClass.CONTEXT_OVERFLOW),
     (re.compile(r"^\[API Error: Connection error"), FailureClass.ENVIRONMENT),
 )
 _STATUS = re.compile(r"^\[API Error: (\d{3})\b")
 
 
-def parse_event(event: _Json) -> list[AgentEvent]:
+def parse_event(event: Json) -> list[AgentEvent]:
     """What one object of the stream says, apart from usage."""
     match event.get("type"):
         case "system":
@@ -66,21 +69,12 @@ def parse_event(event: _Json) -> list[AgentEvent]:
     return []
 
 
-def whole(value: object) -> int:
-    """A number of things, or 0 for anything else."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**53:
-        return value
-    return 0
-
-
-def _system(event: _Json) -> list[AgentEvent]:
+def _system(event: Json) -> list[AgentEvent]:
     match event.get("subtype"):
         case "init":
-            told = [
-                AgentEvent("session", text_of(event.get("session_id"))),
-                AgentEvent("model", text_of(event.get("model"))),
-            ]
-            return told + _absent_servers(event)
+            session = AgentEvent("session", text_of(event.get("session_id")))
+            model = AgentEvent("model", text_of(event.get("model")))
+            return [session, model, *_absent_servers(event)]
         case "api_retry":
             return [_api_retry(event)]
         case "retry":
@@ -92,41 +86,35 @@ def _system(event: _Json) -> list[AgentEvent]:
     return []
 
 
-def _absent_servers(event: _Json) -> list[AgentEvent]:
-    servers = [mapping_of(server) for server in list_of(event.get("mcp_servers"))]
-    return [
-        AgentEvent(
-            "notice",
-            f"The MCP server {text_of(server.get('name'))} is not there: {server['status']}.",
-            FailureClass.TOOL,
-        )
-        for server in servers
-        if text_of(server.get("status")) in _ABSENT
-    ]
+def _absent_servers(event: Json) -> list[AgentEvent]:
+    servers = mappings_of(event.get("mcp_servers"))
+    absent = [server for server in servers if text_of(server.get("status")) in _ABSENT]
+    texts = [f"The MCP server {s.get('name')} is not there: {s['status']}." for s in absent]
+    return [AgentEvent("notice", text, FailureClass.TOOL) for text in texts]
 
 
-def _api_retry(event: _Json) -> AgentEvent:
-    status, kind = whole(event.get("error_status")), text_of(event.get("error"))
+def _api_retry(event: Json) -> AgentEvent:
+    status, kind = count_of(event.get("error_status")), text_of(event.get("error"))
     what = f"HTTP status {status}" if status else "The provider did not answer"
-    again = f"retry {whole(event.get('attempt'))} of {whole(event.get('max_retries'))}"
-    text = f"{what} ({kind}); {again} in {whole(event.get('retry_delay_ms')) / 1000:g} s"
-    return AgentEvent("notice", text, data=_error_data(status, kind))
+    again = f"retry {count_of(event.get('attempt'))} of {count_of(event.get('max_retries'))}"
+    text = f"{what} ({kind}); {again} in {count_of(event.get('retry_delay_ms')) / 1000:g} s"
+    return error(text, kind="notice", status=status, type=kind)
 
 
-def _retry(data: _Json) -> list[AgentEvent]:
+def _retry(data: Json) -> list[AgentEvent]:
     """Qwen Code's own: it has a pause only after a limit of rate."""
-    if not (delay_ms := whole(data.get("delayMs"))):
+    if not (delay_ms := count_of(data.get("delayMs"))):
         return []
-    again = f"retry {whole(data.get('attempt'))} of {whole(data.get('maxRetries'))}"
+    again = f"retry {count_of(data.get('attempt'))} of {count_of(data.get('maxRetries'))}"
     text = f"The provider limits the rate; {again} in {delay_ms / 1000:g} s"
     return [AgentEvent("notice", text, FailureClass.RATE_LIMIT)]
 
 
-def _limit(info: _Json) -> list[AgentEvent]:
+def _limit(info: Json) -> list[AgentEvent]:
     window = text_of(info.get("rateLimitType")).replace("_", " ") or "usage"
     if info.get("status") == "rejected" and info.get("isUsingOverage") is not True:
         text = f"The {window} limit of the subscription is used up"
-        return [AgentEvent("notice", text, FailureClass.RATE_LIMIT, _error_data(info=info))]
+        return [error(text, FailureClass.RATE_LIMIT, "notice", retry_at=_reset(info))]
     if info.get("status") == "allowed_warning":
         used = info.get("utilization")
         share = f"{used:.0%}" if isinstance(used, float) else "Most"
@@ -134,8 +122,8 @@ def _limit(info: _Json) -> list[AgentEvent]:
     return []
 
 
-def _assistant(event: _Json) -> list[AgentEvent]:
-    blocks = [mapping_of(b) for b in list_of(mapping_of(event.get("message")).get("content"))]
+def _assistant(event: Json) -> list[AgentEvent]:
+    blocks = mappings_of(mapping_of(event.get("message")).get("content"))
     said = "\n".join(text_of(b.get("text")) for b in blocks if b.get("type") == "text")
     is_part = bool(event.get("parent_tool_use_id"))  # of a subagent's work
     if event.get("error") or event.get("is_api_error_message") is True:
@@ -146,59 +134,51 @@ def _assistant(event: _Json) -> list[AgentEvent]:
             name, given = text_of(block.get("name")), mapping_of(block.get("input"))
             events.append(AgentEvent("tool_call", name=name, data=given))
             if name in _PLANS:
-                events.append(AgentEvent("plan", _plan(given)))
+                events.append(_plan(given))
     return events
 
 
-def _plan(given: _Json) -> str:
-    todos = [mapping_of(todo) for todo in list_of(given.get("todos"))]
-    marks = {"completed": "x", "in_progress": ">"}
-    return "\n".join(
-        f"[{marks.get(text_of(todo.get('status')), ' ')}] {text_of(todo.get('content'))}"
-        for todo in todos
-    )
+def _plan(given: Json) -> AgentEvent:
+    todos = mappings_of(given.get("todos"))
+    return plan([(text_of(todo.get("status")), text_of(todo.get("content"))) for todo in todos])
 
 
-def _api_error(event: _Json, said: str, kind: Any) -> AgentEvent:
+def _api_error(event: Json, said: str, kind: EventKind) -> AgentEvent:
     own = text_of(event.get("error"))
     provider_type = own if own in _OWN_TYPES else text_of(event.get("api_error_type"))
     info = mapping_of(mapping_of(event.get("api_error_params")).get("rate_limit_info"))
-    data = _error_data(whole(event.get("api_error_status")), provider_type, info)
-    name = ""
+    status, retry_at, name = count_of(event.get("api_error_status")), _reset(info), ""
     if own in _NO_ACCESS:
         name = FailureClass.AUTHENTICATION
     elif text_of(event.get("api_error")) in _NO_ANSWER:
         name = _NO_ANSWER[event["api_error"]]
-    elif "retry_at" not in data and _NO_MONEY.search(said):
+    elif not retry_at and _NO_MONEY.search(said):
         name = FailureClass.BILLING
-    return AgentEvent(kind, said or own, name, data)
+    return error(said or own, name, kind, status=status, type=provider_type, retry_at=retry_at)
 
 
-def _error_data(status: int = 0, kind: str = "", info: _Json | None = None) -> _Json:
-    at = reset_stated((info or {}).get("resetsAt"))
-    given = {"status": status, "type": kind, "retry_at": at.isoformat() if at else None}
-    return {key: value for key, value in given.items() if value}
+def _reset(info: Json) -> str | None:
+    at = reset_stated(info.get("resetsAt"))
+    return at.isoformat() if at else None
 
 
-def _tool_results(event: _Json) -> list[AgentEvent]:
-    content = list_of(mapping_of(event.get("message")).get("content"))
-    results = [block for block in map(mapping_of, content) if block.get("type") == "tool_result"]
-    return [
-        AgentEvent(
-            "tool_result",
-            _flat(block.get("content")),
-            data={"is_error": True} if block.get("is_error") is True else {},
-        )
-        for block in results
-    ]
+def _tool_results(event: Json) -> list[AgentEvent]:
+    blocks = mappings_of(mapping_of(event.get("message")).get("content"))
+    results = [block for block in blocks if block.get("type") == "tool_result"]
+    return [AgentEvent("tool_result", _flat(block), data=_failed(block)) for block in results]
 
 
-def _flat(content: object) -> str:
-    parts = [text_of(mapping_of(part).get("text")) for part in list_of(content)]
+def _failed(block: Json) -> Json:
+    return {"is_error": True} if block.get("is_error") is True else {}
+
+
+def _flat(block: Json) -> str:
+    content = block.get("content")
+    parts = [text_of(part.get("text")) for part in mappings_of(content)]
     return text_of(content) or "\n".join(part for part in parts if part)
 
 
-def _result(event: _Json) -> list[AgentEvent]:
+def _result(event: Json) -> list[AgentEvent]:
     """Its subtype may be success where is_error says otherwise, and that counts."""
     subtype = text_of(event.get("subtype"))
     if event.get("is_error") is not True and not subtype.startswith("error"):
@@ -210,19 +190,17 @@ def _result(event: _Json) -> list[AgentEvent]:
     return [_failure(event, subtype, text), result]
 
 
-def _reason(event: _Json) -> str:
+def _reason(event: Json) -> str:
     if text_of(event.get("terminal_reason")).startswith("aborted"):
         return "It was interrupted."
-    errors = "; ".join(text_of(error) for error in list_of(event.get("errors")))
-    message = text_of(mapping_of(event.get("error")).get("message"))
-    return text_of(event.get("result")) or errors or message or text_of(event.get("subtype"))
+    errors = "; ".join(text_of(message) for message in list_of(event.get("errors")))
+    own = text_of(mapping_of(event.get("error")).get("message"))
+    return text_of(event.get("result")) or errors or own or text_of(event.get("subtype"))
 
 
-def _failure(event: _Json, subtype: str, text: str) -> AgentEvent:
+def _failure(event: Json, subtype: str, text: str) -> AgentEvent:
     found = _STATUS.search(text)
-    status = whole(event.get("api_error_status")) or (int(found[1]) if found else 0)
-    data = _error_data(status, text_of(event.get("api_error_type")))
-    if subtype in _LIMITS:
-        return AgentEvent("error", text, FailureClass.LIMIT, data)
+    status = count_of(event.get("api_error_status")) or (int(found[1]) if found else 0)
     name = next((kind for pattern, kind in _BY_MESSAGE if pattern.search(text)), "")
-    return AgentEvent("error", text, name, data)
+    name = FailureClass.LIMIT if subtype in _LIMITS else name
+    return error(text, name, status=status, type=text_of(event.get("api_error_type")))

@@ -1,4 +1,8 @@
-"""Codex CLI: `codex exec --json`, with the prompt by stdin."""
+"""Codex CLI: `codex exec --json`, with the prompt by stdin and the settings as `-c key=value`.
+
+Secrets stay out of the command line: those of an MCP server's environment are in a script that
+starts it, those of its headers in variables.
+"""
 
 import glob
 import json
@@ -6,36 +10,316 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 
-from kapelle.agents.adapters.codex_events import parse_line
 from kapelle.agents.base import (
     Access,
     AgentEvent,
     AgentRequest,
     Capabilities,
     Command,
+    EventKind,
     Summary,
     Verdict,
 )
-from kapelle.agents.program import LONGEST_ARGUMENT, ProgramAgent
-from kapelle.domain.errors import AgentMisconfigured
+from kapelle.agents.output import (
+    Json,
+    error,
+    json_object,
+    mapping_of,
+    mappings_of,
+    plan,
+    text_of,
+    usage,
+)
+from kapelle.agents.program import ProgramAgent, session_lost
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
 
+_KEYS = ("CODEX_API_KEY", "OPENAI_API_KEY")
+_SANDBOXES = ("-s", "--sandbox", "--approve-for-me", "--dangerously-bypass-approvals-and-sandbox")
+# What it says on stderr, and only there, when it cannot begin at all.
+_LOST_SESSION = re.compile(
+    r"thread/(?:resume|fork) failed: (no rollout found\b.*|failed to read thread\b.*)"
+)
+_MCP_FAILED = re.compile(r"required MCP servers failed to initialize: (.*)")
+_QUOTE = 300
 _PROVIDER = "kapelle"
 # Kapelle tries again itself, and tells the user what it waits for.
 _REQUEST_RETRIES = 1
 _STREAM_RETRIES = 2
 # A server that npx or uvx has to fetch first takes its time.
 _MCP_START_S = 60
-
 _DELETE = re.compile("\x7f")
+_RETRY = re.compile(r"Reconnecting\.\.\. [^(]*\((.*)\)", re.DOTALL)
+_STATUS = re.compile(r"(?:unexpected status|exceeded retry limit, last status:) (\d{3})\b")
+_INTERNAL = re.compile(r"We.re currently experiencing high demand")
+_AGAIN_AT = re.compile(
+    r"try again at (?:([A-Z][a-z]{2}) (\d{1,2})(?:st|nd|rd|th), (\d{4}) )?(\d{1,2}:\d{2} [AP]M)",
+    re.IGNORECASE,
+)
+# Its own sentences, as they begin; what a provider wrote is for the general rules.
+_SENTENCES = (
+    (r"You.ve hit your usage limit|rate limit exceeded:", FailureClass.RATE_LIMIT),
+    (
+        r"Quota exceeded\.|To use Codex with your ChatGPT plan, upgrade|You.re out of credits"
+        r"|Your workspace is out of credits|You hit your spend cap",
+        FailureClass.BILLING,
+    ),
+    (
+        r"Codex ran out of room in the model's context window"
+        r"|Your input exceeds the context window",
+        FailureClass.CONTEXT_OVERFLOW,
+    ),
+    (
+        r"Selected model is at capacity|stream disconnected before completion",
+        FailureClass.OVERLOADED,
+    ),
+    (r"Connection failed:", FailureClass.ENVIRONMENT),
+    (
+        r"Missing environment variable:|Your access token could not be refreshed",
+        FailureClass.AUTHENTICATION,
+    ),
+)
+
+
+class CodexAgent(ProgramAgent):
+    """Success is exit code 0 after turn.completed; usage is in its rollout file alone.
+
+    The usage in turn.completed is the session's, less what a killed attempt had used.
+    """
+
+    program = "codex"
+    package = "npm install -g @openai/codex"
+    tested = "0.166.0"
+    capabilities = Capabilities(
+        resume=True, fork=True, model=True, system_prompt=True, mcp=True, hooks=True, usage=True
+    )
+    passes = (
+        *_KEYS, "CODEX_HOME", "CODEX_SQLITE_HOME", "CODEX_CA_CERTIFICATE",
+        "CODEX_OSS_BASE_URL", "CODEX_OSS_PORT", "OPENAI_ORGANIZATION", "OPENAI_PROJECT",
+        "AZURE_OPENAI_API_KEY",
+    )  # fmt: skip
+    drops = (
+        "CODEX_THREAD_ID", "CODEX_SESSION_ID", "CODEX_TOOL_CALL_ID", "CODEX_CI", "CODEX_VERSION",
+        "CODEX_SANDBOX*", "CODEX_NETWORK_*", "CODEX_SNAPSHOT_*", "CODEX_PERMISSION_PROFILE",
+        "CODEX_INTERNAL_*", "CODEX_MANAGED_*",
+    )  # fmt: skip
+
+    def __init__(self, name: str, settings: AgentSettings) -> None:
+        super().__init__(name, settings)
+        if settings.base_url:
+            self.access = Access(_KEYS, needed=False)
+        else:
+            # Its own provider takes no key from OPENAI_API_KEY.
+            login = os.path.join(_home({**os.environ, **settings.env}), "auth.json")
+            self.access = Access(("CODEX_API_KEY",), (login,))
+
+    def command(self, request: AgentRequest) -> Command:
+        env = self.environment(request)
+        argv = [self.executable(), "exec", "--json", "--skip-git-repo-check"]
+        extra = request.settings.extra_args
+        if not any(argument.split("=")[0] in _SANDBOXES for argument in extra):
+            argv.append("--dangerously-bypass-approvals-and-sandbox")
+        if model := request.chosen_model:
+            argv += ["-m", model]
+        places = (env, request.environ, os.environ)
+        hint = "Move the longer part of the system prompt into the prompt."
+        for override in overrides(request, _key_variable(*places)):
+            argv += ["-c", self.require_argument(override, override.partition("=")[0], hint)]
+        argv += extra
+        # Options are not known any more after the subcommand.
+        if request.session_id:
+            argv += ["fork" if request.fork else "resume", request.session_id]
+        home = glob.escape(
+            os.path.join(request.workspace, _home({**os.environ, **request.environ, **env}))
+        )
+        env = mcp_variables(request) | env
+        stdin = _prompt(request).encode("utf-8", "replace")
+        rollout = f"{home}/sessions/**/rollout-*-{{session}}.jsonl"
+        return Command([*argv, "-"], env, stdin, mcp_files(request), rollout)
+
+    def parse(self, line: str) -> list[AgentEvent]:
+        """What a line says, of the output or of the rollout file; they have no type in common."""
+        value = json_object(line) or {}
+        item = mapping_of(value.get("item"))
+        match value.get("type"):
+            case "thread.started":
+                return [AgentEvent("session", text_of(value.get("thread_id")))]
+            case "turn.completed":
+                return [AgentEvent("result")]  # its text is the last message
+            case "turn.failed":
+                return [_error(text_of(mapping_of(value.get("error")).get("message")))]
+            case "error":
+                message = text_of(value.get("message"))
+                is_retry = message.startswith("Reconnecting...")
+                return [_notice(message) if is_retry else _error(message)]
+            case "item.started" | "item.updated" | "item.completed" if (
+                item.get("type") == "todo_list"
+            ):
+                return [_plan(item)]
+            case "item.started":
+                name = _tool(item)
+                return [AgentEvent("tool_call", name=name, data=_input(item))] if name else []
+            case "item.completed":
+                return _completed(item)
+        return _parse_rollout(text_of(value.get("type")), mapping_of(value.get("payload")))
+
+    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+        verdict = super().judge(summary, exit, tail)
+        if verdict.success or summary.session_id is not None or exit.kind != "exited":
+            return verdict
+        if found := _MCP_FAILED.search(tail):
+            said = f"An MCP server did not start: {found[1][:_QUOTE]}"
+            return Verdict(False, said, failure=Failure(FailureClass.TOOL, said))
+        if found := _LOST_SESSION.search(tail):
+            return session_lost("Codex", found[1][:_QUOTE])
+        return verdict
+
+
+def _prompt(request: AgentRequest) -> str:
+    """A session keeps the instructions it began with: those of another task's follow-up go here."""
+    if request.system_prompt and request.session_id and request.fork:
+        return f"{request.system_prompt}\n\n{request.prompt}"
+    return request.prompt
+
+
+def _home(env: Mapping[str, str]) -> str:
+    """Where it keeps its sessions and its login."""
+    return env.get("CODEX_HOME") or os.path.join(
+        env.get("HOME") or os.path.expanduser("~"), ".codex"
+    )
+
+
+def _key_variable(*places: Mapping[str, str]) -> str | None:
+    """The variable that holds the key for a server of the user's own, if it wants one."""
+    return next((name for place in places for name in _KEYS if place.get(name)), None)
+
+
+def _completed(item: Json) -> list[AgentEvent]:
+    match item.get("type"):
+        case "agent_message":
+            return [AgentEvent("text", text_of(item.get("text")))]
+        case "error":
+            return [_notice(text_of(item.get("message")))]
+    name = _tool(item)
+    return [AgentEvent("tool_result", _output(item), name)] if name else []
+
+
+def _tool(item: Json) -> str:
+    """The name of the tool that an item is a use of; empty for what is no use of a tool."""
+    match item.get("type"):
+        case "command_execution":
+            return "shell"
+        case "file_change":
+            return "apply_patch"
+        case "mcp_tool_call":
+            return f"mcp__{text_of(item.get('server'))}__{text_of(item.get('tool'))}"
+        case "collab_tool_call":
+            return text_of(item.get("tool")) or "collab_tool_call"
+        case "web_search":
+            return "web_search"
+    return ""
+
+
+def _input(item: Json) -> Json:
+    if item.get("type") == "mcp_tool_call":
+        return mapping_of(item.get("arguments"))
+    return {key: item[key] for key in ("command", "changes", "prompt", "query") if item.get(key)}
+
+
+def _output(item: Json) -> str:
+    match item.get("type"):
+        case "command_execution":
+            return text_of(item.get("aggregated_output"))
+        case "file_change":
+            changes = mappings_of(item.get("changes"))
+            return "\n".join(f"{change.get('kind')} {change.get('path')}" for change in changes)
+        case "mcp_tool_call":
+            parts = mappings_of(mapping_of(item.get("result")).get("content"))
+            texts = [text_of(part.get("text")) for part in parts]
+            return "\n".join(texts) or text_of(mapping_of(item.get("error")).get("message"))
+    return text_of(item.get("status"))
+
+
+def _plan(item: Json) -> AgentEvent:
+    steps = mappings_of(item.get("items"))
+    statuses = ["completed" if step.get("completed") is True else "" for step in steps]
+    return plan(list(zip(statuses, [str(step.get("text")) for step in steps], strict=True)))
+
+
+def _parse_rollout(kind: str, payload: Json) -> list[AgentEvent]:
+    match kind:
+        case "token_usage_record":
+            return [_usage(payload)]
+        case "event_msg":
+            return _start(payload)
+        case "turn_context":
+            return [AgentEvent("model", text_of(payload.get("model")))]
+    return []
+
+
+def _usage(payload: Json) -> AgentEvent:
+    """One answer of the model, noted as soon as it has come."""
+    count, answer = mapping_of(payload.get("usage")).get, text_of(payload.get("response_id"))
+    tokens = (count("input_tokens"), count("output_tokens"), count("cached_input_tokens"))
+    return usage(*tokens, turns=1, id=answer or None)
+
+
+def _start(payload: Json) -> list[AgentEvent]:
+    """Where an attempt begins: what the file had before is of the session's earlier ones."""
+    trigger = mapping_of(payload.get("turn_attribution")).get("turn_trigger")
+    if payload.get("type") != "task_started" or trigger != "exec":
+        return []
+    return [usage(0, 0, 0, turns=0, total=True)]
+
+
+def _error(message: str, kind: EventKind = "error") -> AgentEvent:
+    text, body = _unwrapped(message)
+    name = next((kind for start, kind in _SENTENCES if re.match(start, text)), "")
+    found, at = _STATUS.match(text), _again_at(text)
+    status = int(found[1]) if found else 500 if _INTERNAL.match(text) else body.get("status")
+    retry_at = at.isoformat() if at else None
+    return error(text, name, kind, status=status, type=body.get("type"), retry_at=retry_at)
+
+
+def _notice(message: str) -> AgentEvent:
+    """What did not end it: a retry, or a warning."""
+    retry = _RETRY.match(message)
+    if retry is None:
+        return AgentEvent("notice", message)
+    return replace(_error(retry[1], "notice"), text=message)
+
+
+def _unwrapped(message: str) -> tuple[str, Json]:
+    """The message inside the answer to a bad request, which is shown as it came."""
+    body = json_object(message)
+    if body is None:
+        return message, {}
+    inner = mapping_of(body.get("error"))
+    text = text_of(inner.get("message")) or text_of(body.get("detail")) or message
+    return text, {"status": 400, "type": text_of(inner.get("code")) or text_of(inner.get("type"))}
+
+
+def _again_at(text: str) -> datetime | None:
+    """It names a time of this day, or a date with one, by the clock of this place."""
+    found = _AGAIN_AT.search(text)
+    if found is None:
+        return None
+    month, day, year, clock = found.groups()
+    date = f"{month} {day} {year}" if month else f"{datetime.now():%b %d %Y}"
+    try:
+        at = datetime.strptime(f"{date} {clock.upper()}", "%b %d %Y %I:%M %p")
+    except ValueError:
+        return None
+    return at.astimezone(UTC)
 
 
 def overrides(request: AgentRequest, key_variable: str | None) -> Iterator[str]:
-    """All settings of a run, as key=value."""
+    """All settings of an attempt, as key=value with the value in TOML."""
     # Otherwise it waits for ever for a server that cannot be reached.
     yield "features.unbounded_connection_retries=false"
     if request.settings.base_url:
@@ -98,136 +382,16 @@ def _provider(base_url: str, key_variable: str | None) -> dict[str, object]:
 def _mcp_server(
     request: AgentRequest, name: str, server: McpServer, variables: Mapping[str, str]
 ) -> dict[str, object]:
-    # Without required, the run goes on without a server that did not start.
+    # Without required, it goes on without a server that did not start.
     config: dict[str, object] = {"required": True, "startup_timeout_sec": _MCP_START_S}
     if server.url:
         headers = {header: variables[value] for header, value in server.headers.items()}
         return config | {"url": server.url} | ({"env_http_headers": headers} if headers else {})
     if server.env:
-        script = str(request.prompt_file.parent / _script(name))
+        script = str(request.beside(_script(name)))
         return config | {"command": "/bin/sh", "args": [script]}
     return config | {"command": server.command[0], "args": server.command[1:]}
 
 
 def _script(name: str) -> str:
     return f"codex-mcp-{name}.sh"
-
-
-_KEYS = ("CODEX_API_KEY", "OPENAI_API_KEY")
-_SANDBOXES = ("-s", "--sandbox", "--approve-for-me", "--dangerously-bypass-approvals-and-sandbox")
-# What it says on stderr, and only there, when it cannot begin at all.
-_LOST_SESSION = re.compile(
-    r"thread/(?:resume|fork) failed: (no rollout found\b.*|failed to read thread\b.*)"
-)
-_MCP_FAILED = re.compile(r"required MCP servers failed to initialize: (.*)")
-_QUOTE = 300
-
-
-class CodexAgent(ProgramAgent):
-    """Success is exit code 0 after turn.completed; usage is in its rollout file alone.
-
-    What turn.completed tells of usage is the session's, less what a killed run had used.
-    """
-
-    program = "codex"
-    package = "npm install -g @openai/codex"
-    tested = "0.166.0"
-    capabilities = Capabilities(
-        resume=True,
-        fork=True,
-        model=True,
-        system_prompt=True,
-        mcp=True,
-        hooks=True,
-        usage=True,
-    )
-    passes = (
-        *_KEYS, "CODEX_HOME", "CODEX_SQLITE_HOME", "CODEX_CA_CERTIFICATE",
-        "CODEX_OSS_BASE_URL", "CODEX_OSS_PORT", "OPENAI_ORGANIZATION", "OPENAI_PROJECT",
-        "AZURE_OPENAI_API_KEY",
-    )  # fmt: skip
-    drops = (
-        "CODEX_THREAD_ID", "CODEX_SESSION_ID", "CODEX_TOOL_CALL_ID", "CODEX_CI", "CODEX_VERSION",
-        "CODEX_SANDBOX*", "CODEX_NETWORK_*", "CODEX_SNAPSHOT_*", "CODEX_PERMISSION_PROFILE",
-        "CODEX_INTERNAL_*", "CODEX_MANAGED_*",
-    )  # fmt: skip
-
-    def __init__(self, name: str, settings: AgentSettings) -> None:
-        super().__init__(name, settings)
-        if settings.base_url:
-            self.access = Access(_KEYS, needed=False)
-        else:
-            # Its own provider takes no key from OPENAI_API_KEY.
-            login = os.path.join(_home({**os.environ, **settings.env}), "auth.json")
-            self.access = Access(("CODEX_API_KEY",), (login,))
-
-    def command(self, request: AgentRequest) -> Command:
-        env = self.environment(request)
-        argv = [self.executable(), "exec", "--json", "--skip-git-repo-check"]
-        extra = request.settings.extra_args
-        if not any(argument.split("=")[0] in _SANDBOXES for argument in extra):
-            argv.append("--dangerously-bypass-approvals-and-sandbox")
-        if model := request.model or request.settings.model:
-            argv += ["-m", model]
-        places = (env, request.environ, os.environ)
-        for override in overrides(request, _key_variable(*places)):
-            argv += ["-c", self._fitting(override)]
-        argv += extra
-        # Options are not known any more after the subcommand.
-        if request.session_id:
-            argv += ["fork" if request.fork else "resume", request.session_id]
-        home = glob.escape(
-            os.path.join(request.workspace, _home({**os.environ, **request.environ, **env}))
-        )
-        return Command(
-            [*argv, "-"],
-            mcp_variables(request) | env,
-            _prompt(request).encode("utf-8", "replace"),
-            mcp_files(request),
-            f"{home}/sessions/**/rollout-*-{{session}}.jsonl",
-        )
-
-    def parse(self, line: str) -> list[AgentEvent]:
-        return parse_line(line)
-
-    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
-        verdict = super().judge(summary, exit, tail)
-        if verdict.success or summary.session_id is not None or exit.kind != "exited":
-            return verdict
-        if found := _MCP_FAILED.search(tail):
-            said = f"An MCP server did not start: {found[1][:_QUOTE]}"
-            return Verdict(False, said, failure=Failure(FailureClass.TOOL, said))
-        if found := _LOST_SESSION.search(tail):
-            lost = Failure(FailureClass.SESSION_LOST, f"it said: {found[1][:_QUOTE]}")
-            return Verdict(False, "Codex does not have the session any more.", failure=lost)
-        return verdict
-
-    def _fitting(self, override: str) -> str:
-        size = len(override.encode("utf-8", "replace"))
-        if size > LONGEST_ARGUMENT:
-            key = override.partition("=")[0]
-            raise AgentMisconfigured(
-                f"{self.name} takes {key} as one argument, and {size:,} bytes are too many for it:"
-                f" more than {LONGEST_ARGUMENT:,} do not fit on a command line.",
-                hint="Move the longer part of the system prompt into the prompt.",
-            )
-        return override
-
-
-def _prompt(request: AgentRequest) -> str:
-    """A session keeps the instructions it began with: those of another task's follow-up go here."""
-    if request.system_prompt and request.session_id and request.fork:
-        return f"{request.system_prompt}\n\n{request.prompt}"
-    return request.prompt
-
-
-def _home(env: Mapping[str, str]) -> str:
-    """Where it keeps its sessions and its login."""
-    return env.get("CODEX_HOME") or os.path.join(
-        env.get("HOME") or os.path.expanduser("~"), ".codex"
-    )
-
-
-def _key_variable(*places: Mapping[str, str]) -> str | None:
-    """The variable that holds the key for a server of the user's own, if it wants one."""
-    return next((name for place in places for name in _KEYS if place.get(name)), None)

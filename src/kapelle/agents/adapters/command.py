@@ -1,9 +1,10 @@
-"""Any command line as an agent: a template from the settings, judged by its exit code."""
+"""Any command line as an agent: a template from the settings, judged by its exit code.
+
+Where its output is JSON, dotted paths such as `message.content.0.text` say what is where in it.
+"""
 
 import json
-import os
 import re
-import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,194 @@ from kapelle.agents.base import (
     Summary,
     Verdict,
 )
-from kapelle.agents.failures import claim, failure, how_it_ended, judge_report
+from kapelle.agents.failures import claim, how_it_ended, judge_report
 from kapelle.agents.output import json_object, parse_event
-from kapelle.agents.program import LONGEST_ARGUMENT
+from kapelle.agents.program import LONGEST_ARGUMENT, ProgramAgent, on_path
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
 from kapelle.settings.models import ReadJson
+
+_PLACEHOLDER = re.compile(r"\{(prompt|system|combined|model|workspace|prompt_file|session)\}")
+_CARRIES_PROMPT = frozenset({"prompt", "combined", "prompt_file"})
+_UNNAMED = "It reported an error without a message."
+
+
+class CommandAgent(ProgramAgent):
+    """Runs settings.command, placeholders filled in; the prompt goes to stdin if none takes it."""
+
+    access = Access(needed=False)
+
+    def __init__(self, name: str, settings: AgentSettings) -> None:
+        super().__init__(name, settings)
+        self.reads_whole_output = settings.output != "text"
+        used, read = _placeholders(settings.command), settings.read
+        by_stdin = not used & _CARRIES_PROMPT
+        by_events, by_json = settings.output == "events", settings.output == "json"
+        self.capabilities = Capabilities(
+            resume="session" in used and (by_events or (by_json and bool(read.session))),
+            model="model" in used,
+            system_prompt=by_stdin or bool(used & {"system", "combined"}),
+            usage=by_events or (by_json and bool(read.input_tokens or read.output_tokens)),
+            cost=by_events or (by_json and bool(read.cost_usd)),
+        )
+
+    def installed(self) -> str | None:
+        template = self.settings.command
+        return _executable(template[0], self.settings.env, None) if template else None
+
+    def command(self, request: AgentRequest) -> Command:
+        template = request.settings.command
+        if not template:
+            raise AgentMisconfigured(
+                f"The agent {self.name} has no command.",
+                hint=f"kapelle config set agents.{self.name}.command"
+                """ '["mytool", "--ask", "{prompt}"]'""",
+            )
+        values = _values(request)
+        argv = _filled(template, values) + request.settings.extra_args
+        self._check(argv, request)
+        if request.settings.output == "json":
+            argv = self._in_json_lines(argv, request.settings)
+        used = _placeholders(template)
+        stdin = None
+        if not used & _CARRIES_PROMPT:
+            stdin = values["prompt" if "system" in used else "combined"].encode("utf-8", "replace")
+        return Command(argv, dict(request.settings.env), stdin)
+
+    def parse(self, line: str) -> list[AgentEvent]:
+        match self.settings.output:
+            case "events":
+                return parse_event(line)
+            case "json":
+                return json_events(line, self.settings.read)
+            case "text":
+                return [AgentEvent("text", text=line.rstrip("\r\n"))]
+
+    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+        if self.settings.output == "events":
+            return judge_report(summary, exit, tail)
+        if self.settings.output == "json":
+            return judge_json(summary, exit, tail, self.settings.read)
+        if exit.kind != "exited":
+            return Verdict(False, how_it_ended(exit, tail))
+        result = summary.tail.strip() or None
+        if exit.code != 0:
+            return Verdict(False, how_it_ended(exit, tail), result, "failure")
+        return Verdict(True, result=result, claimed="success")
+
+    def _in_json_lines(self, argv: list[str], settings: AgentSettings) -> list[str]:
+        """The command behind the bridge that puts each document of its output on one line."""
+        if not settings.read.text and not settings.read.result:
+            raise AgentMisconfigured(
+                f"The agent {self.name} prints JSON, and nothing says where its answer is in it.",
+                hint=f"kapelle config set agents.{self.name}.read.result path.of.the.answer",
+            )
+        return [sys.executable, "-I", "-m", "kapelle.agents.bridges.json_lines", *argv]
+
+    def _check(self, argv: list[str], request: AgentRequest) -> None:
+        key = f"agents.{self.name}.command"
+        for argument in argv:
+            size = len(argument.encode("utf-8", "replace"))
+            if size > LONGEST_ARGUMENT:
+                raise AgentMisconfigured(
+                    f"The prompt makes an argument of {size:,} bytes for {self.name}, and more"
+                    f" than {LONGEST_ARGUMENT:,} do not fit on a command line.",
+                    hint=f"Use {{prompt_file}} in {key}, or no placeholder, for stdin.",
+                )
+            if not argument or "\0" in argument:
+                raise AgentMisconfigured(f"{key} makes an argument that is empty or has a NUL.")
+        if not _executable(argv[0], request.settings.env, request.workspace):
+            raise self.not_found(argv[0])
+
+
+def _values(request: AgentRequest) -> dict[str, str]:
+    system = request.system_prompt or ""
+    return {
+        "prompt": request.prompt,
+        "system": system,
+        "combined": f"{system}\n\n{request.prompt}" if system else request.prompt,
+        "model": request.chosen_model or "",
+        "workspace": str(request.workspace),
+        "prompt_file": str(request.prompt_file),
+        "session": request.session_id or "",
+    }
+
+
+def _placeholders(template: list[str]) -> set[str]:
+    return {name for argument in template for name in _PLACEHOLDER.findall(argument)}
+
+
+def _filled(template: list[str], values: dict[str, str]) -> list[str]:
+    """The template with its values; what has no value goes, with the option it belongs to."""
+    argv: list[str] = []
+    for argument in template:
+        if any(not values[name] for name in _PLACEHOLDER.findall(argument)):
+            if _PLACEHOLDER.fullmatch(argument) and len(argv) > 1 and argv[-1].startswith("-"):
+                argv.pop()
+            continue
+        argv.append(_PLACEHOLDER.sub(lambda match: values[match[1]], argument))
+    return argv
+
+
+def _executable(program: str, env: dict[str, str], workspace: Path | None) -> str | None:
+    if "/" in program and not program.startswith("/"):
+        # A relative program belongs to the workspace, which is known only when it runs.
+        if workspace is None:
+            return program
+        program = str(workspace / program)
+    return on_path(program, env)
+
+
+def json_events(line: str, read: ReadJson) -> list[AgentEvent]:
+    """The events that a line holds; what is no JSON is not the agent's own word."""
+    document = json_document(line)
+    if document is None:
+        return []
+    paths: list[tuple[EventKind, str | None]]
+    paths = [("session", read.session), ("model", read.model), ("text", read.text)]
+    found = [AgentEvent(kind, text_at(document, path)) for kind, path in paths]
+    events = [event for event in found if event.text]
+    if used := _used(document, read):
+        events.append(AgentEvent("usage", data=used))
+    return events + _outcome(document, read)
+
+
+def judge_json(summary: Summary, exit: Exit, tail: str, read: ReadJson) -> Verdict:
+    """Success is a clean exit, no error, and the answer where the settings say that it is."""
+    said = summary.result if read.result else summary.tail.strip() or None
+    if exit.kind != "exited" or (exit.code != 0 and not summary.error):
+        return Verdict(False, how_it_ended(exit, tail), said, claim(summary))
+    if summary.error:
+        return Verdict(False, summary.error.text, said, "failure")
+    if said is None:
+        sentence = f"The agent exited with code 0, and {read.result or read.text} was never there."
+        return Verdict(False, sentence)
+    return Verdict(True, result=said, claimed="success")
+
+
+def _used(document: object, read: ReadJson) -> dict[str, float]:
+    paths = {
+        "input_tokens": read.input_tokens,
+        "output_tokens": read.output_tokens,
+        "cached_tokens": read.cached_tokens,
+        "cost_usd": read.cost_usd,
+    }
+    found = ((name, number_at(document, path)) for name, path in paths.items())
+    used = {name: number for name, number in found if number is not None}
+    # Whatever reports what it used has had an answer of a model.
+    return {**used, "turns": 1} if used else {}
+
+
+def _outcome(document: object, read: ReadJson) -> list[AgentEvent]:
+    result = text_at(document, read.result)
+    # A flag may stand where a message would: then the answer is the message.
+    wrong = value_at(document, read.error)
+    message = result or _UNNAMED if wrong is True else text_at(document, read.error)
+    events = [AgentEvent("error", text=message)] if wrong else []
+    if value_at(document, read.result) is not None:
+        events.append(AgentEvent("result", text=result, data={"is_error": True} if wrong else {}))
+    return events
 
 
 def json_document(line: str) -> dict[str, Any] | list[Any] | None:
@@ -72,209 +254,3 @@ def _item(array: list[Any], step: str) -> object:
     # A number of thousands of digits is no index, and int refuses it.
     index = int(step) if len(step) < 20 else len(array)
     return array[index] if -len(array) <= index < len(array) else None
-
-
-_UNNAMED = "It reported an error without a message."
-
-
-def json_events(line: str, read: ReadJson) -> list[AgentEvent]:
-    """The events that a line holds; what is no JSON is not the agent's own word."""
-    document = json_document(line)
-    if document is None:
-        return []
-    paths: dict[EventKind, str | None] = {
-        "session": read.session,
-        "model": read.model,
-        "text": read.text,
-    }
-    found = {kind: text_at(document, path) for kind, path in paths.items()}
-    events = [AgentEvent(kind, text=text) for kind, text in found.items() if text]
-    if used := _used(document, read):
-        events.append(AgentEvent("usage", data=used))
-    return events + _outcome(document, read)
-
-
-def judge_json(summary: Summary, exit: Exit, tail: str, read: ReadJson) -> Verdict:
-    """Success is a clean exit, no error, and the answer where the settings say that it is."""
-    said = summary.result if read.result else summary.tail.strip() or None
-    if exit.kind != "exited":
-        return failure(how_it_ended(exit, tail), said, claim(summary))
-    if summary.error:
-        return failure(summary.error.text, said, "failure")
-    if exit.code != 0:
-        return failure(how_it_ended(exit, tail), said, claim(summary))
-    if said is None:
-        sentence = f"The agent exited with code 0, and {read.result or read.text} was never there."
-        return failure(sentence, None, None)
-    return Verdict(True, result=said, claimed="success")
-
-
-def _used(document: object, read: ReadJson) -> dict[str, float]:
-    paths = {
-        "input_tokens": read.input_tokens,
-        "output_tokens": read.output_tokens,
-        "cached_tokens": read.cached_tokens,
-        "cost_usd": read.cost_usd,
-    }
-    found = {name: number_at(document, path) for name, path in paths.items()}
-    used = {name: number for name, number in found.items() if number is not None}
-    # Whatever reports what it used has had an answer of a model.
-    return {**used, "turns": 1} if used else {}
-
-
-def _outcome(document: object, read: ReadJson) -> list[AgentEvent]:
-    result = text_at(document, read.result)
-    # A flag may stand where a message would: then the answer is the message.
-    wrong = value_at(document, read.error)
-    message = result or _UNNAMED if wrong is True else text_at(document, read.error)
-    events = [AgentEvent("error", text=message)] if wrong else []
-    if value_at(document, read.result) is not None:
-        events.append(AgentEvent("result", text=result, data={"is_error": True} if wrong else {}))
-    return events
-
-
-_PLACEHOLDER = re.compile(r"\{(prompt|system|combined|model|workspace|prompt_file|session)\}")
-_CARRIES_PROMPT = frozenset({"prompt", "combined", "prompt_file"})
-
-
-class CommandAgent:
-    """Runs settings.command, placeholders filled in; the prompt goes to stdin if none takes it."""
-
-    access = Access(needed=False)
-    tested: str | None = None
-    passes: tuple[str, ...] = ()
-    drops: tuple[str, ...] = ()
-
-    def __init__(self, name: str, settings: AgentSettings) -> None:
-        self.name = name
-        self.settings = settings
-
-    @property
-    def capabilities(self) -> Capabilities:
-        used = _placeholders(self.settings.command)
-        by_stdin = not used & _CARRIES_PROMPT
-        output, read = self.settings.output, self.settings.read
-        by_events, by_json = output == "events", output == "json"
-        return Capabilities(
-            resume="session" in used and (by_events or (by_json and bool(read.session))),
-            model="model" in used,
-            system_prompt=by_stdin or bool(used & {"system", "combined"}),
-            usage=by_events or (by_json and bool(read.input_tokens or read.output_tokens)),
-            cost=by_events or (by_json and bool(read.cost_usd)),
-        )
-
-    @property
-    def reads_whole_output(self) -> bool:
-        return self.settings.output != "text"
-
-    def installed(self) -> str | None:
-        template = self.settings.command
-        return _executable(template[0], self.settings.env, None) if template else None
-
-    def command(self, request: AgentRequest) -> Command:
-        template = request.settings.command
-        if not template:
-            raise AgentMisconfigured(
-                f"The agent {self.name} has no command.",
-                hint=f"kapelle config set agents.{self.name}.command"
-                """ '["mytool", "--ask", "{prompt}"]'""",
-            )
-        values = _values(request)
-        argv = _filled(template, values) + request.settings.extra_args
-        self._check(argv, request)
-        if request.settings.output == "json":
-            argv = self._in_json_lines(argv, request.settings)
-        used = _placeholders(template)
-        stdin = None
-        if not used & _CARRIES_PROMPT:
-            stdin = values["prompt" if "system" in used else "combined"].encode("utf-8", "replace")
-        return Command(argv, dict(request.settings.env), stdin)
-
-    def parse(self, line: str) -> list[AgentEvent]:
-        match self.settings.output:
-            case "events":
-                return parse_event(line)
-            case "json":
-                return json_events(line, self.settings.read)
-            case "text":
-                return [AgentEvent("text", text=line.rstrip("\r\n"))]
-
-    def parse_stderr(self, line: str) -> list[AgentEvent]:
-        return []
-
-    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
-        if self.settings.output == "events":
-            return judge_report(summary, exit, tail)
-        if self.settings.output == "json":
-            return judge_json(summary, exit, tail, self.settings.read)
-        if exit.kind != "exited":
-            return failure(how_it_ended(exit, tail), None, None)
-        result = summary.tail.strip() or None
-        if exit.code != 0:
-            return failure(how_it_ended(exit, tail), result, "failure")
-        return Verdict(True, result=result, claimed="success")
-
-    def _in_json_lines(self, argv: list[str], settings: AgentSettings) -> list[str]:
-        """The command behind the bridge that puts each document of its output on one line."""
-        if not settings.read.text and not settings.read.result:
-            raise AgentMisconfigured(
-                f"The agent {self.name} prints JSON, and nothing says where its answer is in it.",
-                hint=f"kapelle config set agents.{self.name}.read.result path.of.the.answer",
-            )
-        return [sys.executable, "-I", "-m", "kapelle.agents.bridges.json_lines", *argv]
-
-    def _check(self, argv: list[str], request: AgentRequest) -> None:
-        key = f"agents.{self.name}.command"
-        for argument in argv:
-            size = len(argument.encode("utf-8", "replace"))
-            if size > LONGEST_ARGUMENT:
-                raise AgentMisconfigured(
-                    f"The prompt makes an argument of {size:,} bytes for {self.name}, and more"
-                    f" than {LONGEST_ARGUMENT:,} do not fit on a command line.",
-                    hint=f"Use {{prompt_file}} in {key}, or no placeholder, for stdin.",
-                )
-            if not argument or "\0" in argument:
-                raise AgentMisconfigured(f"{key} makes an argument that is empty or has a NUL.")
-        if not _executable(argv[0], request.settings.env, request.workspace):
-            raise AgentMisconfigured(
-                f"The agent {self.name} needs {argv[0]!r}, which is not an executable on PATH.",
-                hint=f"""Install it, or: kapelle config set {key} '["/full/path/to/it", …]'""",
-            )
-
-
-def _values(request: AgentRequest) -> dict[str, str]:
-    system = request.system_prompt or ""
-    return {
-        "prompt": request.prompt,
-        "system": system,
-        "combined": f"{system}\n\n{request.prompt}" if system else request.prompt,
-        "model": request.model or request.settings.model or "",
-        "workspace": str(request.workspace),
-        "prompt_file": str(request.prompt_file),
-        "session": request.session_id or "",
-    }
-
-
-def _placeholders(template: list[str]) -> set[str]:
-    return {name for argument in template for name in _PLACEHOLDER.findall(argument)}
-
-
-def _filled(template: list[str], values: dict[str, str]) -> list[str]:
-    """The template with its values; what has no value goes, with the option it belongs to."""
-    argv: list[str] = []
-    for argument in template:
-        if any(not values[name] for name in _PLACEHOLDER.findall(argument)):
-            if _PLACEHOLDER.fullmatch(argument) and len(argv) > 1 and argv[-1].startswith("-"):
-                argv.pop()
-            continue
-        argv.append(_PLACEHOLDER.sub(lambda match: values[match[1]], argument))
-    return argv
-
-
-def _executable(program: str, env: dict[str, str], workspace: Path | None) -> str | None:
-    if "/" in program and not program.startswith("/"):
-        # A relative program belongs to the workspace, which is known only when it runs.
-        if workspace is None:
-            return program
-        program = str(workspace / program)
-    return shutil.which(program, path=env.get("PATH", os.environ.get("PATH")))

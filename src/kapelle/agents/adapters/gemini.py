@@ -8,7 +8,6 @@ import stat
 import uuid
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from kapelle.agents.base import (
     Access,
@@ -19,8 +18,8 @@ from kapelle.agents.base import (
     Summary,
     Verdict,
 )
-from kapelle.agents.failures import classify, failure, how_it_ended, judge_report
-from kapelle.agents.output import json_object, mapping_of, text_of
+from kapelle.agents.failures import classify, how_it_ended, judge_report
+from kapelle.agents.output import Json, count_of, error, json_object, mapping_of, text_of, usage
 from kapelle.agents.program import ProgramAgent
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import Failure, FailureClass
@@ -42,186 +41,6 @@ _BY_MESSAGE = (
     (r"\blimit: 0(?![\d.])|requires billing to be enabled", FailureClass.BILLING),
     (r"may be a transient API issue", FailureClass.OVERLOADED),
 )
-
-
-def parse_line(line: str) -> list[AgentEvent]:
-    """The events of one line; what is no JSON object says nothing."""
-    value = json_object(line) or {}
-    match value.get("type"):
-        case "init":
-            return _begin(value)
-        case "message" if value.get("role") == "assistant":
-            return [AgentEvent("text", text_of(value.get("content")), data={"delta": True})]
-        case "tool_use":
-            name = text_of(value.get("tool_name"))
-            return [AgentEvent("tool_call", name=name, data=mapping_of(value.get("parameters")))]
-        case "tool_result":
-            return [_tool_result(value)]
-        case "error":
-            return [_problem(value)]
-        case "result":
-            return _result(value)
-        case "gemini":
-            return _answer(value)
-        case _:
-            return []
-
-
-def has_answer(output: str) -> bool:
-    """Whether its result follows an answer of the model, as far as the output tells.
-
-    Where the next request would not fit any more it just ends, and calls that a success.
-    """
-    ended = False
-    for line in reversed(output.splitlines()):
-        value = json_object(line) or {}
-        if ended and "type" in value:
-            return value["type"] not in ("tool_use", "tool_result") and value.get("role") != "user"
-        ended = ended or value.get("type") == "result"
-    return True
-
-
-def _begin(value: dict[str, Any]) -> list[AgentEvent]:
-    session, model = text_of(value.get("session_id")), text_of(value.get("model"))
-    # The name of a choice of models has no price; which one it came to is told later.
-    named = model not in _CHOICES and not model.startswith("auto")
-    return [AgentEvent("session", session), *([AgentEvent("model", model)] if named else [])]
-
-
-def _tool_result(value: dict[str, Any]) -> AgentEvent:
-    said = mapping_of(value.get("error")).get("message")
-    # The id of a call begins with the name of its tool.
-    name = text_of(value.get("tool_id")).rpartition("__")[0]
-    return AgentEvent("tool_result", text_of(value.get("output")) or text_of(said), name)
-
-
-def _problem(value: dict[str, Any]) -> AgentEvent:
-    """A message amid the work; some end it, and a result of success follows all the same."""
-    message = text_of(value.get("message"))
-    ends = value.get("severity") == "error" or message.startswith("Loop detected")
-    return AgentEvent("error" if ends else "notice", message, _class_of(message))
-
-
-def _result(value: dict[str, Any]) -> list[AgentEvent]:
-    events = _usage(mapping_of(value.get("stats")))
-    if value.get("status") == "success":
-        return [*events, AgentEvent("result")]
-    error = mapping_of(value.get("error"))
-    if error:
-        events.append(_error(text_of(error.get("type")), text_of(error.get("message"))))
-    return [*events, AgentEvent("result", data={"is_error": True})]
-
-
-def _error(kind: str, message: str) -> AgentEvent:
-    """The error that ended it, out of the JSON that the provider answered with, if it is there."""
-    found = _API_ERROR.match(message)
-    told = mapping_of((json_object(found[1]) or {}).get("error")) if found else {}
-    text = text_of(told.get("message")) or message
-    data: dict[str, Any] = {"type": text_of(told.get("status")) or kind}
-    if _count(told.get("code")):
-        data["status"] = told["code"]
-    return AgentEvent("error", text, _CLASSES.get(kind) or _class_of(message), data)
-
-
-def _class_of(message: str) -> str:
-    fitting = (name for pattern, name in _BY_MESSAGE if re.search(pattern, message, re.IGNORECASE))
-    return next(fitting, "")
-
-
-def _usage(stats: dict[str, Any]) -> list[AgentEvent]:
-    """The sums of this run, helpers of the main model included, and the model that did most."""
-    if not stats:
-        return []
-    sent, total = _count(stats.get("input_tokens")), _count(stats.get("total_tokens"))
-    usage = {
-        "input_tokens": sent,
-        # Thinking is paid for as output, and only in the total.
-        "output_tokens": max(_count(stats.get("output_tokens")), total - sent),
-        "cached_tokens": _count(stats.get("cached")),
-        "total": True,
-    }
-    models = mapping_of(stats.get("models"))
-    most = max(
-        models, key=lambda name: _count(mapping_of(models[name]).get("total_tokens")), default=""
-    )
-    return [AgentEvent("usage", data=usage), *([AgentEvent("model", most)] if most else [])]
-
-
-def _answer(value: dict[str, Any]) -> list[AgentEvent]:
-    """An answer of the model as the chat log has it, again whenever a tool has added to it."""
-    tokens = mapping_of(value.get("tokens"))
-    if not tokens:
-        return []
-    usage = {
-        "input_tokens": _count(tokens.get("input")) + _count(tokens.get("tool")),
-        "output_tokens": _count(tokens.get("output")) + _count(tokens.get("thoughts")),
-        "cached_tokens": _count(tokens.get("cached")),
-        "turns": 1,
-        "id": text_of(value.get("id")),
-    }
-    return [AgentEvent("usage", data=usage), AgentEvent("model", text_of(value.get("model")))]
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-# Kapelle itself tries again, and knows when.
-_ATTEMPTS = 3
-
-
-def settings_of(request: AgentRequest, env: dict[str, str]) -> str:
-    """The file's content for one attempt."""
-    settings: dict[str, Any] = {
-        "general": {
-            "maxAttempts": _ATTEMPTS,
-            "enableAutoUpdate": False,
-            # Its clean-up takes sessions that were resumed for broken ones, and deletes them.
-            "sessionRetention": {"enabled": False},
-        },
-        "privacy": {"usageStatisticsEnabled": False},
-        # Otherwise every @word of a prompt is searched for in the whole workspace.
-        "context": {"fileFiltering": {"enableRecursiveFileSearch": False}},
-        "mcpServers": {name: _server(server) for name, server in request.mcp_servers.items()},
-    }
-    if request.max_turns is not None:
-        settings["model"] = {"maxSessionTurns": request.max_turns}
-    # With an address and no login of the user's choice it takes a way to log in that it refuses.
-    if "GOOGLE_GEMINI_BASE_URL" in env and (env | os.environ).get("GEMINI_API_KEY"):
-        settings["security"] = {"auth": {"selectedType": "gemini-api-key"}}
-    return json.dumps(settings)
-
-
-def are_read_in(directory: Path) -> bool:
-    """Whether Gemini trusts a file there: nobody but root may be able to change it."""
-    try:
-        places = [directory.resolve(strict=True), *directory.resolve().parents]
-        found = [place.stat() for place in places]
-    except OSError:
-        return False
-    writable = stat.S_IWGRP | stat.S_IWOTH
-    return os.geteuid() == 0 and all(not (at.st_uid or at.st_mode & writable) for at in found)
-
-
-def _server(server: McpServer) -> dict[str, Any]:
-    if server.url:
-        headers = {name: _twice_literal(value) for name, value in server.headers.items()}
-        return {"url": _literal(server.url), "type": "http", "headers": headers, "trust": True}
-    command, *args = [_literal(argument) for argument in server.command]
-    env = {name: _twice_literal(value) for name, value in server.env.items()}
-    return {"command": command, "args": args, "env": env, "trust": True}
-
-
-def _literal(text: str) -> str:
-    """Text in which Gemini finds no variable to replace: every $ is one's default value."""
-    return text.replace("$", "${KAPELLE_NOT_SET:-$}")
-
-
-def _twice_literal(text: str) -> str:
-    """The same for values that are expanded again when the server is started."""
-    return text.replace("$", "${KAPELLE_NOT_SET:-\\$}")
-
-
 # Gemini's own name for the strongest model that the user has access to. Its default, "auto", asks
 # another model first which one to take.
 _DEFAULT_MODEL = "pro"
@@ -241,6 +60,8 @@ _STATUSES = {
     status % 256: status
     for status in (400, 401, 402, 403, 404, 408, 413, 429, 499, 500, 502, 503, 504, 529)
 }
+# Kapelle itself tries again, and knows when.
+_ATTEMPTS = 3
 
 
 class GeminiAgent(ProgramAgent):
@@ -254,13 +75,7 @@ class GeminiAgent(ProgramAgent):
     package = "npm install -g @google/gemini-cli"
     tested = "0.61.0"
     capabilities = Capabilities(
-        resume=True,
-        fork=True,
-        model=True,
-        system_prompt=True,
-        mcp=True,
-        acp=True,
-        usage=True,
+        resume=True, fork=True, model=True, system_prompt=True, mcp=True, acp=True, usage=True
     )
     access = Access(
         variables=("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_APPLICATION_CREDENTIALS"),
@@ -274,7 +89,7 @@ class GeminiAgent(ProgramAgent):
     )  # fmt: skip
 
     def command(self, request: AgentRequest) -> Command:
-        model = request.model or request.settings.model or _DEFAULT_MODEL
+        model = request.chosen_model or _DEFAULT_MODEL
         argv = [self.executable(), "-o", "stream-json", "--approval-mode", "yolo", "-m", model]
         env = self.environment(request)
         # Otherwise it runs as a child of itself, which signals do not reach.
@@ -284,14 +99,34 @@ class GeminiAgent(ProgramAgent):
         session, side_log = _session(request, env)
         files = self._settings(request, env)
         if files:
-            path = request.prompt_file.parent / _SETTINGS
-            env["GEMINI_CLI_SYSTEM_DEFAULTS_PATH"] = str(path)
+            env["GEMINI_CLI_SYSTEM_DEFAULTS_PATH"] = str(request.beside(_SETTINGS))
         return Command(
             argv + session + request.settings.extra_args, env, _stdin(request), files, side_log
         )
 
     def parse(self, line: str) -> list[AgentEvent]:
-        return parse_line(line)
+        """The events of one line; what is no JSON object says nothing."""
+        value = json_object(line) or {}
+        match value.get("type"):
+            case "init":
+                return _begin(value)
+            case "message" if value.get("role") == "assistant":
+                return [AgentEvent("text", text_of(value.get("content")), data={"delta": True})]
+            case "tool_use":
+                name = text_of(value.get("tool_name"))
+                return [
+                    AgentEvent("tool_call", name=name, data=mapping_of(value.get("parameters")))
+                ]
+            case "tool_result":
+                return [_tool_result(value)]
+            case "error":
+                return [_problem(value)]
+            case "result":
+                return _result(value)
+            case "gemini":
+                return _answer(value)
+            case _:
+                return []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = judge_report(summary, exit, tail)
@@ -301,7 +136,7 @@ class GeminiAgent(ProgramAgent):
                 return Verdict(False, found.evidence, failure=found)
             return replace(verdict, failure=_refused(summary, exit, tail))
         if summary.error:
-            return failure(summary.error.text, summary.result, "failure")
+            return Verdict(False, summary.error.text, summary.result, "failure")
         if not summary.result or not has_answer(tail):
             reason = "It ended without an answer, as it does when its context is full."
             full = Failure(FailureClass.CONTEXT_OVERFLOW, reason)
@@ -360,16 +195,151 @@ def _unable(summary: Summary, exit: Exit, tail: str) -> Failure | None:
 
 def _refused(summary: Summary, exit: Exit, tail: str) -> Failure | None:
     """What the exit code says of the error that ended it."""
-    error = summary.error
-    if error is None or error.name or exit.kind != "exited":
+    cause = summary.error
+    if cause is None or cause.name or exit.kind != "exited":
         return None
     status = _STATUSES.get(exit.code or 0)
     if exit.code == 1 and "ModelNotFoundError" in tail:
-        error = replace(error, name=FailureClass.CAPABILITY)
+        cause = replace(cause, name=FailureClass.CAPABILITY)
     elif status:
         # That a quota is exceeded its provider says of any limit, the one per minute included.
         name = FailureClass.RATE_LIMIT if status == 429 else ""
-        error = replace(error, name=name, data={**error.data, "status": status})
+        cause = replace(cause, name=name, data={**cause.data, "status": status})
     else:
         return None
-    return classify(replace(summary, error=error), exit, tail)
+    return classify(replace(summary, error=cause), exit, tail)
+
+
+def has_answer(output: str) -> bool:
+    """Whether its result follows an answer of the model, as far as the output tells.
+
+    Where the next request would not fit any more it just ends, and calls that a success.
+    """
+    ended = False
+    for line in reversed(output.splitlines()):
+        value = json_object(line) or {}
+        if ended and "type" in value:
+            return value["type"] not in ("tool_use", "tool_result") and value.get("role") != "user"
+        ended = ended or value.get("type") == "result"
+    return True
+
+
+def _begin(value: Json) -> list[AgentEvent]:
+    session, model = text_of(value.get("session_id")), text_of(value.get("model"))
+    # The name of a choice of models has no price; which one it came to is told later.
+    named = model not in _CHOICES and not model.startswith("auto")
+    return [AgentEvent("session", session), *([AgentEvent("model", model)] if named else [])]
+
+
+def _tool_result(value: Json) -> AgentEvent:
+    said = mapping_of(value.get("error")).get("message")
+    # The id of a call begins with the name of its tool.
+    name = text_of(value.get("tool_id")).rpartition("__")[0]
+    return AgentEvent("tool_result", text_of(value.get("output")) or text_of(said), name)
+
+
+def _problem(value: Json) -> AgentEvent:
+    """A message amid the work; some end it, and a result of success follows all the same."""
+    message = text_of(value.get("message"))
+    ends = value.get("severity") == "error" or message.startswith("Loop detected")
+    return AgentEvent("error" if ends else "notice", message, _class_of(message))
+
+
+def _result(value: Json) -> list[AgentEvent]:
+    events = _usage(mapping_of(value.get("stats")))
+    if value.get("status") == "success":
+        return [*events, AgentEvent("result")]
+    if cause := mapping_of(value.get("error")):
+        events.append(_error(text_of(cause.get("type")), text_of(cause.get("message"))))
+    return [*events, AgentEvent("result", data={"is_error": True})]
+
+
+def _error(kind: str, message: str) -> AgentEvent:
+    """The error that ended it, out of the JSON that the provider answered with, if it is there."""
+    found = _API_ERROR.match(message)
+    answer = mapping_of((json_object(found[1]) or {}).get("error")) if found else {}
+    text, status = text_of(answer.get("message")) or message, count_of(answer.get("code"))
+    name = _CLASSES.get(kind) or _class_of(message)
+    return error(text, name, status=status, type=text_of(answer.get("status")) or kind)
+
+
+def _class_of(message: str) -> str:
+    fitting = (name for pattern, name in _BY_MESSAGE if re.search(pattern, message, re.IGNORECASE))
+    return next(fitting, "")
+
+
+def _usage(stats: Json) -> list[AgentEvent]:
+    """The sums of this attempt, helper models included, and the model that did most."""
+    if not stats:
+        return []
+    sent, total = count_of(stats.get("input_tokens")), count_of(stats.get("total_tokens"))
+    # Thinking is paid for as output, and only in the total.
+    received = max(count_of(stats.get("output_tokens")), total - sent)
+    used = usage(sent, received, count_of(stats.get("cached")), total=True)
+    models = mapping_of(stats.get("models"))
+    totals = {name: count_of(mapping_of(models[name]).get("total_tokens")) for name in models}
+    most = max(totals, key=totals.__getitem__, default="")
+    return [used, AgentEvent("model", most)] if most else [used]
+
+
+def _answer(value: Json) -> list[AgentEvent]:
+    """An answer of the model as the chat log has it, again whenever a tool has added to it."""
+    tokens = mapping_of(value.get("tokens"))
+    if not tokens:
+        return []
+    count = {name: count_of(number) for name, number in tokens.items()}.get
+    sent, received = count("input", 0) + count("tool", 0), count("output", 0) + count("thoughts", 0)
+    used = usage(sent, received, count("cached", 0), turns=1, id=text_of(value.get("id")))
+    return [used, AgentEvent("model", text_of(value.get("model")))]
+
+
+def settings_of(request: AgentRequest, env: dict[str, str]) -> str:
+    """The file's content for one attempt."""
+    settings: Json = {
+        "general": {
+            "maxAttempts": _ATTEMPTS,
+            "enableAutoUpdate": False,
+            # Its clean-up takes sessions that were resumed for broken ones, and deletes them.
+            "sessionRetention": {"enabled": False},
+        },
+        "privacy": {"usageStatisticsEnabled": False},
+        # Otherwise every @word of a prompt is searched for in the whole workspace.
+        "context": {"fileFiltering": {"enableRecursiveFileSearch": False}},
+        "mcpServers": {name: _server(server) for name, server in request.mcp_servers.items()},
+    }
+    if request.max_turns is not None:
+        settings["model"] = {"maxSessionTurns": request.max_turns}
+    # With an address and no login of the user's choice it takes a way to log in that it refuses.
+    if "GOOGLE_GEMINI_BASE_URL" in env and (env | os.environ).get("GEMINI_API_KEY"):
+        settings["security"] = {"auth": {"selectedType": "gemini-api-key"}}
+    return json.dumps(settings)
+
+
+def are_read_in(directory: Path) -> bool:
+    """Whether Gemini trusts a file there: nobody but root may be able to change it."""
+    try:
+        places = [directory.resolve(strict=True), *directory.resolve().parents]
+        found = [place.stat() for place in places]
+    except OSError:
+        return False
+    writable = stat.S_IWGRP | stat.S_IWOTH
+    return os.geteuid() == 0 and all(not (at.st_uid or at.st_mode & writable) for at in found)
+
+
+def _server(server: McpServer) -> Json:
+    if server.url:
+        headers = {name: _twice_literal(value) for name, value in server.headers.items()}
+        return {"url": _literal(server.url), "type": "http", "headers": headers, "trust": True}
+    command, *args = [_literal(argument) for argument in server.command]
+    env = {name: _twice_literal(value) for name, value in server.env.items()}
+    return {"command": command, "args": args, "env": env, "trust": True}
+
+
+def _literal(text: str) -> str:
+    """Text in which Gemini finds no variable to replace: every $ is one's default value."""
+    return text.replace("$", "${KAPELLE_NOT_SET:-$}")
+
+
+def _twice_literal(text: str) -> str:
+    """The same for values that are expanded again when the server is started."""
+    return text.replace("$", "${KAPELLE_NOT_SET:-\\$}")

@@ -3,9 +3,8 @@
 import sys
 from typing import ClassVar
 
-from kapelle.agents.base import Access, AgentEvent, AgentRequest, Capabilities, Command
+from kapelle.agents.base import Access, AgentRequest, Capabilities, Command
 from kapelle.agents.bridges.openai import is_address
-from kapelle.agents.output import parse_event
 from kapelle.agents.program import ProgramAgent
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.settings import AgentSettings
@@ -14,7 +13,7 @@ SYSTEM_FILE = "system-prompt.txt"
 
 
 class PlainModel(ProgramAgent):
-    """Runs a bridge of ours with this Python; keys and address go by the environment."""
+    """One question, one answer: a bridge run with this Python; key and address by environment."""
 
     program = sys.executable
     bridge: ClassVar[str]  # the module
@@ -25,27 +24,14 @@ class PlainModel(ProgramAgent):
         return sys.executable
 
     def command(self, request: AgentRequest) -> Command:
-        model = request.model or request.settings.model
-        if not model:
-            raise AgentMisconfigured(
-                f"The agent {self.name} has no model.",
-                hint=f"kapelle agents config set {self.name} model NAME",
-            )
         # -P keeps modules out of reach that lie in the workspace, where the bridge runs.
-        argv = [sys.executable, "-P", "-m", self.bridge, "--model", model]
+        argv = [sys.executable, "-P", "-m", self.bridge, "--model", self.require_model(request)]
         files = {}
         if request.system_prompt:
             files[SYSTEM_FILE] = request.system_prompt
-            argv += ["--system-file", str(request.prompt_file.parent / SYSTEM_FILE)]
-        return Command(
-            argv + request.settings.extra_args,
-            self.environment(request) | self._address(request),
-            request.prompt.encode("utf-8", "replace"),
-            files,
-        )
-
-    def parse(self, line: str) -> list[AgentEvent]:
-        return parse_event(line)
+            argv += ["--system-file", str(request.beside(SYSTEM_FILE))]
+        env = self.environment(request) | self._address(request)
+        return Command(argv + request.settings.extra_args, env, request.stdin, files)
 
     def _address(self, request: AgentRequest) -> dict[str, str]:
         base_url = request.settings.base_url

@@ -2,9 +2,7 @@
 
 import json
 import re
-from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
-from typing import Any
+from datetime import UTC, datetime
 
 from kapelle.agents.base import (
     Access,
@@ -15,10 +13,10 @@ from kapelle.agents.base import (
     Summary,
     Verdict,
 )
-from kapelle.agents.failures import failure
-from kapelle.agents.output import json_object, mapping_of, text_of
-from kapelle.agents.program import ProgramAgent
-from kapelle.domain.errors import AgentMisconfigured
+from kapelle.agents.failures import claim
+from kapelle.agents.output import Json, count_of, error, json_object, mapping_of, text_of, usage
+from kapelle.agents.program import ProgramAgent, session_lost
+from kapelle.agents.resets import retry_at
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
@@ -29,111 +27,6 @@ _CLASSES = {
     "ProviderModelNotFoundError": FailureClass.CAPABILITY,
     "ContextOverflowError": FailureClass.CONTEXT_OVERFLOW,
 }
-
-
-def parse_line(line: str) -> list[AgentEvent]:
-    """The events of one line; what is no JSON is a warning that it prints among them."""
-    value = json_object(line)
-    if value is None:
-        return [AgentEvent("notice", line.strip())] if line.strip() else []
-    part = mapping_of(value.get("part"))
-    session = AgentEvent("session", text_of(value.get("sessionID")))
-    match value.get("type"):
-        case "step_start":
-            return [session]
-        case "text":
-            return [AgentEvent("text", text_of(part.get("text")))]
-        case "tool_use":
-            return _tool(part)
-        case "step_finish":
-            return _step(part)
-        case "error":
-            return [session, _error(value)]
-        case _:
-            return []
-
-
-def last_word(output: str) -> str | None:
-    """How an output's last step ended: its reason, "error", or "" in the middle of it.
-
-    A "stop" is no end where more steps follow it: the history may have been compacted in between.
-    """
-    for line in reversed(output.splitlines()):
-        value = json_object(line) or {}
-        match value.get("type"):
-            case "step_finish":
-                return text_of(mapping_of(value.get("part")).get("reason"))
-            case "error":
-                return "error"
-            case "step_start" | "tool_use":
-                return ""
-    return None
-
-
-def _tool(part: dict[str, Any]) -> list[AgentEvent]:
-    name, state = text_of(part.get("tool")), mapping_of(part.get("state"))
-    output = text_of(state.get("output")) or text_of(state.get("error"))
-    return [
-        AgentEvent("tool_call", name=name, data=mapping_of(state.get("input"))),
-        AgentEvent("tool_result", output, name),
-    ]
-
-
-def _step(part: dict[str, Any]) -> list[AgentEvent]:
-    """One answer of the model: what it took, and whether it was the last."""
-    tokens = mapping_of(part.get("tokens"))
-    cache = mapping_of(tokens.get("cache"))
-    cached = _count(cache.get("read"))
-    usage = AgentEvent(
-        "usage",
-        data={
-            "input_tokens": _count(tokens.get("input")) + cached + _count(cache.get("write")),
-            "output_tokens": _count(tokens.get("output")) + _count(tokens.get("reasoning")),
-            "cached_tokens": cached,
-            "turns": 1,
-            # It counts 0 for a model whose price it does not know.
-            **({"cost_usd": part["cost"]} if part.get("cost") else {}),
-        },
-    )
-    reason = text_of(part.get("reason"))
-    if reason == "stop":
-        return [usage, AgentEvent("result")]
-    if reason in {"", "tool-calls", "unknown"}:
-        return [usage]
-    cut = f"The model's answer ended with {reason}."
-    return [usage, AgentEvent("result", cut, data={"is_error": True})]
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-def _error(value: dict[str, Any]) -> AgentEvent:
-    error = mapping_of(value.get("error"))
-    data, name = mapping_of(error.get("data")), text_of(error.get("name"))
-    message = text_of(data.get("message")) or text_of(error.get("message")) or name
-    body = mapping_of((json_object(text_of(data.get("responseBody"))) or {}).get("error"))
-    facts = {
-        "status": _count(data.get("statusCode")),
-        "type": text_of(body.get("code")) or text_of(body.get("type")),
-        "retry_at": _retry_at(mapping_of(data.get("responseHeaders")), value.get("timestamp")),
-    }
-    known = {key: fact for key, fact in facts.items() if fact}
-    return AgentEvent("error", message or "unknown error", _CLASSES.get(name, ""), known)
-
-
-def _retry_at(headers: dict[str, Any], milliseconds: object) -> str | None:
-    """When a limit ends: a header gives seconds from the moment of the line, or a date."""
-    stated = text_of(headers.get("retry-after"))
-    try:
-        if stated.isdecimal() and isinstance(milliseconds, int):
-            said_at = datetime.fromtimestamp(milliseconds / 1000, UTC)
-            return (said_at + timedelta(seconds=int(stated))).isoformat()
-        return parsedate_to_datetime(stated).isoformat() if stated else None
-    except (ValueError, TypeError, IndexError, OverflowError, OSError):
-        return None
-
-
 _KEY = "OPENCODE_API_KEY"
 _PROVIDER = "kapelle"  # what opencode calls the server at settings.base_url
 _INSTRUCTIONS = "opencode-instructions.md"
@@ -156,25 +49,16 @@ class OpencodeAgent(ProgramAgent):
         resume=True,
         # It can, but then hangs in any directory other than that of the session.
         fork=False,
-        model=True,
-        system_prompt=True,
-        mcp=True,
-        acp=True,
-        usage=True,
-        cost=True,
-    )
+        model=True, system_prompt=True, mcp=True, acp=True, usage=True, cost=True,
+    )  # fmt: skip
     access = Access(
         variables=(
-            _KEY,
-            "ANTHROPIC_API_KEY",
-            "OPENAI_API_KEY",
-            "OPENROUTER_API_KEY",
-            "GOOGLE_GENERATIVE_AI_API_KEY",
-            "GEMINI_API_KEY",
+            _KEY, "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "OPENROUTER_API_KEY",
+            "GOOGLE_GENERATIVE_AI_API_KEY", "GEMINI_API_KEY",
         ),
         login_files=("~/.local/share/opencode/auth.json",),
         needed=False,
-    )
+    )  # fmt: skip
     passes = (
         "OPENCODE_*", "ANTHROPIC_*", "OPENAI_*", "OPENROUTER_*", "GOOGLE_*", "GEMINI_*", "AZURE_*",
         "AWS_*", "GROQ_API_KEY", "MISTRAL_API_KEY", "DEEPSEEK_API_KEY", "XAI_API_KEY",
@@ -183,13 +67,9 @@ class OpencodeAgent(ProgramAgent):
     )  # fmt: skip
     # Marks of an opencode around the daemon.
     drops = (
-        "OPENCODE",
-        "OPENCODE_PID",
-        "OPENCODE_CLIENT",
-        "OPENCODE_SERVER_*",
-        "OPENCODE_PRINT_LOGS",
+        "OPENCODE", "OPENCODE_PID", "OPENCODE_CLIENT", "OPENCODE_SERVER_*", "OPENCODE_PRINT_LOGS",
         "OPENCODE_LOG_LEVEL",
-    )
+    )  # fmt: skip
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
@@ -209,15 +89,30 @@ class OpencodeAgent(ProgramAgent):
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
             "OPENCODE_CONFIG_CONTENT": _dumped(_configuration(request, model)),
         }
-        return Command(
-            argv + request.settings.extra_args,
-            env | self.environment(request),
-            request.prompt.encode("utf-8", "replace"),
-            {_INSTRUCTIONS: request.system_prompt} if request.system_prompt else {},
-        )
+        env |= self.environment(request)
+        files = {_INSTRUCTIONS: request.system_prompt} if request.system_prompt else {}
+        return Command(argv + request.settings.extra_args, env, request.stdin, files)
 
     def parse(self, line: str) -> list[AgentEvent]:
-        return parse_line(line)
+        """The events of one line; what is no JSON is a warning that it prints among them."""
+        value = json_object(line)
+        if value is None:
+            return [AgentEvent("notice", line.strip())] if line.strip() else []
+        part = mapping_of(value.get("part"))
+        session = AgentEvent("session", text_of(value.get("sessionID")))
+        match value.get("type"):
+            case "step_start":
+                return [session]
+            case "text":
+                return [AgentEvent("text", text_of(part.get("text")))]
+            case "tool_use":
+                return _tool(part)
+            case "step_finish":
+                return _step(part)
+            case "error":
+                return [session, _error(value)]
+            case _:
+                return []
 
     def parse_stderr(self, line: str) -> list[AgentEvent]:
         cause = _cause(line, _RETRIED)
@@ -225,45 +120,28 @@ class OpencodeAgent(ProgramAgent):
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, _without_log(tail))
-        last = last_word(tail)
+        last = last_step_end(tail)
         if verdict.success and last not in {"stop", None}:
             how = f"with {last}" if last else "in the middle of a step"
-            return failure(f"opencode ended {how}, without an answer.", None, None)
-        if _overcame_overflow(summary, exit) and last == "stop":
+            return Verdict(False, f"opencode ended {how}, without an answer.")
+        # It exits with 1 after a full context, too, which it compacted to go on.
+        overflowed = summary.error and summary.error.name == FailureClass.CONTEXT_OVERFLOW
+        if overflowed and exit.code == 1 and last == "stop" and claim(summary) == "success":
             return Verdict(True, result=summary.result, claimed="success")
         if verdict.success or exit.kind != "exited":
             return verdict
         return _by_log(verdict, summary, tail)
 
     def _model(self, request: AgentRequest) -> str | None:
-        model = request.model or request.settings.model
         if not request.settings.base_url:
-            return model
-        if not model:
-            raise AgentMisconfigured(
-                f"The agent {self.name} has a base_url, but no model to ask for there.",
-                hint=f"kapelle agents config set {self.name} model NAME",
-            )
-        return f"{_PROVIDER}/{model}"
-
-
-def _overcame_overflow(summary: Summary, exit: Exit) -> bool:
-    """Whether it exited with 1 only because of a full context, which it compacted to go on."""
-    error = summary.error
-    return (
-        exit == Exit(kind="exited", code=1)
-        and summary.result is not None
-        and not summary.is_error
-        and error is not None
-        and error.name == FailureClass.CONTEXT_OVERFLOW
-    )
+            return request.chosen_model
+        return f"{_PROVIDER}/{self.require_model(request)}"
 
 
 def _by_log(verdict: Verdict, summary: Summary, tail: str) -> Verdict:
     """What only its log tells: a session that is gone, and what an unexpected error was."""
     if summary.error is None and "Session not found" in tail:
-        lost = Failure(FailureClass.SESSION_LOST, "it said: Session not found")
-        return Verdict(False, "opencode does not know the session any more.", failure=lost)
+        return session_lost("opencode", "Session not found")
     logged = [cause for line in tail.splitlines() if (cause := _cause(line, _LOGGED))]
     if summary.error is None or not logged or "server error" not in summary.error.text:
         return verdict
@@ -290,16 +168,16 @@ def _without_log(tail: str) -> str:
     return "\n".join(line for line in tail.splitlines() if not line.startswith(("timestamp=", "{")))
 
 
-def _configuration(request: AgentRequest, model: str | None) -> dict[str, Any]:
+def _configuration(request: AgentRequest, model: str | None) -> Json:
     """What goes over the user's own configuration; a key is named in it, never given."""
-    config: dict[str, Any] = {
+    config: Json = {
         "permission": "allow",
         "autoupdate": False,
         "share": "disabled",
         "mcp": {name: _server(server) for name, server in request.mcp_servers.items()},
     }
     if request.system_prompt:
-        config["instructions"] = [str(request.prompt_file.parent / _INSTRUCTIONS)]
+        config["instructions"] = [str(request.beside(_INSTRUCTIONS))]
     provider, _, name = (model or "").partition("/")
     options = {"apiKey": f"{{env:{_KEY}}}"}
     if request.settings.base_url:
@@ -316,16 +194,82 @@ def _configuration(request: AgentRequest, model: str | None) -> dict[str, Any]:
     return config
 
 
-def _server(server: McpServer) -> dict[str, Any]:
+def _server(server: McpServer) -> Json:
     if server.command:
-        return {
-            "type": "local",
-            "command": server.command,
-            "environment": server.env,
-            "enabled": True,
-        }
+        local = {"type": "local", "command": server.command, "environment": server.env}
+        return {**local, "enabled": True}
     return {"type": "remote", "url": server.url, "headers": server.headers, "enabled": True}
 
 
-def _dumped(config: dict[str, Any]) -> str:
+def _dumped(config: Json) -> str:
     return _REFERENCE.sub(r"\\u007b", json.dumps(config))
+
+
+def last_step_end(output: str) -> str | None:
+    """How an output's last step ended: its reason, "error", or "" in the middle of it.
+
+    A "stop" is no end where more steps follow it: the history may have been compacted in between.
+    """
+    for line in reversed(output.splitlines()):
+        value = json_object(line) or {}
+        match value.get("type"):
+            case "step_finish":
+                return text_of(mapping_of(value.get("part")).get("reason"))
+            case "error":
+                return "error"
+            case "step_start" | "tool_use":
+                return ""
+    return None
+
+
+def _tool(part: Json) -> list[AgentEvent]:
+    name, state = text_of(part.get("tool")), mapping_of(part.get("state"))
+    output = text_of(state.get("output")) or text_of(state.get("error"))
+    return [
+        AgentEvent("tool_call", name=name, data=mapping_of(state.get("input"))),
+        AgentEvent("tool_result", output, name),
+    ]
+
+
+def _step(part: Json) -> list[AgentEvent]:
+    """One answer of the model: what it took, and whether it was the last."""
+    tokens = mapping_of(part.get("tokens"))
+    cache = mapping_of(tokens.get("cache"))
+    cached = count_of(cache.get("read"))
+    used = usage(
+        count_of(tokens.get("input")) + cached + count_of(cache.get("write")),
+        count_of(tokens.get("output")) + count_of(tokens.get("reasoning")),
+        cached,
+        turns=1,
+        # It counts 0 for a model whose price it does not know.
+        **({"cost_usd": part["cost"]} if part.get("cost") else {}),
+    )
+    reason = text_of(part.get("reason"))
+    if reason == "stop":
+        return [used, AgentEvent("result")]
+    if reason in {"", "tool-calls", "unknown"}:
+        return [used]
+    cut = f"The model's answer ended with {reason}."
+    return [used, AgentEvent("result", cut, data={"is_error": True})]
+
+
+def _error(value: Json) -> AgentEvent:
+    cause = mapping_of(value.get("error"))
+    data, name = mapping_of(cause.get("data")), text_of(cause.get("name"))
+    message = text_of(data.get("message")) or text_of(cause.get("message")) or name
+    body = mapping_of((json_object(text_of(data.get("responseBody"))) or {}).get("error"))
+    headers = mapping_of(data.get("responseHeaders"))
+    status = count_of(data.get("statusCode"))
+    return error(
+        message or "unknown error",
+        _CLASSES.get(name, ""),
+        status=status,
+        type=text_of(body.get("code")) or text_of(body.get("type")),
+        retry_at=retry_at({key: text_of(headers[key]) for key in headers}, status, _time(value)),
+    )
+
+
+def _time(value: Json) -> datetime | None:
+    """When the line was written, by its own word."""
+    milliseconds = count_of(value.get("timestamp"))
+    return datetime.fromtimestamp(milliseconds / 1000, UTC) if 0 < milliseconds < 1e14 else None

@@ -14,7 +14,6 @@ from json import dumps
 # Importing typing would cost a third of the start-up time.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, NoReturn
 
     Step = dict[str, Any]
@@ -34,12 +33,17 @@ class Ended(Exception):
         self.code = code
 
 
-class Stage:
-    """Where the part is played: the workspace and the two output streams."""
+class Player:
+    """Plays steps in a workspace; each step is the method of its name."""
 
     def __init__(self, workspace: str) -> None:
         self.workspace = os.path.realpath(workspace)
         self.line_is_open = False
+
+    def play(self, steps: list[Step]) -> None:
+        for number, step in enumerate(steps, 1):
+            getattr(self, f"_{action_of(step, f'step {number}')}")(step)
+        self.emit("result", "The part was played to its end.", data={"is_error": False})
 
     def emit(self, kind: str, text: str = "", name: str = "", data: Step | None = None) -> None:
         event = {"kind": kind, "text": text, "name": name, "data": data}
@@ -64,186 +68,160 @@ class Stage:
         self.emit("result", message, data={"is_error": True})
         raise Ended(code)
 
+    def _say(self, step: Step) -> None:
+        self.emit("text", step["say"])
+
+    def _print(self, step: Step) -> None:
+        self.raw(step["print"].encode())
+
+    def _stderr(self, step: Step) -> None:
+        write_all(2, step["stderr"].encode() + b"\n")
+
+    def _write(self, step: Step) -> None:
+        self._put(step["write"], "w", step)
+
+    def _append(self, step: Step) -> None:
+        self._put(step["append"], "a", step)
+
+    def _put(self, relative: str, mode: str, step: Step) -> None:
+        path = self.path(relative)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, mode, encoding="utf-8", newline="") as file:
+            file.write(step.get("content", ""))
+
+    def _delete(self, step: Step) -> None:
+        path = self.path(step["delete"])
+        if os.path.isdir(path):
+            import shutil
+
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+
+    def _run(self, step: Step) -> None:
+        import subprocess
+
+        done = subprocess.run(
+            ["/bin/sh", "-c", step["run"]], cwd=self.workspace, stdin=subprocess.DEVNULL
+        )
+        self.line_is_open = True
+        if done.returncode not in step.get("ok_codes", [0]):
+            self.fail(f"the command {step['run']!r} ended with code {done.returncode}")
+
+    def _sleep(self, step: Step) -> None:
+        time.sleep(step["sleep"])
+
+    def _usage(self, step: Step) -> None:
+        names = {kind: f"{kind}_tokens" for kind in ("input", "output", "cached")}
+        names |= {"turns": "turns", "cost": "cost_usd"}
+        unknown = sorted(set(step["usage"]) - set(names))
+        if unknown:
+            raise PlaybookError(f"usage has {', '.join(names)}, but not {unknown[0]}")
+        self.emit("usage", data={names[key]: value for key, value in step["usage"].items()})
+
+    def _tool(self, step: Step) -> None:
+        self.emit("tool_call", name=step["tool"], data=step.get("input"))
+        if "result" in step:
+            self.emit("tool_result", step["result"], step["tool"])
+
+    def _session(self, step: Step) -> None:
+        self.emit("session", step["session"])
+
+    def _ask(self, step: Step) -> None:
+        self.emit("question", step["ask"])
+        raise Ended(0)
+
+    def _rate_limit(self, step: Step) -> None:
+        at = time.gmtime(time.time() + step["rate_limit"].get("reset_in_s", 60))
+        retry_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", at)
+        message = f"The rate limit is reached until {retry_at}."
+        self.emit("error", message, "rate_limit", {"retry_at": retry_at})
+        raise Ended(1)
+
+    def _fail(self, step: Step) -> None:
+        self.fail(step["fail"], step.get("code", 1))
+
+    def _exit(self, step: Step) -> None:
+        raise Ended(step["exit"])
+
+    def _crash(self, step: Step) -> None:
+        import signal
+
+        name = step["crash"].upper().removeprefix("SIG")
+        number = getattr(signal, f"SIG{name}", None)
+        if number is None:
+            raise PlaybookError(f"there is no signal {step['crash']!r}; one is KILL")
+        if name not in {"KILL", "STOP"}:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    def _hang(self, step: Step) -> None:
+        import signal
+
+        if step.get("stubborn"):
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        while step["hang"]:
+            signal.pause()
+
+    def _spawn(self, step: Step) -> None:
+        import subprocess
+
+        output = None if step.get("output") else subprocess.DEVNULL
+        subprocess.Popen(
+            ["/bin/sh", "-c", step["spawn"]],
+            cwd=self.workspace,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=step.get("detached", False),
+        )
+
+    def _flood(self, step: Step) -> None:
+        total, length = step["flood"], step.get("line", 80)
+        letters = b"abcdefghijklmnopqrstuvwxyz012345" * (_CHUNK // 32)
+        for offset in range(0, total, _CHUNK):
+            chunk = bytearray(letters[: min(_CHUNK, total - offset)])
+            ends = range(length - 1 - offset % length, len(chunk), length)
+            chunk[ends.start :: length] = b"\n" * len(ends)
+            if offset + len(chunk) == total:
+                chunk[-1:] = b"\n"
+            self.raw(bytes(chunk))
+
+    def _result(self, step: Step) -> None:
+        self.emit("result", step["result"], data={"is_error": False})
+        raise Ended(0)
+
+
+# For each step: the type of its value, and the type of each option.
+STEPS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "say": (str, {}),
+    "print": (str, {}),
+    "stderr": (str, {}),
+    "write": (str, {"content": str}),
+    "append": (str, {"content": str}),
+    "delete": (str, {}),
+    "run": (str, {"ok_codes": list}),
+    "sleep": ((int, float), {}),
+    "usage": (dict, {}),
+    "tool": (str, {"input": dict, "result": str}),
+    "session": (str, {}),
+    "ask": (str, {}),
+    "rate_limit": (dict, {}),
+    "fail": (str, {"code": int}),
+    "exit": (int, {}),
+    "crash": (str, {}),
+    "hang": (bool, {"stubborn": bool}),
+    "spawn": (str, {"detached": bool, "output": bool}),
+    "flood": (int, {"line": int}),
+    "result": (str, {}),
+}
+
 
 def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def say(stage: Stage, step: Step) -> None:
-    stage.emit("text", step["say"])
-
-
-def print_(stage: Stage, step: Step) -> None:
-    stage.raw(step["print"].encode())
-
-
-def stderr(stage: Stage, step: Step) -> None:
-    write_all(2, step["stderr"].encode() + b"\n")
-
-
-def write(stage: Stage, step: Step) -> None:
-    _put(stage, step["write"], "w", step)
-
-
-def append(stage: Stage, step: Step) -> None:
-    _put(stage, step["append"], "a", step)
-
-
-def _put(stage: Stage, relative: str, mode: str, step: Step) -> None:
-    path = stage.path(relative)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, mode, encoding="utf-8", newline="") as file:
-        file.write(step.get("content", ""))
-
-
-def delete(stage: Stage, step: Step) -> None:
-    path = stage.path(step["delete"])
-    if os.path.isdir(path):
-        import shutil
-
-        shutil.rmtree(path)
-    else:
-        os.unlink(path)
-
-
-def run(stage: Stage, step: Step) -> None:
-    import subprocess
-
-    done = subprocess.run(
-        ["/bin/sh", "-c", step["run"]], cwd=stage.workspace, stdin=subprocess.DEVNULL
-    )
-    stage.line_is_open = True
-    if done.returncode not in step.get("ok_codes", [0]):
-        stage.fail(f"the command {step['run']!r} ended with code {done.returncode}")
-
-
-def sleep(stage: Stage, step: Step) -> None:
-    time.sleep(step["sleep"])
-
-
-def usage(stage: Stage, step: Step) -> None:
-    names = {
-        "input": "input_tokens",
-        "output": "output_tokens",
-        "cached": "cached_tokens",
-        "turns": "turns",
-        "cost": "cost_usd",
-    }
-    unknown = sorted(set(step["usage"]) - set(names))
-    if unknown:
-        raise PlaybookError(f"usage has {', '.join(names)}, but not {unknown[0]}")
-    stage.emit("usage", data={names[key]: value for key, value in step["usage"].items()})
-
-
-def tool(stage: Stage, step: Step) -> None:
-    stage.emit("tool_call", name=step["tool"], data=step.get("input"))
-    if "result" in step:
-        stage.emit("tool_result", step["result"], step["tool"])
-
-
-def session(stage: Stage, step: Step) -> None:
-    stage.emit("session", step["session"])
-
-
-def ask(stage: Stage, step: Step) -> None:
-    stage.emit("question", step["ask"])
-    raise Ended(0)
-
-
-def rate_limit(stage: Stage, step: Step) -> None:
-    at = time.gmtime(time.time() + step["rate_limit"].get("reset_in_s", 60))
-    retry_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", at)
-    message = f"The rate limit is reached until {retry_at}."
-    stage.emit("error", message, "rate_limit", {"retry_at": retry_at})
-    raise Ended(1)
-
-
-def fail(stage: Stage, step: Step) -> None:
-    stage.fail(step["fail"], step.get("code", 1))
-
-
-def exit_(stage: Stage, step: Step) -> None:
-    raise Ended(step["exit"])
-
-
-def crash(stage: Stage, step: Step) -> None:
-    import signal
-
-    name = step["crash"].upper().removeprefix("SIG")
-    number = getattr(signal, f"SIG{name}", None)
-    if number is None:
-        raise PlaybookError(f"there is no signal {step['crash']!r}; one is KILL")
-    if name not in {"KILL", "STOP"}:
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-
-
-def hang(stage: Stage, step: Step) -> None:
-    import signal
-
-    if step.get("stubborn"):
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while step["hang"]:
-        signal.pause()
-
-
-def spawn(stage: Stage, step: Step) -> None:
-    import subprocess
-
-    output = None if step.get("output") else subprocess.DEVNULL
-    subprocess.Popen(
-        ["/bin/sh", "-c", step["spawn"]],
-        cwd=stage.workspace,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        start_new_session=step.get("detached", False),
-    )
-
-
-def flood(stage: Stage, step: Step) -> None:
-    total, length = step["flood"], step.get("line", 80)
-    letters = b"abcdefghijklmnopqrstuvwxyz012345" * (_CHUNK // 32)
-    for offset in range(0, total, _CHUNK):
-        chunk = bytearray(letters[: min(_CHUNK, total - offset)])
-        ends = range(length - 1 - offset % length, len(chunk), length)
-        chunk[ends.start :: length] = b"\n" * len(ends)
-        if offset + len(chunk) == total:
-            chunk[-1:] = b"\n"
-        stage.raw(bytes(chunk))
-
-
-def result(stage: Stage, step: Step) -> None:
-    stage.emit("result", step["result"], data={"is_error": False})
-    raise Ended(0)
-
-
-# For each step: what plays it, the type of its value, and the type of each option.
-STEPS: dict[str, tuple[Callable[[Stage, Step], None], Any, dict[str, Any]]] = {
-    "say": (say, str, {}),
-    "print": (print_, str, {}),
-    "stderr": (stderr, str, {}),
-    "write": (write, str, {"content": str}),
-    "append": (append, str, {"content": str}),
-    "delete": (delete, str, {}),
-    "run": (run, str, {"ok_codes": list}),
-    "sleep": (sleep, (int, float), {}),
-    "usage": (usage, dict, {}),
-    "tool": (tool, str, {"input": dict, "result": str}),
-    "session": (session, str, {}),
-    "ask": (ask, str, {}),
-    "rate_limit": (rate_limit, dict, {}),
-    "fail": (fail, str, {"code": int}),
-    "exit": (exit_, int, {}),
-    "crash": (crash, str, {}),
-    "hang": (hang, bool, {"stubborn": bool}),
-    "spawn": (spawn, str, {"detached": bool, "output": bool}),
-    "flood": (flood, int, {"line": int}),
-    "result": (result, str, {}),
-}
 
 
 def action_of(step: Any, where: str) -> str:
@@ -254,7 +232,7 @@ def action_of(step: Any, where: str) -> str:
     action = "tool" if "tool" in step else next((key for key in step if key in STEPS), None)
     if action is None:
         raise PlaybookError(f"{where} has no known action: {did_you_mean(next(iter(step)))}")
-    _, kind, options = STEPS[action]
+    kind, options = STEPS[action]
     for key, value in step.items():
         wanted = kind if key == action else options.get(key)
         if wanted is None:
@@ -357,12 +335,6 @@ def _matches(rule: dict[str, Any], text: str, where: str) -> bool:
         raise PlaybookError(f"{where}: match is not a regular expression: {error}") from None
 
 
-def play(stage: Stage, steps: list[Step]) -> None:
-    for number, step in enumerate(steps, 1):
-        STEPS[action_of(step, f"step {number}")][0](stage, step)
-    stage.emit("result", "The part was played to its end.", data={"is_error": False})
-
-
 def options(arguments: list[str]) -> dict[str, str]:
     """--name value pairs; argparse would cost half of the start-up time."""
     pairs = zip(arguments[::2], arguments[1::2], strict=False)
@@ -371,24 +343,24 @@ def options(arguments: list[str]) -> dict[str, str]:
 
 def main(arguments: list[str]) -> int:
     given = options(arguments)
-    stage = Stage(given.get("workspace", "."))
+    player = Player(given.get("workspace", "."))
     prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
     try:
         if "session" in given:
-            stage.emit("session", given["session"])
-        rules, text, source = find_rules(prompt, stage.workspace, given.get("playbook"))
+            player.emit("session", given["session"])
+        rules, text, source = find_rules(prompt, player.workspace, given.get("playbook"))
         rule = choose(rules, text, int(given.get("attempt", "1")), source)
-        play(stage, rule.get("do", []))
+        player.play(rule.get("do", []))
     except Ended as end:
         return end.code
     except Exception as error:
-        return _failed(stage, f"The rehearsal cannot go on: {error}.")
+        return _failed(player, f"The rehearsal cannot go on: {error}.")
     return 0
 
 
-def _failed(stage: Stage, message: str) -> int:
+def _failed(player: Player, message: str) -> int:
     try:
-        stage.fail(message)
+        player.fail(message)
     except Ended as end:
         return end.code
     except OSError:

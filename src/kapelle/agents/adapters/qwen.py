@@ -4,9 +4,8 @@ import glob
 import json
 import os
 import re
-from typing import Any
 
-from kapelle.agents.adapters.claude_stream import parse_event, whole
+from kapelle.agents.adapters.claude_stream import parse_event
 from kapelle.agents.base import (
     Access,
     AgentEvent,
@@ -16,14 +15,11 @@ from kapelle.agents.base import (
     Summary,
     Verdict,
 )
-from kapelle.agents.output import json_object, mapping_of, text_of
-from kapelle.agents.program import LONGEST_ARGUMENT, ProgramAgent
-from kapelle.domain.errors import AgentMisconfigured
+from kapelle.agents.output import Json, count_of, error, json_object, mapping_of, text_of, usage
+from kapelle.agents.program import ProgramAgent, mcp_config, session_lost
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
-
-_Json = dict[str, Any]
 
 _MCP = "qwen-mcp.json"
 _SETTINGS = "qwen-defaults.json"
@@ -33,7 +29,7 @@ _DEFAULTS = {
     "model": {"generationConfig": {"maxRetries": 0}},
     "security": {"auth": {"selectedType": "openai"}},
     "general": {"enableAutoUpdate": False},
-    # Otherwise every run ends with further questions to the model, about what to remember.
+    # Otherwise every attempt ends with further questions to the model, about what to remember.
     "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False},
 }
 # What it says on stderr alone.
@@ -52,15 +48,9 @@ class QwenAgent(ProgramAgent):
     package = "npm install -g @qwen-code/qwen-code"
     tested = "0.24.4"
     capabilities = Capabilities(
-        resume=True,
-        fork=True,
-        model=True,
-        max_turns=True,
-        system_prompt=True,
-        mcp=True,
-        acp=True,
+        resume=True, fork=True, model=True, max_turns=True, system_prompt=True, mcp=True, acp=True,
         usage=True,
-    )
+    )  # fmt: skip
     access = Access(
         variables=("OPENAI_API_KEY", "DASHSCOPE_API_KEY", "BAILIAN_CODING_PLAN_API_KEY"),
         login_files=("~/.qwen/oauth_creds.json",),
@@ -79,33 +69,26 @@ class QwenAgent(ProgramAgent):
     )  # fmt: skip
 
     def command(self, request: AgentRequest) -> Command:
-        beside = request.prompt_file.parent
         argv = [self.executable(), "--yolo", "-o", "stream-json"]
         files = {_SETTINGS: json.dumps(_DEFAULTS)}
         env = {
-            "QWEN_CODE_SYSTEM_DEFAULTS_PATH": str(beside / _SETTINGS),
+            "QWEN_CODE_SYSTEM_DEFAULTS_PATH": str(request.beside(_SETTINGS)),
             # Otherwise it runs as a child of its child, with a warning that nobody reads.
             "QWEN_CODE_NO_RELAUNCH": "true",
             "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
         } | self.environment(request)
         if request.mcp_servers:
-            servers = {name: _server(server) for name, server in request.mcp_servers.items()}
-            files[_MCP] = json.dumps({"mcpServers": servers})
-            argv += ["--mcp-config", str(beside / _MCP)]
-        argv += self._options(request)
-        return Command(
-            argv + request.settings.extra_args,
-            env,
-            request.prompt.encode("utf-8", "replace"),
-            files,
-            f"{glob.escape(_home(request, env))}/projects/*/chats/{{session}}.jsonl",
-        )
+            files[_MCP] = mcp_config(request.mcp_servers, _server)
+            argv += ["--mcp-config", str(request.beside(_MCP))]
+        argv += self._options(request) + request.settings.extra_args
+        chat = f"{glob.escape(_home(request, env))}/projects/*/chats/{{session}}.jsonl"
+        return Command(argv, env, request.stdin, files, chat)
 
     def parse(self, line: str) -> list[AgentEvent]:
         event = json_object(line)
         if event is None:
             return []
-        return _noted(event) if "sessionId" in event else parse_event(event)
+        return _from_session_file(event) if "sessionId" in event else parse_event(event)
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)
@@ -115,8 +98,7 @@ class QwenAgent(ProgramAgent):
             reason = f"It reached {limit}."
             return Verdict(False, reason, failure=Failure(FailureClass.LIMIT, reason))
         if summary.session_id is None and (found := _LOST_SESSION.search(tail)):
-            lost = Failure(FailureClass.SESSION_LOST, f"it said: {found[0]}")
-            return Verdict(False, "Qwen Code does not have the session any more.", failure=lost)
+            return session_lost("Qwen Code", found[0])
         return verdict
 
     def _options(self, request: AgentRequest) -> list[str]:
@@ -125,7 +107,7 @@ class QwenAgent(ProgramAgent):
             argv += ["--auth-type", "openai"]
         if request.settings.base_url:
             argv += ["--openai-base-url", request.settings.base_url]
-        if model := request.model or request.settings.model:
+        if model := request.chosen_model:
             argv += ["-m", model]
         if request.session_id:
             argv += ["--resume", request.session_id]
@@ -133,18 +115,10 @@ class QwenAgent(ProgramAgent):
         if request.max_turns is not None:
             argv += ["--max-session-turns", str(request.max_turns)]
         if request.system_prompt:
-            argv.append(f"--append-system-prompt={self._fitting(request.system_prompt)}")
+            hint = "Put what is long into the prompt, or into a QWEN.md in the repository."
+            text = self.require_argument(request.system_prompt, "a system prompt", hint)
+            argv.append(f"--append-system-prompt={text}")
         return argv
-
-    def _fitting(self, system: str) -> str:
-        size = len(system.encode("utf-8", "replace"))
-        if size > LONGEST_ARGUMENT:
-            raise AgentMisconfigured(
-                f"{self.name} takes a system prompt as one argument, and {size:,} bytes are too"
-                f" many for it: more than {LONGEST_ARGUMENT:,} do not fit on a command line.",
-                hint="Put what is long into the prompt, or into a QWEN.md in the repository.",
-            )
-        return system
 
 
 def _home(request: AgentRequest, env: dict[str, str]) -> str:
@@ -155,7 +129,7 @@ def _home(request: AgentRequest, env: dict[str, str]) -> str:
     return os.path.join(request.workspace, os.path.expanduser(path))
 
 
-def _server(server: McpServer) -> _Json:
+def _server(server: McpServer) -> Json:
     # Otherwise the model has to search for the tools before it sees them.
     own = {"trust": True, "alwaysLoadTools": True}
     if server.url:
@@ -164,7 +138,7 @@ def _server(server: McpServer) -> _Json:
     return {"command": command, "args": args, "env": server.env, **own}
 
 
-def _noted(event: _Json) -> list[AgentEvent]:
+def _from_session_file(event: Json) -> list[AgentEvent]:
     """What one line of the session's file says; what is copied there happened before."""
     noted = mapping_of(mapping_of(event.get("systemPayload")).get("uiEvent"))
     if "forkedFrom" in event:
@@ -174,17 +148,16 @@ def _noted(event: _Json) -> list[AgentEvent]:
             return [_answer(noted)]
         case "qwen-code.api_error":
             # It tries again for minutes, and of that it tells nothing elsewhere.
-            status = whole(noted.get("status_code"))
+            status = count_of(noted.get("status_code"))
             text = text_of(noted.get("error_message")) or text_of(noted.get("error_type"))
-            return [AgentEvent("notice", text, data={"status": status} if status else {})]
+            return [error(text, kind="notice", status=status)]
     return []
 
 
-def _answer(noted: _Json) -> AgentEvent:
-    data = {
-        "input_tokens": whole(noted.get("input_token_count")),
-        "output_tokens": whole(noted.get("output_token_count")),
-        "cached_tokens": whole(noted.get("cached_content_token_count")),
-        "turns": 0 if noted.get("subagent_name") else 1,
-    }
-    return AgentEvent("usage", data=data)
+def _answer(noted: Json) -> AgentEvent:
+    return usage(
+        count_of(noted.get("input_token_count")),
+        count_of(noted.get("output_token_count")),
+        count_of(noted.get("cached_content_token_count")),
+        turns=0 if noted.get("subagent_name") else 1,
+    )

@@ -7,8 +7,9 @@ with: the session itself, or another of which it becomes a copy. Everything else
 goes into --logs.
 """
 
+from __future__ import annotations
+
 import argparse
-import json
 import os
 import re
 import shutil
@@ -16,109 +17,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
+from kapelle.agents.bridges.events import emit
 from kapelle.agents.bridges.process import Child
-
-_HEADING = re.compile(r"(TO LLM|LLM RESPONSE) \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
-
-
-class Log:
-    """A file that grows: the lines that came since the last look."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._read_to = path.stat().st_size if path.exists() else 0
-
-    def lines(self) -> list[str]:
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._read_to)
-            whole = file.read()
-        whole = whole[: whole.rfind(b"\n") + 1]
-        self._read_to += len(whole)
-        return whole.decode("utf-8", "replace").split("\n")[:-1]
-
-
-class Events:
-    """Its analytics, which it sends to nobody and writes to this file."""
-
-    def __init__(self, path: Path) -> None:
-        self._log = Log(path)
-
-    def new(self) -> list[tuple[str, dict[str, Any]]]:
-        found = []
-        for line in self._log.lines():
-            try:
-                entry = json.loads(line)
-                found.append((entry["event"], dict(entry["properties"])))
-            except (ValueError, KeyError, TypeError):
-                continue
-        return found
-
-
-class Answers:
-    """Its conversation with the model, of which only the model's part is read."""
-
-    def __init__(self, path: Path) -> None:
-        self._log = Log(path)
-        self._lines: list[str] | None = None
-
-    def new(self) -> list[str]:
-        """Answers that something follows, so that they are whole."""
-        found = []
-        for line in self._log.lines():
-            if heading := _HEADING.fullmatch(line):
-                found.append(self.last())
-                self._lines = [] if heading[1] == "LLM RESPONSE" else None
-            elif self._lines is not None and line.startswith("ASSISTANT "):
-                self._lines.append(line.removeprefix("ASSISTANT "))
-        return [answer for answer in found if answer.strip()]
-
-    def last(self) -> str:
-        """What there is of the newest answer, which new has not told yet; then it is told."""
-        answer = "\n".join(self._lines or ())
-        self._lines = None
-        return answer
-
-
-ERROR = re.compile(r"litellm\.(?:exceptions\.)?(\w+): ")
-_STATUSES = {
-    "AuthenticationError": 401,
-    "PermissionDeniedError": 403,
-    "NotFoundError": 404,
-    "Timeout": 408,
-    "RateLimitError": 429,
-    "InternalServerError": 500,
-    "BadGatewayError": 502,
-    "ServiceUnavailableError": 503,
-}
-_CLASSES = {
-    "APIConnectionError": "environment",
-    "ContextWindowExceededError": "context_overflow",
-}
-_SENTENCES = {
-    "LLM Provider NOT provided": "capability",
-    "Insufficient credits with the API provider": "billing",
-}
-_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-
-
-def described(text: str) -> tuple[str, dict[str, Any]]:
-    """The failure class as far as it is certain, and the fields of an error event."""
-    found = ERROR.match(text)
-    if not found:
-        return "", {}
-    name = _CLASSES.get(found[1], "")
-    for sentence, special in _SENTENCES.items():
-        name = special if sentence in text else name
-    # RateLimitError becomes rate_limit_error, as providers write it.
-    data: dict[str, Any] = {"type": _HUMP.sub("_", found[1]).lower()}
-    if found[1] in _STATUSES:
-        data["status"] = _STATUSES[found[1]]
-    return name, data
-
+from kapelle.agents.output import Json, json_object
 
 _MODEL = re.compile(r"(?:Main model|Model): (\S+) with .+ edit format")
 _TOKENS = re.compile(
@@ -133,140 +35,24 @@ _LOGIN = "OpenRouter provides free and paid access to many LLMs."
 _PRICE_TABLE = "model_prices_and_context_window.json"
 _UNITS = {"k": 1000, "M": 1_000_000}
 _LONGEST = 4000
-
-Emit = Callable[..., None]
-
-
-class Report:
-    """Hears aider line by line, and judges it at its end."""
-
-    def __init__(self, emit: Emit, events: Path, answers: Path) -> None:
-        self._emit = emit
-        self._events, self._answers = Events(events), Answers(answers)
-        self._waiting: deque[tuple[str, dict[str, Any]]] = deque()
-        self._cached: deque[int] = deque()
-        self._words: deque[str] = deque(maxlen=500)
-        self._answer = ""
-        self._told = self._sent = 0
-        self._is_answered = self._is_complete = False
-        self.banner_is_over = self.wants_login = False
-
-    def hear(self, line: str) -> None:
-        """One line of its output; what was logged before it is told before it."""
-        self._read_events()
-        if found := _TOKENS.match(line):
-            self._words.clear()
-            self._cached.append(_count(found[1]))
-        elif _RETRY.match(line):
-            self._tell("notice", self._said())
-            self._words.clear()
-        elif line == _MALFORMED:
-            self._emit("notice", line)
-            self._words.append(line)
-        elif not self.banner_is_over:
-            self._hear_banner(line)
-        elif _PRICE_TABLE not in line:
-            self._words.append(line)
-            if found := _EDITED.match(line):
-                self._emit("tool_call", name="edit", data={"path": found[1]})
-
-    def _hear_banner(self, line: str) -> None:
-        if found := _MODEL.match(line):
-            self._emit("model", found[1])
-        self.wants_login = self.wants_login or line == _LOGIN
-        self.banner_is_over = line.startswith("Repo-map: ")
-        if self.banner_is_over:
-            self._words.clear()
-        elif _PRICE_TABLE not in line:
-            self._words.append(line)
-
-    def end(self, code: int) -> None:
-        """Tell how it ended; success is a last message that was answered and acted upon."""
-        self._read_events(is_over=True)
-        self._tell_answers(is_over=True)
-        said = self._said()
-        if self.wants_login:
-            self._emit("error", "No model is set and there is no API key.", "authentication")
-        elif code < 0:
-            return
-        elif code > 0 or not self._is_complete:
-            # If it said nothing here, its error output tells more than we could.
-            if said:
-                self._tell("error", said)
-        elif any(map(_TOO_LONG.match, self._words)):
-            self._emit("error", "\n".join(said.split("\n\n")[:2]), "context_overflow")
-        elif any(map(_GAVE_UP.match, self._words)):
-            self._emit("error", f"aider gave up after its corrections: {said}", "task")
-        elif not self._is_answered or not self._answer.strip():
-            self._tell("error", said or "The model gave no answer.")
-        else:
-            self._emit("result", self._answer)
-
-    def _said(self) -> str:
-        """Its own last words, from the provider's error on if there is one."""
-        words = list(self._words)
-        errors = [number for number, line in enumerate(words) if ERROR.match(line)]
-        if errors:
-            return "\n".join(words[errors[-1] :]).split("\n\n")[0].strip()[:_LONGEST]
-        return "\n".join(words).strip()[-_LONGEST:]
-
-    def _tell(self, kind: str, text: str) -> None:
-        self._emit(kind, text, *described(text))
-
-    def _read_events(self, is_over: bool = False) -> None:
-        self._waiting.extend(self._events.new())
-        while self._waiting:
-            # It logs this after the line that tells of cached tokens.
-            if self._waiting[0][0] == "message_send" and not (is_over or self._cached):
-                return
-            self._learn(*self._waiting.popleft())
-
-    def _learn(self, event: str, properties: dict[str, Any]) -> None:
-        match event:
-            case "message_send_starting":
-                self._is_answered = False
-            case "message_send":
-                self._is_answered = True
-                self._sent += 1
-                self._tell_answers()
-                self._tell_usage(properties)
-            case "exit":
-                self._is_complete = properties.get("reason") == "Completed --message-file"
-
-    def _tell_answers(self, is_over: bool = False) -> None:
-        """All that are whole: the newest too, unless its message is yet to be learned of."""
-        answers = self._answers.new()
-        if is_over or self._told + len(answers) < self._sent:
-            newest = self._answers.last()
-            answers += [newest] if newest or not is_over else []
-        for self._answer in answers:
-            self._told += 1
-            if self._answer.strip():
-                self._emit("text", self._answer)
-
-    def _tell_usage(self, properties: dict[str, Any]) -> None:
-        cached = self._cached.popleft() if self._cached else 0
-        # It also counts, by its own estimate, what the provider refused to read.
-        if not properties.get("completion_tokens"):
-            return
-        used = {
-            "input_tokens": properties.get("prompt_tokens", 0),
-            "output_tokens": properties["completion_tokens"],
-            "cached_tokens": cached,
-            "turns": 1,
-        }
-        # Where it knows no price it says 0.
-        if properties.get("cost"):
-            used["cost_usd"] = properties["cost"]
-        self._emit("usage", data=used)
-
-
-def _count(figure: str | None) -> int:
-    """The number behind 850, 1.2k or 3M."""
-    if not figure:
-        return 0
-    unit = _UNITS.get(figure[-1], 1)
-    return round(float(figure.rstrip("kM")) * unit)
+_HEADING = re.compile(r"(TO LLM|LLM RESPONSE) \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d")
+_ERROR = re.compile(r"litellm\.(?:exceptions\.)?(\w+): ")
+_STATUSES = {
+    "AuthenticationError": 401,
+    "PermissionDeniedError": 403,
+    "NotFoundError": 404,
+    "Timeout": 408,
+    "RateLimitError": 429,
+    "InternalServerError": 500,
+    "BadGatewayError": 502,
+    "ServiceUnavailableError": 503,
+}
+_CLASSES = {"APIConnectionError": "environment", "ContextWindowExceededError": "context_overflow"}
+_SENTENCES = {
+    "LLM Provider NOT provided": "capability",
+    "Insufficient credits with the API provider": "billing",
+}
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 def main() -> None:
@@ -295,17 +81,12 @@ def main() -> None:
 def _follow(child: Child, report: Report, root: Path) -> None:
     for line in child.lines():
         banner_was_over = report.banner_is_over
-        report.hear(line.decode("utf-8", "replace").rstrip("\r"))
+        report.read(line.decode("utf-8", "replace").rstrip("\r"))
         if report.banner_is_over and not banner_was_over:
             _hide_caches(root)
         if report.wants_login:
             child.stop()
     _hide_caches(root)
-
-
-def emit(kind: str, text: str = "", name: str = "", data: Mapping[str, Any] | None = None) -> None:
-    event = {"kind": kind, "text": text, "name": name, "data": data}
-    print(json.dumps({key: value for key, value in event.items() if value}), flush=True)
 
 
 def _options(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -351,6 +132,210 @@ def _hide_caches(root: Path) -> None:
         mark = cache / ".gitignore"
         if cache.is_dir() and not mark.exists():
             mark.write_text("*\n", encoding="utf-8")
+
+
+class Report:
+    """Reads what aider prints and logs, line by line, and prints it as events.
+
+    Its answers and its usage come from its logs, where they are whole and exact. What goes wrong is
+    only in its output: there it speaks itself after the last "Tokens:" line, and the model before.
+    """
+
+    def __init__(self, emit: Callable[..., None], events: Path, answers: Path) -> None:
+        self._emit = emit
+        self._events, self._answers = Log(events), Answers(answers)
+        self._waiting: deque[tuple[str, Json]] = deque()
+        self._cached: deque[int] = deque()
+        self._output: deque[str] = deque(maxlen=500)
+        self._answer = ""
+        self._answer_count = self._message_count = 0
+        self._is_answered = self._is_complete = False
+        self.banner_is_over = self.wants_login = False
+
+    def read(self, line: str) -> None:
+        """One line of its output; what was logged before it is printed before it."""
+        self._read_events()
+        if found := _TOKENS.match(line):
+            self._output.clear()
+            self._cached.append(_count(found[1]))
+        elif _RETRY.match(line):
+            self._emit_described("notice", self._last_words())
+            self._output.clear()
+        elif line == _MALFORMED:
+            self._emit("notice", line)
+            self._output.append(line)
+        elif not self.banner_is_over:
+            self._read_banner(line)
+        elif _PRICE_TABLE not in line:
+            self._output.append(line)
+            if found := _EDITED.match(line):
+                self._emit("tool_call", name="edit", data={"path": found[1]})
+
+    def _read_banner(self, line: str) -> None:
+        if found := _MODEL.match(line):
+            self._emit("model", found[1])
+        self.wants_login = self.wants_login or line == _LOGIN
+        self.banner_is_over = line.startswith("Repo-map: ")
+        if self.banner_is_over:
+            self._output.clear()
+        elif _PRICE_TABLE not in line:
+            self._output.append(line)
+
+    def end(self, code: int) -> None:
+        """Print how it ended; success is a last message that was answered and acted upon."""
+        self._read_events(is_over=True)
+        self._emit_answers(is_over=True)
+        said = self._last_words()
+        if self.wants_login:
+            self._emit("error", "No model is set and there is no API key.", "authentication")
+        elif code < 0:
+            return
+        elif code > 0 or not self._is_complete:
+            # If it said nothing here, its error output tells more than we could.
+            if said:
+                self._emit_described("error", said)
+        elif any(map(_TOO_LONG.match, self._output)):
+            self._emit("error", "\n".join(said.split("\n\n")[:2]), "context_overflow")
+        elif any(map(_GAVE_UP.match, self._output)):
+            self._emit("error", f"aider gave up after its corrections: {said}", "task")
+        elif not self._is_answered or not self._answer.strip():
+            self._emit_described("error", said or "The model gave no answer.")
+        else:
+            self._emit("result", self._answer)
+
+    def _last_words(self) -> str:
+        """Its own last words, from the provider's error on if there is one."""
+        words = list(self._output)
+        errors = [number for number, line in enumerate(words) if _ERROR.match(line)]
+        if errors:
+            return "\n".join(words[errors[-1] :]).split("\n\n")[0].strip()[:_LONGEST]
+        return "\n".join(words).strip()[-_LONGEST:]
+
+    def _emit_described(self, kind: str, text: str) -> None:
+        self._emit(kind, text, *_described(text))
+
+    def _read_events(self, is_over: bool = False) -> None:
+        self._waiting.extend(_logged_events(self._events))
+        while self._waiting:
+            # It logs this after the line that tells of cached tokens.
+            if self._waiting[0][0] == "message_send" and not (is_over or self._cached):
+                return
+            self._apply(*self._waiting.popleft())
+
+    def _apply(self, event: str, properties: Json) -> None:
+        match event:
+            case "message_send_starting":
+                self._is_answered = False
+            case "message_send":
+                self._is_answered = True
+                self._message_count += 1
+                self._emit_answers()
+                self._emit_usage(properties)
+            case "exit":
+                self._is_complete = properties.get("reason") == "Completed --message-file"
+
+    def _emit_answers(self, is_over: bool = False) -> None:
+        """All that are whole: the newest too, unless its message is yet to be learned of."""
+        answers = self._answers.new()
+        if is_over or self._answer_count + len(answers) < self._message_count:
+            newest = self._answers.last()
+            answers += [newest] if newest or not is_over else []
+        for self._answer in answers:
+            self._answer_count += 1
+            if self._answer.strip():
+                self._emit("text", self._answer)
+
+    def _emit_usage(self, properties: Json) -> None:
+        cached = self._cached.popleft() if self._cached else 0
+        # It also counts, by its own estimate, what the provider refused to read.
+        if not properties.get("completion_tokens"):
+            return
+        used = {
+            "input_tokens": properties.get("prompt_tokens", 0),
+            "output_tokens": properties["completion_tokens"],
+            "cached_tokens": cached,
+            "turns": 1,
+        }
+        # Where it knows no price it says 0.
+        if properties.get("cost"):
+            used["cost_usd"] = properties["cost"]
+        self._emit("usage", data=used)
+
+
+class Log:
+    """A file that grows: the lines that came since the last look."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read_to = path.stat().st_size if path.exists() else 0
+
+    def lines(self) -> list[str]:
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read_to)
+            whole = file.read()
+        whole = whole[: whole.rfind(b"\n") + 1]
+        self._read_to += len(whole)
+        return whole.decode("utf-8", "replace").split("\n")[:-1]
+
+
+class Answers:
+    """Its conversation with the model, of which only the model's part is read."""
+
+    def __init__(self, path: Path) -> None:
+        self._log = Log(path)
+        self._lines: list[str] | None = None
+
+    def new(self) -> list[str]:
+        """Answers that something follows, so that they are whole."""
+        found = []
+        for line in self._log.lines():
+            if heading := _HEADING.fullmatch(line):
+                found.append(self.last())
+                self._lines = [] if heading[1] == "LLM RESPONSE" else None
+            elif self._lines is not None and line.startswith("ASSISTANT "):
+                self._lines.append(line.removeprefix("ASSISTANT "))
+        return [answer for answer in found if answer.strip()]
+
+    def last(self) -> str:
+        """What there is of the newest answer, which new() has not returned yet; only once."""
+        answer = "\n".join(self._lines or ())
+        self._lines = None
+        return answer
+
+
+def _logged_events(log: Log) -> list[tuple[str, Json]]:
+    """The new entries of its analytics, which it sends to nobody."""
+    found = []
+    for line in log.lines():
+        entry = json_object(line) or {}
+        if isinstance(entry.get("event"), str) and isinstance(entry.get("properties"), dict):
+            found.append((entry["event"], entry["properties"]))
+    return found
+
+
+def _described(text: str) -> tuple[str, Json]:
+    """The failure class as far as it is certain, and the fields of an error event."""
+    found = _ERROR.match(text)
+    if not found:
+        return "", {}
+    name = _CLASSES.get(found[1], "")
+    for sentence, special in _SENTENCES.items():
+        name = special if sentence in text else name
+    # RateLimitError becomes rate_limit_error, as providers write it.
+    data: Json = {"type": _HUMP.sub("_", found[1]).lower()}
+    if found[1] in _STATUSES:
+        data["status"] = _STATUSES[found[1]]
+    return name, data
+
+
+def _count(figure: str | None) -> int:
+    """The number behind 850, 1.2k or 3M."""
+    if not figure:
+        return 0
+    unit = _UNITS.get(figure[-1], 1)
+    return round(float(figure.rstrip("kM")) * unit)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ The prompt comes by stdin; the SDK itself reads keys and address from the enviro
 import json
 import os
 import sys
-from typing import Any
 
 import anthropic
 from anthropic.types import RawMessageStreamEvent, Usage
@@ -15,12 +14,12 @@ from kapelle.agents.bridges.events import (
     Answer,
     Arguments,
     Failed,
-    prompt_given,
-    run,
-    say,
-    system_given,
+    emit,
+    exit_code,
+    prompt_from_stdin,
+    system_prompt,
 )
-from kapelle.agents.output import mapping_of, text_of
+from kapelle.agents.output import Json, mapping_of, text_of
 from kapelle.agents.resets import retry_at
 
 # Every current model takes this many, and thoughts count as well.
@@ -36,15 +35,15 @@ def main() -> int:
     parser = Arguments()
     parser.add_argument("--max-tokens", type=int, default=_MAX_TOKENS)
     arguments = parser.parse_args()
-    body: dict[str, Any] = {"model": arguments.model, "max_tokens": arguments.max_tokens}
-    system = system_given(arguments.system_file)
+    body: Json = {"model": arguments.model, "max_tokens": arguments.max_tokens}
+    system = system_prompt(arguments.system_file)
     if system:
         body["system"] = system
-    body["messages"] = [{"role": "user", "content": prompt_given()}]
-    return run(lambda: _ask(body, arguments.timeout))
+    body["messages"] = [{"role": "user", "content": prompt_from_stdin()}]
+    return exit_code(lambda: _ask(body, arguments.timeout))
 
 
-def _ask(body: dict[str, Any], timeout_s: float) -> None:
+def _ask(body: Json, timeout_s: float) -> None:
     client, message = _client(timeout_s), _Message()
     try:
         with client, client.messages.create(**body, stream=True) as stream:
@@ -89,7 +88,7 @@ def _client(timeout_s: float) -> anthropic.Anthropic:
 
 
 class _Message:
-    """Follows one message and says what it holds."""
+    """Follows one message and prints what it holds."""
 
     def __init__(self) -> None:
         self.answer = Answer()
@@ -102,7 +101,7 @@ class _Message:
         match event.type:
             case "message_start":
                 self._id = event.message.id
-                say("model", event.message.model)
+                emit("model", event.message.model)
                 self._count(event.message.usage)
             case "content_block_delta":
                 if event.delta.type == "text_delta":
@@ -114,21 +113,16 @@ class _Message:
                 self._complete = True
 
     def _count(self, usage: object) -> None:
-        """Say the usage so far: the counters grow, and one that is left out stays."""
+        """Print the usage so far: the counters grow, and one that is left out stays."""
         for name in Usage.model_fields:
             number = getattr(usage, name, None)
             if isinstance(number, int):
                 self._usage[name] = number
-        told = self._usage.get
-        cached = told("cache_read_input_tokens", 0)
-        say(
-            "usage",
-            id=self._id,
-            turns=1,
-            input_tokens=told("input_tokens", 0) + told("cache_creation_input_tokens", 0) + cached,
-            output_tokens=told("output_tokens", 0),
-            cached_tokens=cached,
-        )
+        count = self._usage.get
+        cached = count("cache_read_input_tokens", 0)
+        sent = count("input_tokens", 0) + count("cache_creation_input_tokens", 0) + cached
+        tokens = {"input_tokens": sent, "output_tokens": count("output_tokens", 0)}
+        emit("usage", data={**tokens, "cached_tokens": cached, "turns": 1, "id": self._id})
 
     def finish(self) -> None:
         if not self._complete and not self._reason:
@@ -137,7 +131,7 @@ class _Message:
             raise Failed("The model refused to answer.", "task")
         cut_off = _CUT_OFF.get(self._reason, "")
         if cut_off:
-            say("notice", cut_off)
+            emit("notice", cut_off)
         self.answer.finish(cut_off)
 
 
@@ -147,10 +141,10 @@ def _refusal(error: anthropic.APIStatusError) -> Failed:
     if 300 <= status < 400:
         where = error.response.headers.get("Location", "nowhere")
         return Failed(f"The server redirects to {where}: is base_url right?", "environment")
-    told = mapping_of(mapping_of(error.body).get("error"))
-    kind, message = text_of(told.get("type")), text_of(told.get("message")) or error.message
+    body = mapping_of(mapping_of(error.body).get("error"))
+    kind, message = text_of(body.get("type")), text_of(body.get("message")) or error.message
     begun = status < 400
-    lost = status == 404 and not told
+    lost = status == 404 and not body
     return Failed(
         message if begun else f"HTTP {status}: {message}",
         "environment" if lost else "",

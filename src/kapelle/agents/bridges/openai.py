@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
@@ -20,227 +20,36 @@ from kapelle.agents.bridges.events import (
     Answer,
     Arguments,
     Failed,
-    prompt_given,
-    run,
-    say,
-    system_given,
+    emit,
+    exit_code,
+    prompt_from_stdin,
+    system_prompt,
 )
-from kapelle.agents.output import list_of, mapping_of, text_of
+from kapelle.agents.output import Json, list_of, mapping_of, text_of
 from kapelle.agents.resets import retry_at
 
+_HOME = "https://api.openai.com/v1"
+_FIELDS = ("event:", "id:", "retry:", ":")
 _CONNECTING_S = 30.0
-
-
-class Unreachable(Exception):
-    """No connection came about, so nothing was sent."""
-
-
-def is_address(url: str) -> bool:
-    """Whether requests can go to it; a password in it is refused, for logs show addresses."""
-    try:
-        parts = urlsplit(url)
-        fits = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
-    except ValueError:
-        return False
-    return (
-        bool(fits)
-        and "@" not in parts.netloc
-        and url.isascii()
-        and url.isprintable()
-        and " " not in url
-    )
-
-
-def post(url: str, headers: dict[str, str], body: bytes, timeout_s: float) -> HTTPResponse:
-    """The answer to one request; timeout_s is the longest silence, not the longest answer."""
-    parts = urlsplit(url)
-    connection, target, more = _route(parts, min(_CONNECTING_S, timeout_s))
-    try:
-        connection.connect()
-    except (OSError, HTTPException) as error:
-        raise Unreachable(f"{parts.hostname} cannot be reached: {error or repr(error)}") from error
-    connection.sock.settimeout(timeout_s)
-    # A server that refuses a large body early closes the connection: its answer is still there.
-    with suppress(BrokenPipeError, ConnectionResetError):
-        connection.request("POST", target, body, headers | more)
-    return connection.getresponse()
-
-
-def _route(parts: SplitResult, timeout_s: float) -> tuple[HTTPConnection, str, dict[str, str]]:
-    """The connection, the target of the request line, and headers that only the proxy needs."""
-    host, secure = parts.hostname or "", parts.scheme == "https"
-    target = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
-    kind = HTTPSConnection if secure else HTTPConnection
-    proxy = _proxy(parts)
-    if proxy is None:
-        return kind(host, parts.port, timeout=timeout_s), target, {}
-    if proxy.scheme != "http" or not proxy.hostname:
-        raise Unreachable(f"The proxy in the environment is no http:// one: {proxy.scheme}://…")
-    login = _login(proxy)
-    connection = kind(proxy.hostname, proxy.port or 80, timeout=timeout_s)
-    if not secure:
-        return connection, parts._replace(fragment="").geturl(), login
-    connection.set_tunnel(host, parts.port or 443, login)
-    return connection, target, {}
-
-
-def _proxy(parts: SplitResult) -> SplitResult | None:
-    address = urllib.request.getproxies().get(parts.scheme)
-    if not address or _is_here(parts.hostname or "") or urllib.request.proxy_bypass(parts.netloc):
-        return None
-    return urlsplit(address if "://" in address else f"http://{address}")
-
-
-def _is_here(host: str) -> bool:
-    """Whether it is this machine, which no proxy can stand for."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _login(proxy: SplitResult) -> dict[str, str]:
-    if not proxy.username:
-        return {}
-    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-
-
 # What llama.cpp calls a prompt that is too long; others say it in words.
 _NAMES = {"exceed_context_size_error": "context_overflow"}
 _QUOTE = 300
 
 
-class Chat:
-    """Follows one answer and says what it holds; pieces may repeat or leave out anything."""
-
-    def __init__(self) -> None:
-        self.answer = Answer()
-        self.complete = False
-        self._reason = ""
-        self._refused = ""
-        self._model = ""
-        self._usage: dict[str, Any] = {}
-
-    def take(self, piece: Mapping[str, Any]) -> None:
-        if piece.get("error") or piece.get("object") == "error":
-            raise refusal(piece)
-        model = text_of(piece.get("model"))
-        if model and not self._model:
-            self._model = model
-            say("model", model)
-        self._usage = mapping_of(piece.get("usage")) or self._usage
-        for choice in map(mapping_of, list_of(piece.get("choices"))[:1]):
-            message = mapping_of(choice.get("delta")) or mapping_of(choice.get("message"))
-            self.answer.add(_text_in(message.get("content")))
-            self._refused += text_of(message.get("refusal"))
-            self._reason = text_of(choice.get("finish_reason")) or self._reason
-            self.complete = self.complete or bool(self._reason)
-
-    def finish(self) -> None:
-        """Say the result of an answer that has come to its end."""
-        if not self.complete:
-            raise Failed("The connection ended in the middle of the answer.", "environment")
-        if self._reason == "content_filter":
-            raise Failed("The provider's content filter stopped the answer.", "task")
-        why_empty = f"The model refused: {self._refused}" if self._refused else ""
-        if self._reason == "length":
-            why_empty = "The answer was cut off at the limit of its length."
-            say("notice", why_empty)
-        self.answer.finish(why_empty)
-
-    def say_usage(self) -> None:
-        if not self._usage and not self.complete:
-            return
-        usage, details = self._usage, mapping_of(self._usage.get("prompt_tokens_details"))
-        cached = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
-        told = {
-            "input_tokens": usage.get("prompt_tokens"),
-            "output_tokens": usage.get("completion_tokens"),
-            "cached_tokens": cached,
-        }
-        say("usage", turns=1, **{key: number for key, number in told.items() if number})
-
-
-def refusal(
-    answer: object, status: int | None = None, headers: Mapping[str, str] | None = None
-) -> Failed:
-    """The error that a body tells of, in any of the shapes that servers give it."""
-    body = mapping_of(answer[0] if isinstance(answer, list) and answer else answer)
-    error = body.get("error") or body
-    fields = mapping_of(error)
-    message = text_of(error) or text_of(fields.get("message")) or text_of(fields.get("detail"))
-    code = fields.get("code")
-    if status is None and isinstance(code, int) and 400 <= code < 600:
-        status = code
-    kind = text_of(code) or text_of(fields.get("type")) or text_of(fields.get("status"))
-    return Failed(
-        (f"HTTP {status}: " if status else "") + (message or json.dumps(answer)[:_QUOTE]),
-        _name(kind, status, message),
-        status=status,
-        type=kind or None,
-        retry_at=retry_at(headers or {}, status or 0),
-    )
-
-
-def refusal_of(body: bytes, status: int, headers: Mapping[str, str]) -> Failed:
-    """The error of an answer with a bad status, whatever its body is."""
-    text = body.decode("utf-8", "replace")
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = {"message": " ".join(text.split())[:_QUOTE] or "no explanation"}
-    return refusal(value, status, headers)
-
-
-def piece_of(data: str) -> dict[str, Any]:
-    try:
-        piece = json.loads(data)
-    except (ValueError, RecursionError):
-        piece = None
-    if not isinstance(piece, dict):
-        said = " ".join(data.split())[:_QUOTE]
-        raise Failed(f"The server sent something that is no answer: {said}", "environment")
-    return piece
-
-
-def _name(kind: str, status: int | None, message: str) -> str:
-    """The class of failure, where status and type alone would lead astray."""
-    if kind in _NAMES:
-        return _NAMES[kind]
-    if status == 404:
-        return "capability" if "model" in f"{kind} {message}".lower() else "environment"
-    return ""
-
-
-def _text_in(content: object) -> str:
-    """The text of a message, which may be a list of parts, some of them thoughts."""
-    if isinstance(content, list):
-        return "".join(text_of(mapping_of(part).get("text")) for part in content)
-    return text_of(content)
-
-
-_HOME = "https://api.openai.com/v1"
-_FIELDS = ("event:", "id:", "retry:", ":")
-
-
 def main() -> int:
     arguments = Arguments().parse_args()
-    return run(
-        lambda: _ask(arguments.model, system_given(arguments.system_file), arguments.timeout)
-    )
+    system = system_prompt(arguments.system_file)
+    return exit_code(lambda: _ask(arguments.model, system, arguments.timeout))
 
 
 def _ask(model: str, system: str | None, timeout_s: float) -> None:
     messages = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": prompt_given()})
-    body: dict[str, Any] = {"model": model, "messages": messages, "stream": True}
+    messages.append({"role": "user", "content": prompt_from_stdin()})
+    body: Json = {"model": model, "messages": messages, "stream": True}
     body["stream_options"] = {"include_usage": True}
     chat = Chat()
     try:
-        _listen(_answer(body, timeout_s), chat)
-    except Unreachable as error:
-        raise Failed(str(error), "environment") from error
+        chat.read(_answer(body, timeout_s))
     except TimeoutError as error:
         raise Failed(f"The server said nothing for {timeout_s:g} s.", "timeout") from error
     except (OSError, HTTPException) as error:
@@ -248,11 +57,11 @@ def _ask(model: str, system: str | None, timeout_s: float) -> None:
         raise Failed(text, "environment") from error
     finally:
         chat.answer.flush()
-        chat.say_usage()
+        chat.emit_usage()
     chat.finish()
 
 
-def _answer(body: dict[str, Any], timeout_s: float) -> HTTPResponse:
+def _answer(body: Json, timeout_s: float) -> HTTPResponse:
     """The answer to read; some servers take the request only without stream_options."""
     key = os.environ.get("OPENAI_API_KEY", "").strip()
     url, headers = _address(), {"Content-Type": "application/json", **_authorization(key)}
@@ -290,28 +99,208 @@ def _authorization(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
-def _listen(response: HTTPResponse, chat: Chat) -> None:
-    """Read a stream of events, or the one object of a server that does not stream."""
-    for line in _lines(response):
-        if line.startswith("{"):
-            chat.take(piece_of(line + response.read().decode("utf-8", "replace")))
-            chat.complete = True
-            return
-        if line.startswith("data:"):
-            data = line.removeprefix("data:").strip()
-            if data == "[DONE]":
-                chat.complete = True
+class Chat:
+    """Follows one answer and prints what it holds; pieces may repeat or leave out anything."""
+
+    def __init__(self) -> None:
+        self.answer = Answer()
+        self._complete = False
+        self._reason = ""
+        self._refused = ""
+        self._model = ""
+        self._usage: Json = {}
+
+    def read(self, response: HTTPResponse) -> None:
+        """Read a stream of events, or the one object of a server that does not stream."""
+        for text in response:
+            line = text.decode("utf-8", "replace").strip()
+            if line.startswith("{"):
+                self._take(piece_of(line + response.read().decode("utf-8", "replace")))
+                self._complete = True
                 return
-            chat.take(piece_of(data))
-        elif not line.startswith(_FIELDS):
-            piece_of(line)  # which says that it is none
+            if line.startswith("data:"):
+                data = line.removeprefix("data:").strip()
+                if data == "[DONE]":
+                    self._complete = True
+                    return
+                self._take(piece_of(data))
+            elif line and not line.startswith(_FIELDS):
+                piece_of(line)  # which says that it is none
+
+    def _take(self, piece: Mapping[str, Any]) -> None:
+        if piece.get("error") or piece.get("object") == "error":
+            raise refusal(piece)
+        model = text_of(piece.get("model"))
+        if model and not self._model:
+            self._model = model
+            emit("model", model)
+        self._usage = mapping_of(piece.get("usage")) or self._usage
+        for choice in map(mapping_of, list_of(piece.get("choices"))[:1]):
+            message = mapping_of(choice.get("delta")) or mapping_of(choice.get("message"))
+            self.answer.add(_text_in(message.get("content")))
+            self._refused += text_of(message.get("refusal"))
+            self._reason = text_of(choice.get("finish_reason")) or self._reason
+            self._complete = self._complete or bool(self._reason)
+
+    def finish(self) -> None:
+        """Print the result of an answer that has come to its end."""
+        if not self._complete:
+            raise Failed("The connection ended in the middle of the answer.", "environment")
+        if self._reason == "content_filter":
+            raise Failed("The provider's content filter stopped the answer.", "task")
+        why_empty = f"The model refused: {self._refused}" if self._refused else ""
+        if self._reason == "length":
+            why_empty = "The answer was cut off at the limit of its length."
+            emit("notice", why_empty)
+        self.answer.finish(why_empty)
+
+    def emit_usage(self) -> None:
+        if not self._usage and not self._complete:
+            return
+        usage, details = self._usage, mapping_of(self._usage.get("prompt_tokens_details"))
+        cached = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
+        counts = {
+            "input_tokens": usage.get("prompt_tokens"),
+            "output_tokens": usage.get("completion_tokens"),
+            "cached_tokens": cached,
+            "turns": 1,
+        }
+        emit("usage", data={key: number for key, number in counts.items() if number})
 
 
-def _lines(response: HTTPResponse) -> Iterator[str]:
-    for line in response:
-        text = line.decode("utf-8", "replace").strip()
-        if text:
-            yield text
+def refusal(
+    answer: object, status: int | None = None, headers: Mapping[str, str] | None = None
+) -> Failed:
+    """The error that a body tells of, in any of the shapes that servers give it."""
+    body = mapping_of(answer[0] if isinstance(answer, list) and answer else answer)
+    error = body.get("error") or body
+    fields = mapping_of(error)
+    message = text_of(error) or text_of(fields.get("message")) or text_of(fields.get("detail"))
+    code = fields.get("code")
+    if status is None and isinstance(code, int) and 400 <= code < 600:
+        status = code
+    kind = text_of(code) or text_of(fields.get("type")) or text_of(fields.get("status"))
+    return Failed(
+        (f"HTTP {status}: " if status else "") + (message or json.dumps(answer)[:_QUOTE]),
+        _failure_class(kind, status, message),
+        status=status,
+        type=kind or None,
+        retry_at=retry_at(headers or {}, status or 0),
+    )
+
+
+def refusal_of(body: bytes, status: int, headers: Mapping[str, str]) -> Failed:
+    """The error of an answer with a bad status, whatever its body is."""
+    text = body.decode("utf-8", "replace")
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = {"message": " ".join(text.split())[:_QUOTE] or "no explanation"}
+    return refusal(value, status, headers)
+
+
+def piece_of(data: str) -> Json:
+    try:
+        piece = json.loads(data)
+    except (ValueError, RecursionError):
+        piece = None
+    if not isinstance(piece, dict):
+        said = " ".join(data.split())[:_QUOTE]
+        raise Failed(f"The server sent something that is no answer: {said}", "environment")
+    return piece
+
+
+def _failure_class(kind: str, status: int | None, message: str) -> str:
+    """The class of failure, where status and type alone would lead astray."""
+    if kind in _NAMES:
+        return _NAMES[kind]
+    if status == 404:
+        return "capability" if "model" in f"{kind} {message}".lower() else "environment"
+    return ""
+
+
+def _text_in(content: object) -> str:
+    """The text of a message, which may be a list of parts, some of them thoughts."""
+    if isinstance(content, list):
+        return "".join(text_of(mapping_of(part).get("text")) for part in content)
+    return text_of(content)
+
+
+def is_address(url: str) -> bool:
+    """Whether requests can go to it; a password in it is refused, for logs show addresses."""
+    try:
+        parts = urlsplit(url)
+        fits = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        return False
+    return (
+        bool(fits)
+        and "@" not in parts.netloc
+        and url.isascii()
+        and url.isprintable()
+        and " " not in url
+    )
+
+
+def post(url: str, headers: dict[str, str], body: bytes, timeout_s: float) -> HTTPResponse:
+    """The answer to one request; timeout_s is the longest silence, not the longest answer."""
+    parts = urlsplit(url)
+    connection, target, more = _route(parts, min(_CONNECTING_S, timeout_s))
+    try:
+        connection.connect()
+    except (OSError, HTTPException) as error:
+        text = f"{parts.hostname} cannot be reached: {error or repr(error)}"
+        raise Failed(text, "environment") from error
+    connection.sock.settimeout(timeout_s)
+    # A server that refuses a large body early closes the connection: its answer is still there.
+    with suppress(BrokenPipeError, ConnectionResetError):
+        connection.request("POST", target, body, headers | more)
+    return connection.getresponse()
+
+
+def _route(parts: SplitResult, timeout_s: float) -> tuple[HTTPConnection, str, dict[str, str]]:
+    """The connection, the target of the request line, and headers that only the proxy needs."""
+    host, secure = parts.hostname or "", parts.scheme == "https"
+    target = parts._replace(scheme="", netloc="", fragment="").geturl() or "/"
+    kind = HTTPSConnection if secure else HTTPConnection
+    proxy = _proxy(parts)
+    if proxy is None:
+        return kind(host, parts.port, timeout=timeout_s), target, {}
+    if proxy.scheme != "http" or not proxy.hostname:
+        text = f"The proxy in the environment is no http:// one: {proxy.scheme}://…"
+        raise Failed(text, "environment")
+    login = _login(proxy)
+    connection = kind(proxy.hostname, proxy.port or 80, timeout=timeout_s)
+    if not secure:
+        return connection, parts._replace(fragment="").geturl(), login
+    connection.set_tunnel(host, parts.port or 443, login)
+    return connection, target, {}
+
+
+def _proxy(parts: SplitResult) -> SplitResult | None:
+    address = urllib.request.getproxies().get(parts.scheme)
+    if (
+        not address
+        or _is_loopback(parts.hostname or "")
+        or urllib.request.proxy_bypass(parts.netloc)
+    ):
+        return None
+    return urlsplit(address if "://" in address else f"http://{address}")
+
+
+def _is_loopback(host: str) -> bool:
+    """Whether it is this machine, which no proxy can stand for."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _login(proxy: SplitResult) -> dict[str, str]:
+    if not proxy.username:
+        return {}
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
 
 
 if __name__ == "__main__":

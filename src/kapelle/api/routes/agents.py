@@ -1,14 +1,14 @@
-"""Agents: which there are, whether they work, and the keys stored for them."""
+"""Agents: which there are, whether they work, the keys stored for them, and what they used."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from kapelle.api.access import UseCases, owner_only
-from kapelle.domain.specs import Text
-from kapelle.domain.views import AgentView
-from kapelle.service.agent_views import CheckView, KeyRemovedView
+from kapelle.api.security import UseCases, owner_only
+from kapelle.domain.specs import Name, Text
+from kapelle.domain.views import AgentView, By, UsageReport
+from kapelle.service.agents import CheckView, KeyRemovedView
 
 router = APIRouter(tags=["agents"], dependencies=[Depends(owner_only)])
 
@@ -60,3 +60,26 @@ async def store_key(
 async def forget_key(name: str, service: UseCases, directory: Directory = None) -> KeyRemovedView:
     """Remove the stored API key."""
     return await service.agents.forget_key(name, directory)
+
+
+usage_router = APIRouter(prefix="/usage", tags=["usage"], dependencies=[Depends(owner_only)])
+
+Moment = Annotated[
+    Text | None, Query(max_length=100, description="An ISO date or time; UTC without an offset.")
+]
+
+
+@usage_router.get("")
+async def usage(
+    service: UseCases,
+    by: By = "agent",
+    since: Moment = None,
+    until: Moment = None,
+    agent: Name | None = None,
+    model: Name | None = None,
+    project: Name | None = None,
+    task: Annotated[Text | None, Query(max_length=100)] = None,
+    run: Annotated[Text | None, Query(max_length=100)] = None,
+) -> UsageReport:
+    """What attempts used that started in a time: by agent, model, project, task, run, UTC day."""
+    return await service.usage.report(by, since, until, agent, model, project, task, run)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import Response
 
-from kapelle.api.access import UseCases, own_task_only
+from kapelle.api.security import UseCases, own_task_only
 from kapelle.api.sse import STREAM, stream
 
 router = APIRouter(

@@ -1,16 +1,17 @@
-"""Runs: start a pattern, look, wait, pause, resume, cancel, answer."""
+"""Patterns, and runs of them: start, look, wait, pause, resume, cancel, answer."""
 
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from kapelle.api.access import UseCases, owner_only
-from kapelle.api.routes.changes import MergeBody
+from kapelle.api.routes.tasks import MergeBody
+from kapelle.api.security import UseCases, owner_only
+from kapelle.domain.errors import InvalidInput
 from kapelle.domain.run import Run, Step
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Text
 from kapelle.domain.states import RunStatus
-from kapelle.domain.views import DiffView, MergeView
+from kapelle.domain.views import DiffView, MergeView, PatternView
 
 router = APIRouter(prefix="/runs", tags=["runs"], dependencies=[Depends(owner_only)])
 
@@ -120,7 +121,7 @@ async def cancel(run_id: str, service: UseCases, body: CancelRun | None = None) 
 @router.get("/{run_id}/diff")
 async def diff(run_id: str, service: UseCases) -> DiffView:
     """Everything that the run has brought together in its worktree since it began."""
-    return await service.run_changes.diff(run_id)
+    return await service.work.diff("run", run_id)
 
 
 @router.get(
@@ -130,23 +131,57 @@ async def diff(run_id: str, service: UseCases) -> DiffView:
 )
 async def patch(run_id: str, service: UseCases) -> Response:
     """The diff alone, byte for byte."""
-    return Response(await service.run_changes.patch(run_id), media_type="text/x-diff")
+    return Response(await service.work.patch("run", run_id), media_type="text/x-diff")
 
 
 @router.post("/{run_id}/merge")
 async def merge(run_id: str, service: UseCases, body: MergeBody | None = None) -> MergeView:
     """Merge a completed run's branch into its base, or another branch."""
-    wish = body or MergeBody()
-    return await service.run_changes.merge(run_id, wish.into, wish.force)
+    body = body or MergeBody()
+    return await service.work.merge("run", run_id, body.into, body.force)
 
 
 @router.post("/{run_id}/archive")
 async def archive(run_id: str, service: UseCases) -> Run:
     """Put an ended run away with its tasks; worktrees are removed, the work is kept."""
-    return await service.run_changes.archive(run_id)
+    return await service.work.archive_run(run_id)
 
 
 @router.post("/{run_id}/answer")
 async def answer(run_id: str, body: AnswerBody, service: UseCases) -> Run:
     """Answer a question of a run that waits; it then goes on."""
     return await service.runs.answer(run_id, body.answer, body.token)
+
+
+patterns_router = APIRouter(
+    prefix="/patterns", tags=["patterns"], dependencies=[Depends(owner_only)]
+)
+
+
+@patterns_router.get("")
+async def patterns(
+    service: UseCases,
+    directory: Annotated[str | None, Query(max_length=4000, pattern=r"^/[^\x00]*$")] = None,
+) -> list[PatternView]:
+    """Every pattern; with a directory also those of its repository, and what is wrong there."""
+    usable, problems = service.runs.patterns(directory)
+    good = []
+    for found in usable:
+        try:
+            schema = found.spec_schema
+        except InvalidInput as error:
+            problems.append(error)
+        else:
+            good.append(
+                PatternView(
+                    name=found.name,
+                    summary=found.summary,
+                    origin=found.origin,
+                    spec_schema=schema,
+                )
+            )
+    broken = [
+        PatternView(name="(broken)", summary=error.message, origin="", spec_schema={})
+        for error in problems
+    ]
+    return good + broken

@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Query
 from pydantic import BaseModel, ConfigDict
 
-from kapelle.api.access import UseCases, owner_only
+from kapelle.api.security import UseCases, owner_only
 from kapelle.domain.schedule import Firing, Moment, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import Name
 

@@ -1,14 +1,15 @@
-"""Tasks: submit, list, look, wait, and change their course."""
+"""Tasks: submit, list, look, wait, change their course; what one changed, and merging it."""
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query
+from fastapi import APIRouter, Depends, Header, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from kapelle.api.access import UseCases, own_task_only, owner_only
+from kapelle.api.security import UseCases, own_task_only, owner_only
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, TaskSpec, Text
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Task
+from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.actions import NewLimits
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
@@ -113,10 +114,48 @@ async def requeue(task_id: str, service: UseCases) -> Task:
 @router.post("/{task_id}/archive", dependencies=_owner)
 async def archive(task_id: str, service: UseCases) -> Task:
     """Put an ended task away; its worktree is removed, its work kept."""
-    return await service.tasks.archive(task_id)
+    return await service.work.archive_task(task_id)
 
 
 @router.put("/{task_id}/dependencies", dependencies=_owner)
 async def depend(task_id: str, body: DependenciesBody, service: UseCases) -> Task:
     """Replace what a task waits for, as long as it has not started; circles are refused."""
     return await service.tasks.depend(task_id, body.depends_on)
+
+
+changes_router = APIRouter(prefix="/tasks/{task_id}", tags=["changes"])
+
+
+class MergeBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    into: Name | None = None
+    force: bool = False
+
+
+@changes_router.get("/diff", dependencies=[Depends(own_task_only)])
+async def diff(
+    task_id: str,
+    service: UseCases,
+    against: Annotated[str | None, Query(max_length=100)] = None,
+) -> DiffView:
+    """Everything that changed in the task's worktree since it began; or, against another task of
+    the same repository, how their work differs."""
+    return await service.work.diff("task", task_id, against)
+
+
+@changes_router.get(
+    "/patch",
+    dependencies=[Depends(own_task_only)],
+    response_class=Response,
+    responses={200: {"content": {"text/x-diff": {}}, "description": "A patch for git apply"}},
+)
+async def patch(task_id: str, service: UseCases) -> Response:
+    """The diff alone, byte for byte."""
+    return Response(await service.work.patch("task", task_id), media_type="text/x-diff")
+
+
+@changes_router.post("/merge", dependencies=[Depends(owner_only)])
+async def merge(task_id: str, service: UseCases, body: MergeBody | None = None) -> MergeView:
+    """Merge the task's branch into its base, or another branch."""
+    body = body or MergeBody()
+    return await service.work.merge("task", task_id, body.into, body.force)

@@ -10,7 +10,7 @@ from kapelle.cli.patterns.options import pattern_command
 from kapelle.cli.patterns.spec import Options, Spec, only_given, shared_spec
 from kapelle.cli.prompt import read_prompt, ways
 from kapelle.cli.run_options import Check, FollowToEnd, Prompt, PromptFile, Words
-from kapelle.cli.runs.started import start_run
+from kapelle.cli.runs import start_run
 from kapelle.cli.task_spec import check_specs
 from kapelle.cli.values import not_empty, optional_duration_s, optional_text, texts
 from kapelle.domain.errors import InvalidInput

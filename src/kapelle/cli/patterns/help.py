@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
+from kapelle.cli.format import one_line, paint, table
 from kapelle.cli.patterns.options import SHARED
 from kapelle.cli.patterns.schema_options import SchemaOption, options_of
-from kapelle.cli.style import paint, table
-from kapelle.cli.text import one_line
 
 # Fields that the options of `kapelle start` itself are for, some under a shorter name.
 _COVERED = frozenset(

@@ -10,7 +10,7 @@ from kapelle.cli.patterns.direction import Direction, Maximize, Minimize
 from kapelle.cli.patterns.loop_spec import loop_spec
 from kapelle.cli.patterns.options import pattern_command
 from kapelle.cli.run_options import FollowToEnd, Prompt, PromptFile, Words
-from kapelle.cli.runs.started import start_run
+from kapelle.cli.runs import start_run
 
 _Duration = str | None
 

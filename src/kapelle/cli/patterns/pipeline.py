@@ -9,7 +9,7 @@ from kapelle.cli.options import Json
 from kapelle.cli.patterns.options import pattern_command
 from kapelle.cli.patterns.spec import Options, Spec, given_spec, only_given, shared_spec, steps_of
 from kapelle.cli.run_options import FollowToEnd, Words
-from kapelle.cli.runs.started import start_run
+from kapelle.cli.runs import start_run
 from kapelle.cli.values import choice, key_values
 from kapelle.domain.errors import InvalidInput
 
@@ -78,7 +78,7 @@ def _from_file(
             "The steps were given twice, as prompts and as a file.",
             hint="Leave -F out, or put the prompts into the file.",
         )
-    from kapelle.cli.files.pipeline import read_pipeline
+    from kapelle.cli.pipeline_file import read_pipeline
 
     overrides = only_given({**given_spec(options), "workspaces": workspaces})
     return read_pipeline(options["file"], variables, overrides)

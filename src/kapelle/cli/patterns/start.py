@@ -10,20 +10,19 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.coercion import LightCommand
+from kapelle.cli.config import current, root
+from kapelle.cli.format import one_line, table
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
 from kapelle.cli.patterns.options import pattern_command
 from kapelle.cli.patterns.schema_options import options_of, spec_from
 from kapelle.cli.patterns.spec import Options, Spec, given_spec
-from kapelle.cli.repository import current, root
 from kapelle.cli.run_options import FollowToEnd, Words
-from kapelle.cli.runs.started import start_run
+from kapelle.cli.runs import start_run
 from kapelle.cli.starting import is_collecting
-from kapelle.cli.style import table
 from kapelle.cli.task_spec import absolute_directory
-from kapelle.cli.text import one_line
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput, NotFound
 
 Pattern = dict[str, Any]

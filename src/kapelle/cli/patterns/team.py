@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.options import Json
 from kapelle.cli.patterns.options import pattern_command
 from kapelle.cli.patterns.team_spec import team_spec
 from kapelle.cli.run_options import Words
 from kapelle.cli.starting import begin, is_collecting
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 
 _Name = str | None

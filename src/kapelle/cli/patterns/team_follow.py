@@ -8,16 +8,22 @@ from typing import Any
 
 import typer
 
-from kapelle.cli.client import Client
-from kapelle.cli.follow import INTERRUPTED
+from kapelle.cli.events import Event
+from kapelle.cli.follow import (
+    INTERRUPTED,
+    Show,
+    ask,
+    can_ask,
+    conclude,
+    follow_run,
+    run_display,
+    show_lines,
+)
+from kapelle.cli.format import clean
 from kapelle.cli.ids import run_path
-from kapelle.cli.outcome import exit_code
+from kapelle.cli.outcome import Run, exit_code
 from kapelle.cli.output import complain, data, document, say
-from kapelle.cli.runs.follow import Show, conclude, display_of, follow_run, show_lines
-from kapelle.cli.runs.lines import Event
-from kapelle.cli.runs.outcome import Run
-from kapelle.cli.runs.questions import ask, can_ask
-from kapelle.cli.text import clean
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import Conflict
 from kapelle.domain.text import counted
 
@@ -70,7 +76,7 @@ def _display(run: Run, manner: Manner) -> AbstractContextManager[Show]:
     if manner.as_json:
         return nullcontext(_show_nothing)
     if sys.stdout.isatty():
-        return display_of(run, as_json=False)
+        return run_display(run, as_json=False)
     # What programs read, the id and the tokens of questions, stands alone on stdout.
     return nullcontext(show_lines(sys.stderr))
 

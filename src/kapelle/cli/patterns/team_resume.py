@@ -1,11 +1,11 @@
 """`kapelle team --resume TOKEN --answer TEXT`: answers what a run asked, so that it goes on."""
 
-from kapelle.cli.client import Client
+from kapelle.cli.follow import history
 from kapelle.cli.ids import run_path
+from kapelle.cli.outcome import Run
 from kapelle.cli.patterns.spec import Options
-from kapelle.cli.runs.follow import history
-from kapelle.cli.runs.outcome import Run
 from kapelle.cli.values import not_empty
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import Conflict, InvalidInput
 
 _EXAMPLE = 'Write `kapelle team --resume TOKEN --answer "…"`.'

@@ -45,7 +45,7 @@ def _in_a_terminal() -> bool:
 
 def _ask_for_it() -> str:
     """The goal as typed; prompts go to stderr, since stdout is for what programs read."""
-    from kapelle.cli.runs.questions import read_line
+    from kapelle.cli.follow import read_line
 
     typed = read_line("What is the goal? ")
     if typed is None or not typed.strip():

@@ -6,15 +6,15 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.errors import wants_json
 from kapelle.cli.ids import complete_schedule
 from kapelle.cli.misuse import usage_error
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
-from kapelle.cli.schedules.to_come import time_to_come
+from kapelle.cli.schedules.view import future_time as time_to_come
 from kapelle.cli.starting import begin, collecting
 from kapelle.cli.values import choice, duration_s, optional_text
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 
 STARTING = ("run", "pipeline", "loop", "team", "best-of", "start")

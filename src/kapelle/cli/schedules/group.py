@@ -5,13 +5,13 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.client import Client
 from kapelle.cli.coercion import LightCommand, LightGroup
 from kapelle.cli.ids import ScheduleId, schedule_path
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
-from kapelle.cli.paging import show_list, status_option, statuses
+from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.schedules.create import create
+from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 
 _LAST_FIRINGS = 5

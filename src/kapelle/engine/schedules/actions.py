@@ -8,7 +8,7 @@ from kapelle.domain.states import TaskStatus
 from kapelle.engine.schedules.changes import become, key_of, skip, started
 from kapelle.engine.schedules.facts import situation
 from kapelle.engine.schedules.rules import next_by_cron, trigger_of
-from kapelle.store import firings, schedules
+from kapelle.store import schedules
 from kapelle.store.database import Connection
 from kapelle.store.schedules import Row
 
@@ -37,7 +37,7 @@ def resume(connection: Connection, schedule_id: str, now: datetime) -> None:
             if next_at is None or next_at <= now:
                 status, reason = ScheduleStatus.EXPIRED, "its time passed while it was paused"
         case "every":
-            latest = firings.latest(connection, schedule_id)
+            latest = schedules.latest_firing(connection, schedule_id)
             cancelled = latest is not None and latest["subject_status"] == TaskStatus.CANCELLED
             next_at = now if cancelled else next_at
         case "after":
@@ -72,7 +72,7 @@ def run_now(connection: Connection, schedule_id: str, now: datetime) -> datetime
     # Whole minutes belong to cron.
     slot = slot if slot.microsecond else slot + _INSTANT
     reason = "run by a person"
-    firings.record(connection, schedule_id, slot, Outcome.STARTING, now, reason)
+    schedules.record_firing(connection, schedule_id, slot, Outcome.STARTING, now, reason)
     if trigger_of(schedule) == "every":
         schedules.update(connection, schedule_id, next_at=None)
     return slot
@@ -90,9 +90,9 @@ def _require_open(connection: Connection, schedule_id: str, verb: str) -> Row:
 
 def _settle_all(connection: Connection, schedule: Row, reason: str, now: datetime) -> None:
     """Leave no slot open: each was started, even if that was not written down, or never is."""
-    for firing in firings.unsettled(connection, schedule["id"]):
+    for firing in schedules.unsettled_firings(connection, schedule["id"]):
         key = key_of(schedule["id"], firing["slot"])
-        subject = firings.subject_of_key(connection, key)
+        subject = schedules.subject_of_key(connection, key)
         if firing["outcome"] == Outcome.STARTING and subject is not None:
             started(connection, schedule["id"], firing["slot"], subject, now)
         else:
@@ -101,5 +101,5 @@ def _settle_all(connection: Connection, schedule: Row, reason: str, now: datetim
 
 def _pass_over(connection: Connection, schedule: Row, now: datetime) -> None:
     since, reason = schedule["created_at"], "the schedule was paused"
-    for slot in firings.to_follow(connection, schedule["id"], schedule["after"], since):
-        firings.record(connection, schedule["id"], slot, Outcome.SKIPPED, now, reason)
+    for slot in schedules.to_follow(connection, schedule["id"], schedule["after"], since):
+        schedules.record_firing(connection, schedule["id"], slot, Outcome.SKIPPED, now, reason)

@@ -10,7 +10,7 @@ from datetime import datetime
 from kapelle.domain.schedule import OPEN, Outcome, ScheduleStatus
 from kapelle.engine.schedules.facts import situation
 from kapelle.engine.schedules.rules import decide, release, trigger_of
-from kapelle.store import events, firings, schedules
+from kapelle.store import events, schedules
 from kapelle.store.database import Connection
 from kapelle.store.schedules import Row
 
@@ -34,7 +34,7 @@ def advance(connection: Connection, schedule_id: str, now: datetime) -> list[dat
     decided = decide(situation(connection, schedule_id, now))
     opened = []
     for slot, outcome, reason in decided.firings:
-        if firings.record(connection, schedule_id, slot, outcome, now, reason):
+        if schedules.record_firing(connection, schedule_id, slot, outcome, now, reason):
             if outcome in _UNSETTLED:
                 opened.append(slot)
             else:
@@ -57,7 +57,7 @@ def let_go(connection: Connection, schedule_id: str, slot: datetime, now: dateti
     outcome, reason = release(found)
     if outcome is Outcome.HELD:
         return outcome
-    firings.update(connection, schedule_id, slot, outcome=outcome, reason=reason)
+    schedules.update_firing(connection, schedule_id, slot, outcome=outcome, reason=reason)
     if outcome is Outcome.SKIPPED:
         schedule = schedules.row(connection, schedule_id)
         _tell(connection, schedule, slot, outcome, reason)
@@ -72,7 +72,7 @@ def started(
     """Write down what a slot started; that may have been the last one."""
     schedule = schedules.row(connection, schedule_id)
     count = schedule["started"] + 1
-    firings.update(connection, schedule_id, slot, outcome=Outcome.STARTED, subject=subject)
+    schedules.update_firing(connection, schedule_id, slot, outcome=Outcome.STARTED, subject=subject)
     schedules.update(connection, schedule_id, started=count)
     _tell(connection, schedule, slot, Outcome.STARTED, None, subject)
     enough = schedule["max_runs"] is not None and count >= schedule["max_runs"]
@@ -85,7 +85,7 @@ def not_started(
 ) -> None:
     """Write down why a slot could not start anything; a schedule that has further ones goes on."""
     schedule = schedules.row(connection, schedule_id)
-    firings.update(connection, schedule_id, slot, outcome=Outcome.FAILED, reason=reason)
+    schedules.update_firing(connection, schedule_id, slot, outcome=Outcome.FAILED, reason=reason)
     _tell(connection, schedule, slot, Outcome.FAILED, reason)
     if _is_only(schedule, slot) or trigger_of(schedule) == "every":
         become(connection, schedule, ScheduleStatus.FAILED, f"it could not start: {reason}", now)
@@ -98,7 +98,9 @@ def _is_only(schedule: Row, slot: datetime) -> bool:
 
 def skip(connection: Connection, schedule: Row, slot: datetime, reason: str) -> None:
     """Write down that a slot which was open starts nothing."""
-    firings.update(connection, schedule["id"], slot, outcome=Outcome.SKIPPED, reason=reason)
+    schedules.update_firing(
+        connection, schedule["id"], slot, outcome=Outcome.SKIPPED, reason=reason
+    )
     _tell(connection, schedule, slot, Outcome.SKIPPED, reason)
 
 
@@ -113,7 +115,7 @@ def become(
     if schedules.row(connection, schedule["id"])["status"] not in OPEN:
         return
     if status not in OPEN:
-        for firing in firings.unsettled(connection, schedule["id"]):
+        for firing in schedules.unsettled_firings(connection, schedule["id"]):
             if firing["outcome"] == Outcome.HELD:
                 skip(connection, schedule, firing["slot"], "the schedule has ended")
     schedules.change(connection, schedule, status, reason, now)

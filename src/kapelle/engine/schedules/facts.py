@@ -5,7 +5,7 @@ from datetime import datetime
 from kapelle.domain.schedule import OPEN, Outcome
 from kapelle.domain.states import TaskStatus
 from kapelle.engine.schedules.rules import Leader, Situation, trigger_of
-from kapelle.store import firings, schedules
+from kapelle.store import schedules
 from kapelle.store.database import Connection
 from kapelle.store.schedules import Row
 
@@ -15,7 +15,9 @@ def situation(
 ) -> Situation:
     """All that decides about a schedule; but is a slot of its own that is being decided about."""
     schedule = schedules.row(connection, schedule_id)
-    unsettled = [row for row in firings.unsettled(connection, schedule_id) if row["slot"] != but]
+    unsettled = [
+        row for row in schedules.unsettled_firings(connection, schedule_id) if row["slot"] != but
+    ]
     starting = sum(row["outcome"] == Outcome.STARTING for row in unsettled)
     leader = schedule["after"]
     return Situation(
@@ -24,8 +26,8 @@ def situation(
         going=_going(connection, schedule_id, bool(starting)),
         holding=len(unsettled) > starting,
         starting=starting,
-        latest=firings.latest(connection, schedule_id),
-        last_slot=firings.last_slot(connection, schedule_id),
+        latest=schedules.latest_firing(connection, schedule_id),
+        last_slot=schedules.last_slot(connection, schedule_id),
         leader=None if leader is None else _leader(connection, schedule, leader),
     )
 
@@ -34,12 +36,14 @@ def _leader(connection: Connection, schedule: Row, leader_id: str) -> Leader:
     to_follow: list[datetime] = []
     if trigger_of(schedule) == "after":
         since = schedule["created_at"]
-        to_follow = firings.to_follow(connection, schedule["id"], leader_id, since)
+        to_follow = schedules.to_follow(connection, schedule["id"], leader_id, since)
     return Leader(
         id=leader_id,
         is_open=schedules.row(connection, leader_id)["status"] in OPEN,
-        going=_going(connection, leader_id, bool(firings.unsettled(connection, leader_id))),
-        failed=_failure(leader_id, firings.latest(connection, leader_id)),
+        going=_going(
+            connection, leader_id, bool(schedules.unsettled_firings(connection, leader_id))
+        ),
+        failed=_failure(leader_id, schedules.latest_firing(connection, leader_id)),
         to_follow=tuple(to_follow),
     )
 

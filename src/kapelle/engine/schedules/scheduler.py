@@ -12,7 +12,7 @@ from kapelle.domain.schedule import Outcome
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.schedules import changes
 from kapelle.engine.schedules.secrets import ScheduleSecrets
-from kapelle.store import firings, schedules
+from kapelle.store import schedules
 from kapelle.store.database import Connection, Database
 
 P = ParamSpec("P")
@@ -146,14 +146,14 @@ class Scheduler:
 
     async def _settle_all(self, now: datetime) -> None:
         if not self._asked:
-            rows = await self._db.read(firings.unsettled)
+            rows = await self._db.read(schedules.unsettled_firings)
             self._open = {(row["schedule_id"], row["slot"]) for row in rows}
             self._asked = True
         for slot in sorted(self._open, key=lambda found: found[1]):
             await self._settle(slot, now)
 
     async def _settle(self, slot: Slot, now: datetime) -> None:
-        firing = await self._db.glance(firings.get, *slot)
+        firing = await self._db.glance(schedules.get_firing, *slot)
         outcome = firing and firing["outcome"]
         if outcome == Outcome.HELD and await self._db.read(changes.may_go, *slot, now):
             outcome = await self._db.write(changes.let_go, *slot, now)
@@ -194,7 +194,7 @@ class Scheduler:
         """What a slot starts or, before a crash, has started."""
         schedule_id, moment = slot
         key = changes.key_of(schedule_id, moment)
-        known = await self._db.read(firings.subject_of_key, key)
+        known = await self._db.read(schedules.subject_of_key, key)
         if known is not None:
             return known
         schedule = await self._db.read(schedules.row, schedule_id)

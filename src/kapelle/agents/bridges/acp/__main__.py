@@ -6,6 +6,8 @@ The prompt comes by standard input, and the working directory is the workspace. 
 with a result or a question, 1 with an error, and 128 and the signal's number when stopped.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import json
@@ -20,14 +22,14 @@ from acp.connection import Connection
 from acp.meta import AGENT_METHODS, CLIENT_METHODS
 
 from kapelle.agents.bridges.acp import Job
-from kapelle.agents.bridges.acp.events import emit
-from kapelle.agents.bridges.acp.process import AgentProcess, Problem, failure_in, problem_of
-from kapelle.agents.bridges.acp.session import Opening
+from kapelle.agents.bridges.acp.process import AgentProcess, failure_in, failure_of
+from kapelle.agents.bridges.acp.session import Session
 from kapelle.agents.bridges.acp.updates import Updates
-from kapelle.agents.output import list_of, mapping_of, text_of
+from kapelle.agents.bridges.events import Failed, emit
+from kapelle.agents.output import Json, mapping_of, mappings_of, text_of
 
 _ACKNOWLEDGING_S = 10.0
-_STORY_S = 10.0
+_REPLAY_S = 10.0
 _PAUSE_S = 0.3
 _KINDS = {"allow": ("allow_always", "allow_once"), "deny": ("reject_once", "reject_always")}
 _ENDINGS = {
@@ -41,10 +43,53 @@ _HOW_TO_ANSWER = (
     'The answer "allow" permits this and all that it asks for in its next attempt; any other'
     " answer is a no."
 )
+_CANCELLING_S = 2.0
+
+
+def main() -> int:
+    option, path, dashes, *command = sys.argv[1:]
+    if (option, dashes) != ("--job", "--") or not command:
+        sys.exit(__doc__)
+    job = Job.of_text(Path(path).read_text("utf-8"))
+    prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
+    return asyncio.run(_run(job, prompt, command))
+
+
+async def _run(job: Job, prompt: str, command: list[str]) -> int:
+    stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, _set_signal, stopped, number)
+    try:
+        process = await AgentProcess.start(command)
+    except OSError as error:
+        Failed(f"{command[0]} cannot be started: {error.strerror}", "environment").emit()
+        return 1
+    try:
+        return await _follow(Turn(process, job, prompt), stopped)
+    finally:
+        await process.close()
+
+
+async def _follow(turn: Turn, stopped: asyncio.Future[int]) -> int:
+    """Until the turn has ended, or until a signal has ended it."""
+    work = asyncio.create_task(turn.execute())
+    await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if work.done():
+        return work.result()
+    await turn.stop()
+    await asyncio.wait({work}, timeout=_CANCELLING_S)
+    work.cancel()
+    await asyncio.wait({work})
+    return 128 + stopped.result()
+
+
+def _set_signal(stopped: asyncio.Future[int], number: int) -> None:
+    if not stopped.done():
+        stopped.set_result(number)
 
 
 class Turn:
-    """Talks to one agent; run() prints events and returns the exit code."""
+    """Talks to one agent; execute() prints events and returns the exit code."""
 
     def __init__(self, process: AgentProcess, job: Job, prompt: str) -> None:
         self._process = process
@@ -55,18 +100,18 @@ class Turn:
         self._updates: Updates | None = None  # only while it works on the prompt
         self._asked = asyncio.Event()
         self._stopping = False
-        self._heard = 0  # updates so far
+        self._update_count = 0  # updates so far
 
-    async def run(self) -> int:
+    async def execute(self) -> int:
         try:
-            await self._talk()
-        except Problem as problem:
-            self._fail(problem)
+            await self._prompt_agent()
+        except Failed as failed:
+            self._fail(failed)
         except RequestError as error:
-            self._fail(problem_of(error))
+            self._fail(failure_of(error))
         except ConnectionError:
             text = f"The agent {await self._process.ending()}"
-            self._fail(Problem(text, "crash" if self._session_id else "environment"))
+            self._fail(Failed(text, "crash" if self._session_id else "environment"))
         else:
             return 0
         return 0 if self._asked.is_set() else 1
@@ -78,26 +123,26 @@ class Turn:
             with contextlib.suppress(ConnectionError):
                 await self._cancel()
 
-    def _fail(self, problem: Problem) -> None:
+    def _fail(self, failed: Failed) -> None:
         if self._updates:
             self._updates.finish()
         if not self._stopping and not self._asked.is_set():
-            problem.tell()
+            failed.emit()
 
-    async def _talk(self) -> None:
-        opening = Opening(self._connection, self._job)
+    async def _prompt_agent(self) -> None:
+        session = Session(self._connection, self._job)
         try:
-            await opening.greet()
-        except Problem as problem:
+            await session.greet()
+        except Failed as failed:
             words = self._process.last_words()
-            raise Problem(f"{problem.text} {words}".strip(), problem.name) from None
-        self._session_id = await opening.open()
-        await self._quiet()
+            raise Failed(f"{failed} {words}".strip(), failed.name) from None
+        self._session_id = await session.open()
+        await self._wait_for_replay()
         text = self._prompt
-        if self._job.system_prompt and not opening.system_prompt_taken:
+        if self._job.system_prompt and not session.system_prompt_taken:
             text = f"<instructions>\n{self._job.system_prompt}\n</instructions>\n\n{text}"
-        # What came until now is the story of an earlier attempt.
-        updates = self._updates = Updates(opening.name)
+        # What came until now is the replay of an earlier attempt.
+        updates = self._updates = Updates(session.name)
         response = await self._answer(text)
         said = updates.finish()
         updates.meter.finish(response)
@@ -106,16 +151,16 @@ class Turn:
         _check(response, updates.refused)
         emit("result", said)
 
-    async def _quiet(self) -> None:
-        """Let the story of an earlier session end: some tell it when they have said they have."""
-        deadline = time.monotonic() + _STORY_S
+    async def _wait_for_replay(self) -> None:
+        """Let the replay of an earlier session end: some go on with it after the answer."""
+        deadline = time.monotonic() + _REPLAY_S
         while self._job.session_id and time.monotonic() < deadline:
-            before = self._heard
+            before = self._update_count
             await asyncio.sleep(_PAUSE_S)
-            if self._heard == before:
+            if self._update_count == before:
                 return
 
-    async def _answer(self, text: str) -> dict[str, Any]:
+    async def _answer(self, text: str) -> Json:
         """The agent's answer to a prompt; one that asks is not waited for much longer."""
         params = {"sessionId": self._session_id, "prompt": [{"type": "text", "text": text}]}
         request = asyncio.ensure_future(
@@ -138,28 +183,28 @@ class Turn:
         given = mapping_of(params)
         ours = given.get("sessionId") == self._session_id
         if method == CLIENT_METHODS["session_update"]:
-            self._heard += 1
+            self._update_count += 1
             if self._updates and ours and not self._stopping:
                 self._updates.take(mapping_of(given.get("update")))
             return None
         if method == CLIENT_METHODS["session_request_permission"]:
-            return await self._permit(given)
+            return await self._answer_permission(given)
         if is_notification:
             return None
         raise RequestError.method_not_found(method)
 
-    async def _permit(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _answer_permission(self, request: Json) -> Json:
         call = mapping_of(request.get("toolCall"))
         if self._updates is None or self._stopping or self._asked.is_set():
             return {"outcome": {"outcome": "cancelled"}}
-        tool = self._updates.asks(call)
+        tool = self._updates.requested_call(call)
         if self._job.decision == "ask":
             self._asked.set()
             detail = json.dumps(tool.input(), ensure_ascii=False)[:_LONGEST_DETAIL]
             emit("question", f"May the agent do this? {tool.title}\n{detail}\n{_HOW_TO_ANSWER}")
             await self._cancel()
             return {"outcome": {"outcome": "cancelled"}}
-        options = [mapping_of(option) for option in list_of(request.get("options"))]
+        options = mappings_of(request.get("options"))
         for kind in _KINDS[self._job.decision]:
             for option in options:
                 if option.get("kind") == kind:
@@ -175,61 +220,16 @@ class Turn:
         await self._connection.send_notification(AGENT_METHODS["session_cancel"], params)
 
 
-def _check(response: dict[str, Any], refused: str) -> None:
-    """Raises Problem unless the turn ended well."""
+def _check(response: Json, refused: str) -> None:
+    """Raises Failed unless the turn ended well."""
     if failure := failure_in(response):
         raise failure
     reason = text_of(response.get("stopReason"))
     if reason != "end_turn":
-        raise Problem(*_ENDINGS.get(reason, (f"The turn ended with {reason!r}.", "task")))
+        raise Failed(*_ENDINGS.get(reason, (f"The turn ended with {reason!r}.", "task")))
     # opencode ends a turn as if all were well when it was not permitted to go on.
     if refused:
-        raise Problem(f"It stopped, because this was not permitted: {refused}", "task")
-
-
-_CANCELLING_S = 2.0
-
-
-def main() -> int:
-    option, path, dashes, *command = sys.argv[1:]
-    if (option, dashes) != ("--job", "--") or not command:
-        sys.exit(__doc__)
-    job = Job.of_text(Path(path).read_text("utf-8"))
-    prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
-    return asyncio.run(_perform(job, prompt, command))
-
-
-async def _perform(job: Job, prompt: str, command: list[str]) -> int:
-    stopped: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, _note, stopped, number)
-    try:
-        process = await AgentProcess.start(command)
-    except OSError as error:
-        Problem(f"{command[0]} cannot be started: {error.strerror}", "environment").tell()
-        return 1
-    try:
-        return await _follow(Turn(process, job, prompt), stopped)
-    finally:
-        await process.close()
-
-
-async def _follow(turn: Turn, stopped: asyncio.Future[int]) -> int:
-    """Until the turn has ended, or until a signal has ended it."""
-    work = asyncio.create_task(turn.run())
-    await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    if work.done():
-        return work.result()
-    await turn.stop()
-    await asyncio.wait({work}, timeout=_CANCELLING_S)
-    work.cancel()
-    await asyncio.wait({work})
-    return 128 + stopped.result()
-
-
-def _note(stopped: asyncio.Future[int], number: int) -> None:
-    if not stopped.done():
-        stopped.set_result(number)
+        raise Failed(f"It stopped, because this was not permitted: {refused}", "task")
 
 
 if __name__ == "__main__":

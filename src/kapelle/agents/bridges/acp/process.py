@@ -1,4 +1,7 @@
-"""The agent process: starts it, carries its messages, keeps its last words, ends it."""
+"""The agent process, its messages, and the errors in them.
+
+Each agent puts the provider's status into another place of an error.
+"""
 
 import asyncio
 import contextlib
@@ -7,119 +10,18 @@ import re
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 from acp import RequestError
 
-from kapelle.agents.base import ErrorData
-from kapelle.agents.bridges.acp.events import emit
-from kapelle.agents.output import json_object, mapping_of, text_of
+from kapelle.agents.bridges.events import Failed
+from kapelle.agents.output import Json, json_object, mapping_of, text_of
 
 # Tool output travels within one line, so lines may be large.
 _LONGEST_LINE = 64 * 2**20
 _LAST_WORDS = 2000
 _CLOSING_S = 1.0
 _TERMINATING_S = 3.0
-
-
-class AgentProcess:
-    """One agent over its standard input and output; satisfies the acp package's Transport."""
-
-    def __init__(self, process: Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self._process = process
-        self._stdin, self._stdout = process.stdin, process.stdout
-        self._words = b""
-        self._listening = asyncio.create_task(self._pass_on(process.stderr))
-
-    @classmethod
-    async def start(cls, argv: list[str]) -> "AgentProcess":
-        """Raises OSError when there is no such program."""
-        return cls(
-            await asyncio.create_subprocess_exec(
-                *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_LONGEST_LINE
-            )
-        )
-
-    async def send(self, message: dict[str, Any]) -> None:
-        self._stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
-        await self._stdin.drain()
-
-    async def receive(self) -> dict[str, Any] | None:
-        """The next message, or None at the end; what is no message is treated as standard error."""
-        while True:
-            try:
-                line = await self._stdout.readline()
-            except ValueError:
-                self._hear(b"(a line that is too long)\n")
-                continue
-            if not line:
-                return None
-            message = json_object(line.decode("utf-8", "replace"))
-            if message is not None and _is_message(message):
-                return message
-            self._hear(line)
-
-    async def close(self) -> None:
-        """Ask the agent to end by closing its input, then by signals; some need those."""
-        with contextlib.suppress(OSError):
-            self._stdin.close()
-        for seconds, signal in (
-            (_CLOSING_S, self._process.terminate),
-            (_TERMINATING_S, self._process.kill),
-        ):
-            if await self.ended(seconds):
-                break
-            with contextlib.suppress(ProcessLookupError):
-                signal()
-        await self._process.wait()
-        # A grandchild may hold standard error open for as long as it likes.
-        await asyncio.wait({self._listening}, timeout=0.2)
-        self._listening.cancel()
-
-    async def ended(self, within_s: float) -> bool:
-        try:
-            await asyncio.wait_for(self._process.wait(), within_s)
-        except TimeoutError:
-            return False
-        return True
-
-    async def ending(self) -> str:
-        """How it ended, as the end of a sentence, with its last words; waits for them briefly."""
-        await self.ended(1.0)
-        await asyncio.wait({self._listening}, timeout=0.2)
-        code = self._process.returncode
-        how = "closed its output" if code is None else f"ended with exit code {code}"
-        words = self.last_words()
-        return f"{how}: {words}" if words else f"{how} without a word"
-
-    def last_words(self) -> str:
-        return self._words.decode("utf-8", "replace").strip()
-
-    async def _pass_on(self, stream: asyncio.StreamReader) -> None:
-        while chunk := await stream.read(65536):
-            self._hear(chunk)
-
-    def _hear(self, chunk: bytes) -> None:
-        self._words = (self._words + chunk)[-_LAST_WORDS:]
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.buffer.write(chunk)
-            sys.stderr.buffer.flush()
-
-
-def _is_message(message: dict[str, Any]) -> bool:
-    """Whether the acp package can take it without stumbling."""
-    return (
-        isinstance(message.get("method", ""), str)
-        and isinstance(message.get("id"), int | str | None)
-        and isinstance(message.get("error"), dict | None)
-        and ("method" in message or "id" in message)
-    )
-
-
 _AUTHENTICATION_REQUIRED = -32000
 _STATUS = re.compile(
     r"(?:API Error|status(?: code)?|HTTP|request rejected)\W{0,4}([45]\d\d)\b", re.IGNORECASE
@@ -137,19 +39,104 @@ _CLASSES = {
 _LONGEST_TYPE = 60
 
 
-@dataclass
-class Problem(Exception):
-    """What ends an attempt without a result: an error event in the making."""
+class AgentProcess:
+    """One agent over its standard input and output; satisfies the acp package's Transport."""
 
-    text: str
-    name: str = ""
-    data: ErrorData = field(default_factory=ErrorData)
+    def __init__(self, process: Process) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._process = process
+        self._stdin, self._stdout = process.stdin, process.stdout
+        self._stderr = b""
+        self._reading = asyncio.create_task(self._read_stderr(process.stderr))
 
-    def tell(self) -> None:
-        emit("error", self.text, self.name, self.data)
+    @classmethod
+    async def start(cls, argv: list[str]) -> "AgentProcess":
+        """Raises OSError when there is no such program."""
+        return cls(
+            await asyncio.create_subprocess_exec(
+                *argv, stdin=PIPE, stdout=PIPE, stderr=PIPE, limit=_LONGEST_LINE
+            )
+        )
+
+    async def send(self, message: Json) -> None:
+        self._stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+        await self._stdin.drain()
+
+    async def receive(self) -> Json | None:
+        """The next message, or None at the end; what is no message is treated as standard error."""
+        while True:
+            try:
+                line = await self._stdout.readline()
+            except ValueError:
+                self._add_stderr(b"(a line that is too long)\n")
+                continue
+            if not line:
+                return None
+            message = json_object(line.decode("utf-8", "replace"))
+            if message is not None and _is_message(message):
+                return message
+            self._add_stderr(line)
+
+    async def close(self) -> None:
+        """Ask the agent to end by closing its input, then by signals; some need those."""
+        with contextlib.suppress(OSError):
+            self._stdin.close()
+        for seconds, signal in (
+            (_CLOSING_S, self._process.terminate),
+            (_TERMINATING_S, self._process.kill),
+        ):
+            if await self.ended(seconds):
+                break
+            with contextlib.suppress(ProcessLookupError):
+                signal()
+        await self._process.wait()
+        # A grandchild may hold standard error open for as long as it likes.
+        await asyncio.wait({self._reading}, timeout=0.2)
+        self._reading.cancel()
+
+    async def ended(self, within_s: float) -> bool:
+        try:
+            await asyncio.wait_for(self._process.wait(), within_s)
+        except TimeoutError:
+            return False
+        return True
+
+    async def ending(self) -> str:
+        """How it ended, as the end of a sentence, with its last words; waits for them briefly."""
+        await self.ended(1.0)
+        await asyncio.wait({self._reading}, timeout=0.2)
+        code = self._process.returncode
+        how = "closed its output" if code is None else f"ended with exit code {code}"
+        words = self.last_words()
+        return f"{how}: {words}" if words else f"{how} without a word"
+
+    def last_words(self) -> str:
+        return self._stderr.decode("utf-8", "replace").strip()
+
+    async def _read_stderr(self, stream: asyncio.StreamReader) -> None:
+        while chunk := await stream.read(65536):
+            self._add_stderr(chunk)
+
+    def _add_stderr(self, chunk: bytes) -> None:
+        self._stderr = (self._stderr + chunk)[-_LAST_WORDS:]
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.buffer.write(chunk)
+            sys.stderr.buffer.flush()
 
 
-def problem_of(error: RequestError) -> Problem:
+def _is_message(message: Json) -> bool:
+    """Whether the acp package can take it without stumbling."""
+    return (
+        isinstance(message.get("method", ""), str)
+        and isinstance(message.get("id"), int | str | None)
+        and isinstance(message.get("error"), dict | None)
+        and ("method" in message or "id" in message)
+    )
+
+
+def failure_of(error: RequestError) -> Failed:
     """The message of a JSON-RPC error, with what it says about the provider's answer."""
     facts = list(_facts(error.data))
     texts = [str(error)]
@@ -160,32 +147,28 @@ def problem_of(error: RequestError) -> Problem:
     types = [
         v for k, v in facts if k in _TYPE_KEYS and isinstance(v, str) and len(v) <= _LONGEST_TYPE
     ]
-    data = ErrorData()
-    if status := _status(error, facts, text):
-        data["status"] = status
-    if types:
-        data["type"] = types[0]
-    name = _CLASSES.get(types[0], "") if types else ""
-    if error.code == _AUTHENTICATION_REQUIRED and data.get("status", 401) in {401, 403}:
+    status, kind = _status(error, facts, text), next(iter(types), None)
+    name = _CLASSES.get(kind or "", "")
+    if needs_login(error) and status in {None, 401, 403}:
         name = "authentication"
-    return Problem(text, name, data)
+    return Failed(text, name, status=status, type=kind)
 
 
-def session_failure(meta: object) -> dict[str, Any]:
+def session_failure(meta: object) -> Json:
     """What codex-acp tells of a failure to clients that ask for it; there is no error then."""
     air = mapping_of(mapping_of(mapping_of(meta).get("jetbrains")).get("air"))
     return mapping_of(air.get("sessionFailure"))
 
 
-def failure_in(response: dict[str, Any]) -> Problem | None:
+def failure_in(response: Json) -> Failed | None:
     """The failure within an answer that looks like a success."""
     failure = session_failure(response.get("_meta"))
     if failure.get("severity") != "error":
         return None
     text = text_of(failure.get("title")) or "The turn failed."
     found = _STATUS.search(text)
-    data = ErrorData(status=int(found[1])) if found else ErrorData()
-    return Problem(text, "context_overflow" if "context window" in text else "", data)
+    name = "context_overflow" if "context window" in text else ""
+    return Failed(text, name, status=int(found[1]) if found else None)
 
 
 def needs_login(error: RequestError) -> bool:
@@ -196,8 +179,8 @@ def _status(error: RequestError, facts: list[tuple[str, Any]], text: str) -> int
     # Gemini says 500 for whatever it does not know the status of.
     if error.code == 500 and "not found" in text.lower():
         return 404
-    told = [error.code, *(value for key, value in facts if key in _STATUS_KEYS)]
-    for value in told:
+    stated = [error.code, *(value for key, value in facts if key in _STATUS_KEYS)]
+    for value in stated:
         if isinstance(value, int) and 400 <= value <= 599:
             return value
     found = _STATUS.search(text)

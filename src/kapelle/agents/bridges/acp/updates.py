@@ -2,28 +2,29 @@
 
 import re
 from collections import Counter
-from typing import Any
 
-from kapelle.agents.bridges.acp.events import emit
 from kapelle.agents.bridges.acp.process import session_failure
-from kapelle.agents.output import list_of, mapping_of, text_of
+from kapelle.agents.bridges.events import emit
+from kapelle.agents.output import Json, count_of, mapping_of, mappings_of, plan, text_of
 
 _LONGEST_OUTPUT = 100_000
 _OUTPUTS = ("output", "stdout", "formatted_output", "text", "content", "result", "error")
-_A_NAME = re.compile(r"[\w.-]+")
+_TOOL_NAME = re.compile(r"[\w.-]+")
+# Gemini says this as if the model had; it is no part of an answer.
+_MODE_NOTE = re.compile(r"\s*\[MODE_UPDATE\] \w+\s*")
 
 
 class ToolCall:
     """What several updates together say about one call."""
 
-    def __init__(self, first: dict[str, Any]) -> None:
-        self._fields: dict[str, Any] = {}
+    def __init__(self, first: Json) -> None:
+        self._fields: Json = {}
         self._name = _name(first)
         self._terminal = ""
-        self.told = False
+        self.emitted = False
         self.ended = False
 
-    def take(self, update: dict[str, Any]) -> bool:
+    def take(self, update: Json) -> bool:
         """Add an update; whether the call has ended with it."""
         self._fields |= {key: value for key, value in update.items() if value is not None}
         terminal = mapping_of(mapping_of(update.get("_meta")).get("terminal_output_delta"))
@@ -31,7 +32,7 @@ class ToolCall:
         status = text_of(update.get("status"))
         known = update.get("sessionUpdate") != "tool_call" and bool(update.get("rawInput"))
         if known or status not in {"", "pending"}:
-            self.tell()
+            self.emit_call()
         if status not in {"completed", "failed"} or self.ended:
             return False
         self.ended = True
@@ -39,26 +40,27 @@ class ToolCall:
         emit("tool_result", self._output()[:_LONGEST_OUTPUT], self._name, failed)
         return True
 
-    def tell(self) -> None:
+    def emit_call(self) -> None:
         """Print the call, once."""
-        if not self.told:
-            self.told = True
+        if not self.emitted:
+            self.emitted = True
             emit("tool_call", "", self._name, self.input())
 
     @property
     def title(self) -> str:
         return text_of(self._fields.get("title")) or self._name
 
-    def input(self) -> dict[str, Any]:
+    def input(self) -> Json:
         raw = self._fields.get("rawInput")
         if isinstance(raw, dict) and raw:
             return raw
-        paths = [text_of(mapping_of(place).get("path")) for place in self._list("locations")]
+        places = mappings_of(self._fields.get("locations"))
+        paths = [text_of(place.get("path")) for place in places]
         paths += [text_of(part.get("path")) for part in self._parts("diff")]
-        told: dict[str, Any] = {"title": self.title}
+        given: Json = {"title": self.title}
         if any(paths):
-            told["paths"] = sorted({path for path in paths if path})
-        return told
+            given["paths"] = sorted({path for path in paths if path})
+        return given
 
     def _output(self) -> str:
         raw = self._fields.get("rawOutput")
@@ -71,24 +73,22 @@ class ToolCall:
         ]
         return "\n".join(filter(None, texts)) or self._terminal
 
-    def _parts(self, kind: str) -> list[dict[str, Any]]:
-        return [part for part in map(mapping_of, self._list("content")) if part.get("type") == kind]
-
-    def _list(self, key: str) -> list[Any]:
-        return list_of(self._fields.get(key))
+    def _parts(self, kind: str) -> list[Json]:
+        parts = mappings_of(self._fields.get("content"))
+        return [part for part in parts if part.get("type") == kind]
 
 
-def _name(update: dict[str, Any]) -> str:
+def _name(update: Json) -> str:
     """The tool's own name where the agent tells it, else its kind."""
     for extra in mapping_of(update.get("_meta")).values():
         if name := text_of(mapping_of(extra).get("toolName")):
             return name
     title = text_of(update.get("title"))
-    alike = title if _A_NAME.fullmatch(title) else ""
+    alike = title if _TOOL_NAME.fullmatch(title) else ""
     return text_of(update.get("name")) or alike or text_of(update.get("kind")) or title or "tool"
 
 
-class Meter:
+class UsageMeter:
     """Watches one prompt; every event it prints holds the sums so far.
 
     ACP tells only how full the context is, after each answer or at its start and end. From that an
@@ -104,19 +104,19 @@ class Meter:
         self._now: Counter[str] = Counter()
         self._context = 0  # by the last word about it
 
-    def speaks(self) -> bool:
+    def start_answer(self) -> bool:
         """The model said something or called a tool; whether that begins a new answer."""
         if not self._fresh:
             return False
         self._begin()
-        self._tell({})
+        self._emit({})
         return True
 
-    def works(self) -> None:
+    def end_tool(self) -> None:
         """A tool gave its result: what comes next is a new answer."""
         self._fresh = True
 
-    def update(self, update: dict[str, Any]) -> None:
+    def update(self, update: Json) -> None:
         """A usage_update: the context's size, and perhaps the session's cost so far."""
         used, cost = update.get("used"), mapping_of(update.get("cost"))
         if isinstance(used, int) and used > 0:
@@ -126,16 +126,16 @@ class Meter:
             self._estimate(used)
         amount = cost.get("amount")
         if isinstance(amount, int | float) and cost.get("currency", "USD") == "USD":
-            self._tell({"cost_usd": amount, "of_session": self._of_session})
+            self._emit({"cost_usd": amount, "of_session": self._of_session})
         else:
-            self._tell({})
+            self._emit({})
 
-    def finish(self, response: dict[str, Any]) -> None:
+    def finish(self, response: Json) -> None:
         """Report what the answer to session/prompt says was used."""
         usage = mapping_of(response.get("usage"))
         quota = mapping_of(mapping_of(response.get("_meta")).get("quota"))
-        for entry in list_of(quota.get("model_usage")):
-            if model := text_of(mapping_of(entry).get("model")):
+        for entry in mappings_of(quota.get("model_usage")):
+            if model := text_of(entry.get("model")):
                 emit("model", model)
         tokens = _tokens(usage) if usage else _quota(mapping_of(quota.get("token_count")))
         if not tokens:
@@ -143,7 +143,7 @@ class Meter:
         self._now = Counter(tokens)
         if not self._last_answer_only:
             self._earlier.clear()
-        self._tell({})
+        self._emit({})
 
     def _begin(self) -> None:
         self.turns += 1
@@ -159,17 +159,17 @@ class Meter:
         self._now["output_tokens"] = max(0, used - self._now["input_tokens"])
         self._context = used
 
-    def _tell(self, more: dict[str, Any]) -> None:
+    def _emit(self, more: Json) -> None:
         tokens = {key: self._earlier[key] + self._now[key] for key in {*self._earlier, *self._now}}
         emit("usage", data={**tokens, "turns": self.turns, **more, "total": True})
 
 
-def _tokens(usage: dict[str, Any]) -> dict[str, int]:
+def _tokens(usage: Json) -> dict[str, int]:
     """Totals in our counting; whether cached and thought tokens are extra tells the sum."""
-    given = {key: value for key, value in usage.items() if isinstance(value, int)}
-    sent, said = given.get("inputTokens", 0), given.get("outputTokens", 0)
-    cached, stored = given.get("cachedReadTokens", 0), given.get("cachedWriteTokens", 0)
-    thought, total = given.get("thoughtTokens", 0), given.get("totalTokens", 0)
+    count = {key: count_of(value) for key, value in usage.items()}.get
+    sent, said = count("inputTokens", 0), count("outputTokens", 0)
+    cached, stored = count("cachedReadTokens", 0), count("cachedWriteTokens", 0)
+    thought, total = count("thoughtTokens", 0), count("totalTokens", 0)
     if total >= sent + said + cached + stored:
         sent += cached + stored
     if total >= sent + said + thought:
@@ -177,81 +177,72 @@ def _tokens(usage: dict[str, Any]) -> dict[str, int]:
     return {"input_tokens": sent, "output_tokens": said, "cached_tokens": cached}
 
 
-def _quota(count: dict[str, Any]) -> dict[str, int]:
-    given = {key: value for key, value in count.items() if isinstance(value, int)}
-    if "input_tokens" not in given:
-        return {}
-    return {
-        "input_tokens": given["input_tokens"],
-        "output_tokens": given.get("output_tokens", 0),
-        "cached_tokens": given.get("cached_tokens", 0),
-    }
-
-
-_MARKS = {"completed": "[x]", "in_progress": "[>]"}
-# Gemini says this as if the model had; it is no part of an answer.
-_NO_SPEECH = re.compile(r"\s*\[MODE_UPDATE\] \w+\s*")
+def _quota(count: Json) -> dict[str, int]:
+    names = ("input_tokens", "output_tokens", "cached_tokens")
+    return {name: count_of(count.get(name)) for name in names if "input_tokens" in count}
 
 
 class Updates:
     """Prints one prompt's updates; text is held back until its line, or the answer, is complete."""
 
     def __init__(self, agent: str) -> None:
-        self.meter = Meter(agent)
+        self.meter = UsageMeter(agent)
         self._line = ""
         self._answer = ""
         self._message_id: object = None
-        self._spoke_in = 0  # the turn of the last text
+        self._text_turn = 0  # the turn of the last text
         self._tools: dict[str, ToolCall] = {}
         self.refused = ""  # what was not permitted, until the agent says something about it
 
-    def take(self, update: dict[str, Any]) -> None:
+    def take(self, update: Json) -> None:
         kind = update.get("sessionUpdate")
         if kind == "agent_message_chunk":
-            self._say(update)
+            self._add_text(update)
             return
         if kind in {"tool_call", "tool_call_update"}:
             self._flush()
-            self._use(update)
+            self._update_call(update)
         elif kind == "agent_thought_chunk":
-            self.meter.speaks()
+            self.meter.start_answer()
         elif kind == "plan":
             self._flush()
-            emit("plan", _plan(list_of(update.get("entries"))))
+            steps = mappings_of(update.get("entries"))
+            given = [(text_of(step.get("status")), text_of(step.get("content"))) for step in steps]
+            emit("plan", plan(given).text)
         elif kind == "usage_update":
             self.meter.update(update)
         elif kind == "session_info_update":
-            _retries(update)
+            _emit_retry(update)
 
-    def asks(self, call: dict[str, Any]) -> ToolCall:
-        """The tool call that a request for permission is about; it is told as a call, too."""
+    def requested_call(self, call: Json) -> ToolCall:
+        """The tool call that a request for permission is about; it is printed as a call, too."""
         self._flush()
         tool = self._tool(call)
         tool.take({**call, "status": "pending"})
-        tool.tell()
+        tool.emit_call()
         return tool
 
     def refuse(self, tool: ToolCall) -> None:
         """A call is not permitted: what comes next is a new answer, or nothing at all."""
         self.refused = tool.title
-        self.meter.works()
+        self.meter.end_tool()
 
     def finish(self) -> str:
         """Print what is still held back; returns the final answer."""
         self._flush()
         return self._answer.strip()
 
-    def _say(self, update: dict[str, Any]) -> None:
+    def _add_text(self, update: Json) -> None:
         text = text_of(mapping_of(update.get("content")).get("text"))
-        if not text or _NO_SPEECH.fullmatch(text):
+        if not text or _MODE_NOTE.fullmatch(text):
             return
         message_id = update.get("messageId", self._message_id)
-        if message_id != self._message_id and self._spoke_in == self.meter.turns:
-            self.meter.works()
-        if self.meter.speaks() or message_id != self._message_id:
+        if message_id != self._message_id and self._text_turn == self.meter.turns:
+            self.meter.end_tool()
+        if self.meter.start_answer() or message_id != self._message_id:
             self._flush()
             self._answer = ""
-        self._message_id, self._spoke_in = message_id, self.meter.turns
+        self._message_id, self._text_turn = message_id, self.meter.turns
         self._answer += text
         self.refused = ""
         head, newline, self._line = (self._line + text).rpartition("\n")
@@ -263,29 +254,21 @@ class Updates:
             emit("text", self._line)
         self._line = ""
 
-    def _use(self, update: dict[str, Any]) -> None:
+    def _update_call(self, update: Json) -> None:
         tool = self._tool(update)
-        if not tool.told:
-            self.meter.speaks()
+        if not tool.emitted:
+            self.meter.start_answer()
         if tool.take(update):
-            self.meter.works()
+            self.meter.end_tool()
 
-    def _tool(self, update: dict[str, Any]) -> ToolCall:
+    def _tool(self, update: Json) -> ToolCall:
         key = text_of(update.get("toolCallId"))
         if key not in self._tools:
             self._tools[key] = ToolCall(update)
         return self._tools[key]
 
 
-def _plan(entries: list[Any]) -> str:
-    steps = [mapping_of(entry) for entry in entries]
-    return "\n".join(
-        f"{_MARKS.get(text_of(step.get('status')), '[ ]')} {text_of(step.get('content'))}"
-        for step in steps
-    )
-
-
-def _retries(update: dict[str, Any]) -> None:
+def _emit_retry(update: Json) -> None:
     """Codex tells of errors that it outlasts in fields of its own."""
     meta = mapping_of(update.get("_meta"))
     error = mapping_of(mapping_of(meta.get("codex")).get("error"))

@@ -1,0 +1,376 @@
+"""Writes the documents that are made from the code: `make docs` runs it, tests compare."""
+
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, Unpack, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from typer.main import get_command
+
+from kapelle.agents.base import Capabilities
+from kapelle.agents.registry import get
+from kapelle.api.app import routes
+from kapelle.cli.commands import COMMANDS, load
+from kapelle.cli.main import app
+from kapelle.cli.patterns.options import SHARED
+from kapelle.domain.specs import Spec
+from kapelle.patterns.best_of import BestOfSpec
+from kapelle.patterns.context import Context
+from kapelle.patterns.loop import LoopSpec
+from kapelle.patterns.pipeline import PipelineSpec, StepSpec
+from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.spec import PatternSpec
+from kapelle.patterns.team import TeamSpec
+from kapelle.settings import AgentSettings, Settings
+from kapelle.settings.load import children_of
+from kapelle.settings.models import REPOSITORY_KEYS, Price, ReadJson
+
+DOCS = Path(__file__).parent
+Parts = Mapping[str, str]
+
+
+def documents() -> dict[str, str]:
+    """Every document that is made from the code as a whole or in parts, as it should be."""
+    parts: dict[str, Parts] = {
+        "agents.md": {"agents": agents()},
+        "configuration.md": {"settings": configuration()},
+        **options(),
+        **context(),
+    }
+    pages = {name: with_parts(_page(name), made) for name, made in parts.items()}
+    return {"openapi.json": openapi(), "cli.md": cli(), **pages}
+
+
+def with_parts(page: str, parts: Parts) -> str:
+    """A page with new content between the marks of each part; raises ValueError without marks."""
+    for name, content in parts.items():
+        begin, end = f"<!-- made by make docs: {name} -->\n", "<!-- end of that -->"
+        found = re.search(f"{re.escape(begin)}.*?{re.escape(end)}", page, re.DOTALL)
+        if found is None:
+            raise ValueError(f"there is no place for: {name}")
+        made = f"{begin}\n{content.strip()}\n\n{end}"
+        page = page[: found.start()] + made + page[found.end() :]
+    return page
+
+
+def _page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def openapi() -> str:
+    """docs/openapi.json, from the routes."""
+    return json.dumps(routes().openapi(), indent=2, ensure_ascii=False) + "\n"
+
+
+_CLI_INTRODUCTION = """\
+# The command line
+
+Ids and data go to standard output, talk to standard error. Every command takes `--json`.
+Exit codes: 0 done, 1 the work failed, 2 usage or error, 3 input needed, 130 interrupted.
+Any unique prefix of an id will do.
+
+`KAPELLE_HOME` chooses the home; with `KAPELLE_URL` and `KAPELLE_TOKEN` the command line talks to
+a daemon over TCP instead of the private socket.
+
+This page is made by `make docs` from the program's own help.
+"""
+
+
+def cli() -> str:
+    """docs/cli.md, from the commands' own help."""
+    parts = [_CLI_INTRODUCTION]
+    for name in COMMANDS:
+        parts += _command_sections(load(name), name, "##")
+    return "\n".join(parts)
+
+
+def _command_sections(command: Any, title: str, level: str) -> Iterator[str]:
+    """A command's help, then that of the commands inside it."""
+    yield f"{level} {title}\n\n```text\n{_command_help(command, f'kapelle {title}')}\n```\n"
+    for inner in getattr(command, "commands", {}).values():
+        yield from _command_sections(inner, f"{title} {inner.name}", f"{level}#")
+
+
+def _command_help(command: Any, path: str) -> str:
+    parent = get_command(app).context_class(get_command(app), info_name="")
+    context = command.context_class(
+        command, info_name=path, terminal_width=100, max_content_width=100,
+        help_option_names=parent.command.context_settings["help_option_names"],
+    )  # fmt: skip
+    text: str = command.get_help(context)
+    return "\n".join(line.rstrip() for line in text.splitlines())
+
+
+def configuration() -> str:
+    """The tables of docs/configuration.md."""
+    sections = [
+        ("", Settings),
+        *children_of(Settings).items(),
+        ("agents.NAME", AgentSettings),
+        ("agents.NAME.read", ReadJson),
+        ("prices.MODEL", Price),
+    ]
+    return "\n".join(_settings_table(name, model) for name, model in sections if children_of(model))
+
+
+def _settings_table(section: str, model: Any) -> str:
+    top = section.partition(".")[0]
+    lines = [f"### `[{section}]`" if section else "### Top level", ""]
+    if section:
+        scope = "" if top in REPOSITORY_KEYS else " Only in your own config.toml."
+        lines += [f"{Settings.model_fields[top].description}{scope}", ""]
+    lines += ["| key | default | meaning |", "|---|---|---|"]
+    for name, field in model.model_fields.items():
+        if not children_of(field.annotation) and name != "agents":
+            lines.append(
+                f"| `{field.alias or name}` | {_settings_default(field)} | {field.description} |"
+            )
+    return "\n".join([*lines, ""])
+
+
+def _settings_default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "needed"
+    return "not set" if field.default is None else f"`{json.dumps(field.default)}`"
+
+
+_AGENTS = {
+    **{
+        name: AgentSettings(model="m")
+        for name in ("claude", "codex", "gemini", "opencode", "aider", "qwen", "copilot")
+    },
+    "acp": AgentSettings(type="acp", command=["claude-agent-acp"]),
+    "anthropic": AgentSettings(model="m"),
+    "openai": AgentSettings(model="m"),
+    "command": AgentSettings(
+        command=["x", "{model}", "{system}", "{session}", "{prompt}"],
+        output="json",
+        read={"session": "id", "result": "text"},
+    ),
+    "rehearsal": AgentSettings(),
+}
+_COLUMNS = {
+    "resume": "resume",
+    "fork": "fork",
+    "model": "model",
+    "turns limit": "max_turns",
+    "budget limit": "budget",
+    "system prompt": "system_prompt",
+    "MCP": "mcp",
+    "hooks": "hooks",
+    "ACP": "acp",
+    "usage": "usage",
+    "cost": "cost",
+}
+
+
+def agents() -> str:
+    """The table of docs/agents.md; what Kapelle does for an agent that cannot is said so."""
+    lines = ["| agent | tested | " + " | ".join(_COLUMNS) + " |"]
+    lines.append("|---" * (len(_COLUMNS) + 2) + "|")
+    settings = Settings(agents=_AGENTS)
+    for name in _AGENTS:
+        agent = get(name, settings)
+        cells = [_capability(field, agent.capabilities) for field in _COLUMNS.values()]
+        lines.append(f"| `{name}` | {agent.tested or ''} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _capability(field: str, capabilities: Capabilities) -> str:
+    if getattr(capabilities, field):
+        return "own" if field in {"max_turns", "budget", "cost"} else "yes"
+    # Without an option of its own, what it reports is counted, and it is stopped.
+    if field in {"max_turns", "budget"} and capabilities.usage:
+        return "watched"
+    if field == "cost" and capabilities.usage:
+        return "price table"
+    return ""
+
+
+_SPECS: dict[str, type[PatternSpec]] = {
+    "pipeline": PipelineSpec,
+    "loop": LoopSpec,
+    "team": TeamSpec,
+    "best-of": BestOfSpec,
+}
+# Options that are not called as the field that they fill.
+_FIELDS = {
+    "prompts": "steps", "step": "steps", "file": "steps", "prompt_file": "prompt",
+    "goal_file": "goal", "criteria": "success_criteria", "score": "eval", "minimize": "direction",
+    "maximize": "direction", "candidate": "candidates", "check": "checks",
+    "fallback": "fallback_agents", "worktree": "workspace", "in_place": "workspace",
+    "non_interactive": "ask", "cooldown": "cooldown_s", "eval_timeout": "eval_timeout_s",
+    "task_timeout": "task_timeout_s", "budget": "budget_usd",
+}  # fmt: skip
+
+
+def options() -> dict[str, Parts]:
+    """The tables in the pages of the patterns, from commands and specifications."""
+    found = {f"{name}.md": {"options": _own_options(name)} for name in _SPECS}
+    found["pipeline.md"] |= {"fields of a step": _spec_fields(StepSpec)}
+    found["runs.md"] = {"options": _shared_options()}
+    return dict(found)
+
+
+def _own_options(name: str) -> str:
+    """What a pattern takes beside what all take, then what is for the command line alone."""
+    fields = {
+        key: field
+        for key, field in _SPECS[name].model_fields.items()
+        if key not in PatternSpec.model_fields
+    }
+    parameters = [item for item in load(name).params if item.name not in SHARED]
+    named = _named(parameters, fields)
+    rows = [_row(", ".join(named.get(key, ())), key, field) for key, field in fields.items()]
+    only = [item for item in parameters if _field_of(item) not in fields]
+    shown = [f"| {_option(item)} | | | {_sentence(item.help)} |" for item in only]
+    return "\n".join([*_HEAD, *rows, *shown])
+
+
+def _shared_options() -> str:
+    fields = PatternSpec.model_fields
+    parameters = [item for item in load("loop").params if item.name in SHARED]
+    named = _named(parameters, fields)
+    rows = [_row(", ".join(named.get(key, ())), key, field) for key, field in fields.items()]
+    return "\n".join([*_HEAD, *rows])
+
+
+def _spec_fields(spec: type[Spec]) -> str:
+    rows = [
+        f"| `{key}` | {_default(field)} | {_cell(field.description or '')} |"
+        for key, field in spec.model_fields.items()
+    ]
+    return "\n".join(["| field | default | meaning |", "|---|---|---|", *rows])
+
+
+_HEAD = ("| option | field | default | meaning |", "|---|---|---|---|")
+
+
+def _named(parameters: list[Any], fields: dict[str, FieldInfo]) -> dict[str, list[str]]:
+    """The options of each field."""
+    found: dict[str, list[str]] = {}
+    for item in parameters:
+        if _field_of(item) in fields:
+            found.setdefault(_field_of(item), []).append(_option(item))
+    return found
+
+
+def _field_of(parameter: Any) -> str:
+    name = str(parameter.name)
+    return _FIELDS.get(name, name)
+
+
+def _option(parameter: Any) -> str:
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.metavar}`"
+    return ", ".join(f"`{word}`" for word in parameter.opts)
+
+
+def _row(option: str, key: str, field: FieldInfo) -> str:
+    return f"| {option} | `{key}` | {_default(field)} | {_cell(field.description or '')} |"
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.default
+    if value in (None, [], {}):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"`{value.value if isinstance(value, Enum) else value}`"
+
+
+def _sentence(text: str) -> str:
+    """A help text as the other meanings are written."""
+    words = _cell(text).rstrip(".")
+    return words if words[1:2].isupper() else words[:1].lower() + words[1:]
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+_RESULTS = (TaskResult, Checked, Scored, Merged, RunResult)
+
+
+def context() -> dict[str, Parts]:
+    """The parts of docs/patterns.md: what a pattern may call, from the Context itself."""
+    return {"patterns.md": {"methods": methods(), "results": results()}}
+
+
+def methods() -> str:
+    """Every method with its parameters and what it promises."""
+    lines = []
+    for name, member in vars(Context).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property):
+            lines.append(f"- **`ctx.{name}`**: {_text(member)}")
+        elif inspect.isfunction(member):
+            lines.append(f"- **`ctx.{name}{_signature(member)}`**: {_text(member)}")
+    return "\n".join(lines)
+
+
+def _signature(function: Any) -> str:
+    shown: list[str] = []
+    starred = False
+    for item in inspect.signature(function).parameters.values():
+        if item.name == "self":
+            continue
+        if item.kind is item.KEYWORD_ONLY and not starred:
+            starred = True
+            if not any(word.startswith("*") for word in shown):
+                shown.append("*")
+        shown += _parameters(item)
+        starred = starred or item.kind is item.VAR_POSITIONAL
+    returned = inspect.signature(function).return_annotation
+    return f"({', '.join(shown)})" + ("" if returned is None else f" → {_type(returned)}")
+
+
+def _parameters(item: inspect.Parameter) -> list[str]:
+    """A parameter as it is written; those of a TypedDict each for itself."""
+    if item.kind is item.VAR_KEYWORD and get_origin(item.annotation) is Unpack:
+        return [f"{name}=…" for name in get_args(item.annotation)[0].__annotations__]
+    return [_parameter(item)]
+
+
+def _parameter(item: inspect.Parameter) -> str:
+    if item.default is not item.empty:
+        return f"{item.name}={item.default!r}"
+    if item.kind is item.VAR_POSITIONAL:
+        return f"*{item.name}"
+    return f"**{item.name}" if item.kind is item.VAR_KEYWORD else str(item.name)
+
+
+def _type(annotation: Any) -> str:
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    # A type variable says nothing to whoever does not see the others.
+    return re.sub(r"~\w+", "object", re.sub(r"\b(?:\w+\.)+", "", text))
+
+
+def _text(member: Any) -> str:
+    return " ".join((inspect.getdoc(member) or "").split())
+
+
+def results() -> str:
+    """What the methods give back, with every field."""
+    lines = ["| result | what it is | fields |", "|---|---|---|"]
+    for kind in _RESULTS:
+        lines.append(f"| `{kind.__name__}` | {_text(kind)} | {', '.join(_result_fields(kind))} |")
+    return "\n".join(lines)
+
+
+def _result_fields(kind: type[BaseModel]) -> list[str]:
+    own = [name for name, member in vars(kind).items() if isinstance(member, property)]
+    return [f"`{name}`" for name in (*own, *kind.model_fields)]
+
+
+if __name__ == "__main__":
+    for name, text in documents().items():
+        (DOCS / name).write_text(text, encoding="utf-8")

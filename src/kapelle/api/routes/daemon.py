@@ -1,0 +1,82 @@
+"""The daemon itself: health, description, backup, stop, and its history as a stream."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Response
+from pydantic import BaseModel, ConfigDict
+
+from kapelle import __version__
+from kapelle.api.security import UseCases, owner_only
+from kapelle.api.sse import STREAM, stream
+from kapelle.domain.views import DaemonView
+from kapelle.service.daemon import BackupView
+
+router = APIRouter(tags=["daemon"])
+_owner = [Depends(owner_only)]
+
+
+class Health(BaseModel):
+    status: str = "ok"
+    version: str = __version__
+
+
+class StopBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    agents: bool = False
+
+
+@router.get("/healthz")
+async def healthz() -> Health:
+    """Whether the daemon answers; the only reading that needs no token."""
+    return Health()
+
+
+@router.get("/daemon", dependencies=_owner)
+async def daemon(service: UseCases) -> DaemonView:
+    """What this daemon is and what it is doing."""
+    return await service.daemon.describe()
+
+
+@router.post("/daemon/stop", status_code=202, dependencies=_owner)
+async def stop(service: UseCases, body: StopBody | None = None) -> Health:
+    """End the daemon; running agents go on unless agents is true."""
+    service.daemon.stop(body.agents if body else False)
+    return Health(status="stopping")
+
+
+@router.post("/backup", dependencies=_owner)
+async def back_up(service: UseCases) -> BackupView:
+    """Copy the databases now."""
+    return await service.daemon.back_up()
+
+
+events_router = APIRouter(prefix="/events", tags=["events"], dependencies=[Depends(owner_only)])
+
+_MOST = 2**62
+
+
+@events_router.get("", response_class=Response, responses=STREAM)
+async def events(
+    service: UseCases,
+    after: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
+    task_id: Annotated[str | None, Query(max_length=100)] = None,
+    run_id: Annotated[str | None, Query(max_length=100)] = None,
+    follow: bool = True,
+    last_event_id: Annotated[str | None, Header(max_length=100)] = None,
+) -> Response:
+    """Every event behind a number; without one, those that come from now on.
+
+    Those of a run include the events of its tasks.
+    """
+    start = after
+    if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
+        start = min(int(last_event_id), _MOST)
+    if start is None:
+        start = await service.events.last_seq() if follow else 0
+    task = (await service.tasks.get(task_id)).id if task_id else None
+    run = (await service.runs.get(run_id)).id if run_id else None
+    found = service.events.stream(start, task, follow, run)
+    response = stream(found, lambda event: (str(event.seq), event.kind, event.model_dump_json()))
+    # Whoever loses the connection before the first event can take it up here.
+    response.headers["X-Last-Event-ID"] = str(start)
+    return response

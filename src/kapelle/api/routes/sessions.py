@@ -1,0 +1,44 @@
+"""Browser sessions: a one-time code becomes a cookie."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Cookie, Depends, Response
+from pydantic import BaseModel, ConfigDict
+
+from kapelle.api.security import COOKIE, UseCases, owner_only
+from kapelle.domain.specs import Text
+from kapelle.service.sessions import LoginCodeView
+
+router = APIRouter(tags=["logins"])
+_owner = [Depends(owner_only)]
+
+
+class LoginBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    code: Text
+
+
+@router.post("/login-codes", dependencies=_owner)
+async def login_code(service: UseCases) -> LoginCodeView:
+    """A code that opens one browser session, once, within a minute."""
+    return service.sessions.new_code()
+
+
+@router.post("/login", status_code=204)
+async def log_in(body: LoginBody, service: UseCases) -> Response:
+    """Exchange a code for a session cookie."""
+    response = Response(status_code=204)
+    session = service.sessions.log_in(body.code)
+    response.set_cookie(COOKIE, session, httponly=True, samesite="strict", path="/")
+    return response
+
+
+@router.post("/logout", status_code=204, dependencies=_owner)
+async def log_out(
+    service: UseCases, session: Annotated[str, Cookie(alias=COOKIE, max_length=200)] = ""
+) -> Response:
+    """End the session of this cookie."""
+    service.sessions.log_out(session)
+    response = Response(status_code=204)
+    response.delete_cookie(COOKIE, path="/")
+    return response

@@ -1,0 +1,237 @@
+"""Who may come in: Host first, then Origin, then a token, a session, or the private socket.
+
+What is refused before any route sees it, and what the routes ask of a caller.
+"""
+
+import contextlib
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from fastapi import Depends, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kapelle.api.errors import error_response
+from kapelle.domain.errors import Forbidden, InvalidInput, NotFound
+from kapelle.domain.tokens import attempt_of
+from kapelle.service import Service
+
+_DIRECT = frozenset({"same-origin", "none"})
+
+
+def own_host(headers: Headers, allowed: frozenset[str]) -> str | None:
+    """The Host header with its port, if it is exactly one and one of ours."""
+    hosts = headers.getlist("host")
+    host = _with_port(hosts[0].lower()) if len(hosts) == 1 else None
+    return host if host in allowed else None
+
+
+def is_foreign(headers: Headers, host: str | None) -> bool:
+    """Whether a web page of any other address than this very host made the request."""
+    for origin in headers.getlist("origin"):
+        scheme, separator, sender = origin.partition("://")
+        if (scheme, separator) != ("http", "://") or host is None or _with_port(sender) != host:
+            return True
+    # Pages of other ports on this machine count as the same site, so SameSite does not stop them.
+    site = headers.get("sec-fetch-site")
+    navigates = headers.get("sec-fetch-mode") == "navigate"
+    return site is not None and site not in _DIRECT and not navigates
+
+
+def _with_port(host: str) -> str:
+    # Browsers leave out the port that http has by default.
+    named = host.rpartition("]")[2] if host.startswith("[") else host
+    return host if ":" in named else f"{host}:80"
+
+
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+def with_security_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).update(SECURITY_HEADERS)
+        await send(message)
+
+    return sending
+
+
+COOKIE = "kapelle_session"
+OPEN_PATHS = frozenset({"/healthz", "/api/v1/healthz", "/api/v1/login"})
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who makes a request; an attempt may do only what concerns its own task."""
+
+    kind: Literal["owner", "attempt", "nobody"]
+    attempt_id: str | None = None
+
+
+class PrivateSocket:
+    """Marks what comes through the unix socket, whose file mode lets only the owner in."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope["kapelle.private"] = True
+        await self._app(scope, receive, send)
+
+
+class Guard:
+    """Refuses requests before any route sees them, and adds the security headers."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        token: str,
+        allowed_hosts: Callable[[], frozenset[str]],
+        knows_session: Callable[[str], bool],
+    ) -> None:
+        self._app = app
+        self._token = token
+        self._allowed_hosts = allowed_hosts
+        self._knows_session = knows_session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise RuntimeError(f"only http is guarded, so {scope['type']} is not served")
+        answer = self._refusal(Request(scope)) or self._app
+        await answer(scope, receive, with_security_headers(send))
+
+    def _refusal(self, request: Request) -> Response | None:
+        private = request.scope.get("kapelle.private", False)
+        host = own_host(request.headers, self._allowed_hosts())
+        # A target such as http://evil.com/ names a host of its own.
+        if not request.scope["path"].startswith("/") or (host is None and not private):
+            text = "This address is not one that the daemon answers to."
+            return error_response(421, "wrong_host", text)
+        if is_foreign(request.headers, host):
+            return error_response(403, "wrong_origin", "Other web sites may not use this daemon.")
+        caller = Caller("owner") if private else self._caller(request)
+        request.scope["kapelle.caller"] = caller
+        if caller.kind == "nobody" and request.scope["path"] not in OPEN_PATHS:
+            text = "A token is needed: Authorization: Bearer …"
+            return error_response(401, "unauthorized", text)
+        return None
+
+    def _caller(self, request: Request) -> Caller:
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            if hmac.compare_digest(token.strip().encode(), self._token.encode()):
+                return Caller("owner")
+            attempt_id = attempt_of(self._token, token.strip())
+            return Caller("attempt", attempt_id) if attempt_id else Caller("nobody")
+        session = request.cookies.get(COOKIE)
+        # A cookie is sent without the page knowing, so a write must also say where it comes from.
+        named = request.method in _SAFE or "origin" in request.headers
+        if session and named and self._knows_session(session):
+            return Caller("owner")
+        return Caller("nobody")
+
+
+async def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+UseCases = Annotated[Service, Depends(_service)]
+
+# The guard has judged the token already: this is how the OpenAPI document says that one is needed.
+_bearer = HTTPBearer(auto_error=False, scheme_name="token")
+Token = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+
+
+async def owner_only(request: Request, _token: Token) -> None:
+    if request.scope["kapelle.caller"].kind != "owner":
+        raise Forbidden("An attempt's token allows only to read its own task.")
+
+
+async def own_task_only(request: Request, service: UseCases, _token: Token) -> None:
+    """Let the owner in, and a running attempt to the task that it works on."""
+    caller: Caller = request.scope["kapelle.caller"]
+    if caller.kind == "owner":
+        return
+    try:
+        task = await service.tasks.get(request.path_params["task_id"])
+        running = any(a.id == caller.attempt_id and a.ended_at is None for a in task.attempts)
+    except (NotFound, InvalidInput):
+        running = False  # an attempt learns nothing about which other tasks there are
+    if not running:
+        raise Forbidden("An attempt's token allows only to read its own task, while it runs.")
+
+
+class WithoutEmptyParameters:
+    """Leaves out query parameters without a value: `?status=&tag=` asks for everything."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope.get("query_string"):
+            pairs = scope["query_string"].split(b"&")
+            kept = [pair for pair in pairs if pair.partition(b"=")[2]]
+            scope = {**scope, "query_string": b"&".join(kept)}
+        await self._app(scope, receive, send)
+
+
+# A prompt and a system prompt of 1 MB each, with every character escaped in JSON, and the rest.
+MAX_BODY = 16_000_000
+
+
+class TooLarge(Exception):
+    """The body goes on behind the limit."""
+
+
+class BodyLimit:
+    """Refuses request bodies that are larger than any real one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        received = 0
+        refused = False
+
+        async def limited() -> Message:
+            nonlocal received, refused
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > MAX_BODY:
+                refused = True
+                raise TooLarge
+            return message
+
+        async def unless_refused(message: Message) -> None:
+            # The framework turns what reading a body raises into an answer of its own.
+            if not refused:
+                await send(message)
+
+        if _declared(scope) > MAX_BODY:
+            refused = True
+        else:
+            with contextlib.suppress(TooLarge):
+                await self._app(scope, limited, unless_refused)
+        if refused:
+            text = f"The request is larger than {MAX_BODY // 1_000_000} MB."
+            await error_response(413, "too_large", text)(scope, receive, send)
+
+
+def _declared(scope: Scope) -> int:
+    length = Headers(scope=scope).get("content-length", "")
+    return int(length) if length.isascii() and length.isdigit() else 0

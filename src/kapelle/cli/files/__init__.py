@@ -1,1 +1,0 @@
-"""Pipelines from files, with errors that name the line."""

@@ -1,0 +1,269 @@
+"""Text, tables, times and amounts for people, made harmless before they reach a terminal."""
+
+import os
+import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from kapelle.domain.text import counted
+
+_ESCAPE_SEQUENCE = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movement
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d\x9e\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)"  # OSC and kin
+    r"|\x1b[ -/]*[0-~]"  # the short ones, and the beginning of unfinished ones
+)
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_DECEPTIVE = re.compile(r"[\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """The text without anything that could steer a terminal; bidi controls become visible."""
+    if text.isascii() and text.isprintable():
+        return text
+    text = text.replace("\r\n", "\n")
+    text = _ESCAPE_SEQUENCE.sub("", text)
+    # A progress bar returns the carriage; dropping that would glue its states together.
+    text = text.replace("\r", "\n")
+    text = _CONTROL.sub("", text)
+    return _DECEPTIVE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def one_line(text: str, width: int | None = None) -> str:
+    """The cleaned text on a single line, cut to a width."""
+    line = " ".join(clean(text).split())
+    if width is not None and len(line) > width:
+        return line[: max(width - 1, 0)] + "…"
+    return line
+
+
+def last_lines(text: str, lines: int) -> list[str]:
+    """The last lines of the cleaned text."""
+    return clean(text).rstrip("\n").split("\n")[-lines:]
+
+
+_CODES = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
+# So much of the last column is to be seen of a table whose rows stand on one line each.
+_LEAST_LAST = 16
+STATUS_STYLE = {
+    "completed": "green",
+    "failed": "red",
+    "lost": "red",
+    "cancelled": "dim",
+    "running": "cyan",
+    "waiting": "yellow",
+    "blocked": "yellow",
+    "paused": "yellow",
+}
+
+
+def colourful() -> bool:
+    """Whether stdout shows colours and its reader wants them."""
+    return (
+        sys.stdout.isatty()
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM", "") != "dumb"
+    )
+
+
+def paint(text: str, style: str | None) -> str:
+    """The text in a style; callers clean it first, because the codes are escape sequences."""
+    if not style or not text or not colourful():
+        return text
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m"
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal, or None in a pipe, where lines are never cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def columns_of(text: str) -> int:
+    """How many terminal cells a text takes."""
+    if text.isascii():
+        return len(text)
+    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
+    return len(text) + wide - sum(unicodedata.combining(letter) > 0 for letter in text)
+
+
+def table(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    styles: Sequence[str | None] | None = None,
+    indent: int = 0,
+    fold: Sequence[int] = (),
+) -> list[str]:
+    """Rows in aligned columns; the last column is cut at the terminal's edge.
+
+    styles holds one style per row, for its second column. In a terminal that is too narrow the
+    columns of fold, by their numbers, stand on lines of their own.
+    """
+    everything = [header, *rows]
+    widths = [max(columns_of(row[index]) for row in everything) for index in range(len(header) - 1)]
+    room = terminal_width()
+    if fold and room is not None and indent + sum(widths) + 2 * len(widths) > room - _LEAST_LAST:
+        return _folded(header, rows, styles, indent, fold)
+    lines = []
+    for number, row in enumerate(everything):
+        cells = [
+            cell + " " * (width - columns_of(cell))
+            for cell, width in zip(row, widths, strict=False)
+        ]
+        used = sum(columns_of(cell) + 2 for cell in cells)
+        last = row[-1] if room is None else fit(row[-1], max(room - used - indent, 8))
+        if number == 0:
+            lines.append(paint("  ".join([*cells, last]).rstrip(), "bold"))
+            continue
+        if styles and len(cells) > 1:
+            cells[1] = paint(cells[1], styles[number - 1])
+        lines.append("  ".join([*cells, last]).rstrip())
+    return [" " * indent + line for line in lines]
+
+
+def _folded(
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    styles: Sequence[str | None] | None,
+    indent: int,
+    fold: Sequence[int],
+) -> list[str]:
+    # The last column is the only one that is cut, so none of the others may be in its place.
+    stay = [number for number in range(len(header)) if number not in fold]
+    end = [""] if len(header) - 1 in fold else []
+    above = [[*(row[number] for number in stay), *end] for row in (header, *rows)]
+    below = [[row[number] for number in fold] for row in (header, *rows)]
+    pairs = zip(
+        table(above[0], above[1:], styles, indent),
+        table(below[0], below[1:], None, indent + 4),
+        strict=True,
+    )
+    return [line for pair in pairs for line in pair if line.strip()]
+
+
+def fit(text: str, room: int) -> str:
+    """The text cut to so many terminal cells."""
+    if columns_of(text) <= room:
+        return text
+    while text and columns_of(text) > room - 1:
+        text = text[:-1]
+    return text + "…"
+
+
+def moment(text: str | None) -> datetime | None:
+    """A time as the API writes it."""
+    return datetime.fromisoformat(text) if text else None
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+def short(seconds: float) -> str:
+    """A duration such as 0.4s, 12s, 3m05s, 2h10m or 4d03h."""
+    seconds = max(seconds, 0.0)
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h{whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
+
+
+def between(start: str | None, end: str | None) -> str:
+    """How long something took, or takes by now; empty when it has not begun."""
+    began = moment(start)
+    if began is None:
+        return ""
+    return short(((moment(end) or now()) - began).total_seconds())
+
+
+def size(count: int) -> str:
+    """A number of bytes for people."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return (
+                f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+            )
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+_LEAST_USD = 0.0001
+
+
+def dollars(amount: float) -> str:
+    """An amount such as $1.2345, with a mark where it is too small for that."""
+    return f"${amount:,.4f}" if amount == 0 or amount >= _LEAST_USD else f"< ${_LEAST_USD}"
+
+
+def usd_limit(amount: float) -> str:
+    """An amount as somebody chose it, such as $5 or $0.25."""
+    return f"${amount:,.2f}" if amount >= 1 and amount % 1 else f"${amount:,g}"
+
+
+def cost(known: float | None, unknown: int) -> str:
+    """What some attempts cost, of which the prices of some may be unknown."""
+    if known is None:
+        return "unknown"
+    if not unknown:
+        return dollars(known)
+    return f"≥ {dollars(known)} ({counted(unknown, 'attempt')} unknown)"
+
+
+def usage_line(usage: dict[str, Any]) -> str:
+    """What one attempt used, on one line."""
+    cached = f" ({usage['cached_tokens']:,} cached)" if usage["cached_tokens"] else ""
+    facts = [f"{usage['input_tokens']:,} tokens in{cached}, {usage['output_tokens']:,} out"]
+    if usage["turns"]:
+        facts.append(counted(usage["turns"], "turn"))
+    price = usage["cost_usd"]
+    facts.append("cost unknown" if price is None else dollars(price))
+    return ", ".join(facts)
+
+
+def field(name: str, value: str) -> str:
+    return f"  {paint(name.ljust(10), 'dim')} {value}".rstrip()
+
+
+def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
+    """Where a task or a run works, and on which branch."""
+    workspace = item["workspace"]
+    removed = item.get("archived_at") and not os.path.isdir(workspace["path"])
+    yield field("workspace", "removed" if removed else clean(workspace["path"]))
+    if workspace["branch"]:
+        onto = f" (from {one_line(workspace['base'])})" if workspace["base"] else ""
+        merged = ", merged" if item["merged_at"] else ""
+        yield field("branch", f"{one_line(workspace['branch'])}{onto}{merged}")
+
+
+def command_lines(commands: list[tuple[str, str]]) -> Iterator[str]:
+    """What may be typed next, and what each does."""
+    yield ""
+    width = max(len(command) for command, _ in commands)
+    room = terminal_width()
+    beside = room is None or width + max(len(purpose) for _, purpose in commands) + 4 <= room
+    for command, purpose in commands:
+        if beside:
+            yield f"  {command.ljust(width)}  {paint(purpose, 'dim')}"
+        else:
+            yield f"  {command}"
+            yield paint(f"      {purpose}", "dim")
+
+
+def short_title(title: str, width: int) -> str:
+    """A title cut to a width; what stands in brackets at its end says which it is, and stays."""
+    line = one_line(title)
+    if len(line) <= width:
+        return line
+    start, bracket, which = line.rpartition(" (")
+    if not bracket or len(which) > width // 2:
+        return one_line(line, width)
+    return f"{one_line(start, width - len(which) - 2)} ({which}"

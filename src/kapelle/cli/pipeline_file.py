@@ -1,0 +1,441 @@
+"""A pipeline from a YAML or TOML file: the body of the request, or every mistake in the file."""
+
+import difflib
+import re
+import sys
+from bisect import bisect_left
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kapelle.cli.task_spec import absolute_directory
+from kapelle.cli.values import duration_s
+from kapelle.domain.errors import InvalidInput, KapelleError
+
+if TYPE_CHECKING:
+    import yaml
+
+MAX_BYTES = 1_000_000
+MAX_VALUES = 10_000
+# What a key of the specification may be called in a file.
+_ALIASES = {"timeout_s": ("timeout",), "task_timeout_s": ("timeout", "task_timeout")}
+_ONE_OF = {"steps": "step", "checks": "check"}
+_USE = re.compile(r"\$\$\{|\$\{([^}\n]*)\}|\$\{")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# What pydantic says about a value, in the words of somebody who writes files.
+_WORDS = {
+    "missing": "is missing",
+    "list_type": "must be a list, not {given}",
+    "dict_type": "must be a mapping, not {given}",
+    "model_type": "must be text or a mapping, not {given}",
+    "string_type": "must be text, not {given}",
+    "string_too_short": "is empty",
+    "string_pattern_mismatch": "holds a character that is not allowed there",
+    "int_parsing": "must be a whole number, not {given}",
+    "int_type": "must be a whole number, not {given}",
+    "float_parsing": "must be a number, not {given}",
+    "float_type": "must be a number, not {given}",
+    "greater_than": "must be more than {gt:g}, not {given}",
+    "greater_than_equal": "must be at least {ge:g}, not {given}",
+    "less_than_equal": "must be at most {le:g}, not {given}",
+    "enum": "must be {expected}, not {given}",
+    "literal_error": "must be {expected}, not {given}",
+    "too_short": "must have at least {min_length} items, not {actual_length}",
+    "too_long": "may have at most {max_length} items, not {actual_length}",
+}
+_YAML = "tag:yaml.org,2002:"
+_TYPES = ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value")
+
+Place = tuple[str | int, ...]
+
+
+class PipelineFile(dict[str, Any]):
+    """The specification of a pipeline from a file, which can say where a name stands in it."""
+
+    def __init__(self, spec: dict[str, Any], source: "_Source", overridden: Collection[str]):
+        super().__init__(spec)
+        self._source, self._overridden = source, overridden
+
+    def locate(self, error: KapelleError) -> None:
+        """Put the places of the names that the daemon refuses before the words of its error."""
+        message, sentences = error.message, []
+        words = message[:1].lower() + message[1:].rstrip(".")
+        for place, name in self._judged_by_the_daemon():
+            if repr(name) in message or f"The agent {name} " in message:
+                step = f"step {int(place[1]) + 1}: " if place[0] == "steps" else ""
+                sentences.append(self._source.sentence(self._source.line(place), step + words))
+                # What else there is to say is said once.
+                words = words.partition(";")[0]
+        if sentences:
+            error.args = ("\n".join(sentences),)
+
+    def _judged_by_the_daemon(self) -> Iterator[tuple[Place, str]]:
+        for key in ("agent", "fallback_agents", "base"):
+            if key in self and key not in self._overridden:
+                names = self[key] if isinstance(self[key], list) else [self[key]]
+                yield from (((key, index), name) for index, name in enumerate(names))
+        for index, step in enumerate(self["steps"]):
+            if "agent" in step:
+                yield ("steps", index, "agent"), step["agent"]
+
+
+def read_pipeline(path: Path, variables: dict[str, str], overrides: dict[str, Any]) -> PipelineFile:
+    """The body of a request for a pipeline, from a file or from standard input (-).
+
+    Variables are those of the command line, which count more than the file's own; overrides are
+    keys of the specification that replace those of the file. Raises InvalidInput, whose message
+    begins with the file (in YAML also the line) and names every mistake, one a line.
+    """
+    given = {key: value for key, value in overrides.items() if value is not None}
+    source = _Source(path)
+    values = _filled(source, source.values(), variables)
+    _durations(source, (), values, ("task_timeout_s", "max_seconds"))
+    if "directory" not in given:
+        _directory(source, (), values)
+    for index, step in _mappings(values.get("steps")):
+        place: Place = ("steps", index)
+        _durations(source, place, step, ("timeout_s",))
+        _directory(source, place, step)
+        for number, check in _mappings(step.get("checks")):
+            _durations(source, (*place, "checks", number), check, ("timeout_s",))
+    if "directory" in given or values.get("directory") is None:
+        # On the command line a directory is meant from where one stands.
+        chosen = given.get("directory")
+        given["directory"] = absolute_directory(None if chosen is None else Path(chosen))
+    return PipelineFile(_validated(source, {**values, **given}, given), source, given)
+
+
+class _Source:
+    """One file: its text, the lines of its values as far as they are known, its mistakes."""
+
+    def __init__(self, path: Path) -> None:
+        self.stdin = str(path) == "-"
+        self.name = "<stdin>" if self.stdin else str(path)
+        self.directory = Path() if self.stdin else path.parent
+        self.mistakes: list[tuple[int, str, str]] = []
+        self._kind = ".yaml" if self.stdin else path.suffix.lower()
+        self._lines: dict[Place, int] = {}
+        self._text = self._read(path)
+        self._newlines = [found.start() for found in re.finditer("\n", self._text)]
+        self._count = 0
+
+    def values(self) -> dict[str, Any]:
+        """The file as mappings, lists and texts: whether a text is a number, the spec decides."""
+        readers = {".yaml": self._yaml, ".yml": self._yaml, ".toml": self._toml}
+        if self._kind not in readers:
+            hint = "Name it .yaml, .yml or .toml, or give YAML on standard input with -."
+            raise self.refusal(1, "its name does not tell what kind of file it is", hint)
+        try:
+            values = readers[self._kind]()
+        except RecursionError:
+            # Also what an alias that stands inside itself comes to.
+            raise self.refusal(0, "this is nested too deep", "Write it flatter.") from None
+        if not isinstance(values, dict):
+            hint = "Write `steps:` and below it at least two prompts, each after a dash."
+            words = f"a pipeline is a mapping with steps, not {_kind(values)}"
+            raise self.refusal(self.line(()) or 1, words, hint)
+        return values
+
+    def line(self, place: Place, text: str = "") -> int:
+        """The line of a value, or of a text in it; 0 if it is not known."""
+        here: Place = ()
+        for part in place:
+            names = (part, *_ALIASES.get(str(part), ()))
+            here = next(((*here, name) for name in names if (*here, name) in self._lines), here)
+        line = self._lines.get(here, 0)
+        if not line or not text:
+            return line
+        use = re.compile(r"(?<!\$)" + re.escape(text))
+        lines = enumerate(self._text.split("\n")[line - 1 :], line)
+        return next((number for number, found in lines if use.search(found)), line)
+
+    def sentence(self, line: int, words: str) -> str:
+        return f"{self.name}:{line}: {words}" if line else f"{self.name}: {words}"
+
+    def refusal(self, line: int, words: str, hint: str = "") -> InvalidInput:
+        return InvalidInput(self.sentence(line, words), hint=hint or "Correct it and try again.")
+
+    def note(self, place: Place, words: str, hint: str = "", *, text: str = "") -> None:
+        self.mistakes.append((self.line(place, text), words.rstrip("."), hint))
+
+    def require_no_mistakes(self) -> None:
+        if self.mistakes:
+            ordered = sorted(dict.fromkeys(self.mistakes), key=lambda mistake: mistake[0])
+            sentences = [self.sentence(line, words) for line, words, _ in ordered]
+            hint = ordered[0][2] or "Correct it and try again."
+            raise InvalidInput("\n".join(sentences), hint=hint)
+
+    def _read(self, path: Path) -> str:
+        try:
+            with sys.stdin.buffer if self.stdin else open(path, "rb") as stream:
+                raw = stream.read(MAX_BYTES + 1)
+        except IsADirectoryError:
+            raise self.refusal(1, "this is a directory", "Name a file in it.") from None
+        except FileNotFoundError:
+            raise self.refusal(1, "there is no such file", "Check the name.") from None
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise self.refusal(1, f"this cannot be read: {reason}", "Check the name.") from None
+        if len(raw) > MAX_BYTES:
+            hint = "Put material into files of the repository and name those in the prompts."
+            raise self.refusal(1, "this is larger than 1 MB", hint)
+        try:
+            return raw.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            line = raw.count(b"\n", 0, error.start) + 1
+            hint = "Convert it first, for example with `iconv -t utf-8`."
+            raise self.refusal(line, "this is not UTF-8 text", hint) from None
+
+    def _toml(self) -> Any:
+        import tomllib
+
+        try:
+            return _texts(tomllib.loads(self._text, parse_float=str))
+        except tomllib.TOMLDecodeError as error:
+            raise self.refusal(0, f"this is not valid TOML: {error}") from None
+
+    def _yaml(self) -> Any:
+        import yaml
+
+        try:
+            loader = yaml.SafeLoader(self._text)
+            root = loader.get_single_node()
+        except yaml.reader.ReaderError as error:
+            line = self._text.count("\n", 0, error.position) + 1
+            raise self.refusal(line, f"a character is not allowed: {error.character!r}") from None
+        except yaml.MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            words = f"this is not valid YAML: {(error.problem or '').removeprefix('but ')}"
+            hint = "Check indentation, colons and quotation marks here and in the line before."
+            raise self.refusal(self._marked(mark), words, hint) from None
+        return None if root is None else self._plain(root, ())
+
+    def _marked(self, mark: Any) -> int:
+        # YAML also counts letters that end a line; editors do not.
+        return bisect_left(self._newlines, mark.index) + 1 if mark else 1
+
+    def _plain(self, node: "yaml.Node", place: Place, line: int | None = None) -> Any:
+        """What a node holds; no scalar but nothing itself becomes anything else than text."""
+        import yaml
+
+        line = line or self._marked(node.start_mark)
+        self._lines[place] = line
+        if node.tag.removeprefix(_YAML) not in _TYPES:
+            name = node.tag.replace(_YAML, "!!")
+            raise self.refusal(line, f"the tag {name} is not allowed", "Plain values do.")
+        self._count += 1
+        if self._count > MAX_VALUES:
+            words = f"the file grows to more than {MAX_VALUES:,} values"
+            raise self.refusal(line, words, "Repeat less by aliases, or write less.")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, place)
+        if isinstance(node, yaml.SequenceNode):
+            return [self._plain(part, (*place, n)) for n, part in enumerate(node.value)]
+        return None if node.tag == _YAML + "null" else node.value
+
+    def _mapping(self, node: "yaml.MappingNode", place: Place) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        merged: dict[str, Any] = {}
+        for key, value in node.value:
+            line = self._marked(key.start_mark)
+            if key.tag == _YAML + "merge":
+                several = value.value if value.tag == _YAML + "seq" else [value]
+                for other in reversed(several):
+                    part = self._plain(other, place)
+                    if not isinstance(part, dict):
+                        raise self.refusal(line, f"<< takes a mapping, not {_kind(part)}")
+                    merged.update(part)
+            elif not isinstance(key.value, str) or key.tag == _YAML + "null":
+                raise self.refusal(line, f"a key must be text, not {_kind(key.value or None)}")
+            elif key.value in values:
+                words = f"the key {key.value!r} stands on line {self.line((*place, key.value))}"
+                raise self.refusal(line, f"{words} already", "Leave one of them out.")
+            else:
+                values[key.value] = self._plain(value, (*place, key.value), line)
+        return {**merged, **values}
+
+
+def _texts(value: Any) -> Any:
+    """The values of TOML with everything that is no mapping and no list as text."""
+    if isinstance(value, dict):
+        return {key: _texts(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [_texts(part) for part in value]
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> dict[str, Any]:
+    """The values without the section of variables, and with these put in."""
+    declared = _declared(source, values.pop("variables", None), given)
+    known = {**{name: text for name, text in declared.items() if text is not None}, **given}
+    used: set[str] = set()
+
+    def replacement(use: re.Match[str], place: Place) -> str:
+        written, name = use.group(), use.group(1)
+        if written == "$${":
+            return "${"
+        if name is None or not _VARIABLE.fullmatch(name):
+            hint = "For ${ itself write $${."
+            source.note(place, f"{written} is no variable", hint, text=written)
+            return written
+        used.add(name)
+        if name not in known and name not in declared:
+            words = f"the variable {name} is not defined{_meant(name, known)}"
+            hint = f"Add --var {name}=VALUE, or write $${{{name}}} if it is none."
+            source.note(place, words, hint, text=written)
+        return known.get(name, written)
+
+    def filled(value: Any, place: Place) -> Any:
+        if isinstance(value, dict):
+            return {key: filled(part, (*place, key)) for key, part in value.items()}
+        if isinstance(value, list):
+            return [filled(part, (*place, index)) for index, part in enumerate(value)]
+        # What is put in is not looked at again, so no value can ask for another.
+        return value and _USE.sub(lambda use: replacement(use, place), value)
+
+    result: dict[str, Any] = filled(values, ())
+    names = sorted({*declared, *used})
+    for name in sorted(set(given) - set(names)):
+        words = f"--var {name}: there is no such variable in the file{_meant(name, names)}"
+        hint = f"It has {', '.join(names)}." if names else "It has no variables at all."
+        source.note(("variables",), words, hint)
+    return result
+
+
+def _declared(source: _Source, section: Any, given: dict[str, str]) -> dict[str, str | None]:
+    if not isinstance(section, dict | None):
+        words = f"variables must be a mapping of names to texts, not {_kind(section)}"
+        source.note(("variables",), words, "Write `variables: {version: 1.0}`.")
+        return {}
+    for name, text in (section or {}).items():
+        place = ("variables", name)
+        if not _VARIABLE.fullmatch(name):
+            hint = "Use letters, digits and _, no digit first."
+            source.note(place, f"{name!r} cannot be the name of a variable", hint)
+        elif isinstance(text, list | dict):
+            source.note(place, f"the variable {name} must be text, not {_kind(text)}")
+        elif text is None and name not in given:
+            source.note(place, f"the variable {name} has no value", f"Add --var {name}=VALUE.")
+    return section or {}
+
+
+def _durations(
+    source: _Source, place: Place, values: dict[str, Any], names: tuple[str, ...]
+) -> None:
+    """Put the seconds of the specification in the place of durations such as 20m."""
+    for name in names:
+        for written in (*_ALIASES.get(name, ()), name):
+            if written not in values:
+                continue
+            given = values.pop(written)
+            if name in values:
+                words = f"{written} and {name} mean the same"
+                source.note((*place, written), words, "Leave one of them out.")
+                continue
+            try:
+                values[name] = duration_s(given, written) if isinstance(given, str) else given
+            except InvalidInput as error:
+                source.note((*place, written), error.message, error.hint or "Write 90s or 10m.")
+
+
+def _directory(source: _Source, place: Place, values: dict[str, Any]) -> None:
+    """Make a directory absolute; a relative one is meant from where the file is."""
+    given, place = values.get("directory"), (*place, "directory")
+    if not isinstance(given, str):
+        return
+    del values["directory"]
+    if not given.strip():
+        source.note(place, "directory is empty", "Leave it out for the current directory.")
+        return
+    try:
+        values["directory"] = absolute_directory(source.directory / given)
+    except InvalidInput:
+        hint = "A relative path begins at the directory of the file."
+        source.note(place, f"{_shown(given)} is not a directory", hint)
+
+
+def _mappings(values: Any) -> Iterator[tuple[int, dict[str, Any]]]:
+    for index, value in enumerate(values if isinstance(values, list) else ()):
+        if isinstance(value, dict):
+            yield index, value
+
+
+def _validated(
+    source: _Source, values: dict[str, Any], overridden: Collection[str]
+) -> dict[str, Any]:
+    from pydantic import ValidationError
+
+    from kapelle.patterns.pipeline import PipelineSpec
+
+    try:
+        spec = PipelineSpec.model_validate(values)
+    except ValidationError as invalid:
+        for error in invalid.errors(include_url=False):
+            # A variable without a value was complained of already.
+            if source.mistakes and "${" in str(error["input"]):
+                continue
+            place: Place = tuple(part for part in error["loc"] if part != "[key]")
+            words, hint = _words(error, place)
+            if place and place[0] in overridden:
+                source.mistakes.append((1, f"{words} (it was given on the command line)", hint))
+            else:
+                source.note(place, words, hint)
+    source.require_no_mistakes()
+    return spec.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+
+
+def _words(error: Any, place: Place) -> tuple[str, str]:
+    """One error of pydantic as a sentence about the file, and what to do."""
+    if error["type"] == "extra_forbidden":
+        *around, key = place
+        prefix = f"{_place_words(tuple(around))}: " if around else ""
+        known = _known_keys(place)
+        return f"{prefix}there is no key {key!r}{_meant(str(key), known)}", (
+            f"Known are {', '.join(known)}."
+        )
+    name = _place_words(place) or "the pipeline"
+    if error["type"] not in _WORDS:
+        words = error["msg"].removeprefix("Value error, ")
+        return f"{name}: {words[:1].lower()}{words[1:]}", ""
+    given = {**error.get("ctx", {}), "given": _shown(error["input"])}
+    hint = "A pipeline has 2 to 20 steps, each a prompt or a mapping with one, after a dash."
+    return f"{name} {_WORDS[error['type']].format_map(given)}", hint if place == ("steps",) else ""
+
+
+def _place_words(place: Place) -> str:
+    """A place in words, such as step 2: check 1: command."""
+    words: list[str] = []
+    for part in place:
+        if isinstance(part, int):
+            words[-1] = f"{_ONE_OF.get(words[-1], words[-1])} {part + 1}"
+        else:
+            words.append(part if part.isprintable() else ascii(part))
+    return ": ".join(words)
+
+
+def _known_keys(place: Place) -> list[str]:
+    from kapelle.domain.specs import CheckSpec
+    from kapelle.patterns.pipeline import PipelineSpec, StepSpec
+
+    if len(place) == 1:
+        return sorted({*PipelineSpec.model_fields, "variables", "timeout"})
+    spec = CheckSpec if "checks" in place else StepSpec
+    return sorted({*spec.model_fields, "timeout"})
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "a mapping", list: "a list", type(None): "nothing"}
+    return names.get(type(value), "text")
+
+
+def _shown(value: Any) -> str:
+    """A value in a sentence: short, and on one line."""
+    if not isinstance(value, str):
+        return _kind(value)
+    cut = value if len(value) <= 60 else value[:59] + "…"
+    return repr(cut) if cut.isprintable() else ascii(cut)

@@ -1,1 +1,0 @@
-"""`kapelle runs`, and following a run wherever one is started."""

@@ -1,1 +1,0 @@
-"""The client, written once: generate.py makes the package `synchronous` from this one."""

@@ -1,0 +1,113 @@
+"""`kapelle.connect()`: everything that the daemon offers to programs, typed."""
+
+from contextlib import closing
+from datetime import date
+from types import TracebackType
+from typing import Self
+
+from kapelle.client.address import Address
+from kapelle.client.http import Connection
+from kapelle.client.work import Directory, Runs, Schedules, Stream, Tasks, absolute, read
+from kapelle.domain.task import Event
+from kapelle.domain.views import AgentView, By, DaemonView, PatternView, UsageReport
+
+
+def connect(
+    url: str | None = None,
+    token: str | None = None,
+    home: Directory | None = None,
+    start: bool = True,
+) -> "Client":
+    """A client of the daemon, which is reached with the first request.
+
+    Without a URL (or KAPELLE_URL) it is the daemon of a home, over its private socket; with start,
+    it is started when there is none. With a URL the token is the one given, KAPELLE_TOKEN, or the
+    one in the home.
+    """
+    return Client(Address.given(url, token, home), start=start)
+
+
+class Client:
+    """A daemon, as programs use it; close it, or use it in a with statement."""
+
+    tasks: Tasks
+    runs: Runs
+    schedules: Schedules
+
+    def __init__(self, address: Address, *, start: bool = True) -> None:
+        self._connection = Connection(address, autostart=start)
+        self.tasks = Tasks(self._connection)
+        self.runs = Runs(self._connection)
+        self.schedules = Schedules(self._connection)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connections; the daemon and its work go on."""
+        self._connection.close()
+
+    def events(
+        self,
+        *,
+        after: int | None = None,
+        task_id: str | None = None,
+        run_id: str | None = None,
+        follow: bool = True,
+    ) -> Stream[Event]:
+        """The history behind an event's number, and with follow what comes, for ever.
+
+        Without a number: from now on, or with follow=False from the beginning. The stream is taken
+        up again when the daemon was restarted; no event is missed and none comes twice.
+        """
+        query = {"after": after, "task_id": task_id, "run_id": run_id, "follow": follow}
+        with closing(self._connection.stream("/events", query, endless=follow)) as events:
+            for event in events:
+                yield read(Event, event.data, "/events")
+
+    def patterns(self, directory: Directory | None = None) -> list[PatternView]:
+        """Every pattern that can be run; with a directory also those of its repository."""
+        query = {"directory": None if directory is None else absolute(directory)}
+        return read(list[PatternView], self._connection.get("/patterns", query), "/patterns")
+
+    def agents(self, directory: Directory | None = None) -> list[AgentView]:
+        """The agents that a task in a directory may use, with their logins and pauses."""
+        query = {"directory": None if directory is None else absolute(directory)}
+        return read(list[AgentView], self._connection.get("/agents", query), "/agents")
+
+    def usage(
+        self,
+        by: By = "agent",
+        *,
+        since: date | str | None = None,
+        until: date | str | None = None,
+        agent: str | None = None,
+        model: str | None = None,
+        project: str | None = None,
+        task: str | None = None,
+        run: str | None = None,
+    ) -> UsageReport:
+        """What the attempts used that started in a time; a day, a datetime or ISO text."""
+        query = {
+            "by": by,
+            "since": since.isoformat() if isinstance(since, date) else since,
+            "until": until.isoformat() if isinstance(until, date) else until,
+            "agent": agent,
+            "model": model,
+            "project": project,
+            "task": task,
+            "run": run,
+        }
+        return read(UsageReport, self._connection.get("/usage", query), "/usage")
+
+    def instance(self) -> DaemonView:
+        """What the daemon is and what it is doing."""
+        return read(DaemonView, self._connection.get("/daemon"), "/daemon")

@@ -1,0 +1,422 @@
+"""HTTP to the daemon: requests and event streams that outlast its restarts.
+
+The command line uses it as it is and gets plain JSON; client.py makes typed answers of it.
+Importing it costs the standard library only.
+"""
+
+import http.client
+import json
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from kapelle.client.address import Address
+from kapelle.domain.errors import KapelleError, Unauthorized, Unavailable, class_of
+
+TIMEOUT_S = 60.0
+# The daemon sends a comment every few seconds when there is nothing to tell.
+STREAM_SILENCE_S = 90.0
+RETURN_S = 10.0
+PAUSE_S = 0.2
+# The daemon closes a quiet connection after 5 s; one that is older than this is not used again.
+KEEP_S = 2.0
+TRIES = 4
+
+Query = dict[str, Any]
+Response = http.client.HTTPResponse
+
+
+class ConnectionLost(Unavailable):
+    """The daemon went away before it answered."""
+
+    code = "connection_lost"
+
+
+class Cancelled(Exception):
+    """The request was broken off because nobody wants its answer any more."""
+
+
+class Cancellation:
+    """Breaks off, from another thread, what the thread that holds it asks of the daemon."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._requested = threading.Event()
+        self._socket: socket.socket | None = None
+
+    def request(self) -> None:
+        self._requested.set()
+        with self._lock:
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    def hold(self, used: socket.socket | None) -> None:
+        """Name the socket that is waited at, or None when it is given back."""
+        with self._lock:
+            self._socket = used
+        if used is not None and self._requested.is_set():
+            raise Cancelled
+
+    def sleep(self, seconds: float) -> None:
+        if self._requested.wait(seconds):
+            raise Cancelled
+
+
+# A thread that works for a coroutine has one of its own; any other thread has none to share.
+cancellation: ContextVar[Cancellation | None] = ContextVar("cancellation", default=None)
+
+
+@dataclass(frozen=True)
+class ServerEvent:
+    """One server-sent event."""
+
+    kind: str
+    data: dict[str, Any]
+    id: str | None
+
+
+class Connection:
+    """Requests to one daemon, which is started when it is not there unless told otherwise.
+
+    Threads may share it. A socket is kept for a moment and used again.
+    """
+
+    def __init__(self, address: Address | None = None, *, autostart: bool = True) -> None:
+        self.address = address or Address.from_environment()
+        self._autostart = autostart and self.address.url is None
+        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop()[1].close()
+
+    def get(self, path: str, query: Query | None = None, timeout: float = TIMEOUT_S) -> Any:
+        return json.loads(self.get_bytes(path, query, timeout)[0])
+
+    def get_bytes(
+        self, path: str, query: Query | None = None, timeout: float = TIMEOUT_S
+    ) -> tuple[bytes, dict[str, str]]:
+        """A body as it came, and its headers in lower case."""
+        return self._insist("GET", target(path, query), None, {}, timeout)
+
+    def post(self, path: str, body: Any = None, timeout: float = TIMEOUT_S) -> Any:
+        """A write is sent once: whether a lost one arrived, only the daemon knows."""
+        try:
+            answer, _ = self._ask("POST", target(path), _encoded(body), {}, timeout)
+        except ConnectionLost as error:
+            error.hint = "It may have been done all the same: look before you ask again."
+            raise
+        return json.loads(answer) if answer.strip() else None
+
+    def put(self, path: str, body: Any, query: Query | None = None) -> Any:
+        """A write that may be sent again, because it leads to the same state."""
+        return json.loads(
+            self._insist("PUT", target(path, query), _encoded(body), {}, TIMEOUT_S)[0]
+        )
+
+    def delete(self, path: str, query: Query | None = None) -> Any:
+        """A removal, which likewise may be sent again."""
+        return json.loads(self._insist("DELETE", target(path, query), None, {}, TIMEOUT_S)[0])
+
+    def create(self, path: str, body: Any, key: str | None = None) -> Any:
+        """A write that may be sent again, because its key lets the daemon know it."""
+        headers = {"Idempotency-Key": key or os.urandom(16).hex()}
+        answer, _ = self._insist("POST", target(path), _encoded(body), headers, TIMEOUT_S)
+        return json.loads(answer)
+
+    def stream(
+        self, path: str, query: Query, *, endless: bool, last_id: str | None = None
+    ) -> Generator[ServerEvent, None, None]:
+        """Server-sent events; an endless stream is taken up again where it broke off."""
+        while True:
+            headers = {"Accept": "text/event-stream"}
+            if last_id is not None:
+                headers["Last-Event-ID"] = last_id
+            try:
+                connection, response = self._send(
+                    "GET", target(path, query), None, headers, STREAM_SILENCE_S
+                )
+                # Where the stream begins, should it break before its first event.
+                last_id = last_id or response.headers.get("X-Last-Event-ID")
+                for event in self._events(connection, response):
+                    last_id = event.id or last_id
+                    yield event
+                    if event.kind == "end":
+                        return
+                if not endless:
+                    return
+            except ConnectionLost:
+                if not endless:
+                    raise
+            self._wait_for_return()
+
+    def _events(
+        self, connection: http.client.HTTPConnection, response: Response
+    ) -> Iterator[ServerEvent]:
+        try:
+            if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
+                raise Unavailable(f"{self.address} does not send events.")
+            yield from parse(_lines(response))
+        except (OSError, http.client.HTTPException) as error:
+            raise ConnectionLost("The daemon went away.") from error
+        finally:
+            response.close()
+            _release(connection)
+            connection.close()
+
+    def _insist(
+        self, method: str, where: str, body: bytes | None, headers: dict[str, str], timeout: float
+    ) -> tuple[bytes, dict[str, str]]:
+        """Ask again when the daemon went away before it had answered."""
+        for remaining in reversed(range(TRIES)):
+            try:
+                return self._ask(method, where, body, headers, timeout)
+            except ConnectionLost:
+                if not remaining:
+                    raise
+            self._wait_for_return()
+        raise AssertionError("unreachable")
+
+    def _ask(
+        self, method: str, where: str, body: bytes | None, headers: dict[str, str], timeout: float
+    ) -> tuple[bytes, dict[str, str]]:
+        connection, response = self._send(method, where, body, headers, timeout)
+        answer = self._finish(connection, response)
+        return answer, {name.lower(): value for name, value in response.getheaders()}
+
+    def _send(
+        self, method: str, where: str, body: bytes | None, headers: dict[str, str], timeout: float
+    ) -> tuple[http.client.HTTPConnection, Response]:
+        sent = {**self.address.headers(), **headers}
+        if body is not None:
+            sent["Content-Type"] = "application/json"
+        connection = self._connect(timeout)
+        try:
+            connection.request(method, self.address.base_path + where, body, sent)
+            response = connection.getresponse()
+        except (OSError, http.client.HTTPException) as error:
+            _release(connection)
+            connection.close()
+            if isinstance(error, TimeoutError):
+                raise _no_answer(self.address, timeout) from None
+            raise ConnectionLost("The daemon went away before it answered.") from error
+        if response.status >= 400:
+            answer = self._finish(connection, response)
+            raise _refusal(self.address, response.status, response.reason, answer)
+        return connection, response
+
+    def _finish(self, connection: http.client.HTTPConnection, response: Response) -> bytes:
+        """The whole body; the connection is then free for the next request."""
+        try:
+            answer = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            _release(connection)
+            connection.close()
+            raise ConnectionLost("The daemon went away in the middle of its answer.") from error
+        _release(connection)
+        if connection.sock is not None:
+            self._idle.append((time.monotonic(), connection))
+        return answer
+
+    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+        """A connection that is open, started for if need be; a cancellation knows its socket."""
+        connection = self._kept(timeout) or self._new(timeout)
+        if (scope := cancellation.get()) is not None:
+            scope.hold(connection.sock)
+        return connection
+
+    def _kept(self, timeout: float) -> http.client.HTTPConnection | None:
+        while self._idle:
+            try:
+                since, connection = self._idle.pop()
+            except IndexError:
+                return None
+            used: socket.socket = connection.sock
+            if time.monotonic() - since < KEEP_S and not _was_closed(used):
+                used.settimeout(timeout)
+                return connection
+            connection.close()
+        return None
+
+    def _new(self, timeout: float) -> http.client.HTTPConnection:
+        connection = connection_to(self.address, timeout)
+        try:
+            connection.connect()
+        except OSError as error:
+            if not self._autostart:
+                raise _nobody_there(self.address, error) from None
+            from kapelle.client.autostart import ensure_daemon
+
+            ensure_daemon(self.address.home)
+            try:
+                connection.connect()
+            except OSError as second:
+                raise _nobody_there(self.address, second) from None
+        return connection
+
+    def _wait_for_return(self) -> None:
+        """After a break: go on when the daemon is back; start it again if it crashed.
+
+        A daemon that was told to stop takes its socket away, and is not brought back behind
+        the back of whoever stopped it.
+        """
+        scope = cancellation.get()
+        sleep = time.sleep if scope is None else scope.sleep
+        problem = Unavailable(
+            "The daemon was stopped; running agents go on without it.",
+            hint="`kapelle serve` starts it again, and so does the next command.",
+        )
+        deadline = time.monotonic() + RETURN_S
+        while time.monotonic() < deadline:
+            sleep(PAUSE_S)
+            if self.address.url is None and not self.address.home.socket.exists():
+                continue
+            try:
+                self._new(5).close()
+            except Unavailable as error:
+                problem = error
+                continue
+            return
+        raise problem
+
+
+Client = Connection  # what the modules of the command line still call it
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a unix socket."""
+
+    def __init__(self, path: str, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        try:
+            self.sock.connect(self._path)
+        except BaseException:
+            self.close()
+            raise
+
+
+def connection_to(address: Address, timeout: float) -> http.client.HTTPConnection:
+    """A connection that is not open yet, without the proxies of the environment."""
+    if address.url is None:
+        return UnixConnection(str(address.home.socket), timeout)
+    scheme, host, port = address.parts()
+    if scheme == "https":
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+    return http.client.HTTPConnection(host, port, timeout=timeout)
+
+
+def target(path: str, query: Query | None = None) -> str:
+    """What is asked for, as it is sent; queries without a value are left out."""
+    given = {
+        key: str(value).lower() if isinstance(value, bool) else value
+        for key, value in (query or {}).items()
+        if value is not None
+    }
+    suffix = "?" + urlencode(given, doseq=True) if given else ""
+    return f"/api/v1{path}{suffix}"
+
+
+def parse(lines: Iterable[bytes]) -> Iterator[ServerEvent]:
+    """The events in a stream; one cut off in the middle is dropped, as the standard asks."""
+    fields: dict[str, str] = {}
+    last_id: str | None = None
+    for raw in lines:
+        line = raw.decode("utf-8", "replace").rstrip("\r\n")
+        if not line:
+            if "data" in fields:
+                last_id = fields.get("id", last_id)
+                yield ServerEvent(fields.get("event", "message"), _data(fields["data"]), last_id)
+            fields = {}
+            continue
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "data" and "data" in fields:
+            fields["data"] += "\n" + value
+        elif name:
+            fields[name] = value
+
+
+def _data(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {"text": text}
+    return value if isinstance(value, dict) else {"value": value}
+
+
+def _encoded(body: Any) -> bytes:
+    return json.dumps({} if body is None else body).encode()
+
+
+def _lines(response: Response) -> Iterator[bytes]:
+    """The lines of a body as they come; several times faster than the response's own readline."""
+    rest = b""
+    while block := response.read1(1 << 20):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+
+
+def _release(connection: http.client.HTTPConnection) -> None:
+    if (scope := cancellation.get()) is not None:
+        scope.hold(None)
+
+
+def _was_closed(used: socket.socket) -> bool:
+    """Whether the other side has closed a connection on which nothing is expected."""
+    waiting = select.poll()
+    waiting.register(used, select.POLLIN)
+    return bool(waiting.poll(0))
+
+
+def _refusal(address: Address, status: int, reason: str, body: bytes) -> KapelleError:
+    """The error in an answer; its code says which class it has."""
+    try:
+        told = json.loads(body)["error"]
+        code, message, hint = str(told["code"]), str(told["message"]), told.get("hint")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        said = f"The daemon answered {status} {reason}."
+        # Its web server breaks off what is still open when the daemon is stopped.
+        return ConnectionLost(said) if status >= 500 else KapelleError(said)
+    error = class_of(code)(message, hint=hint)
+    error.code = code
+    if address.url is not None and isinstance(error, Unauthorized):
+        return Unauthorized(
+            f"{address} did not accept the token from {address.token_origin}.",
+            hint="Set KAPELLE_TOKEN to that daemon's own, which is in the file `token` of its home,"
+            " or unset KAPELLE_URL to use the local daemon.",
+        )
+    return error
+
+
+def _no_answer(address: Address, timeout_s: float) -> Unavailable:
+    return Unavailable(
+        f"The daemon at {address} did not answer within {timeout_s:.0f} s.",
+        hint="`kapelle doctor` looks for the cause.",
+    )
+
+
+def _nobody_there(address: Address, error: OSError) -> Unavailable:
+    if address.url:
+        return Unavailable(
+            f"Nothing answers at {address.url_origin} {address} ({error.strerror or error}).",
+            hint=f"Check the address, or unset {address.url_origin} to use the local daemon.",
+        )
+    return Unavailable(
+        "No daemon is running.", hint="`kapelle serve` starts it, and so does any other command."
+    )

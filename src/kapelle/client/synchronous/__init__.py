@@ -1,1 +1,0 @@
-"""The client for programs without asyncio, made from the package `asynchronous`."""

@@ -1,0 +1,249 @@
+"""The directory of the demo: a sample repository and a private home, and nothing left running."""
+
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from kapelle.cli.output import say
+from kapelle.client.http import Client
+from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.home import Home
+
+if TYPE_CHECKING:
+    import psutil
+
+LONGEST_S = 100
+_SURVIVORS_S = 5.0
+# Of the person's environment only what programs need to run and to show text.
+_KEPT = frozenset(
+    {"PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "TMPDIR", "TZ", "LANG", "LANGUAGE", "TERM"}
+    | {"COLORTERM", "COLUMNS", "LINES", "NO_COLOR"}
+)
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    root: Path
+    is_new: bool
+
+    @property
+    def repository(self) -> Path:
+        return self.root / "etude"
+
+    @property
+    def home(self) -> Home:
+        return Home(self.root / "home")
+
+    def remove(self) -> None:
+        """Take away everything; a directory that was there before stays, empty."""
+        for path in list(self.root.iterdir()):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if self.is_new:
+            self.root.rmdir()
+        # The socket of a home with a long path lies elsewhere.
+        if not self.home.socket.is_relative_to(self.root):
+            shutil.rmtree(self.home.socket.parent, ignore_errors=True)
+
+
+def make(directory: Path | None) -> Sandbox:
+    """A new temporary directory, or the one that was asked for, which must be empty."""
+    if directory is None:
+        return Sandbox(Path(tempfile.mkdtemp(prefix="kapelle-demo-")).resolve(), is_new=True)
+    root = directory.expanduser().resolve()
+    is_new = not root.exists()
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if any(root.iterdir()):
+            raise InvalidInput(
+                f"{root} is not empty.", hint="Give --dir a directory that is, or a new name."
+            )
+    except OSError as error:
+        raise InvalidInput(f"{root} cannot be used: {error.strerror}.") from None
+    return Sandbox(root, is_new)
+
+
+def environment(sandbox: Sandbox, yours: Mapping[str, str]) -> dict[str, str]:
+    """An environment without the person's settings, agents, keys or git configuration."""
+    kept = {name: value for name, value in yours.items() if name in _KEPT or name[:3] == "LC_"}
+    # The checks type python3, and mean the one that runs Kapelle.
+    path = os.pathsep.join([os.path.dirname(sys.executable), kept.get("PATH", os.defpath)])
+    return kept | {
+        "PATH": path,
+        "HOME": str(sandbox.root),
+        "KAPELLE_HOME": str(sandbox.home.root),
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "PYTHONUTF8": "1",
+    }
+
+
+def kapelle(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run one `kapelle` command to its end, whatever that is."""
+    return _run([sys.executable, "-m", "kapelle", *arguments])
+
+
+def own_name(path: str | None) -> str:
+    """What this person types for `kapelle`, with the PATH they have."""
+    program = Path(sys.argv[0])
+    if program.name != "kapelle":
+        return f"{shlex.quote(sys.executable)} -m kapelle"
+    found = shutil.which("kapelle", path=path)
+    if found and os.path.realpath(found) == os.path.realpath(program):
+        return "kapelle"
+    shown = os.path.relpath(program)
+    return shlex.quote(os.path.abspath(program) if shown.startswith("..") else shown)
+
+
+class TookTooLong(KapelleError):
+    """The demo takes longer than it ever should."""
+
+    code = "took_too_long"
+    exit_code = 1
+
+
+@contextmanager
+def nothing_left_running(sandbox: Sandbox) -> Iterator[list[str]]:
+    """Stop the daemon and the agents at the end, also after Ctrl-C, SIGTERM or a failure.
+
+    Afterwards the list holds what had to be killed because it did not end by itself.
+    """
+    survivors: list[str] = []
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGHUP, _leave)
+    signal.signal(signal.SIGALRM, _too_long)
+    signal.alarm(LONGEST_S)
+    try:
+        yield survivors
+    except BaseException:
+        say("Stopping the daemon and its agents …")
+        raise
+    finally:
+        signal.alarm(0)
+        # An impatient second Ctrl-C must not leave a daemon behind.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        survivors += _stop(sandbox)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _too_long(*_: object) -> NoReturn:
+    raise TookTooLong(f"The demo has not ended after {LONGEST_S} s, so it was given up.")
+
+
+def _stop(sandbox: Sandbox) -> list[str]:
+    if not sandbox.home.root.exists():
+        return []
+    with suppress(KapelleError):
+        # Agents of a daemon that was killed can only be stopped by another daemon.
+        Client().get("/daemon")
+    kapelle("stop", "--agents")
+    deadline = time.monotonic() + _SURVIVORS_S
+    while (left := _processes(sandbox)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    names = []
+    for process in left:
+        with suppress(Exception):
+            names.append(f"{process.pid} ({process.name()})")
+            process.kill()
+    return names
+
+
+def _processes(sandbox: Sandbox) -> "list[psutil.Process]":
+    """Every live process that belongs to the demo's home."""
+    import psutil
+
+    home = str(sandbox.home.root)
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            mine = process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE
+            environ = process.environ()
+            paths = [environ.get("KAPELLE_RUN_DIR", ""), *process.cmdline()]
+            inside = any(path.startswith(f"{home}/") for path in paths)
+            if not mine and (inside or environ.get("KAPELLE_HOME") == home):
+                found.append(process)
+    return found
+
+
+@dataclass(frozen=True)
+class Tally:
+    """How many of the sample's tests there are, and how many do not pass."""
+
+    total: int
+    failed: int
+
+    @property
+    def passes(self) -> bool:
+        return self.total > 0 and self.failed == 0
+
+    def __str__(self) -> str:
+        if self.passes:
+            return f"all {self.total} tests pass"
+        return f"{self.failed} of {self.total} tests fail"
+
+
+def make_repository(repository: Path) -> None:
+    """Write the files and commit them on main."""
+    text = files("kapelle.demo").joinpath("sample.toml").read_text(encoding="utf-8")
+    for name, content in tomllib.loads(text)["files"].items():
+        path = repository / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, encoding="utf-8")
+    git(repository, "init", "--quiet", "--initial-branch=main")
+    git(repository, "config", "user.name", "Kapelle demo")
+    git(repository, "config", "user.email", "demo@localhost")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message=Begin a very small music library")
+
+
+def git(repository: Path, *arguments: str) -> str:
+    done = _run(["git", *arguments], repository)
+    if done.returncode:
+        raise KapelleError(f"`git {' '.join(arguments)}` failed: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def run_tests(repository: Path) -> Tally:
+    """Run the sample's own tests, as its README says."""
+    done = _run([sys.executable, "-m", "unittest"], repository)
+    ran = re.search(r"^Ran (\d+) tests?", done.stderr, re.MULTILINE)
+    total = int(ran[1]) if ran else 0
+    if done.returncode == 0:
+        return Tally(total, 0)
+    counts = re.findall(r"(?:failures|errors)=(\d+)", done.stderr)
+    # A run that failed without naming a test is no run to trust.
+    return Tally(total, sum(map(int, counts)) or total)
+
+
+def tune(repository: Path) -> str:
+    """What the library plays when it is whole."""
+    return _run([sys.executable, "-m", "music"], repository).stdout
+
+
+def _run(command: list[str], directory: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )

@@ -1,0 +1,262 @@
+"""The steps of the demo, from failing tests to a merged result."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from kapelle.cli.format import one_line
+from kapelle.cli.ids import path_of, task_path
+from kapelle.cli.outcome import FINAL
+from kapelle.client.http import Client
+from kapelle.demo import sandbox as sample
+from kapelle.demo.report import DemoRun, Kill, Report
+from kapelle.demo.sandbox import Sandbox, kapelle
+from kapelle.demo.tasks import LOOP, TASKS, TEAM
+from kapelle.demo.view import Tasks, View, series
+from kapelle.domain.errors import KapelleError, Unavailable
+
+# Both have begun their work when the daemon is killed.
+_INTERRUPTED = {"intervals", "scales"}
+_FIRST_OUTPUT_S = 5.0
+# The agents of the demo cost next to nothing, so a small or busy machine is no reason to wait.
+_SETTINGS = """\
+[agents.rehearsal]
+playbook = "{playbook}"
+
+[limits]
+max_attempts = 4
+max_load_per_core = 0
+min_free_memory_mb = 32
+min_free_disk_mb = 50
+
+[tasks]
+grace_s = 2
+"""
+
+
+def run_demo(sandbox: Sandbox, view: View, playbook: Path | None) -> Report:
+    """Take every step; what went wrong stands in the report."""
+    began_at = time.monotonic()
+    if shutil.which("git") is None:
+        raise Unavailable("git is not installed.", hint="Install it, then try again.")
+    report = Report(_make_repository(sandbox, view))
+    client = _start_daemon(sandbox, view, playbook)
+    report.tasks = _submit(sandbox, client, view)
+    report.kill = _watch(client, report.tasks, view)
+    _merge_tasks(report, view)
+    report.team = _team(client, str(sandbox.repository), view)
+    report.loop = _loop(client, str(sandbox.repository), view)
+    _test(sandbox, report, view)
+    report.tasks = {key: client.get(task_path(task["id"])) for key, task in report.tasks.items()}
+    report.seconds = time.monotonic() - began_at
+    return report
+
+
+def _make_repository(sandbox: Sandbox, view: View) -> sample.Tally:
+    sample.make_repository(sandbox.repository)
+    tally = sample.run_tests(sandbox.repository)
+    view.say("1  A sample repository, a very small music library", "bold")
+    view.say(f"   {sandbox.repository}")
+    view.say(f"   {tally}.", None if tally.passes else "red")
+    view.say()
+    return tally
+
+
+def _start_daemon(sandbox: Sandbox, view: View, playbook: Path | None) -> Client:
+    home = sandbox.home
+    home.root.mkdir(mode=0o700)
+    copy = home.root / "playbook.toml"
+    own = files("kapelle.demo").joinpath("playbook.toml")
+    copy.write_bytes(playbook.read_bytes() if playbook else own.read_bytes())
+    home.config.write_text(_SETTINGS.format(playbook=copy), encoding="utf-8")
+    client = Client()
+    view.say("2  A daemon in a home of its own, apart from yours", "bold")
+    view.say(f"   KAPELLE_HOME={home.root}, process {_daemon_pid(client)}")
+    view.say()
+    return client
+
+
+def _daemon_pid(client: Client) -> int:
+    """Asking anything is enough to have one: the client starts a daemon when there is none."""
+    return int(client.get("/daemon")["pid"])
+
+
+def _submit(sandbox: Sandbox, client: Client, view: View) -> Tasks:
+    view.say(f"3  {len(TASKS)} tasks, each in a git worktree, each with checks", "bold")
+    for each in TASKS:
+        view.say(f'   kapelle run "{each.prompt}" …', "dim")
+    tasks: Tasks = {}
+    for each in TASKS:
+        ids = {key: task["id"] for key, task in tasks.items()}
+        tasks[each.key] = client.create("/tasks", each.spec(str(sandbox.repository), ids))
+    return tasks
+
+
+def _watch(client: Client, tasks: Tasks, view: View) -> Kill | None:
+    """Keep the tasks up to date until all have ended; returns the kill if it came to that."""
+    keys = {task["id"]: key for key, task in tasks.items()}
+    still_open, begun = set(tasks), set[str]()
+    kill = None
+    view.watch(tasks)
+    try:
+        for event in client.stream("/events", {"after": 0}, endless=True):
+            key = keys.get(event.data.get("task_id") or "")
+            if key is None:
+                continue
+            tasks[key] = client.get(task_path(tasks[key]["id"]))
+            view.changed(key, event.kind, event.data["data"])
+            if event.kind == "attempt.started":
+                begun.add(key)
+            running = {name: task for name, task in tasks.items() if task["status"] == "running"}
+            if kill is None and begun >= _INTERRUPTED and running:
+                kill = _kill_daemon(client, running, view)
+            if event.kind.removeprefix("task.") in FINAL:
+                still_open.discard(key)
+            if not still_open:
+                break
+    finally:
+        view.end_watch()
+    return kill
+
+
+def _kill_daemon(client: Client, running: Tasks, view: View) -> Kill:
+    _await_output(client, running)
+    pid = _daemon_pid(client)
+    attempts = {key: str(task["attempts"][-1]["id"]) for key, task in running.items()}
+    os.kill(pid, signal.SIGKILL)
+    began_at = time.monotonic()
+    names = f"{series(running)} {'are' if len(running) > 1 else 'is'}"
+    view.say(f"   kill -9 {pid}: the daemon is gone, while {names} at work.", "yellow")
+    successor = _daemon_pid(client)
+    gap_s = time.monotonic() - began_at
+    text = f"   The next command started another one ({successor}, {gap_s:.1f} s)."
+    view.say(f"{text} The agents did not notice.", "yellow")
+    view.say()
+    return Kill(pid, successor, gap_s, attempts)
+
+
+def _await_output(client: Client, tasks: Tasks) -> None:
+    """Wait until every agent has said something, so that they are really in the middle."""
+    deadline = time.monotonic() + _FIRST_OUTPUT_S
+    silent = list(tasks)
+    while silent and time.monotonic() < deadline:
+        if client.get_bytes(task_path(tasks[silent[0]]["id"], "output"))[0]:
+            silent.pop(0)
+        else:
+            time.sleep(0.05)
+
+
+def _merge_tasks(report: Report, view: View) -> None:
+    """Merge what is verified, and try to merge what is not, to show that Kapelle refuses."""
+    view.say()
+    view.say("4  What is verified is merged into main, and nothing else", "bold")
+    completed = [key for key, task in report.tasks.items() if task["status"] == "completed"]
+    failed = [key for key, task in report.tasks.items() if task["status"] == "failed"]
+    for key in completed:
+        done = kapelle("merge", report.tasks[key]["id"])
+        if done.returncode == 0:
+            report.merged[key] = done.stdout.strip()
+            view.say(f"   ✓ {key:10} {done.stdout.strip()[:10]}", "green")
+        else:
+            view.say(f"   ✗ {key:10} {one_line(done.stderr)}", "red")
+    for key in failed:
+        if not report.tasks[key]["workspace"]["branch"]:
+            continue
+        done = kapelle("merge", report.tasks[key]["id"], "--json")
+        if done.returncode == 0:
+            report.merged[key] = "in spite of its check"
+            continue
+        report.refused[key] = _error_message(done.stderr)
+        view.say(f"   ✗ {key:10} {report.refused[key]}", "red")
+    view.say()
+
+
+def _error_message(stderr: str) -> str:
+    """The sentence in an error that was printed as JSON."""
+    try:
+        return one_line(json.loads(stderr)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return one_line(stderr)
+
+
+def _team(client: Client, repository: str, view: View) -> DemoRun:
+    view.say("5  A goal for a team: planned, worked on at once, verified and reviewed", "bold")
+    view.say(f'   kapelle team "{TEAM["goal"]}"', "dim")
+    view.say('     --verify "python3 -m unittest"', "dim")
+    return _run(client, view, "team", {**TEAM, "directory": repository}, kill_at="work")
+
+
+def _loop(client: Client, repository: str, view: View) -> DemoRun:
+    view.say("6  A number to make smaller: every try is a commit, the best is kept", "bold")
+    view.say(f'   kapelle loop "{LOOP["prompt"]}"', "dim")
+    view.say('     --eval "… && wc -c < music/score.py" --minimize --max-iterations 4', "dim")
+    return _run(client, view, "loop", {**LOOP, "directory": repository})
+
+
+def _run(
+    client: Client, view: View, pattern: str, spec: dict[str, Any], kill_at: str | None = None
+) -> DemoRun:
+    body = {"pattern": pattern, "spec": {**spec, "agent": "rehearsal", "max_seconds": 120}}
+    made = DemoRun(client.create("/runs", body))
+    for event in client.stream("/events", {"after": 0, "run_id": made.run["id"]}, endless=True):
+        data = event.data["data"]
+        text, style = _event_line(event.kind, data)
+        if text:
+            view.say(text, style)
+        if kill_at and event.kind == "run.progress" and data.get("phase") == kill_at:
+            made.killed, kill_at = _daemon_pid(client), None
+            os.kill(made.killed, signal.SIGKILL)
+            text = f"   kill -9 {made.killed}: the next daemon ({_daemon_pid(client)}) goes on"
+            view.say(f"{text} with the run.", "yellow")
+        if event.kind in {"run.completed", "run.failed", "run.cancelled"}:
+            break
+    made.run = client.get(path_of(made.run["id"]))
+    done = kapelle("merge", made.run["id"])
+    if done.returncode == 0:
+        made.merged = done.stdout.strip()
+        view.say(f"   ✓ merged into main as {made.merged[:10]}", "green")
+    else:
+        view.say(f"   ✗ {one_line(done.stderr)}", "red")
+    view.say()
+    return made
+
+
+def _event_line(kind: str, data: dict[str, Any]) -> tuple[str, str | None]:
+    """What is said about an event of a run, and how; nothing about most."""
+    match kind:
+        case "task.completed":
+            return f"   ✓ {one_line(str(data['title']), 60)}", None
+        case "task.failed":
+            return f"   ✗ {one_line(str(data['title']), 40)}: {one_line(data['reason'])}", None
+        case "run.progress" if data.get("phase") == "not done":
+            return f"     iteration {data['iteration']}: {one_line(data['lack'])}", "yellow"
+        case "run.progress" if "verdict" in data:
+            score = "no score" if data["score"] is None else f"{data['score']:g}"
+            kept = data["verdict"] == "keep"
+            why = f": {one_line(str(data['problem']), 60)}" if data["problem"] else ""
+            fate = "kept" if kept else "put back"
+            text = f"     iteration {data['iteration']}: {score}, {fate}{why}"
+            return text, "green" if kept else "yellow"
+        case "run.completed" | "run.failed":
+            style = "green" if kind == "run.completed" else "red"
+            return f"   {kind.removeprefix('run.')}: {one_line(str(data['reason']))}", style
+    return "", None
+
+
+def _test(sandbox: Sandbox, report: Report, view: View) -> None:
+    view.say("7  The sample's own tests, on the merged main", "bold")
+    dirty = sample.git(sandbox.repository, "status", "--porcelain")
+    if dirty:
+        raise KapelleError(f"The checkout of main is not what was merged: {dirty}")
+    report.after = sample.run_tests(sandbox.repository)
+    view.say(f"   {report.after}.", "green" if report.after.passes else "red")
+    if report.after.passes:
+        view.say()
+        for line in sample.tune(sandbox.repository).splitlines():
+            view.say(f"   {line}", "cyan")
+    view.say()

@@ -1,0 +1,148 @@
+"""What an attempt needs around it: the parts of the daemon, wired once."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kapelle.domain.specs import McpServer
+from kapelle.domain.tokens import attempt_token
+from kapelle.engine.environment import secrets_in
+from kapelle.home import Home, repository_config
+from kapelle.runner.process_dir import Ended, Launch
+from kapelle.runner.redaction import patterns
+from kapelle.runner.runner import Runner
+from kapelle.settings import Settings, load
+from kapelle.store import runs, tasks
+from kapelle.store.database import Connection, Database
+from kapelle.vault import Vault
+from kapelle.workspaces import Workspaces
+
+_MOST_SETTINGS = 100
+
+Wish = Callable[[Connection, str], str | None]
+
+
+@dataclass
+class Stage:
+    home: Home
+    db: Database
+    runner: Runner
+    workspaces: Workspaces
+    environ: Mapping[str, str]
+    secret: str
+    vault: Vault
+    url: str = ""
+    # What this daemon is called in the rows of what it performs.
+    performer: str = "here"
+    # Process directories of the processes that each attempt or run has going in this daemon.
+    live: dict[str, set[Path]] = field(default_factory=dict)
+    known_settings: dict[object, Settings] = field(default_factory=dict)
+
+    def settings(self, directory: str | None = None) -> Settings:
+        """The settings that hold in a directory; a changed file takes effect at once."""
+        place = Path(directory) if directory else None
+        repository = repository_config(self.home, place) if place else None
+        version = (_version(self.home.config), repository, repository and _version(repository))
+        if version not in self.known_settings:
+            if len(self.known_settings) > _MOST_SETTINGS:
+                self.known_settings.clear()
+            self.known_settings[version] = load(self.home, place, self.environ).settings
+        return self.known_settings[version]
+
+    def process_directory(self, attempt_id: str) -> Path:
+        return self.home.attempts / attempt_id
+
+    def step_directory(self, run_id: str, position: str) -> Path:
+        """Where the process of a run's step is run."""
+        return self.home.runs / run_id / "steps" / position
+
+    def task_env(self, task_id: str) -> dict[str, str]:
+        """The values of a task's own variables, which are kept out of the database."""
+        values: dict[str, str] = self._secrets(task_id).get("env", {})
+        return values
+
+    def task_mcp(self, task_id: str) -> dict[str, McpServer]:
+        """The MCP servers that a task brings along."""
+        found = self._secrets(task_id).get("mcp", {})
+        return {name: McpServer.model_validate(server) for name, server in found.items()}
+
+    def _secrets(self, task_id: str) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = json.loads((self.home.secrets / f"{task_id}.json").read_bytes())
+        except FileNotFoundError:
+            return {}
+        return found
+
+    def redactions(self, attempt_id: str, *environments: Mapping[str, str]) -> tuple[bytes, ...]:
+        own = [self.secret, attempt_token(self.secret, attempt_id), *self.vault.all()]
+        return patterns([*own, *secrets_in(self.environ, *environments)])
+
+    @contextmanager
+    def performing(self, performer: str) -> Iterator[None]:
+        """While an attempt or a run is performed in this daemon."""
+        self.live.setdefault(performer, set())
+        try:
+            yield
+        finally:
+            self.live.pop(performer, None)
+
+    async def execute(self, attempt_id: str, task_id: str, launch: Launch) -> Ended:
+        """Run a process of an attempt; a wish to stop that came at any moment reaches it."""
+        return await self._execute(attempt_id, launch, tasks.stop_requested, task_id)
+
+    async def execute_step(self, run_id: str, launch: Launch) -> Ended:
+        """Run a process of a run itself, such as a check, in the same way."""
+        return await self._execute(run_id, launch, runs.end_requested, run_id)
+
+    async def _execute(self, performer: str, launch: Launch, wish_of: Wish, owner: str) -> Ended:
+        running = self.live.setdefault(performer, set())
+        running.add(launch.process_dir)
+        try:
+            # Looked up after the directory is registered: stop() does these in the other order.
+            wish = await self.db.glance(wish_of, owner)
+            if wish is not None:
+                self.runner.stop(launch.process_dir, wish)
+            return await self.runner.execute(launch)
+        finally:
+            running.discard(launch.process_dir)
+
+    def phase(self, attempt_id: str) -> str:
+        """What an attempt is at, from the processes that it has going."""
+        running = [path.relative_to(self.home.attempts) for path in self.live.get(attempt_id, ())]
+        match running[0].parts[1:] if running else None:
+            case ():
+                return "the agent is working"
+            case ("setup",):
+                return "its workspace is being set up"
+            case ("difficulty",):
+                return "its difficulty is being judged"
+            case ("diagnosis",):
+                return "the attempt before is being diagnosed"
+            case ("checks", position):
+                return f"check {int(position) + 1} is running"
+            case _:
+                return self._trace(self.process_directory(attempt_id))
+
+    def _trace(self, process_dir: Path) -> str:
+        """What an attempt without a process in this daemon is at, by what it left on the disk."""
+        if (process_dir / "exit.json").exists():
+            return "its work is being verified"
+        if (process_dir / "claim").exists():
+            return "the agent is working"
+        return "its workspace is being prepared"
+
+    def stop(self, performer: str, reason: str) -> None:
+        """End the processes that an attempt or run has going; the wish must be stored before."""
+        for process_dir in list(self.live.get(performer, ())):
+            self.runner.stop(process_dir, reason)
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

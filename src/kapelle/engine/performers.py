@@ -1,0 +1,68 @@
+"""The asyncio tasks that perform attempts and runs in this process, by ids.
+
+The rows say what is running; a performer may die at any moment and is started again from the top.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any
+
+_log = logging.getLogger("kapelle.performers")
+# How often something may end inside the engine without a verdict before it is given up.
+MAX_PERFORMANCES = 5
+# After an internal error; what a crash left is started at once.
+_PAUSE_S = 5.0
+_CLOSE_S = 3.0
+
+Perform = Callable[[str], Coroutine[Any, Any, None]]
+GiveUp = Callable[[str], Awaitable[None]]
+
+
+class Performers:
+    """Performs things of one kind, each in at most one task; belongs to one event loop."""
+
+    def __init__(self, perform: Perform, give_up: GiveUp) -> None:
+        self._perform = perform
+        self._give_up = give_up
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        # How often and when (monotonic) something ended here, as long as its row says "running".
+        self._ended: dict[str, tuple[int, float]] = {}
+
+    def start(self, subject: str) -> None:
+        """Perform it from now on; nothing happens while it is performed already."""
+        if subject not in self._tasks:
+            self._tasks[subject] = asyncio.create_task(self._guarded(subject), name=subject)
+
+    async def restart(self, running: Sequence[str]) -> None:
+        """Start those of what is running, by its rows, that nobody performs here."""
+        self._ended = {key: self._ended[key] for key in running if key in self._ended}
+        for subject in running:
+            if subject in self._tasks:
+                continue
+            times, at = self._ended.get(subject, (0, 0.0))
+            if times >= MAX_PERFORMANCES:
+                await self._give_up(subject)
+            elif not times or time.monotonic() - at > _PAUSE_S:
+                _log.info("%s is performed from the top", subject)
+                self.start(subject)
+
+    async def close(self) -> None:
+        """Stop performing: what is interrupted goes on with the next daemon, as after a crash."""
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CLOSE_S)
+
+    async def _guarded(self, subject: str) -> None:
+        try:
+            await self._perform(subject)
+        # Out of an asyncio task, SystemExit and KeyboardInterrupt would end the daemon.
+        except (Exception, SystemExit, KeyboardInterrupt):
+            _log.exception("%s ended inside the engine without a verdict", subject)
+        finally:
+            times, _ = self._ended.get(subject, (0, 0.0))
+            self._ended[subject] = (times + 1, time.monotonic())
+            del self._tasks[subject]

@@ -1,0 +1,162 @@
+"""Checks and scores of a run: commands in its workspace that a crash neither loses nor repeats."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.specs import CheckKind, CheckSpec
+from kapelle.domain.task import CheckResult
+from kapelle.engine.environment import passed
+from kapelle.engine.parts import Stage
+from kapelle.engine.retry import steadily
+from kapelle.engine.runs.limits import RunBudget
+from kapelle.engine.runs.workspace import restore_deleted
+from kapelle.engine.task_diff import task_diff
+from kapelle.patterns.results import Scored, read_score
+from kapelle.patterns.spec import PatternSpec
+from kapelle.runner.output import tail_text
+from kapelle.runner.process_dir import Ended, Launch
+from kapelle.store import events, runs, steps, tasks
+from kapelle.store.database import Connection
+from kapelle.store.query import workspace_of
+from kapelle.workspaces import working_directory
+
+_SHOWN = 20_000
+
+
+class Commands:
+    """Runs the commands of one run's steps, each in a directory of its own."""
+
+    def __init__(self, stage: Stage, run: runs.Row, spec: PatternSpec, budget: RunBudget) -> None:
+        self._stage = stage
+        self._run_id: str = run["id"]
+        self._owner: str = run["workspace_owner"] or run["id"]
+        self._spec = spec
+        self._budget = budget
+
+    async def check(
+        self,
+        position: str,
+        specs: list[CheckSpec],
+        env: dict[str, str],
+        task: str | None,
+        told: int = 0,
+    ) -> list[Any]:
+        """The results in order; all are made, so that all that is wrong is known.
+
+        told is how many the history has been told of, before a crash.
+        """
+        found = []
+        for number, spec in enumerate(specs):
+            if spec.kind is CheckKind.COMMAND:
+                result = await self._command(f"{position}/{number}", spec, env, task)
+            elif spec.kind is CheckKind.DIFF_NOT_EMPTY:
+                result = await self._diff_not_empty(spec, task)
+            else:
+                raise InvalidInput(f"The check {spec.label} is one of tasks, not of runs.")
+            if number >= told:
+                await self._stage.db.write(self._tell, position, number, result)
+            found.append(result.model_dump(mode="json"))
+        return found
+
+    def _tell(
+        self, connection: Connection, position: str, number: int, result: CheckResult
+    ) -> None:
+        steps.remember(connection, self._run_id, position, {"told": number + 1})
+        kind = "check.passed" if result.passed else "check.failed"
+        events.append(connection, kind, run_id=self._run_id, name=result.name)
+
+    async def _command(
+        self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
+    ) -> CheckResult:
+        ended, output = await self._execute(name, spec.command or "", spec.timeout_s, env, task)
+        good = _succeeded(ended)
+        text = output if good else f"{output}\n[{_ending(ended, spec.timeout_s)}]".lstrip()
+        return CheckResult(
+            name=spec.label, passed=good, output=text, duration_s=round(ended.duration_s, 3)
+        )
+
+    async def _diff_not_empty(self, spec: CheckSpec, task: str | None) -> CheckResult:
+        if task is not None:
+            row = await self._stage.db.read(tasks.get, task)
+            diff = await task_diff(self._stage, task, row.workspace)
+        else:
+            diff = await self._stage.workspaces.diff(self._owner)
+        text = diff.stat[-_SHOWN:] if diff.files else "Nothing was changed."
+        return CheckResult(name=spec.label, passed=bool(diff.files), output=text, duration_s=0)
+
+    async def score(
+        self, position: str, command: str, timeout_s: float, env: dict[str, str], task: str | None
+    ) -> Scored:
+        """The number in the last line of the output that is not empty."""
+        ended, output = await self._execute(position, command, timeout_s, env, task)
+        if not _succeeded(ended):
+            problem = f"the score command ended with {_ending(ended, timeout_s)}"
+            return Scored(value=None, output=output, problem=problem)
+        printed = await asyncio.to_thread(
+            tail_text, self._stage.step_directory(self._run_id, position) / "out.log", _SHOWN
+        )
+        return read_score(printed, output)
+
+    async def _execute(
+        self, name: str, command: str, timeout_s: float, env: dict[str, str], task: str | None
+    ) -> tuple[Ended, str]:
+        process_dir = self._stage.step_directory(self._run_id, name)
+        settings = self._stage.settings(self._spec.directory)
+        left = await self._budget.left_s()
+        variables = passed(self._stage.environ, settings.environment.pass_)
+        variables |= settings.environment.set | self._spec.env | env
+        variables["KAPELLE_RUN_ID"] = self._run_id
+        launch = Launch(
+            process_dir=process_dir,
+            argv=["/bin/sh", "-c", command],
+            cwd=await self._directory(task),
+            env=variables,
+            stdin=None,
+            timeout_s=timeout_s if left is None else max(0.1, min(timeout_s, left)),
+            grace_s=settings.tasks.grace_s,
+            redact=self._stage.redactions(self._run_id, variables),
+            label=f"{name} of {self._run_id}",
+        )
+        ended = await steadily(self._launch)(launch)
+        if ended.ended_by == "timeout":
+            # What was cut short because the run's time is over says nothing about the work.
+            await self._budget.require_time_and_money()
+        return ended, await asyncio.to_thread(_both_streams, process_dir)
+
+    async def _launch(self, launch: Launch) -> Ended:
+        launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return await self._stage.execute_step(self._run_id, launch)
+
+    async def _directory(self, task: str | None) -> Path:
+        """Where a command runs: in the run's workspace, or in that of one of its tasks."""
+        if task is not None:
+            row = await self._stage.db.read(tasks.get, task)
+            workspace, directory = row.workspace, Path(row.directory)
+        else:
+            await restore_deleted(self._stage, self._owner)
+            run = await self._stage.db.read(runs.row, self._owner)
+            workspace, directory = workspace_of(run), Path(self._spec.directory)
+        if workspace.branch is None:
+            return directory
+        return working_directory(workspace, directory)
+
+
+def _succeeded(ended: Ended) -> bool:
+    return ended.exit.kind == "exited" and ended.exit.code == 0 and ended.ended_by is None
+
+
+def _ending(ended: Ended, timeout_s: float) -> str:
+    if ended.ended_by == "timeout":
+        return f"a time-out after {timeout_s:g} s"
+    if ended.ended_by == "stop":
+        return "a stop"
+    if ended.exit.code is not None:
+        return f"exit code {ended.exit.code}"
+    return ended.detail or "no end of its own"
+
+
+def _both_streams(process_dir: Path) -> str:
+    texts = [tail_text(process_dir / name, _SHOWN) for name in ("out.log", "err.log")]
+    return "\n".join(text.rstrip("\n") for text in texts if text.strip())

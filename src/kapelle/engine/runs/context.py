@@ -1,0 +1,434 @@
+"""The Context of a run in the daemon: steps are journalled, tasks and worktrees are real ones."""
+
+import logging
+import time
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Unpack, get_args
+
+from pydantic import ValidationError
+
+from kapelle.domain.errors import InvalidInput, KapelleError, sentence
+from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
+from kapelle.domain.states import FINAL
+from kapelle.domain.task import Task
+from kapelle.domain.text import titled, writable
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
+from kapelle.engine.runs.commands import Commands
+from kapelle.engine.runs.control import Going
+from kapelle.engine.runs.git import changes_of, difference, merge_verified
+from kapelle.engine.runs.journal import Begin, Journal
+from kapelle.engine.runs.limits import RunBudget
+from kapelle.engine.runs.start import Starter
+from kapelle.engine.runs.wait import Waiting
+from kapelle.engine.runs.workspace import put_back, restore_deleted
+from kapelle.engine.submission import Belonging, submit
+from kapelle.patterns.context import Context, Place, TaskArgs
+from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.spec import PatternSpec
+from kapelle.store import events, runs, steps, tasks
+from kapelle.store.database import Connection
+
+_log = logging.getLogger("kapelle.runs")
+# Its title and its limits are a run's own.
+_NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base"}
+
+
+class DurableContext(Context):
+    def __init__(
+        self,
+        stage: Stage,
+        bell: Bell,
+        starter: Starter,
+        run: runs.Row,
+        spec: PatternSpec,
+        journal: Journal,
+        going: Going,
+        budget: RunBudget,
+    ) -> None:
+        self.run_id = run["id"]
+        self.spec = spec
+        self._stage = stage
+        self._starter = starter
+        self._owner: str = run["workspace_owner"] or run["id"]
+        self._is_git: bool = run["workspace_kind"] == WorkspaceKind.WORKTREE
+        self._journal, self._going, self._budget = journal, going, budget
+        self._waiting = Waiting(stage, bell, self.run_id, self._budget, self._going)
+        self._commands = Commands(stage, run, spec, self._budget)
+
+    @property
+    def is_git(self) -> bool:
+        return self._is_git
+
+    async def task(
+        self,
+        prompt: str,
+        *,
+        workspace: Place = "run",
+        keep_session: bool = False,
+        max_attempts: int = 1,
+        afresh: bool = False,
+        disposable: bool = False,
+        **fields: Unpack[TaskArgs],
+    ) -> TaskResult:
+        is_own = workspace == "own"
+
+        async def begin(position: str) -> None:
+            if workspace not in get_args(Place):
+                raise InvalidInput(f"ctx.task: workspace is run or own, not {workspace!r}.")
+            left = await self._budget.require_time_and_money()
+            kind, base = await self._place(fields, is_own=is_own, afresh=afresh)
+            own = {
+                "workspace": kind,
+                "base": base,
+                "fork_session": keep_session and fields.get("continue_from") is not None,
+                "budget_usd": left.usd,
+                "retry": _retry(max_attempts, left.agent_calls),
+            }
+            await self._submit(position, self._task_spec(prompt, fields, own), is_own=is_own)
+
+        async def perform(position: str, _data: dict[str, Any]) -> Any:
+            return await self._see_task(position, disposable=disposable and is_own)
+
+        label = fields.get("title") or prompt.strip()[:80]
+        result = await self._journal.step("task", label, perform, begin=begin)
+        return TaskResult.model_validate(result)
+
+    async def _place(
+        self, fields: TaskArgs, *, is_own: bool, afresh: bool
+    ) -> tuple[WorkspaceKind, str | None]:
+        """Where a task works, and the branch that a worktree of its own is made from."""
+        if not self._is_git:
+            return WorkspaceKind.IN_PLACE, None
+        directory = fields.get("directory")
+        here = directory is None or await self._is_here(directory)
+        if not here and not is_own:
+            raise InvalidInput(
+                f"{directory} is not in the repository of the run, whose workspace it shares.",
+                hint="Give each step a workspace of its own: --workspaces each.",
+            )
+        # What goes on from another task starts from that one's branch.
+        begins = fields.get("continue_from") is None or afresh
+        branches = is_own and here and begins
+        return WorkspaceKind.WORKTREE, await self._branch() if branches else None
+
+    def _task_spec(self, prompt: str, fields: TaskArgs, own: dict[str, Any]) -> TaskSpec:
+        """What is submitted: what the pattern asks for, and what it leaves to the run's spec."""
+        run, asked = self.spec, {name: value for name, value in fields.items() if value}
+        if unknown := sorted(set(asked) - set(TaskArgs.__annotations__)):
+            raise InvalidInput(f"ctx.task takes no {', '.join(unknown)}.")
+        inherited = {
+            "directory": run.directory,
+            "agent": run.agent,
+            # A model belongs to the agent that it was named with.
+            "model": run.model if asked.get("agent", run.agent) == run.agent else None,
+            "project": run.project,
+            "priority": run.priority,
+            "fallback_agents": run.fallback_agents,
+            "system_prompt": run.system_prompt,
+            "timeout_s": run.task_timeout_s,
+            "env": run.env,
+        }
+        told = {"prompt": writable(prompt)}
+        if title := asked.get("title"):
+            told["title"] = titled(str(title))
+        try:
+            return TaskSpec.model_validate({**inherited, **asked, **told, **own})
+        except ValidationError as error:
+            raise InvalidInput(f"ctx.task: {sentence(error)}") from None
+
+    async def _submit(self, position: str, spec: TaskSpec, *, is_own: bool) -> None:
+        """Store the task and the beginning of its step in one transaction."""
+        shared = self._owner if self._is_git and not is_own else None
+
+        def also(connection: Connection, task_id: str) -> None:
+            title = spec.display_title
+            self._journal.store(connection, position, "task", title, {}, task_id)
+            self._budget.require_call(connection)
+            if shared is not None and tasks.others_in(connection, shared, task_id):
+                raise InvalidInput(
+                    "Tasks that share the run's workspace work one after another.",
+                    hint='In ctx.gather, give each one its own: ctx.task(…, workspace="own").',
+                )
+
+        key = f"{self.run_id}/{position}"
+        belonging = Belonging(run_id=self.run_id, workspace_owner=shared)
+        await submit(self._stage, spec, key, belonging, also)
+
+    async def _see_task(self, position: str, *, disposable: bool) -> Any:
+        task_id = await self._stage.db.read(steps.subject, self.run_id, position)
+        task = None
+        # A person may have it done again in the very moment in which it ends.
+        while task is None:
+            await self._waiting.for_task(task_id, may_ask=not self.spec.never_blocks)
+            task = await self._stage.db.write(self._seen, position, task_id)
+        if task.workspace.owner == self._owner and task.workspace.commit:
+            await self._remember(task.workspace.commit)
+        if disposable:
+            await self._put_away(task_id)
+        return TaskResult.of(task).model_dump(mode="json")
+
+    def _seen(self, connection: Connection, position: str, task_id: str) -> Task | None:
+        """The task if it has ended, after which it is not done again in the run's worktree."""
+        task = tasks.get(connection, task_id)
+        if task.status not in FINAL:
+            return None
+        steps.see(connection, self.run_id, position)
+        return task
+
+    async def _put_away(self, task_id: str) -> None:
+        """Remove a worktree that has served its purpose; its content is archived first."""
+        if self._is_git:
+            try:
+                await self._stage.workspaces.remove(task_id, empty_branch=True)
+            except KapelleError as error:
+                _log.warning("the worktree of %s stays: %s", task_id, error.message)
+
+    async def run(
+        self, pattern: str, spec: dict[str, Any], *, workspace: Place = "own"
+    ) -> RunResult:
+        async def begin(position: str) -> None:
+            await self._budget.require_time_and_money()
+            shared = self._owner if self._is_git and workspace == "run" else None
+
+            def also(connection: Connection, run_id: str) -> None:
+                self._journal.store(connection, position, "run", pattern, {}, run_id)
+                self._budget.require_more_calls(connection)
+
+            await self._starter.start(
+                pattern,
+                {**await self._inherited(shared is None), **spec},
+                f"{self.run_id}/{position}",
+                parent_id=self.run_id,
+                workspace_owner=shared,
+                also=also,
+            )
+
+        result = await self._journal.step("run", pattern, self._see_run, begin=begin)
+        return RunResult.model_validate(result)
+
+    async def _inherited(self, own: bool) -> dict[str, Any]:
+        """What a run inside this one takes over; its own worktree begins where this one is."""
+        fields = set(PatternSpec.model_fields) - _NOT_INHERITED
+        inherited = self.spec.model_dump(mode="json", include=fields, exclude_none=True)
+        if own and self._is_git:
+            inherited["base"] = await self._branch()
+        return inherited
+
+    async def _see_run(self, position: str, _data: dict[str, Any]) -> Any:
+        run_id = await self._stage.db.read(steps.subject, self.run_id, position)
+        await self._waiting.for_run(run_id)
+        run = await self._stage.db.read(runs.row, run_id)
+        ended = RunResult(
+            id=run_id,
+            status=run["status"],
+            reason=run["reason"],
+            result=run["result"],
+            title=run["title"],
+            directory=run["directory"],
+            base_commit=run["workspace_base_commit"],
+            commit=run["workspace_commit"],
+        )
+        return ended.model_dump(mode="json")
+
+    async def check(
+        self, *checks: CheckSpec | str, env: dict[str, str] | None = None, task: str | None = None
+    ) -> Checked:
+        specs = [CheckSpec.model_validate(check) for check in checks]
+
+        async def perform(position: str, data: dict[str, Any]) -> Any:
+            told: int = data.get("told", 0)
+            return await self._commands.check(position, specs, env or {}, task, told)
+
+        label = ", ".join(spec.label for spec in specs)
+        begin = self._within_limits("check", label)
+        return Checked(checks=await self._journal.step("check", label, perform, begin=begin))
+
+    def _within_limits(self, kind: str, label: str) -> Begin:
+        """How a step begins that takes time."""
+
+        async def begin(position: str) -> None:
+            await self._budget.require_time_and_money()
+            await self._stage.db.write(self._journal.store, position, kind, label)
+
+        return begin
+
+    async def score(
+        self,
+        command: str,
+        *,
+        timeout_s: float = 600,
+        env: dict[str, str] | None = None,
+        task: str | None = None,
+    ) -> Scored:
+        async def perform(position: str, _data: dict[str, Any]) -> Any:
+            scored = await self._commands.score(position, command, timeout_s, env or {}, task)
+            return scored.model_dump(mode="json")
+
+        begin = self._within_limits("score", command)
+        return Scored.model_validate(
+            await self._journal.step("score", command, perform, begin=begin)
+        )
+
+    async def ask(self, question: str, default: str | None = None) -> str:
+        if not isinstance(default, str | None):
+            raise InvalidInput(f"ctx.ask: the default is a text, not {default!r}.")
+
+        async def perform(position: str, _data: dict[str, Any]) -> Any:
+            await self._going.suspend(position)
+
+        answer: str = await self._journal.step("ask", question, perform, data={"default": default})
+        return answer
+
+    async def sleep(self, seconds: float) -> None:
+        until = datetime.now(UTC) + timedelta(seconds=seconds)
+
+        async def perform(_position: str, data: dict[str, Any]) -> None:
+            await self._waiting.until(data["until"])
+
+        data = {"until": until.timestamp()}
+        await self._journal.step("sleep", f"{seconds:g} s", perform, data=data)
+
+    async def now(self) -> datetime:
+        async def perform(_position: str, _data: dict[str, Any]) -> float:
+            return time.time()
+
+        return datetime.fromtimestamp(await self._journal.step("now", "now", perform), UTC)
+
+    async def progress(self, **facts: str | float | bool | None) -> None:
+        for name, value in facts.items():
+            if name == "run_id":
+                raise InvalidInput("ctx.progress: run_id is the run itself; call it otherwise.")
+            if not isinstance(value, str | int | float | None):
+                raise InvalidInput(f"ctx.progress: {name} is no text, number or truth: {value!r}.")
+
+        async def perform(_position: str, _data: dict[str, Any]) -> None:
+            return
+
+        async def begin(position: str) -> None:
+            await self._stage.db.write(self._tell, position, facts)
+
+        await self._journal.step("progress", "progress", perform, begin=begin)
+
+    def _tell(self, connection: Connection, position: str, facts: dict[str, Any]) -> None:
+        self._journal.store(connection, position, "progress", "progress", facts)
+        known = runs.row(connection, self.run_id)["progress"]
+        runs.update(connection, self.run_id, progress={**known, **facts})
+        events.append(connection, "run.progress", run_id=self.run_id, **facts)
+
+    async def commit(self, message: str) -> str | None:
+        async def perform(_position: str, _data: dict[str, Any]) -> str | None:
+            if not self._is_git:
+                return None
+            text = f"{message}\n\nRun: {self.run_id}"
+            await restore_deleted(self._stage, self._owner)
+            made = await self._stage.workspaces.commit(self._owner, text)
+            await self._remember(made)
+            return made or await self._stage.workspaces.tip(self._owner)
+
+        made: str | None = await self._journal.step("commit", message, perform)
+        return made
+
+    async def revert(self, commit: str) -> None:
+        async def perform(position: str, _data: dict[str, Any]) -> None:
+            if self._is_git:
+                name = f"step-{position.replace('.', '-')}"
+                await put_back(self._stage, self._owner, commit, name)
+
+        await self._journal.step("revert", commit[:12], perform)
+
+    async def _remember(self, commit: str | None) -> None:
+        """What the run's branch holds, so that exactly this is merged later."""
+        await self._stage.db.write(runs.update, self._owner, workspace_commit=commit)
+
+    async def _is_here(self, directory: str) -> bool:
+        """Whether a directory is in the repository that the run works in."""
+        own = await self._stage.workspaces.locate(Path(self.spec.directory))
+        other = await self._stage.workspaces.locate(Path(directory))
+        return own is not None and other is not None and own.common_dir == other.common_dir
+
+    async def _branch(self) -> str:
+        run = await self._stage.db.glance(runs.row, self._owner)
+        branch: str = run["workspace_branch"]
+        return branch
+
+    async def merge(self, work: TaskResult | RunResult) -> Merged:
+        async def perform(_position: str, _data: dict[str, Any]) -> Any:
+            merged = await self._merge(work)
+            return merged.model_dump(mode="json")
+
+        return Merged.model_validate(await self._journal.step("merge", work.id, perform))
+
+    async def _merge(self, work: TaskResult | RunResult) -> Merged:
+        if not self._is_git or not work.changed or work.commit is None:
+            return Merged(commit=None, problem="it changed nothing")
+        if not await self._is_here(work.directory):
+            return Merged(commit=None, problem="it is in another repository", elsewhere=True)
+        message = f"Merge {work.title}\n\nFrom: {work.id}\nRun: {self.run_id}"
+        branch, workspaces = await self._branch(), self._stage.workspaces
+        merged = await merge_verified(workspaces, work.id, branch, message, work.commit)
+        if merged.ok:
+            await self._remember(merged.commit)
+            update = tasks.update if isinstance(work, TaskResult) else runs.update
+            await self._stage.db.write(update, work.id, merged_at=datetime.now(UTC))
+            await self._put_away(work.id)
+        return merged
+
+    async def put_away(self, task: TaskResult) -> None:
+        async def perform(_position: str, _data: dict[str, Any]) -> None:
+            await self._put_away(task.id)
+
+        await self._journal.step("put_away", task.id, perform)
+
+    async def take_in(self, task: TaskResult) -> list[str]:
+        async def perform(_position: str, _data: dict[str, Any]) -> list[str]:
+            branch = await self._branch()
+            message = f"Take in {branch}\n\nTask: {task.id}\nRun: {self.run_id}"
+            return await self._stage.workspaces.take_in(task.id, branch, message)
+
+        found: list[str] = await self._journal.step("take_in", task.id, perform)
+        return found
+
+    async def conflicted(self, task: TaskResult, paths: list[str]) -> list[str]:
+        async def perform(_position: str, _data: dict[str, Any]) -> list[str]:
+            return await self._stage.workspaces.conflicted(task.id, paths)
+
+        found: list[str] = await self._journal.step("conflicted", task.id, perform)
+        return found
+
+    async def changes(self, task: TaskResult | None = None, *, patch: bool = False) -> str:
+        async def perform(_position: str, _data: dict[str, Any]) -> str:
+            if not self._is_git:
+                return ""
+            owner = task.id if task else self._owner
+            return await changes_of(self._stage.workspaces, owner, patch=patch)
+
+        text: str = await self._journal.step("changes", task.id if task else "changes", perform)
+        return text
+
+    async def compare(self, one: TaskResult, other: TaskResult) -> str:
+        async def perform(_position: str, _data: dict[str, Any]) -> str:
+            return await difference(self._stage.workspaces, one, other) if self._is_git else ""
+
+        text: str = await self._journal.step("compare", f"{one.id} {other.id}", perform)
+        return text
+
+    async def budget(self) -> Left:
+        async def perform(_position: str, _data: dict[str, Any]) -> Any:
+            return (await self._budget.left()).model_dump()
+
+        return Left.model_validate(await self._journal.step("budget", "budget", perform))
+
+    def lock(self, name: str, places: int = 1) -> AbstractAsyncContextManager[None]:
+        return self._journal.lock(name, places)
+
+    async def _gather(self, *branches: Coroutine[Any, Any, Any]) -> list[Any]:
+        return await self._journal.gather(branches)
+
+
+def _retry(max_attempts: int, calls: int | None) -> RetrySpec:
+    tries = max(1, max_attempts if calls is None else min(max_attempts, calls))
+    return RetrySpec(policy="same" if tries > 1 else "none", max_attempts=tries)

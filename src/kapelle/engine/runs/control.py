@@ -1,0 +1,267 @@
+"""Pause, resume, cancel and answer a run, and what its branches see of that."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Set
+from pathlib import Path
+
+from kapelle.domain.errors import Conflict, InvalidInput
+from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
+from kapelle.engine import actions
+from kapelle.engine.notify import Bell
+from kapelle.engine.parts import Stage
+from kapelle.patterns.context import State
+from kapelle.store import events, runs, steps
+from kapelle.store.database import Connection
+
+
+class Interrupted(BaseException):
+    """The run stops here for now; not an Exception, so that no pattern catches it by mistake."""
+
+
+class Paused(Interrupted):
+    """A person wants the run to pause."""
+
+
+class Suspended(Interrupted):
+    """The run waits for a person's answer, at these places."""
+
+    def __init__(self, asked: Set[str]) -> None:
+        super().__init__()
+        self.asked = asked
+
+
+class Cancelled(Interrupted):
+    """A person wants the run to end; state is what the pattern had kept."""
+
+    state: State | None = None
+
+
+class Going:
+    """What one run's branches ask before they do anything, and again whenever they wake up."""
+
+    def __init__(self, stage: Stage, run_id: str) -> None:
+        self._stage = stage
+        self._run_id = run_id
+        # Why branches have left off; the others go on beside them.
+        self._paused = False
+        self._asked: set[str] = set()
+
+    async def require(self, *, still: bool = False) -> None:
+        """Raise unless the run may go on; a pause lets what is still at work end first."""
+        await self._stage.db.glance(self.check, still=still)
+
+    def check(self, connection: Connection, *, still: bool = False) -> None:
+        """The same inside a transaction, so that no wish comes between it and what is stored."""
+        stop = runs.row(connection, self._run_id)["stop"]
+        if stop in {"cancel", "abandon"}:
+            raise Cancelled
+        if stop == "pause":
+            if not still:
+                self._paused = True
+                raise Paused
+        elif self._paused:
+            raise Paused  # it was resumed: the branch that left off is played again, with the rest
+        elif self._asked and self._asked - steps.unanswered(connection, self._run_id):
+            raise Suspended(self._asked)  # it was answered: likewise
+
+    async def suspend(self, position: str) -> None:
+        """Leave off until the question at this place is answered."""
+        await self.require()
+        self._asked.add(position)
+        raise Suspended(self._asked)
+
+
+# Nobody performs these, and none of their tasks is at work: they are ended on the spot.
+_AT_REST = frozenset({RunStatus.QUEUED, RunStatus.WAITING, RunStatus.PAUSED})
+
+
+async def cancel(stage: Stage, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
+    """End a run and the runs inside it; its tasks are ended too, or left to go on."""
+    wish = "cancel" if with_tasks else "abandon"
+    wishes, family = await stage.db.write(_cancel, run_id, reason, wish)
+    for attempt_id, stop in wishes:
+        stage.stop(attempt_id, stop)
+    for member in family:
+        stage.stop(member, reason)  # its checks
+
+
+def _cancel(
+    connection: Connection, run_id: str, reason: str, wish: str
+) -> tuple[list[tuple[str, str]], list[str]]:
+    _require_open(connection, run_id)
+    family = runs.family(connection, run_id)
+    stops = []
+    if wish == "cancel":
+        for task in runs.open_tasks(connection, family):
+            stop = actions.cancel(connection, task["id"], reason)
+            if stop is not None:
+                stops.append(stop)
+    # Children first: a parent that is told of a child's end must see the wish for itself as well.
+    for member in reversed(family):
+        status = RunStatus(runs.row(connection, member)["status"])
+        if status in _AT_REST:
+            runs.change(connection, member, RunStatus.CANCELLED, reason)
+        elif status not in RUN_FINAL:
+            _wish(connection, member, wish, reason)
+    return stops, family
+
+
+def give_up(connection: Connection, run_id: str, reason: str) -> list[tuple[str, str]]:
+    """End a run that cannot go on as failed, and all that it has started."""
+    stops, _ = _cancel(connection, run_id, reason, "cancel")
+    if runs.row(connection, run_id)["status"] not in RUN_FINAL:
+        runs.change(connection, run_id, RunStatus.FAILED, reason)
+    return stops
+
+
+async def pause(stage: Stage, run_id: str, reason: str, *, now: bool = False) -> None:
+    """Have a run start nothing more; what is at work ends first, or now goes back to its queue."""
+    for attempt_id, stop in await stage.db.write(_pause, run_id, reason, now):
+        stage.stop(attempt_id, stop)
+
+
+def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[tuple[str, str]]:
+    row = _require_open(connection, run_id)
+    if row["status"] == RunStatus.PAUSED or (row["stop"] == "pause" and not now):
+        raise Conflict(f"{run_id} is paused already.", hint=f"kapelle runs resume {run_id}")
+    _require_no_end(row)
+    family = runs.family(connection, run_id)
+    for member in family:
+        status = RunStatus(runs.row(connection, member)["status"])
+        if status in {RunStatus.QUEUED, RunStatus.WAITING}:
+            runs.change(connection, member, RunStatus.PAUSED, reason)
+        elif status is RunStatus.RUNNING:
+            _wish(connection, member, "pause", reason)
+    stops = []
+    for task in runs.open_tasks(connection, family) if now else ():
+        # One that a person has cancelled does not come back.
+        if task["status"] == TaskStatus.RUNNING and task["stop"] is None:
+            stop = actions.requeue(connection, task["id"])
+            if stop is not None:
+                stops.append(stop)
+    return stops
+
+
+def resume(connection: Connection, run_id: str) -> None:
+    """Let a paused run go on, with the runs inside it; one that was only to pause goes on too."""
+    row = _require_open(connection, run_id)
+    if row["status"] != RunStatus.PAUSED and row["stop"] != "pause":
+        hint = f"kapelle runs answer {run_id}" if row["status"] == RunStatus.WAITING else None
+        raise Conflict(f"{run_id} is not paused; it is {row['status']}.", hint=hint)
+    for member in runs.family(connection, run_id):
+        found = runs.row(connection, member)
+        if found["stop"] == "pause":
+            runs.update(connection, member, stop=None, reason=None)
+            events.append(connection, "run.resumed", run_id=member, title=found["title"])
+        if found["status"] == RunStatus.PAUSED:
+            runs.change(connection, member, RunStatus.QUEUED, "resumed")
+
+
+def answer(connection: Connection, run_id: str, token: str | None, text: str) -> None:
+    """Answer a run's question; with no token the only one that is open."""
+    if not text.strip():
+        raise InvalidInput("The answer is empty.", hint='kapelle runs answer ID "…"')
+    row = _require_open(connection, run_id)
+    asked = steps.questions(connection, run_id)
+    if token is None:
+        if len(asked) != 1:
+            many = "has several questions" if asked else "asks nothing"
+            hint = "Name one by its token." if asked else _who_asks(connection, row)
+            raise Conflict(f"{run_id} {many}.", hint=hint)
+        token = asked[0].token
+    asker, _, position = token.rpartition(":")
+    if asker not in {"", run_id}:
+        raise Conflict(f"{token} is the token of a question of another run.")
+    steps.answer(connection, run_id, position, text)
+    events.append(connection, "run.answered", run_id=run_id, title=row["title"], answer=text)
+    if row["status"] == RunStatus.WAITING:
+        runs.change(connection, run_id, RunStatus.QUEUED, "answered")
+
+
+def _who_asks(connection: Connection, row: runs.Row) -> str:
+    for task in runs.open_tasks(connection, [row["id"]]):
+        if task["waiting_for"] == "input":
+            return f'Its task does: kapelle resume {task["id"]} "…"'
+    return f"It is {row['status']}."
+
+
+def _wish(connection: Connection, run_id: str, wish: str, reason: str) -> None:
+    runs.update(connection, run_id, stop=wish, reason=reason)
+    kind = "run.pausing" if wish == "pause" else "run.stopping"
+    events.append(connection, kind, run_id=run_id, reason=reason)
+
+
+def _require_open(connection: Connection, run_id: str) -> runs.Row:
+    row = runs.row(connection, run_id)
+    if row["status"] in RUN_FINAL:
+        raise Conflict(f"{run_id} is {row['status']} already.")
+    return row
+
+
+def _require_no_end(row: runs.Row) -> None:
+    if row["stop"] in {"cancel", "abandon"}:
+        raise Conflict(f"{row['id']} is being cancelled.")
+
+
+_log = logging.getLogger("kapelle.runs")
+_LOOK_S = 1.0
+_LONGEST_S = 30.0
+
+
+async def end_task(stage: Stage, task_id: str, reason: str) -> None:
+    try:
+        wish = await stage.db.write(actions.cancel, task_id, reason)
+    except Conflict:
+        return  # it has just ended by itself
+    if wish is not None:
+        stage.stop(*wish)
+
+
+async def end_run(stage: Stage, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
+    try:
+        await cancel(stage, run_id, reason, with_tasks=with_tasks)
+    except Conflict:
+        return
+
+
+async def end_leftovers(
+    stage: Stage, bell: Bell, run_id: str, reason: str, *, with_tasks: bool = True
+) -> None:
+    """Return when no run inside this one is open, nor any of their tasks; what is, is ended."""
+    with bell.listen(run_id) as heard:
+        while True:
+            inner, tasks = await stage.db.read(_open, run_id)
+            if not inner and not (tasks and with_tasks):
+                return
+            # Each is told once: telling is an event, which would ring the bell for ever.
+            for run in inner:
+                if run["stop"] not in {"cancel", "abandon"}:
+                    await end_run(stage, run["id"], reason, with_tasks=with_tasks)
+            for task in tasks if with_tasks else ():
+                if task["stop"] != "cancel":
+                    await end_task(stage, task["id"], reason)
+            await heard.wait(_LOOK_S)
+
+
+async def end_checks(stage: Stage, run_id: str, reason: str) -> None:
+    """End the commands of a run that a daemon before this one started and nobody watches."""
+    deadline = time.monotonic() + _LONGEST_S
+    while left := await asyncio.to_thread(_unfinished, stage.step_directory(run_id, "")):
+        if time.monotonic() > deadline:
+            _log.warning("%s leaves commands running: %s", run_id, left)
+            return
+        for process_dir in left:
+            stage.runner.stop(process_dir, reason)
+        await asyncio.sleep(_LOOK_S / 10)
+
+
+def _unfinished(steps: Path) -> list[Path]:
+    claims = [claim.parent for claim in steps.glob("**/claim")]
+    return [process_dir for process_dir in claims if not (process_dir / "exit.json").exists()]
+
+
+def _open(connection: Connection, run_id: str) -> tuple[list[runs.Row], list[runs.Row]]:
+    family = runs.family(connection, run_id)
+    return runs.still_open(connection, family[1:]), runs.open_tasks(connection, family)

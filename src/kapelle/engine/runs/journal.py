@@ -1,0 +1,365 @@
+"""The steps of one run: each is made once, and remembered when the run is taken up again."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
+from kapelle.engine.failpoints import failpoint
+from kapelle.engine.parts import Stage
+from kapelle.engine.retry import PASSING, steadily
+from kapelle.engine.runs.control import Cancelled, Going, Interrupted, Paused, Suspended
+from kapelle.store import steps
+from kapelle.store.database import Connection
+
+
+class Gate:
+    """Lets branches in, as many at once as there are places.
+
+    A branch that was in before the crash comes in at once: it goes on with what it did there, or
+    only walks through what it has done. Until all of those are back, nobody else comes in.
+    """
+
+    def __init__(self, places: int, were_in: int) -> None:
+        self._places = places
+        self._awaited = were_in
+        self._inside = 0
+        self._waiting: list[asyncio.Event] = []
+
+    async def enter(self, *, was_in: bool) -> None:
+        if was_in:
+            self._awaited -= 1
+        elif self._is_full or self._waiting:
+            turn = asyncio.Event()
+            self._waiting.append(turn)
+            try:
+                await turn.wait()
+            except BaseException:
+                self._give_up(turn)
+                raise
+            return  # whoever called this one up has counted it in
+        self._inside += 1
+        self._call_up()
+
+    def leave(self) -> None:
+        self._inside -= 1
+        self._call_up()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._awaited > 0 or self._inside >= self._places
+
+    def _call_up(self) -> None:
+        while self._waiting and not self._is_full:
+            self._inside += 1
+            self._waiting.pop(0).set()
+
+    def _give_up(self, turn: asyncio.Event) -> None:
+        if turn in self._waiting:
+            self._waiting.remove(turn)
+        else:
+            self.leave()
+
+
+Perform = Callable[[str, dict[str, Any]], Awaitable[Any]]
+Begin = Callable[[str], Awaitable[None]]
+
+_log = logging.getLogger("kapelle.runs")
+_PAUSE_S = 1.0
+# What the kind of a step ends with that could not even begin.
+_REFUSED = " refused"
+
+
+class PatternChanged(KapelleError):
+    """The pattern does something else than it did when the run began."""
+
+    code = "pattern_changed"
+
+
+class Exited(Exception):
+    """The pattern wanted to end the program that it is played in."""
+
+
+class _Scope:
+    """Numbers the steps of one branch, so that they have the same places at every replay."""
+
+    def __init__(self, prefix: str, owner: "asyncio.Task[Any] | None") -> None:
+        self.prefix = prefix
+        self.owner = owner
+        self.count = 0
+        # What ended the branch: whatever it does on its way out is not part of it.
+        self.left: BaseException | None = None
+
+    def next(self) -> str:
+        self.count += 1
+        return f"{self.prefix}{self.count:04d}"
+
+
+_scope: ContextVar[_Scope] = ContextVar("scope")
+
+
+class Journal:
+    """What the run has done so far, read once, and what it does now, written as it happens."""
+
+    def __init__(
+        self, stage: Stage, run_id: str, known: dict[str, steps.Row], going: Going
+    ) -> None:
+        self._stage = stage
+        self._run_id = run_id
+        self._known = known
+        self._going = going
+        self._gates: dict[str, Gate] = {}
+        self._open = 0
+        self._idle_since = time.monotonic()
+        self._closed: BaseException | None = None
+
+    async def main(self, pattern: Coroutine[Any, Any, Any]) -> Any:
+        """Play the pattern in the present asyncio task, which alone makes its outermost steps."""
+        return await _branch("", pattern)
+
+    @property
+    def idle_s(self) -> float:
+        """For how long no step has been under way."""
+        return 0.0 if self._open else time.monotonic() - self._idle_since
+
+    def close(self, reason: BaseException) -> None:
+        """Have no further step made, whatever the pattern tries."""
+        self._closed = reason
+
+    def _next(self) -> str:
+        scope = _scope.get()
+        if self._closed is not None:
+            raise self._closed
+        if scope.owner is not asyncio.current_task():
+            raise Conflict(
+                "Steps at the same time go through ctx.gather; this one was made in an asyncio "
+                "task of the pattern's own, where a replay would not find it again."
+            )
+        if scope.left is not None:
+            raise scope.left
+        return scope.next()
+
+    async def step(
+        self,
+        kind: str,
+        label: str,
+        perform: Perform,
+        *,
+        begin: Begin | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> Any:
+        """The result of a step: remembered, or made now.
+
+        perform is given the position and the data of the step, and may be called again after a
+        crash. begin stores the step with whatever belongs to its beginning.
+        """
+        if not isinstance(label, str):
+            raise InvalidInput(f"ctx.{kind} takes a text, not {label!r}.")
+        return await self._performed(self._next(), kind, label, perform, begin, data)
+
+    async def _performed(
+        self,
+        position: str,
+        kind: str,
+        label: str,
+        perform: Perform,
+        begin: Begin | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> Any:
+        """A step, however often what it needs is not to be had."""
+        with self._leaving(), self._at_work():
+            while True:
+                try:
+                    return await self._step(position, kind, label, perform, begin, data)
+                except (Unavailable, OSError) as error:
+                    if isinstance(error, OSError) and error.errno not in PASSING:
+                        raise
+                    _log.warning("%s %s of %s waits: %s", kind, position, self._run_id, error)
+                await self._take_breath()
+
+    async def _take_breath(self) -> None:
+        """Wait for what passes, unless a person does not want to, and see how far it has come."""
+        await asyncio.sleep(_PAUSE_S)
+        await steadily(self._going.require)()
+        self._known = await steadily(self._stage.db.read)(steps.of_run, self._run_id)
+
+    @asynccontextmanager
+    async def lock(self, name: str, places: int) -> AsyncIterator[None]:
+        """A place behind a gate; who had one before a crash has it again."""
+        position = self._next()
+        if name not in self._gates:
+            self._gates[name] = Gate(places, sum(map(_is_in(name), self._known.values())))
+        entry = self._known.get(position)
+        with self._leaving():
+            await self._gates[name].enter(was_in=entry is not None and _is_in(name)(entry))
+        try:
+            await self._performed(position, "lock", name, _nothing)
+            yield
+        finally:
+            self._gates[name].leave()
+
+    @contextmanager
+    def _leaving(self) -> Iterator[None]:
+        """Once a branch was interrupted, none of its later steps is made, not even in a finally."""
+        try:
+            yield
+        except Interrupted as error:
+            _scope.get().left = error
+            raise
+        except asyncio.CancelledError:
+            _scope.get().left = Conflict(
+                "The pattern's own code has cancelled a step, as asyncio.timeout and wait_for do, "
+                "which a replay cannot repeat.",
+                hint="Give the step a limit of its own, such as timeout_s.",
+            )
+            raise
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            self._idle_since = time.monotonic()
+
+    async def _step(
+        self,
+        position: str,
+        kind: str,
+        label: str,
+        perform: Perform,
+        begin: Begin | None,
+        data: dict[str, Any] | None,
+    ) -> Any:
+        entry = self._known.get(position)
+        if entry is None:
+            await self._going.require()
+            failpoint("step_before_begin")
+            if begin is None:
+                await self._stage.db.write(self.store, position, kind, label, data)
+            else:
+                await self._begin(position, kind, label, begin)
+            failpoint("step_after_begin")
+        elif entry["kind"].removesuffix(_REFUSED) != kind:
+            raise PatternChanged(
+                f"Step {position} was {entry['kind']} ({entry['label']}) and would now be "
+                f"{kind} ({label}): the pattern changed while the run was under way.",
+                hint="Put the pattern back as it was, or start a new run.",
+            )
+        elif entry["ended_at"] is not None:
+            return _remembered(entry)
+        return await self._make(position, perform, entry["data"] if entry else data or {})
+
+    async def _begin(self, position: str, kind: str, label: str, begin: Begin) -> None:
+        try:
+            await begin(position)
+        except Unavailable:
+            raise
+        except KapelleError as error:
+            # Remembered too: what was over, or not installed, may be there at the next replay.
+            await self._stage.db.write(self._refuse, position, kind, label, _told(error))
+            raise
+
+    def _refuse(
+        self, connection: Connection, position: str, kind: str, label: str, told: dict[str, Any]
+    ) -> None:
+        self.store(connection, position, kind + _REFUSED, label)
+        steps.end(connection, self._run_id, position, None, told)
+
+    async def _make(self, position: str, perform: Perform, data: dict[str, Any]) -> Any:
+        try:
+            result = await perform(position, data)
+        except Unavailable:
+            raise  # it passes, and nothing is to be remembered of it
+        except KapelleError as error:
+            failpoint("step_before_end")
+            await self._stage.db.write(steps.end, self._run_id, position, None, _told(error))
+            raise
+        failpoint("step_before_end")
+        await self._stage.db.write(steps.end, self._run_id, position, result)
+        failpoint("step_after_end")
+        return result
+
+    def store(
+        self,
+        connection: Connection,
+        position: str,
+        kind: str,
+        label: str,
+        data: dict[str, Any] | None = None,
+        subject: str | None = None,
+    ) -> None:
+        """Store that a step begins; once a person wants the run to stop, none does."""
+        self._going.check(connection)
+        steps.begin(connection, self._run_id, position, kind, label, data=data, subject=subject)
+
+    async def gather(self, branches: tuple[Coroutine[Any, Any, Any], ...]) -> list[Any]:
+        """Branches at once, each with places of its own; all end before anything is raised."""
+        prefix = self._next()
+        with self._leaving():
+            return await self._enter(prefix, branches)
+
+    async def _enter(
+        self, prefix: str, branches: tuple[Coroutine[Any, Any, Any], ...]
+    ) -> list[Any]:
+        entered = [
+            asyncio.create_task(_branch(f"{prefix}.{number}.", branch))
+            for number, branch in enumerate(branches, 1)
+        ]
+        try:
+            ended = await asyncio.gather(*entered, return_exceptions=True)
+        except asyncio.CancelledError:
+            for task in entered:
+                task.cancel()
+            raise
+        errors = [item for item in ended if isinstance(item, BaseException)]
+        for error in sorted(errors, key=_severity):
+            raise error
+        return list(ended)
+
+
+async def _branch(prefix: str, branch: Coroutine[Any, Any, Any]) -> Any:
+    _scope.set(_Scope(prefix, asyncio.current_task()))
+    try:
+        return await branch
+    except (SystemExit, KeyboardInterrupt) as error:
+        # Out of an asyncio task, these would end the daemon.
+        raise Exited from error
+
+
+def _is_in(name: str) -> Callable[[steps.Row], bool]:
+    """Whether a step is one by which a branch came in behind the gate of this name."""
+
+    def is_in(entry: steps.Row) -> bool:
+        return (entry["kind"], entry["label"]) == ("lock", name) and entry["ended_at"] is not None
+
+    return is_in
+
+
+async def _nothing(_position: str, _data: dict[str, Any]) -> None:
+    return
+
+
+def _severity(error: BaseException) -> int:
+    """A wish to end goes before one to pause, and both before errors, which the replay repeats."""
+    order = (Cancelled, Paused, Suspended)
+    return next((n for n, kind in enumerate(order) if isinstance(error, kind)), len(order))
+
+
+def _told(error: KapelleError) -> dict[str, Any]:
+    return {"code": error.code, "message": error.message, "hint": error.hint}
+
+
+def _remembered(entry: steps.Row) -> Any:
+    error = entry["error"]
+    if error is None:
+        return entry["result"]
+    # Of the same class as the first time, for the pattern may have caught it by that.
+    raised = class_of(error["code"])(error["message"], hint=error["hint"])
+    raised.code = error["code"]
+    raise raised

@@ -1,0 +1,75 @@
+"""Decides which runs are under way; the others wait as rows."""
+
+import logging
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from kapelle.domain.states import RunStatus
+from kapelle.engine.failpoints import failpoint
+from kapelle.engine.parts import Stage
+from kapelle.engine.performers import MAX_PERFORMANCES, Perform, Performers
+from kapelle.engine.runs import control
+from kapelle.store import runs
+from kapelle.store.database import Connection
+
+_log = logging.getLogger("kapelle.runs")
+_ALIVE = "alive"
+
+
+class RunQueue:
+    """The runs of one daemon; those inside others are never held back, for their parents wait."""
+
+    def __init__(self, stage: Stage, perform: Perform) -> None:
+        self._stage = stage
+        self._performers = Performers(perform, self._give_up)
+
+    async def admit(self) -> None:
+        """Take up queued runs in order as far as there is room."""
+        db = self._stage.db
+        if not await db.glance(runs.any_queued):
+            return
+        room = self._stage.settings().limits.max_runs - await db.glance(runs.running_tops)
+        ready = await db.glance(runs.next_queued, room)
+        if ready:
+            for execution in await db.write(_take_up, ready, self._stage.performer):
+                failpoint("run_after_take_up")
+                self._performers.start(execution)
+
+    async def sweep(self) -> None:
+        """Find runs that should be under way and are not."""
+        running = await self._stage.db.glance(runs.executions, self._stage.performer)
+        await self._performers.restart(running)
+        if running:
+            with suppress(OSError):  # a full disk
+                (self._stage.home.runs / _ALIVE).touch(mode=0o600)
+
+    async def close(self) -> None:
+        await self._performers.close()
+
+    async def _give_up(self, execution: str) -> None:
+        run_id = execution.partition(".")[0]
+        problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._stage.home.log}"
+        _log.error("%s: %s", run_id, problem)
+        for attempt_id, stop in await self._stage.db.write(control.give_up, run_id, problem):
+            self._stage.stop(attempt_id, stop)
+
+
+def last_alive(stage: Stage) -> datetime | None:
+    """When a daemon of this home last looked after runs, to within the time between two sweeps."""
+    try:
+        moment = (stage.home.runs / _ALIVE).stat().st_mtime
+    except OSError:
+        return None
+    return datetime.fromtimestamp(moment, UTC)
+
+
+def _take_up(connection: Connection, ready: list[str], performer: str) -> list[str]:
+    executions = []
+    for run_id in ready:
+        run = runs.row(connection, run_id)
+        if run["status"] == RunStatus.QUEUED:
+            number = run["executions"] + 1
+            claim = {"executions": number, "performer": performer}
+            runs.change(connection, run_id, RunStatus.RUNNING, **claim)
+            executions.append(f"{run_id}.{number}")
+    return executions

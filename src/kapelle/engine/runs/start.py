@@ -1,0 +1,144 @@
+"""Starting a run: what is asked for is examined, then stored at once or not at all."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from kapelle.domain.errors import Conflict, InvalidInput, sentence
+from kapelle.domain.ids import new_id
+from kapelle.domain.specs import WorkspaceKind
+from kapelle.domain.states import RunStatus
+from kapelle.engine.parts import Stage
+from kapelle.engine.submission import (
+    Also,
+    keep_secrets,
+    require_abilities,
+    require_agent,
+    require_directory,
+    workspace_kind,
+)
+from kapelle.patterns import registry
+from kapelle.patterns.spec import PatternSpec
+from kapelle.store import events, runs
+from kapelle.store.database import Connection
+
+_DEEPEST = 20
+
+
+def _nothing(_connection: Connection, _run_id: str) -> None:
+    return
+
+
+class Starter:
+    """Stores new runs; the conductor takes them up."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+
+    async def start(
+        self,
+        pattern: str,
+        spec: dict[str, Any],
+        idempotency_key: str | None = None,
+        *,
+        parent_id: str | None = None,
+        schedule_id: str | None = None,
+        workspace_owner: str | None = None,
+        also: Also = _nothing,
+    ) -> str:
+        """The id of the run; also is done in the same transaction, if the run is a new one."""
+        checked, kind = await self.examine(pattern, spec)
+        settings = self._stage.settings(checked.directory)
+        run_id = new_id("run")
+        directory = os.path.normpath(checked.directory)
+        values: dict[str, Any] = {
+            "id": run_id,
+            "pattern": pattern,
+            "title": _title(checked) or pattern,
+            "spec": checked.model_dump(mode="json", exclude={"env"}, exclude_unset=True),
+            "directory": directory,
+            "project": checked.project or settings.project,
+            "parent_id": parent_id,
+            "schedule_id": schedule_id,
+            "status": RunStatus.QUEUED,
+            "progress": {},
+            "workspace_kind": kind,
+            "workspace_path": directory,
+            "workspace_owner": workspace_owner,
+            "idempotency_key": idempotency_key,
+        }
+        secrets = self._stage.home.secrets / f"{run_id}.json"
+        keep_secrets(secrets, {"env": checked.env})
+        try:
+            stored = await self._stage.db.write(_insert, values, also)
+        except BaseException:  # also when the run that it belongs to is interrupted
+            secrets.unlink(missing_ok=True)
+            raise
+        if stored != run_id:
+            secrets.unlink(missing_ok=True)
+        return stored
+
+    async def examine(
+        self, pattern: str, spec: dict[str, Any]
+    ) -> tuple[PatternSpec, WorkspaceKind]:
+        """The specification, and where its run would work; raises what would keep it from that."""
+        checked = self.validate(pattern, spec)
+        settings = self._stage.settings(checked.directory)
+        for role in dict.fromkeys(checked.cast):
+            agent = require_agent(role.agent, settings)
+            require_abilities(
+                agent, settings, model=role.model, system_prompt=role.system_prompt,
+                budget=checked.budget_usd,
+            )  # fmt: skip
+        for name in checked.fallback_agents:
+            require_agent(name, settings)
+        kind = await workspace_kind(self._stage, checked, settings)
+        if checked.needs_git and kind is not WorkspaceKind.WORKTREE:
+            raise InvalidInput(
+                f"This {pattern} needs a git repository with worktrees.",
+                hint="Leave out --in-place, or go to a repository.",
+            )
+        return checked, kind
+
+    def validate(self, pattern: str, spec: dict[str, Any]) -> PatternSpec:
+        """The specification of a run, or InvalidInput that names every field that is wrong."""
+        directory = spec.get("directory")
+        if not isinstance(directory, str) or not directory.startswith("/"):
+            raise InvalidInput("directory: the directory must be given as an absolute path.")
+        found = registry.get(pattern, self._stage.home, Path(require_directory(directory)))
+        try:
+            return found.spec.model_validate(spec)
+        except ValidationError as error:
+            raise InvalidInput(f"{pattern}: {sentence(error)}") from None
+
+
+def _title(spec: PatternSpec) -> str:
+    try:
+        return str(spec.display_title)
+    except Exception as error:  # it is made by the pattern's own code
+        raise InvalidInput(
+            f"The subject of {type(spec).__name__} cannot be told: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _insert(connection: Connection, values: dict[str, Any], also: Also) -> str:
+    key = values["idempotency_key"]
+    known = runs.by_idempotency_key(connection, key) if key else None
+    if known is not None:
+        if (known["pattern"], known["spec"]) != (values["pattern"], values["spec"]):
+            raise Conflict(f"This idempotency key was used for another run, {known['id']}.")
+        return str(known["id"])
+    if runs.depth(connection, values["parent_id"]) >= _DEEPEST:
+        raise InvalidInput(
+            f"Runs are nested {_DEEPEST} deep.", hint="Does a pattern start itself without end?"
+        )
+    runs.insert(connection, {**values, "created_at": datetime.now(UTC)})
+    run_id: str = values["id"]
+    events.append(
+        connection, "run.created", run_id=run_id, title=values["title"], pattern=values["pattern"]
+    )
+    also(connection, run_id)
+    return run_id

@@ -1,0 +1,266 @@
+"""What the iterations of a loop brought: verdicts, the best, convergence, and the feedback."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pydantic import BaseModel
+
+from kapelle.domain.text import counted
+from kapelle.patterns.context import StoppedBy
+from kapelle.patterns.loop_judge import Judgement
+from kapelle.patterns.results import Failed
+
+if TYPE_CHECKING:
+    from kapelle.patterns.loop import LoopSpec
+
+LoopEnd = Literal[
+    "condition", "target", "max_iterations", "max_failures", "converged", "budget", "cancelled"
+]
+_OUTPUT = 12_000
+_HISTORY = 20
+_CHANGES = 4_000
+
+
+class Iteration(BaseModel):
+    """What one round brought; verdict says what became of its work."""
+
+    number: int
+    verdict: Literal["start", "pass", "progress", "keep", "discard", "fail"]
+    score: float | None = None
+    commit: str | None = None
+    tasks: list[str] = []
+    problem: str | None = None
+    changed: bool = False
+
+
+class LoopResult(BaseModel):
+    stopped_by: LoopEnd
+    reason: str
+    iterations: list[Iteration]
+    best: Iteration | None = None
+    scores: list[float | None] = []
+    commit: str | None = None
+
+
+class _End(NamedTuple):
+    stopped_by: LoopEnd
+    reason: str
+    good: bool
+
+
+class LoopLog:
+    """The state of one loop, made of the results of steps; it does no I/O itself."""
+
+    def __init__(self, spec: "LoopSpec", kept: str | None, *, is_git: bool) -> None:
+        self.spec = spec
+        self.iterations: list[Iteration] = []
+        self.best: Iteration | None = None
+        self.failures = 0
+        self._kept = kept  # what the branch goes on from
+        self._is_git = is_git
+        self._judged: Judgement | None = None
+        self._end: _End | None = None
+
+    @property
+    def before(self) -> list[Iteration]:
+        """The iterations that have ended when one is under way."""
+        return self.iterations[:-1]
+
+    @property
+    def last_task(self) -> str | None:
+        """The last task there was, whose context a checkpoint carries on."""
+        return next((item.tasks[-1] for item in self.iterations[::-1] if item.tasks), None)
+
+    @property
+    def best_score(self) -> float | None:
+        return self.best.score if self.best else None
+
+    def start(self, found: Judgement) -> str | None:
+        """Note the number before the first iteration; the commit that the branch goes back to."""
+        item = Iteration(number=0, verdict="start", score=found.score, commit=self._kept)
+        item.problem = found.problem
+        self._judged = found
+        self.iterations.append(item)
+        if found.score is not None:
+            self.best = item
+            self._end = self._target_reached()
+        return self._kept
+
+    def rounds(self) -> Iterator[Iteration]:
+        """One iteration after another, each to be settled before the next, until the loop ends."""
+        number = 0
+        while self._end is None:
+            if self.spec.max_iterations and number == self.spec.max_iterations:
+                self._end = self._exhausted()
+                return
+            number += 1
+            # Until it is settled, it is one that failed.
+            self.iterations.append(Iteration(number=number, verdict="fail"))
+            yield self.iterations[-1]
+
+    def settle(
+        self, item: Iteration, commit: str | None, found: Judgement | None, problem: str | None
+    ) -> str | None:
+        """Judge an iteration's work; the commit that the branch is to hold then."""
+        item.commit, item.changed, item.problem = commit, commit != self._kept, problem
+        if found is not None:
+            self._judged = found
+            item.score, item.problem = found.score, found.problem
+            item.verdict = self._verdict(found)
+        if item.verdict == "keep":
+            self.best = item
+        if item.verdict in {"pass", "progress", "keep"} or not self.spec.optimises:
+            self._kept = commit
+        self.failures = self.failures + 1 if item.verdict == "fail" else 0
+        self._end = self._stop(item)
+        return self._kept
+
+    def _verdict(self, found: Judgement) -> Literal["pass", "progress", "keep", "discard", "fail"]:
+        if not self.spec.optimises:
+            return "pass" if found.passed else "progress"
+        if found.score is None:
+            return "fail"
+        return "keep" if self._is_better(found.score) else "discard"
+
+    def _is_better(self, score: float) -> bool:
+        if self.best is None or self.best.score is None:
+            return True
+        if self.spec.direction == "minimize":
+            return score < self.best.score
+        return score > self.best.score
+
+    def _stop(self, item: Iteration) -> _End | None:
+        spec = self.spec
+        if item.verdict == "pass":
+            return _End("condition", f"the condition holds after iteration {item.number}", True)
+        if reached := self._target_reached():
+            return reached
+        if spec.max_failures and self.failures >= spec.max_failures:
+            many = counted(self.failures, "iteration")
+            why = f"{many} in a row failed; the last: {item.problem}"
+            return _End("max_failures", why, self._is_good)
+        if converged := self._converged():
+            return _End("converged", converged, self._is_good)
+        return None
+
+    def _target_reached(self) -> _End | None:
+        if self.best is None or not self._reaches_target(self.best.score):
+            return None
+        return _End(
+            "target", f"{_shown(self.best)} reaches the target {self.spec.target:.12g}", True
+        )
+
+    def _reaches_target(self, score: float | None) -> bool:
+        target = self.spec.target
+        if target is None or score is None:
+            return False
+        return score <= target if self.spec.direction == "minimize" else score >= target
+
+    def _converged(self) -> str | None:
+        """Whether going on is pointless: nothing changes, or the number stays the same."""
+        span = self.spec.convergence
+        rounds = [item for item in self.iterations if item.number > 0][-span:]
+        if not span or len(rounds) < span:
+            return None
+        if self._is_git and all(not item.changed for item in rounds):
+            return f"nothing was changed in {counted(span, 'iteration')}"
+        scores = {item.score for item in rounds}
+        if self.spec.optimises and len(scores) == 1 and None not in scores:
+            return f"the score was {rounds[-1].score:.12g} in {counted(span, 'iteration')}"
+        return None
+
+    def _exhausted(self) -> _End:
+        limit = counted(self.spec.max_iterations, "iteration")
+        if not self.spec.optimises:
+            return _End("max_iterations", f"the condition did not hold after {limit}", False)
+        return _End("max_iterations", f"{limit} made", self._is_good)
+
+    @property
+    def _has_improved(self) -> bool:
+        return self.best is not None and self.best.number > 0
+
+    @property
+    def _is_good(self) -> bool:
+        """Whether it got better, and that is all it was to do."""
+        return self._has_improved and self.spec.target is None
+
+    def ended(self) -> LoopResult:
+        """The result; raises Failed unless the loop came to what it was for."""
+        assert self._end is not None
+        result = self._result(self._end.stopped_by, self._end.reason)
+        if not self._end.good:
+            raise Failed(result.reason, result)
+        return result
+
+    def result(self, reason: str, stopped_by: StoppedBy) -> LoopResult:
+        return self._result("budget" if stopped_by == "budget" else "cancelled", reason)
+
+    def restore(self, stopped_by: StoppedBy) -> str | None:
+        """What was not measured is not what the branch of an optimisation is to hold."""
+        return self._kept if self.spec.optimises or stopped_by == "budget" else None
+
+    def _result(self, stopped_by: LoopEnd, reason: str) -> LoopResult:
+        if self.spec.optimises and stopped_by not in {"target", "cancelled"}:
+            reason = f"{reason}; {self._achievement()}"
+        return LoopResult(
+            stopped_by=stopped_by,
+            reason=reason,
+            iterations=self.iterations,
+            best=self.best,
+            scores=[item.score for item in self.iterations],
+            commit=self._kept,
+        )
+
+    def _achievement(self) -> str:
+        spec, start = self.spec, self.iterations[0].score if self.iterations else None
+        if self.best is None:
+            return "there never was a score"
+        if not self._has_improved:
+            text = f"nothing was better than the start ({start:.12g})"
+        else:
+            began = f", {start:.12g} at the start" if start is not None else ""
+            text = f"best: {_shown(self.best)}{began}"
+        if not self._is_git and self.iterations[-1] is not self.best:
+            text += "; in place nothing is put back, so the directory holds the last iteration"
+        missed = spec.target is not None and not self._reaches_target(self.best.score)
+        return f"{text}; the target {spec.target:.12g} was not reached" if missed else text
+
+    def feedback(self, changes: str) -> str:
+        """What the next iteration is told of those before it, as sections added to its prompt."""
+        parts = [self._history()]
+        problem, last = self.before[-1].problem, self._judged
+        if problem and (last is None or problem != last.problem):
+            parts.append(f"## What went wrong last time\n{problem[-2000:]}")
+        if last is not None and last.output.strip():
+            # The end of an output says what failed; its beginning is noise.
+            end = last.output.strip()[-_OUTPUT:]
+            parts.append(f"## The end of the last evaluation's output\n~~~\n{end}\n~~~")
+        if changes:
+            parts.append(f"## What was changed so far\n~~~\n{changes[-_CHANGES:]}\n~~~")
+        return "\n\n" + "\n\n".join(parts)
+
+    def _history(self) -> str:
+        spec = self.spec
+        lines = [f"## This is iteration {self.iterations[-1].number} of a loop"]
+        if spec.optimises:
+            goal = "smaller" if spec.direction == "minimize" else "larger"
+            how = f"`{spec.eval}`" if spec.eval else "a judge"
+            target = f", at best {spec.target:.12g}" if spec.target is not None else ""
+            lines.append(f"The score, measured by {how}, is to become {goal}{target}. So far:")
+        else:
+            lines.append("It ends when its condition holds, which it does not yet. So far:")
+        return "\n".join([*lines, *map(_line, self.before[-_HISTORY:])])
+
+
+def _line(item: Iteration) -> str:
+    score = f" score {item.score:.12g}" if item.score is not None else ""
+    back = ", so it was put back" if item.commit else ""
+    fate = {"discard": f" (not better{back})", "fail": " (failed)"}.get(item.verdict, "")
+    name = "the start" if item.number == 0 else f"iteration {item.number}"
+    why = f": {item.problem[-200:]}" if item.problem and item.verdict == "fail" else ""
+    return f"- {name}:{score or ' ' + item.verdict}{fate}{why}"
+
+
+def _shown(item: Iteration) -> str:
+    where = f"iteration {item.number}" if item.number else "start"
+    return f"{item.score:.12g} ({where})"

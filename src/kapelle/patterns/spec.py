@@ -1,0 +1,81 @@
+"""What every pattern may be asked for; a pattern of one's own extends PatternSpec."""
+
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator, Field
+
+from kapelle.domain.options import option
+from kapelle.domain.specs import (
+    MAX_PROMPT_BYTES,
+    CheckKind,
+    CheckSpec,
+    Seconds,
+    Text,
+    WorkSpec,
+)
+
+Prompt = Annotated[Text, Field(min_length=1, max_length=MAX_PROMPT_BYTES)]
+Command = Annotated[Text, Field(min_length=1, max_length=100_000)]
+
+
+def _of_runs(check: CheckSpec) -> CheckSpec:
+    if check.kind is CheckKind.NO_ERROR_IN_OUTPUT:
+        raise ValueError(
+            f"{check.kind} looks at a single task's output: use a command or diff_not_empty"
+        )
+    return check
+
+
+RunCheck = Annotated[CheckSpec, AfterValidator(_of_runs)]
+
+
+class Role(NamedTuple):
+    """An agent, None for the default one, and what it is to be given."""
+
+    agent: str | None
+    model: str | None
+    system_prompt: str | None
+
+
+class PatternSpec(WorkSpec):
+    """What every pattern takes: where it works, who does the work, and how much it may use."""
+
+    task_timeout_s: Seconds | None = Field(
+        default=None,
+        description="the longest that one attempt of a task may take",
+        json_schema_extra=option("--task-timeout", metavar="DURATION", kind="duration"),
+    )
+    max_seconds: Seconds | None = Field(
+        default=None,
+        description="the longest that it may be under way; time paused, or waiting for an answer "
+        "to its own question, is free",
+        json_schema_extra=option(metavar="DURATION", kind="duration"),
+    )
+    max_agent_calls: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="how many attempts of agents it may make, in runs inside it too",
+    )
+
+    @property
+    def never_blocks(self) -> bool:
+        """Whether a task that asks a person something is ended instead of waiting."""
+        return False
+
+    @property
+    def needs_git(self) -> bool:
+        """Whether it is of no use where tasks cannot have worktrees of their own."""
+        return False
+
+    @property
+    def cast(self) -> list[Role]:
+        """Every agent that will be called as far as that is known."""
+        return [self.role(None)] if self.agent else []
+
+    def role(
+        self, agent: str | None, model: str | None = None, system_prompt: str | None = None
+    ) -> Role:
+        """An agent with its model: one named for the run goes with the run's agent only."""
+        model = model or (None if agent else self.model)
+        return Role(agent or self.agent, model, system_prompt or self.system_prompt)

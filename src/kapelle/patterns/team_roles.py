@@ -1,0 +1,218 @@
+"""What the roles of a team are told, and what they answer."""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, Field
+
+from kapelle.domain.task import CheckResult
+from kapelle.patterns.results import TaskResult
+
+if TYPE_CHECKING:
+    from kapelle.patterns.team import TeamSpec
+
+
+class Intake(BaseModel):
+    success_criteria: list[str] = Field(
+        description="what must be true when the goal is reached, each checkable", max_length=20
+    )
+    questions: list[str] = Field(
+        [], description="what only a person can decide; at most 4, better none", max_length=20
+    )
+
+
+class Subgoal(BaseModel):
+    id: str = Field(description="a short name, unique in the plan", min_length=1, max_length=60)
+    title: str = Field(description="one line", min_length=1, max_length=200)
+    task: str = Field(description="all that a worker needs to know to do it", min_length=1)
+    depends_on: list[str] = Field([], description="ids of subgoals that must be done before")
+
+
+class Plan(BaseModel):
+    subgoals: list[Subgoal] = Field(min_length=1, max_length=100)
+
+
+class Review(BaseModel):
+    quality: bool = Field(description="is the work of good quality?")
+    consistency: bool = Field(description="do its parts fit together and to what was there?")
+    goal_aligned: bool = Field(description="does it serve the goal and nothing else?")
+    goal_complete: bool = Field(description="is the goal reached, every criterion met?")
+    feedback: str = Field("", description="what is to be done next, if anything")
+
+    @property
+    def approves(self) -> bool:
+        return self.quality and self.consistency and self.goal_aligned and self.goal_complete
+
+    @property
+    def objections(self) -> list[str]:
+        names = ("quality", "consistency", "goal_aligned", "goal_complete")
+        return [name.replace("_", " ") for name in names if not getattr(self, name)]
+
+
+class Outcome(BaseModel):
+    """What became of a subgoal. Only merged work is done."""
+
+    id: str
+    title: str
+    status: Literal["merged", "failed", "blocked", "conflict"]
+    reason: str | None = None
+    tasks: list[str] = []
+    said: str = ""
+
+
+class Iteration(BaseModel):
+    number: int
+    subgoals: list[Subgoal] = []
+    outcomes: list[Outcome] = []
+    checks: list[CheckResult] = []
+    review: Review | None = None
+    problem: str | None = None
+    commit: str | None = None
+
+    @property
+    def verified(self) -> bool:
+        return all(check.passed for check in self.checks)
+
+    @property
+    def unfinished(self) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.status != "merged"]
+
+    @property
+    def is_done(self) -> bool:
+        """The verify commands are a hard gate, and so are undone parts and the reviewer's yes."""
+        if self.unfinished or not self.outcomes:
+            return False
+        return self.verified and self.review is not None and self.review.approves
+
+    @property
+    def lack(self) -> str:
+        """What it was short of, in a sentence."""
+        if self.problem:
+            return self.problem
+        failed = [check.name for check in self.checks if not check.passed]
+        if failed:
+            return f"failed its check: {', '.join(failed)}"
+        if self.unfinished:
+            return "; ".join(f"{item.title}: {item.reason}" for item in self.unfinished)
+        if self.review is not None and not self.review.approves:
+            return f"the reviewer says no to {', '.join(self.review.objections)}"
+        return "it was not reviewed"
+
+
+class TeamResult(BaseModel):
+    reason: str
+    goal_complete: bool = False
+    success_criteria: list[str]
+    iterations: list[Iteration] = []
+    commit: str | None = None
+
+
+_TAIL = 4_000
+
+
+def intake(spec: "TeamSpec") -> str:
+    asks = (
+        "List at most 4 questions that only the person who gave the goal can answer and without "
+        "which the work could go wrong; none is best."
+        if spec.ask
+        else "Nobody can be asked: leave the questions empty and decide what is sensible."
+    )
+    given = _bullets("What is known of the criteria", spec.success_criteria)
+    return (
+        "You prepare the work of a team of coding agents in this directory. Say by which criteria "
+        "one will see that the goal is reached. Look at the files if that helps; change nothing.\n"
+        f"{asks}\n\n## The goal\n{spec.goal}{given}"
+    )
+
+
+def plan(
+    spec: "TeamSpec", criteria: list[str], answers: dict[str, str], before: list[Iteration]
+) -> str:
+    parts = [
+        "You plan the work of a team of coding agents in this directory. Divide the goal into "
+        f"subgoals, at most {spec.max_subgoals}, as few as sensible. Each is done by one worker "
+        "in a copy of the files of its own and then merged: subgoals that touch the same lines "
+        "must depend on each other, others should not, so that they are worked on at once. Every "
+        "subgoal changes files. Look at the files yourself; change nothing.",
+        f"## The goal\n{spec.goal}",
+        _bullets("It is reached when", criteria).strip(),
+        _answers(answers),
+    ]
+    if before:
+        parts.append(_so_far(before))
+        parts.append("Plan only what is still missing.")
+    return "\n\n".join(part for part in parts if part)
+
+
+def work(spec: "TeamSpec", subgoal: Subgoal, done: list[Outcome]) -> str:
+    parts = [
+        subgoal.task,
+        f"## What this is part of\n{spec.goal}\n\nOthers work on other parts: change only what "
+        "your part needs. Leave everything in working order.",
+    ]
+    if done:
+        lines = [f"- {other.title}: {other.said[-500:] or 'done'}" for other in done]
+        parts.append("\n".join(["## What was done before, and is in your files", *lines]))
+    return "\n\n".join(parts)
+
+
+def again(prompt: str, task: TaskResult) -> str:
+    output = [f"`{check.name}`:\n~~~\n{check.output[-_TAIL:]}\n~~~" for check in task.failed_checks]
+    told = "\n".join([task.reason or task.status, *output])
+    return (
+        f"{prompt}\n\n## An earlier try was not accepted\n{told}\n"
+        "Its changes are not in your files: begin anew, and avoid what went wrong."
+    )
+
+
+def resolve(subgoal: Subgoal, conflicts: list[str]) -> str:
+    files = "\n".join(f"- {path}" for path in conflicts)
+    return (
+        "Your work and that of others changed the same lines. Both are now in your files, with "
+        "conflict markers (<<<<<<<, =======, >>>>>>>); the first side is yours. Resolve every "
+        "conflict so that both purposes are served, remove the markers, and change nothing else."
+        f"\n\n## Files, from the top of the repository\n{files}"
+        f"\n\n## What your work was\n{subgoal.task}"
+    )
+
+
+def review(spec: "TeamSpec", criteria: list[str], iteration: Iteration, changes: str) -> str:
+    passed = [f"`{check.name}` passed" for check in iteration.checks]
+    parts = [
+        "You review the work of a team of coding agents in this directory. Judge by the files, "
+        "not by what was said; change nothing. Say no where you doubt.",
+        f"## The goal\n{spec.goal}",
+        _bullets("It is reached when", criteria).strip(),
+        _bullets("What was verified", passed).strip(),
+        "\n".join(["## What the workers say", *map(_outcome, iteration.outcomes)]),
+        f"## What was changed\n~~~\n{changes[-_TAIL:]}\n~~~" if changes else "",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _so_far(before: list[Iteration]) -> str:
+    lines = ["## What was done so far, and is in your files"]
+    lines += [_outcome(outcome) for iteration in before for outcome in iteration.outcomes]
+    last = before[-1]
+    if last.problem:
+        lines += ["", f"What went wrong last: {last.problem}"]
+    for check in last.checks:
+        if not check.passed:
+            lines += ["", f"The check `{check.name}` fails:", "~~~", check.output[-_TAIL:], "~~~"]
+    if last.review is not None and not last.review.approves:
+        lines += ["", f"The reviewer says no to: {', '.join(last.review.objections)}."]
+        lines.append(last.review.feedback)
+    return "\n".join(lines)
+
+
+def _outcome(outcome: Outcome) -> str:
+    said = f" It said: {outcome.said[-300:]}" if outcome.said else ""
+    reason = f" ({outcome.reason})" if outcome.reason else ""
+    return f"- {outcome.title}: {outcome.status}{reason}.{said}"
+
+
+def _answers(answers: dict[str, str]) -> str:
+    return _bullets("What was asked and answered", [f"{q} {a}" for q, a in answers.items()]).strip()
+
+
+def _bullets(heading: str, items: list[str]) -> str:
+    return "\n\n" + "\n".join([f"## {heading}", *(f"- {item}" for item in items)]) if items else ""

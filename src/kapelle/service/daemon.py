@@ -1,0 +1,97 @@
+"""Use cases of the daemon itself: what it is, its history of events, backups, its end."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from pydantic import BaseModel
+
+from kapelle import __version__
+from kapelle.domain.errors import Conflict
+from kapelle.domain.task import Event
+from kapelle.domain.views import DaemonView
+from kapelle.engine.conductor import Conductor
+from kapelle.engine.parts import Stage
+from kapelle.store import backup, events, runs, tasks
+
+
+class BackupView(BaseModel):
+    path: str
+
+
+@dataclass
+class Stopping:
+    """Set when the daemon has been asked to end."""
+
+    event: asyncio.Event
+    agents: bool = False
+
+
+class Daemon:
+    def __init__(self, stage: Stage, conductor: Conductor, stopping: Stopping) -> None:
+        self._stage = stage
+        self._conductor = conductor
+        self._stopping = stopping
+        self._started_at = datetime.now(UTC)
+
+    async def describe(self) -> DaemonView:
+        counts = await self._stage.db.read(tasks.counts)
+        return DaemonView(
+            version=__version__,
+            pid=os.getpid(),
+            started_at=self._started_at,
+            home=str(self._stage.home.root),
+            url=self._stage.url,
+            database=self._stage.db.engine.dialect.name,
+            running=self._conductor.running,
+            max_attempts=self._conductor.slots,
+            queued=counts.get("queued", 0),
+            runs_under_way=sum(performer.startswith("run_") for performer in self._stage.live),
+            runs_queued=await self._stage.db.read(runs.count_queued),
+            held=self._conductor.held,
+        )
+
+    async def back_up(self) -> BackupView:
+        """Copy the database now, while it is in use."""
+        if not self._stage.db.is_sqlite:
+            raise Conflict(
+                "This daemon keeps its data in PostgreSQL, which Kapelle does not back up.",
+                hint="Use pg_dump.",
+            )
+        home, keep = self._stage.home, self._stage.settings().backup.keep
+        made = await asyncio.to_thread(backup.make, home.database, home.backups, keep)
+        return BackupView(path=str(made))
+
+    def stop(self, agents: bool) -> None:
+        self._stopping.agents = agents
+        self._stopping.event.set()
+
+
+# Other daemons on the same database write events that do not wake this process.
+_LOOK_S = 1.0
+
+
+class Events:
+    def __init__(self, stage: Stage) -> None:
+        self._db = stage.db
+
+    async def last_seq(self) -> int:
+        return await self._db.read(events.last_seq)
+
+    async def stream(
+        self, after: int, task_id: str | None, follow: bool, run_id: str | None = None
+    ) -> AsyncIterator[Event]:
+        """Every event behind a number, each exactly once and in order; with follow, for ever."""
+        with self._db.watch() as changed:
+            while True:
+                found = await self._db.read(events.after, after, task_id=task_id, run_id=run_id)
+                for event in found:
+                    after = event.seq
+                    yield event
+                if found:
+                    continue
+                if not follow:
+                    return
+                await changed.wait(_LOOK_S)

@@ -1,0 +1,193 @@
+"""Use cases that tasks and runs share: what one changed, merging it, and putting it away."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Literal, TypeVar
+
+from kapelle.domain.errors import Conflict, KapelleError
+from kapelle.domain.run import Run
+from kapelle.domain.specs import WorkspaceKind
+from kapelle.domain.states import RUN_FINAL
+from kapelle.domain.task import Task
+from kapelle.domain.views import DiffView, MergeView
+from kapelle.engine.actions import archive as archive_task
+from kapelle.engine.parts import Stage
+from kapelle.engine.task_diff import task_diff
+from kapelle.store import events, runs, tasks
+from kapelle.store.database import Connection, Database
+from kapelle.workspaces import Diff
+
+Kind = Literal["task", "run"]
+W = TypeVar("W", Task, Run)
+
+# Other daemons on the same database make changes that do not wake this process.
+_LOOK_S = 5.0
+
+
+class Work:
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._db = stage.db
+
+    async def diff(self, kind: Kind, text: str, against: str | None = None) -> DiffView:
+        """What a task or run changed since it began, uncommitted work included; or how a task's
+        work differs from another task's."""
+        diff = await (self._diff(kind, text) if against is None else self._between(against, text))
+        patch = await asyncio.to_thread(diff.patch.decode, "utf-8", "replace")
+        return DiffView(patch=patch, stat=diff.stat, files=diff.files, truncated=diff.truncated)
+
+    async def patch(self, kind: Kind, text: str) -> bytes:
+        """The diff as bytes, which `git apply` takes whatever the encoding of the files."""
+        return (await self._diff(kind, text)).patch
+
+    async def merge(self, kind: Kind, text: str, into: str | None, force: bool) -> MergeView:
+        """Merge the branch of what has completed, or with force of what is there; nothing is
+        called merged unless git says so."""
+        work = await self._get(kind, text)
+        _require_mergeable(work, force)
+        noun, commit = type(work).__name__, work.workspace.commit
+        if force:
+            # What failed was never committed, and is what is wanted here.
+            message = f"{work.title}\n\n{noun}: {work.id}, {work.status}"
+            commit = await self._stage.workspaces.commit(work.id, message)
+        if commit is None or commit == work.workspace.base_commit:
+            raise Conflict(f"{work.id} changed nothing, so there is nothing to merge.")
+        target, message = into or work.workspace.base, f"Merge {work.title}\n\n{noun}: {work.id}"
+        merged = await self._stage.workspaces.merge(work.id, target, message, expected=commit)
+        if not merged.already or work.merged_at is None:
+            await self._db.write(_record_merge, work, merged.base, merged.commit)
+        updated = merged.checkout_updated
+        return MergeView(
+            id=work.id,
+            base=merged.base,
+            commit=merged.commit,
+            already=merged.already,
+            checkout_updated=str(updated) if updated else None,
+        )
+
+    async def archive_task(self, text: str) -> Task:
+        """Put an ended task away: its worktree is removed, its work kept under a ref."""
+        before = await self._db.read(tasks.get, text)
+        task = await self._db.write(archive_task, text)
+        await self._remove(task, undo=before.archived_at is None)
+        return task
+
+    async def archive_run(self, text: str) -> Run:
+        """Put an ended run away with its tasks: worktrees are removed, the work is kept."""
+        run = await self._db.write(_archive_run, text)
+        for task_id in await self._db.read(runs.ended_tasks, run.id):
+            with suppress(Conflict):  # somebody has taken it up again
+                await self.archive_task(task_id)
+        for child in (await self._db.read(runs.family, run.id))[1:]:
+            if (await self._db.read(runs.row, child))["parent_id"] == run.id:
+                await self.archive_run(child)
+        await self._remove(run, undo=True)
+        return await self._db.read(runs.get, run.id)
+
+    async def _remove(self, work: Task | Run, *, undo: bool) -> None:
+        """Remove the worktree and the secrets of what is archived; where that fails, it is not."""
+        try:
+            if work.workspace.branch and work.workspace.owner is None:
+                await self._stage.workspaces.remove(work.id)
+        except KapelleError:
+            if undo:
+                table = tasks if isinstance(work, Task) else runs
+                await self._db.write(table.update, work.id, archived_at=None)
+            raise
+        (self._stage.home.secrets / f"{work.id}.json").unlink(missing_ok=True)
+
+    async def _get(self, kind: Kind, text: str) -> Task | Run:
+        if kind == "task":
+            return await self._db.read(tasks.get, text)
+        return await self._db.read(runs.get, text)
+
+    async def _diff(self, kind: Kind, text: str) -> Diff:
+        work = await self._get(kind, text)
+        if work.workspace.kind is not WorkspaceKind.WORKTREE:
+            raise Conflict(
+                f"{work.id} works in place, so its changes cannot be told from others'.",
+                hint=f"`git -C {work.directory} diff` shows what is uncommitted there.",
+            )
+        if work.workspace.branch is None:
+            return Diff(b"", "", [])
+        if isinstance(work, Task):
+            return await task_diff(self._stage, work.id, work.workspace)
+        return await self._stage.workspaces.diff(work.workspace.owner or work.id)
+
+    async def _between(self, one: str, other: str) -> Diff:
+        found = [await self._db.read(tasks.get, text) for text in (one, other)]
+        for task in found:
+            if task.workspace.commit is None:
+                raise Conflict(f"{task.id} left no commit that could be compared.")
+        owner = found[0].workspace.owner or found[0].id
+        commits = [str(task.workspace.commit) for task in found]
+        return await self._stage.workspaces.compare(owner, *commits)
+
+
+async def wait(
+    db: Database,
+    get: Callable[[str], Awaitable[W]],
+    text: str,
+    timeout_s: float,
+    is_resting: Callable[[W], bool],
+) -> W:
+    """The task or run as soon as it rests, or as it is when time is up."""
+    deadline = time.monotonic() + timeout_s
+    with db.watch() as changed:
+        while True:
+            work = await get(text)
+            left = deadline - time.monotonic()
+            if is_resting(work) or left <= 0:
+                return work
+            await changed.wait(min(left, _LOOK_S))
+
+
+def _require_mergeable(work: Task | Run, force: bool) -> None:
+    """Raise Conflict unless it has a branch of its own, has ended, and, without force, is good."""
+    if work.workspace.owner is not None:
+        raise Conflict(
+            f"{work.id} works in the worktree of {work.workspace.owner}.",
+            hint=f"kapelle merge {work.workspace.owner}",
+        )
+    if work.workspace.kind is not WorkspaceKind.WORKTREE or work.workspace.branch is None:
+        raise Conflict(f"{work.id} has no branch of its own, so there is nothing to merge.")
+    if isinstance(work, Task) and work.status == "running":
+        raise Conflict(f"{work.id} is still running.", hint=f"kapelle wait {work.id}")
+    if isinstance(work, Run) and work.status not in RUN_FINAL:
+        raise Conflict(f"{work.id} has not ended.", hint=f"kapelle wait {work.id}")
+    if not force and work.status != "completed":
+        raise Conflict(
+            f"{work.id} is {work.status}: only verified work is merged.",
+            hint="--force merges it all the same.",
+        )
+
+
+def _record_merge(connection: Connection, work: Task | Run, base: str, commit: str) -> None:
+    if isinstance(work, Task):
+        tasks.update(connection, work.id, merged_at=datetime.now(UTC))
+        events.append(connection, "task.merged", work.id, base=base, commit=commit)
+    else:
+        runs.update(connection, work.id, merged_at=datetime.now(UTC))
+        events.append(connection, "run.merged", run_id=work.id, base=base, commit=commit)
+
+
+def _archive_run(connection: Connection, text: str) -> Run:
+    run = runs.get(connection, text)
+    if run.status not in RUN_FINAL:
+        raise Conflict(
+            f"{run.id} is {run.status}; only an ended run can be archived.",
+            hint=f"kapelle cancel {run.id} ends it.",
+        )
+    still_going = runs.open_tasks(connection, runs.family(connection, run.id))
+    if still_going:
+        task_id = still_going[0]["id"]
+        raise Conflict(
+            f"{task_id} of {run.id} has not ended.", hint=f"kapelle cancel {task_id} ends it."
+        )
+    if run.archived_at is None:
+        runs.update(connection, run.id, archived_at=datetime.now(UTC))
+        events.append(connection, "run.archived", run_id=run.id, title=run.title)
+    return runs.get(connection, run.id)

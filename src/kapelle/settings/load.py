@@ -1,0 +1,201 @@
+"""The settings that hold, from files and the environment, and sentences about wrong ones."""
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import ValidationError
+
+from kapelle.domain.errors import InvalidInput, problem
+from kapelle.home import Home, repository_config
+from kapelle.settings.models import REPOSITORY_KEYS, Settings
+from kapelle.settings.secrecy import shown
+
+Scope = Literal["user", "repository"]
+Tree = Mapping[str, Any]
+
+
+def validate(values: Tree, where: str, scope: Scope = "user") -> Settings:
+    """The settings these values make; raises InvalidInput naming where they stand."""
+    foreign = (set(values) & set(Settings.model_fields)) - REPOSITORY_KEYS
+    if scope == "repository" and foreign:
+        key = min(foreign)
+        raise InvalidInput(f"{where}: {key} cannot be set here, only in your own config.toml.")
+    if scope == "repository":
+        _refuse_addresses(values, where)
+    try:
+        return Settings.model_validate(values, by_alias=True, by_name=False)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    keys = [str(part) for part in first["loc"] if part != "[key]"]
+    if first["type"] == "extra_forbidden":
+        raise _unknown(where, keys)
+    dotted, given = ".".join(keys), first["input"]
+    value = f" (it is {shown(dotted, given)!r})" if isinstance(given, str | int | float) else ""
+    raise InvalidInput(f"{where}: {problem(first)}{value}.")
+
+
+def _refuse_addresses(values: Tree, where: str) -> None:
+    """Your keys go to the address of an agent, so a repository may not choose it."""
+    agents = values.get("agents")
+    for name, agent in agents.items() if isinstance(agents, Mapping) else ():
+        if isinstance(agent, Mapping) and "base_url" in agent:
+            key = f"agents.{name}.base_url"
+            raise InvalidInput(f"{where}: {key} cannot be set here, only in your own config.toml.")
+
+
+def _unknown(where: str, keys: list[str]) -> InvalidInput:
+    known = children_of(annotation_of(keys[:-1], where))
+    prefix = "".join(f"{key}." for key in keys[:-1])
+    problem = f"{where}: there is no setting {prefix}{keys[-1]}"
+    near = difflib.get_close_matches(keys[-1].lower(), known, 1, 0.5)
+    if near:
+        return InvalidInput(f"{problem}; did you mean {prefix}{near[0]}?")
+    return InvalidInput(f"{problem}; known are {', '.join(sorted(known))}.")
+
+
+def children_of(annotation: Any) -> dict[str, Any]:
+    fields = getattr(annotation, "model_fields", {})
+    return {field.alias or name: field.annotation for name, field in fields.items()}
+
+
+def annotation_of(keys: list[str], where: str) -> Any:
+    """The type of the setting of this dotted key."""
+    annotation: Any = Settings
+    for depth, key in enumerate(keys):
+        if get_origin(annotation) in {dict, list} and key:
+            annotation = get_args(annotation)[-1]
+        elif key in (children := children_of(annotation)):
+            annotation = children[key]
+        elif children:
+            raise _unknown(where, keys[: depth + 1])
+        else:
+            raise InvalidInput(f"{where}: {'.'.join(keys[:depth])} has no {key!r} inside it.")
+    return annotation
+
+
+def value_of(annotation: Any, text: str) -> Any:
+    """Text as a TOML value if it is one that the setting may take, else as a string."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except (tomllib.TOMLDecodeError, RecursionError):
+        return text
+    value = parsed.get("value")
+    return text if len(parsed) > 1 or (_is_text(annotation) and type(value) is not str) else value
+
+
+def _is_text(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    inside = () if origin in {list, dict} else get_args(annotation)
+    return annotation is str or origin is Literal or any(_is_text(part) for part in inside)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Settings, and where each leaf came from by its dotted key."""
+
+    settings: Settings
+    origin: dict[str, str]
+
+    def show(self) -> Iterator[tuple[str, Any, str]]:
+        """Each leaf's dotted key, its value with secrets masked, and its origin."""
+        for key, value in _leaves(self.settings.model_dump(mode="json", by_alias=True)):
+            yield key, shown(key, value), self.origin[key]
+
+
+def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> Loaded:
+    """The settings that hold in a directory; raises InvalidInput for anything not understood."""
+    layers: dict[str, Tree] = {f"user config {home.config}": _read(home.config, "user")}
+    repository = repository_config(home, directory) if directory else None
+    if repository:
+        layers[f"repository config {repository}"] = _read(repository, "repository")
+    merged: dict[str, Any] = {}
+    for values in layers.values():
+        merged = _merged(merged, values)
+    for name, values in _from_environment(environ, merged):
+        layers[f"environment {name}"] = values
+        merged = _merged(merged, values)
+    settings = validate(merged, "the configuration")
+    origin = {key: source for source, values in layers.items() for key, _ in _leaves(values)}
+    leaves = _leaves(settings.model_dump(mode="json", by_alias=True))
+    return Loaded(settings, {key: origin.get(key, "default") for key, _ in leaves})
+
+
+def _read(path: Path, scope: Scope) -> dict[str, Any]:
+    try:
+        status = path.stat()
+    except OSError:
+        return read_toml(path)[1]
+    return _parsed(path, scope, (status.st_mtime_ns, status.st_size, status.st_ino))
+
+
+@lru_cache(maxsize=256)
+def _parsed(path: Path, scope: Scope, version: tuple[int, int, int]) -> dict[str, Any]:
+    values = read_toml(path)[1]
+    validate(values, str(path), scope)
+    return values
+
+
+def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text, tomllib.loads(text)
+    except (FileNotFoundError, NotADirectoryError):
+        return "", {}
+    except tomllib.TOMLDecodeError as error:
+        lines = text.rstrip("\n").split("\n")
+        end = f"at line {len(lines)}, column {len(lines[-1]) + 1}"
+        problem = str(error).replace("at end of document", end)
+        raise InvalidInput(f"{path} is not valid TOML: {problem}.") from None
+    except (OSError, UnicodeError, RecursionError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}.") from None
+
+
+def _from_environment(environ: Mapping[str, str], configured: Tree) -> Iterator[tuple[str, Tree]]:
+    """Each variable that is a setting, with what it sets; an empty one counts as not set."""
+    for name in sorted(environ):
+        if name.startswith("KAPELLE_") and environ[name]:
+            keys = _environment_keys(name, configured)
+            where = f"environment variable {name}"
+            values = value_of(annotation_of(keys, where), environ[name])
+            for key in reversed(keys):
+                values = {key: values}
+            if keys:
+                validate(values, where)
+                yield name, values
+
+
+def _environment_keys(name: str, configured: Tree) -> list[str]:
+    parts = name.removeprefix("KAPELLE_").split("__")
+    keys = [part.lower() for part in parts]
+    if len(keys) == 1 and keys[0] not in Settings.model_fields:
+        near = difflib.get_close_matches(keys[0], Settings.model_fields, 1, 0.8)
+        if near:
+            raise InvalidInput(f"{name} is no setting; did you mean KAPELLE_{near[0].upper()}?")
+        return []  # KAPELLE_HOME and the like are for other purposes.
+    if keys[0] == "agents" and len(keys) > 1:
+        for agent in configured.get("agents", {}):
+            if agent.lower().replace("-", "_") == keys[1]:
+                keys[1] = agent
+    # Below environment.set and agents.NAME.env stand names whose case counts.
+    depth = {"environment": 2, "agents": 3}.get(keys[0], len(keys))
+    if len(keys) > depth and keys[depth - 1] in {"set", "env"}:
+        keys[depth:] = ["__".join(parts[depth:])]
+    return keys
+
+
+def _merged(below: Tree, above: Tree) -> dict[str, Any]:
+    tables = {key: _merged(below.get(key, {}), v) for key, v in above.items() if type(v) is dict}
+    return {**below, **above, **tables}
+
+
+def _leaves(values: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

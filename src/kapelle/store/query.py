@@ -1,0 +1,115 @@
+"""What the tables of tasks, runs and schedules have in common: rows by id, prefixes, pages."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.domain.ids import Kind, as_prefix, is_id
+from kapelle.domain.task import Workspace
+
+Row = sa.RowMapping
+
+_MOST_LETTERS = 4_000_000
+# A database takes so many parameters and no more.
+_MOST_PARAMETERS = 500
+
+
+class Rows:
+    """Rows of a table by their ids; list_command is what shows a person the ids."""
+
+    def __init__(self, table: sa.Table, kind: Kind, list_command: str | None = None) -> None:
+        self._table, self._kind, self._list = table, kind, list_command
+        # Built once: putting a statement together costs more than running it.
+        self._row = sa.select(table).where(table.c.id == sa.bindparam("row_id"))
+        self._update = table.update().where(table.c.id == sa.bindparam("row_id"))
+
+    def find(self, connection: sa.Connection, id_: str) -> Row | None:
+        return connection.execute(self._row, {"row_id": id_}).mappings().first()
+
+    def row(self, connection: sa.Connection, id_: str) -> Row:
+        """The stored row, or NotFound."""
+        found = self.find(connection, id_)
+        if found is None:
+            hint = f"{self._list} shows them." if self._list else None
+            raise NotFound(f"There is no {self._kind} {id_}.", hint=hint)
+        return found
+
+    def update(self, connection: sa.Connection, id_: str, /, **values: Any) -> None:
+        connection.execute(self._update, {"row_id": id_, **values})
+
+    def resolve(self, connection: sa.Connection, text: str) -> str:
+        """The whole id for what a person typed: an id, or any prefix that only one has."""
+        if is_id(self._kind, text):
+            return text
+        prefix, hint = as_prefix(self._kind, text), f"{self._list} shows the ids."
+        if prefix is None:
+            raise NotFound(f"{text!r} is not a {self._kind} id.", hint=hint)
+        id_ = self._table.c.id
+        query = sa.select(id_).where(id_.startswith(prefix, autoescape=True)).limit(2)
+        found = list(connection.execute(query).scalars())
+        if not found:
+            raise NotFound(f"No {self._kind}'s id begins with {text!r}.", hint=hint)
+        if len(found) > 1:
+            raise InvalidInput(
+                f"Several {self._kind}s' ids begin with {text!r}.", hint="Type more of it."
+            )
+        return str(found[0])
+
+    def by_idempotency_key(self, connection: sa.Connection, key: str) -> Row | None:
+        query = sa.select(self._table).where(self._table.c.idempotency_key == key)
+        return connection.execute(query).mappings().first()
+
+    def archived_at_of(
+        self, connection: sa.Connection, ids: Sequence[str]
+    ) -> dict[str, datetime | None]:
+        """Those of the ids that are stored, with when they were archived."""
+        columns = (self._table.c.id, self._table.c.archived_at)
+        found: dict[str, datetime | None] = {}
+        for start in range(0, len(ids), _MOST_PARAMETERS):
+            some = ids[start : start + _MOST_PARAMETERS]
+            query = sa.select(*columns).where(self._table.c.id.in_(some))
+            found |= {id_: moment for id_, moment in connection.execute(query)}
+        return found
+
+    def ids_of_worktrees(self, connection: sa.Connection) -> set[str]:
+        """The ids of those that work in a worktree."""
+        query = sa.select(self._table.c.id).where(self._table.c.workspace_kind == "worktree")
+        return set(connection.execute(query).scalars())
+
+    def page(
+        self,
+        connection: sa.Connection,
+        chosen: sa.Select[Any],
+        letters: sa.ColumnElement[int],
+        before: str | None,
+        limit: int,
+    ) -> tuple[list[Row], bool]:
+        """Rows of the ids that a query selects, newest first, and whether there are more.
+
+        Fewer than limit, but at least one, when what they hold is long; before is the last id of
+        the page before.
+        """
+        id_ = self._table.c.id
+        query = chosen.add_columns(letters).order_by(id_.desc()).limit(limit + 1)
+        if before is not None:
+            query = query.where(id_ < before)
+        found = connection.execute(query).all()
+        ids: list[str] = []
+        total = 0
+        for one, length in found[:limit]:
+            total += length
+            if ids and total > _MOST_LETTERS:
+                break
+            ids.append(one)
+        rows = sa.select(self._table).where(id_.in_(ids)).order_by(id_.desc())
+        return list(connection.execute(rows).mappings()), len(found) > len(ids)
+
+
+def workspace_of(row: Row) -> Workspace:
+    """Where a task or a run works."""
+    return Workspace.model_validate(
+        {name: row[f"workspace_{name}"] for name in Workspace.model_fields}
+    )
