@@ -21,9 +21,9 @@ from kapelle.workspaces.refs import BRANCHES, head_branch, move_ref, read_ref
 from kapelle.workspaces.repository import (
     Checkout,
     checkout_at,
-    habits_of,
     linked_gitdir,
     read_pointer,
+    read_settings,
 )
 from kapelle.workspaces.shadow import Lender, Shadows
 from kapelle.workspaces.staging import (
@@ -288,9 +288,11 @@ class Recovery:
         return now is not None and await is_ancestor(reading, move.new, now)
 
     async def base_checkout(self, reading: Place, found: Checkout, scratch: Path) -> BaseCheckout:
-        habits = await habits_of(reading.git, found)
+        configured = await read_settings(reading.git, found)
         index = found.gitdir / "index"
-        work_tree = WorkTree(found.toplevel, index, self._lender, habits.settings, habits.ignore)
+        work_tree = WorkTree(
+            found.toplevel, index, self._lender, configured.settings, configured.ignore
+        )
         own = Path(tempfile.mkdtemp(dir=scratch)) / "index"
         return BaseCheckout(reading, work_tree, found.gitdir, own)
 

@@ -8,7 +8,7 @@ from kapelle.workspaces.commit import commit_now, read_heads, require_commit, ti
 from kapelle.workspaces.files import shown_path
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
 from kapelle.workspaces.refs import empty_tree, head_commit
-from kapelle.workspaces.repository import Checkout, find_checkout, habits_of
+from kapelle.workspaces.repository import Checkout, find_checkout, read_settings
 from kapelle.workspaces.shadow import Lender, Shadows
 from kapelle.workspaces.staging import Staging, WorkTree
 from kapelle.workspaces.worktree import Marker
@@ -98,10 +98,12 @@ async def _in_place(git: Git, directory: Path) -> tuple[Checkout, WorkTree]:
     checkout = find_checkout(directory)
     if checkout is None:
         raise WorkspaceError(f"{directory} is not in a git repository.")
-    habits = await habits_of(git, checkout)
-    lender = Lender(checkout.common_dir, habits.object_format)
+    configured = await read_settings(git, checkout)
+    lender = Lender(checkout.common_dir, configured.object_format)
     index = checkout.gitdir / "index"
-    return checkout, WorkTree(checkout.toplevel, index, lender, habits.settings, habits.ignore)
+    return checkout, WorkTree(
+        checkout.toplevel, index, lender, configured.settings, configured.ignore
+    )
 
 
 async def _diff(place: Place, old: str, new: str) -> Diff:

@@ -38,9 +38,9 @@ from kapelle.workspaces.refs import (
 from kapelle.workspaces.repository import (
     Checkout,
     find_checkout,
-    habits_of,
     linked_gitdir,
     read_pointer,
+    read_settings,
 )
 from kapelle.workspaces.staging import Staging, files_place, install_index
 from kapelle.workspaces.worktree import (
@@ -59,7 +59,7 @@ from kapelle.workspaces.worktree import (
 
 
 @dataclass(frozen=True)
-class Order:
+class WorktreeSpec:
     """What is asked for: a worktree for a task or a run, from a directory's repository."""
 
     task_id: str
@@ -69,27 +69,27 @@ class Order:
     link: Sequence[str]
 
 
-async def create_worktree(markers: Markers, order: Order) -> Workspace:
+async def create_worktree(markers: Markers, spec: WorktreeSpec) -> Workspace:
     """Make the worktree, or return the one that is there; what was half-made is made anew."""
-    for path in (*order.copy, *order.link):
+    for path in (*spec.copy, *spec.link):
         relative_parts(path)
-    marker = markers.read(order.task_id)
+    marker = markers.read(spec.task_id)
     if marker is not None and marker.present:
-        markers.fulfilled(order.task_id)
+        markers.fulfilled(spec.task_id)
         return marker.as_workspace(await _progress(marker))
-    await _make_room(markers, order.task_id, marker)
-    if os.path.lexists(markers.worktree(order.task_id)):
+    await _make_room(markers, spec.task_id, marker)
+    if os.path.lexists(markers.worktree(spec.task_id)):
         raise WorkspaceError(
-            f"{markers.worktree(order.task_id)} exists and was not made by Kapelle.",
+            f"{markers.worktree(spec.task_id)} exists and was not made by Kapelle.",
             hint="Move it away, then try again.",
         )
     if marker is not None:
         # The branch it was made from may be gone by now; its own was kept, and so is the base.
-        order = replace(order, base=marker.base_commit)
-    plan = await _plan(markers, order)
+        spec = replace(spec, base=marker.base_commit)
+    plan = await _plan(markers, spec)
     if marker is not None:
         plan = replace(plan, base=marker.base)
-    return await _make(markers, plan, order, afresh=marker is None)
+    return await _make(markers, plan, spec, afresh=marker is None)
 
 
 async def _make_room(markers: Markers, task_id: str, marker: Marker | None) -> None:
@@ -156,33 +156,33 @@ async def _progress(marker: Marker) -> str | None:
     return None if commit == marker.base_commit else commit
 
 
-async def _plan(markers: Markers, order: Order) -> Marker:
-    checkout = find_checkout(order.directory)
+async def _plan(markers: Markers, spec: WorktreeSpec) -> Marker:
+    checkout = find_checkout(spec.directory)
     if checkout is None:
         raise WorkspaceError(
-            f"{order.directory} is not in a git repository.",
+            f"{spec.directory} is not in a git repository.",
             hint="Run `git init` and commit there, or work in place.",
         )
-    base = await base_of(markers.shadows.git, checkout, order.base)
-    habits = await habits_of(markers.shadows.git, checkout)
+    base = await base_of(markers.shadows.git, checkout, spec.base)
+    configured = await read_settings(markers.shadows.git, checkout)
     return Marker(
-        task_id=order.task_id,
-        path=str(markers.worktree(order.task_id)),
+        task_id=spec.task_id,
+        path=str(markers.worktree(spec.task_id)),
         toplevel=str(checkout.toplevel),
         common_dir=str(checkout.common_dir),
         gitdir="",
-        object_format=habits.object_format,
-        branch=branch_of(order.task_id),
-        base=base.branch or order.base or base.commit,
+        object_format=configured.object_format,
+        branch=branch_of(spec.task_id),
+        base=base.branch or spec.base or base.commit,
         base_commit=base.commit,
         excluded=(),
-        settings=habits.settings,
-        ignore=habits.ignore,
+        settings=configured.settings,
+        ignore=configured.ignore,
         shadows=markers.shadows,
     )
 
 
-async def _make(markers: Markers, plan: Marker, order: Order, *, afresh: bool) -> Workspace:
+async def _make(markers: Markers, plan: Marker, spec: WorktreeSpec, *, afresh: bool) -> Workspace:
     markers.intend(plan.task_id, Path(plan.common_dir))
     start = await _place_branch(plan, afresh=afresh)
     await plan.refs.run(
@@ -197,8 +197,8 @@ async def _make(markers: Markers, plan: Marker, order: Order, *, afresh: bool) -
     files = files_place(reading, marker.work_tree, marker.work_tree.index)
     await files.run("read-tree", "--reset", "-u", start, timeout_s=CONTENT_TIMEOUT_S)
     source, target = Path(marker.toplevel), Path(marker.path)
-    copied = await asyncio.to_thread(copy_into, source, target, order.copy)
-    linked = await asyncio.to_thread(link_into, source, target, order.link)
+    copied = await asyncio.to_thread(copy_into, source, target, spec.copy)
+    linked = await asyncio.to_thread(link_into, source, target, spec.link)
     excluded = ("/".join(relative_parts(path)) for path in (*copied, *linked))
     marker = replace(marker, excluded=tuple(excluded))
     markers.write(marker)

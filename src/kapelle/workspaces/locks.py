@@ -16,7 +16,7 @@ from kapelle.domain.errors import Conflict, KapelleError
 from kapelle.workspaces.checkout import Journal, Move, Mover, Recovery
 from kapelle.workspaces.git import inherited
 from kapelle.workspaces.refs import head_branch, owner_of, plain_name
-from kapelle.workspaces.repository import Checkout, habits_of
+from kapelle.workspaces.repository import Checkout, read_settings
 from kapelle.workspaces.shadow import Lender
 from kapelle.workspaces.worktree import Marker, Markers, ensure_gitdir, restore_dot_git
 
@@ -165,9 +165,9 @@ class Guard:
                 raise Conflict(
                     f"A merge into {common_dir} was cut short, and that is not there now."
                 )
-            habits = await habits_of(
+            configured = await read_settings(
                 self._markers.shadows.git, Checkout(common_dir, common_dir, common_dir)
             )
-            lender = Lender(common_dir, habits.object_format)
+            lender = Lender(common_dir, configured.object_format)
             await Recovery(self._markers.shadows, lender, journal).recover()
         return move

@@ -27,7 +27,7 @@ from kapelle.workspaces.diff import (
 )
 from kapelle.workspaces.git import Git
 from kapelle.workspaces.lifecycle import (
-    Order,
+    WorktreeSpec,
     base_of,
     clear_half_made,
     create_worktree,
@@ -39,7 +39,7 @@ from kapelle.workspaces.lifecycle import (
 from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.merge import Merge, Merger, marked_files, take_in
 from kapelle.workspaces.refs import head_branch, head_commit, plain_name
-from kapelle.workspaces.repository import find_checkout, habits_of
+from kapelle.workspaces.repository import find_checkout, read_settings
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
 
@@ -90,7 +90,7 @@ class Workspaces:
         return Repository(
             toplevel=checkout.toplevel,
             common_dir=checkout.common_dir,
-            object_format=(await habits_of(self._git, checkout)).object_format,
+            object_format=(await read_settings(self._git, checkout)).object_format,
             head_branch=await head_branch(self._git, checkout),
             head_commit=await head_commit(self._git, checkout),
         )
@@ -106,8 +106,8 @@ class Workspaces:
         """A worktree on the branch kapelle/<owner>; called again, it returns the same one."""
         async with self._guard.alone(owner):
             await self._guard.try_to_settle(self._markers.read(owner))
-            order = Order(owner, directory, base, copy, link)
-            return await create_worktree(self._markers, order)
+            spec = WorktreeSpec(owner, directory, base, copy, link)
+            return await create_worktree(self._markers, spec)
 
     async def commit(self, owner: str, message: str) -> str | None:
         """Commit everything onto the owner's branch; None when there is nothing but the base."""
