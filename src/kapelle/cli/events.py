@@ -144,7 +144,7 @@ def _of_task(what: str, event: Event) -> Passage | None:
     title = short_title(str(event["data"].get("title") or ""), _title_width())
     reason = event["data"].get("reason")
     why = f": {one_line(str(reason), _WIDTH)}" if reason and what != "completed" else ""
-    if what == "waiting" and str(reason).startswith("It asks:"):
+    if what == "waiting" and event["data"].get("waiting_for") == "input":
         why += f' (answer with `kapelle resume {event["task_id"]} "…"`)'
     style = None if what == "running" else _STYLES[what]
     return Passage(f"  {_MARKS[what]} {title} ({event['task_id']}){why}", style)

@@ -75,29 +75,37 @@ def _label(step: Any) -> str:
 _STYLES = {"pass": "green", "keep": "green", "fail": "red", "discard": "dim"}
 _JSON_LINES = 15
 _JSON_WIDTH = 300
-_DIFFERENCE = 6
+_TEXT_LINES = 6
 _INDENT = 4
+# They take what room there is, and are cut at the terminal's edge.
+_LAST = ("problem", "reason")
+
+Item = dict[str, Any]
 
 
-def result_lines(run: Run, told: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """What a pattern returned, by its shape: iterations, candidates, subgoals, or plain JSON."""
-    match run["result"]:
-        case None:
-            yield from _iterations([facts for facts in told if facts.get("verdict")], None)
-        case {"iterations": [{"verdict": _}, *_] as iterations, "best": best}:
-            yield from _iterations(iterations, best["number"] if best else None)
-        case {"candidates": [*candidates], "winner": winner}:
-            yield from _candidates(candidates, winner)
-        case {"iterations": [*iterations], "success_criteria": [*criteria]}:
-            yield from _goal(iterations, criteria)
-        case {"steps": [{"task": _}, *_]}:
-            return  # the tasks say it all
-        case result:
-            yield from _plain(run["id"], result)
+def result_lines(run: Run, told: Sequence[Item]) -> Iterator[str]:
+    """What a pattern returned: tables of its lists of objects, or else the beginning of its JSON.
+
+    Of a run without a result, what it said of its iterations is shown in the same way.
+    """
+    result = run["result"]
+    if result is None:
+        iterations = [facts for facts in told if facts.get("verdict")]
+        yield from _items("iterations", iterations, None) if iterations else ()
+    elif isinstance(result, dict) and any(map(_are_items, result.values())):
+        best, winner = result.get("best"), result.get("winner")
+        chosen = best.get("number") if isinstance(best, dict) else winner
+        for key, value in result.items():
+            if _are_items(value):
+                yield from _items(key, value, chosen)
+            elif isinstance(value, list) and value and isinstance(value[0], str):
+                yield paint(f"  {_words(key)}", "dim")
+                yield from (f"    - {one_line(text, 200)}" for text in value)
+    else:
+        yield from _json(run["id"], result)
 
 
-def _plain(run_id: str, result: Any) -> Iterator[str]:
-    """The beginning of a result whose shape only its pattern knows."""
+def _json(run_id: str, result: Any) -> Iterator[str]:
     lines = clean(json.dumps(result, indent=2, ensure_ascii=False)).split("\n")
     yield paint("  result", "dim")
     yield from (f"    {fit(line, _JSON_WIDTH)}" for line in lines[:_JSON_LINES])
@@ -105,95 +113,98 @@ def _plain(run_id: str, result: Any) -> Iterator[str]:
         yield paint(f"    … all of it: kapelle runs result {run_id}", "dim")
 
 
-def _iterations(found: Sequence[dict[str, Any]], best: int | None) -> Iterator[str]:
-    """A table of a loop's iterations, as its result or its history tells them."""
-    if not found:
-        return
-    numbers = [item["score"] for item in found if is_number(item.get("score"))]
-    rows = [
-        [
-            _number(item) + ("*" if _number(item) == str(best) else ""),
-            verdict_words(item["verdict"]),
-            f"{item['score']:.12g}" if is_number(item.get("score")) else "-",
-            (item.get("commit") or "")[:10],
-            one_line(item.get("problem") or ""),
-        ]
-        for item in found
-    ]
-    header = ["#", "VERDICT", "SCORE", "COMMIT", "PROBLEM"]
-    # Columns in which nothing stands only take room.
-    kept = [0, 1, *([2] if numbers else []), *([3] if any(row[3] for row in rows) else []), 4]
-    shown = [[row[index] for index in kept] for row in rows]
-    styles = [_STYLES.get(item["verdict"]) for item in found]
-    yield paint("  iterations", "dim")
-    yield from table([header[index] for index in kept], shown, styles, _INDENT)
-    if best is not None:
-        where = ", which is what the branch holds" if any(row[3] for row in rows) else ""
-        yield paint(f"    * the best{where}", "dim")
+def _are_items(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)
 
 
-def _number(item: dict[str, Any]) -> str:
-    return str(item["number"] if "number" in item else item.get("iteration"))
+def _items(key: str, items: Sequence[Item], chosen: Any) -> Iterator[str]:
+    """A table of objects; what does not fit in a cell stands below its row."""
+    names = list(dict.fromkeys(name for item in items for name in item))
+    names = [name for name in names if _is_column(name, [item.get(name) for item in items])]
+    names.sort(key=lambda name: (name not in {"number", "iteration"}, name in _LAST))
+    if not set(names) - {"number", "name"} and not any(map(_below, items)):
+        return  # the tasks below say it all
+    rows = [[_cell(name, item, chosen) for name in names] for item in items]
+    header = ["#" if name in {"number", "iteration"} else _words(name).upper() for name in names]
+    # The table cuts its last column, which must not be one that always fits.
+    end = [] if names[-1] in _LAST else [""]
+    styles = [_style(item, chosen) for item in items]
+    lines = table([*header, *end], [[*row, *end] for row in rows], styles, _INDENT)
+    yield paint(f"  {_words(key)}", "dim")
+    yield lines[0]
+    for line, item in zip(lines[1:], items, strict=True):
+        yield line
+        yield from (f"      {text}" for text in _below(item))
+    if chosen is not None and any(item.get("number") == chosen for item in items):
+        yield paint("    * the best", "dim")
 
 
-def _candidates(found: Sequence[dict[str, Any]], winner: int | None) -> Iterator[str]:
-    rows = [
-        [
-            f"{item['number']}*" if item["number"] == winner else str(item["number"]),
-            "out" if item.get("problem") else "won" if item["number"] == winner else "passed",
-            one_line(item["agent"] + (f":{item['model']}" if item.get("model") else "")),
-            f"{item['score']:.12g}" if is_number(item.get("score")) else "-",
-            one_line(item.get("problem") or ""),
-        ]
-        for item in found
-    ]
-    styles = {"won": "green", "out": "red"}
-    yield paint("  candidates", "dim")
-    yield from table(
-        ["#", "VERDICT", "AGENT", "SCORE", "PROBLEM"], rows, [styles.get(row[1]) for row in rows],
-        _INDENT,
-    )  # fmt: skip
-    for item in found:
-        if (item.get("against_winner") or "").strip():
-            yield paint(f"    candidate {item['number']} against the winner:", "dim")
-            yield from (f"      {line}" for line in last_lines(item["against_winner"], _DIFFERENCE))
+def _is_column(name: str, values: list[Any]) -> bool:
+    """Whether there is something to see, and no value is a text of several lines."""
+    texts = [value.strip() for value in values if isinstance(value, str)]
+    if name not in _LAST and any("\n" in text for text in texts):
+        return False
+    return any(texts) or any(isinstance(value, int | float) for value in values)
 
 
-def _goal(iterations: Sequence[dict[str, Any]], criteria: Sequence[str]) -> Iterator[str]:
-    if criteria:
-        yield paint("  done when", "dim")
-        yield from (f"    - {one_line(text, 200)}" for text in criteria)
-    yield paint("  iterations", "dim")
-    for item in iterations:
-        outcomes = item.get("outcomes") or []
-        merged = sum(outcome["status"] == "merged" for outcome in outcomes)
-        yield f"    {item['number']}  {merged} of {len(outcomes)} merged{_judged(item)}"
-        for outcome in outcomes:
-            good = outcome["status"] == "merged"
-            mark = paint("✓", "green") if good else paint("✗", "red")
-            reason = f": {one_line(outcome['reason'], 200)}" if outcome.get("reason") else ""
-            state = "" if good else f" ({outcome['status']})"
-            yield f"       {mark} {one_line(outcome['title'], 100)}{state}{reason}"
-        if item.get("problem"):
-            yield paint(f"       {one_line(item['problem'], 300)}", "red")
+def _cell(name: str, item: Item, chosen: Any) -> str:
+    value = item.get(name)
+    if name in {"number", "iteration"}:
+        return f"{value}*" if value == chosen else str(value)
+    if value is None or value == "":
+        return "" if name in _LAST else "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if is_number(value):
+        return f"{value:.12g}"
+    if name == "commit":
+        return str(value)[:10]
+    text = verdict_words(str(value)) if name == "verdict" else str(value)
+    return one_line(text, None if name in _LAST else 60)
 
 
-def _judged(item: dict[str, Any]) -> str:
-    """What the checks and the reviewer said of an iteration."""
-    checks, review = item.get("checks") or [], item.get("review")
-    passed = sum(check["passed"] for check in checks)
-    said = f", {passed} of {len(checks)} checks passed" if checks else ""
-    if review is None:
-        return said
-    against = [
-        name.replace("_", " ")
-        for name in ("quality", "consistency", "goal_aligned", "goal_complete")
-        if not review.get(name)
-    ]
-    if not against:
-        return f"{said}, approved"
-    feedback = f": {one_line(review['feedback'], 200)}" if review.get("feedback") else ""
-    return f"{said}, the reviewer says no to {', '.join(against)}{feedback}"
+def _style(item: Item, chosen: Any) -> str | None:
+    if "verdict" in item:
+        return _STYLES.get(item["verdict"])
+    if item.get("problem"):
+        return "red"
+    return "green" if chosen is not None and item.get("number") == chosen else None
+
+
+def _below(item: Item) -> list[str]:
+    """What an object holds besides plain values: the fate of its parts, checks, judgements."""
+    found: list[str] = []
+    for key, value in item.items():
+        if _are_items(value) and "passed" in value[0]:
+            passed = sum(bool(part["passed"]) for part in value)
+            found.append(f"{passed} of {len(value)} {_words(key)} passed")
+        elif _are_items(value) and "status" in value[0]:
+            found += map(_part, value)
+        elif isinstance(value, dict) and any(isinstance(flag, bool) for flag in value.values()):
+            against = [_words(name) for name, flag in value.items() if flag is False]
+            said = f": {one_line(value['feedback'], 200)}" if value.get("feedback") else ""
+            found.append(
+                f"{_words(key)}: no to {', '.join(against)}{said}"
+                if against
+                else f"{_words(key)}: approved"
+            )
+        elif isinstance(value, str) and "\n" in value.strip() and key not in _LAST:
+            found += [paint(f"{_words(key)}:", "dim"), *last_lines(value, _TEXT_LINES)]
+    return found
+
+
+def _part(part: Item) -> str:
+    good = part["status"] in {"merged", "completed", "passed"}
+    mark = paint("✓", "green") if good else paint("✗", "red")
+    reason = f": {one_line(part['reason'], 200)}" if part.get("reason") else ""
+    state = "" if good else f" ({part['status']})"
+    return (
+        f"{mark} {one_line(str(part.get('title') or part.get('name') or ''), 100)}{state}{reason}"
+    )
+
+
+def _words(key: str) -> str:
+    return one_line(key.replace("_", " "), 40)
 
 
 _ROLES = ("planner", "worker", "reviewer", "judge")

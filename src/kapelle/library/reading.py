@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kapelle.agents.base import Agent, Summary, Verdict
 from kapelle.agents.summary import Fold, completed_by, summarise
-from kapelle.engine import cost, side_log
+from kapelle.engine.usage import attempt_usage, side_log_lines, side_log_of
 from kapelle.runner.output import LogReader, lines_of, tail_text
 from kapelle.runner.shim.files import ERR, OUT
 from kapelle.settings import Settings
@@ -31,9 +31,9 @@ def answer(agent: Agent, directory: Path, verdict: Verdict, summary: Summary) ->
 
 def _completed(agent: Agent, directory: Path, told: Summary) -> Summary:
     """With what the agent noted beside its output."""
-    if side_log.of_run(directory) is None:
+    if side_log_of(directory) is None:
         return told
-    return completed_by(told, summarise(agent, side_log.lines(directory, told.session_id)))
+    return completed_by(told, summarise(agent, side_log_lines(directory, told.session_id)))
 
 
 class Meter:
@@ -58,6 +58,6 @@ class Meter:
                 for event in self._agent.parse(line.text):
                     self._fold.add(event)
         summary = _completed(self._agent, self._directory, self._fold.summary())
-        usage = cost.of_attempt(summary, {}, self._agent.settings.model, self._settings)
+        usage = attempt_usage(summary, {}, self._agent.settings.model, self._settings)
         if usage is not None and usage.cost_usd is not None:
             self._tell(usage.cost_usd)

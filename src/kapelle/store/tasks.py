@@ -355,7 +355,10 @@ def _apply_status(
         values = {"ended_at": datetime.now(UTC), "stop": None, "not_before": None, **values}
     values.setdefault("waiting_for", None)
     update(connection, task_id, status=status, reason=reason, **values)
-    events.append(connection, f"task.{status}", task_id, title=task["title"], reason=reason)
+    facts = {"title": task["title"], "reason": reason}
+    if status is TaskStatus.WAITING:
+        facts["waiting_for"] = values["waiting_for"]
+    events.append(connection, f"task.{status}", task_id, **facts)
     return [task_id] if status in FINAL else []
 
 

@@ -122,13 +122,14 @@ def test_a_task_that_a_run_waits_for_tells_what_it_is_at() -> None:
 def test_the_candidates_of_a_choice() -> None:
     candidates = [
         {"number": 1, "agent": "claude", "model": "big", "score": 3.0, "against_winner": ""},
-        {"number": 2, "agent": "codex", "model": None, "score": 2.0, "against_winner": " a | 2 +-"},
+        {"number": 2, "agent": "codex", "model": None, "score": 2.0, "against_winner": "a |\n b |"},
         {"number": 3, "agent": "gemini", "model": None, "score": None, "problem": "A check failed"},
     ]
     text = shown(pattern="best-of", result={"winner": 1, "candidates": candidates})
-    assert "1*  won      claude:big  3" in text
-    assert "3   out      gemini      -      A check failed" in text
-    assert "candidate 2 against the winner:\n       a | 2 +-" in text
+    assert "1*  claude  big    3\n" in text
+    assert "3   gemini  -      -      A check failed" in text
+    assert "2   codex   -      2\n      against winner:\n      a |\n       b |" in text
+    assert "* the best" in text
 
 
 def test_the_iterations_of_a_team() -> None:
@@ -145,10 +146,17 @@ def test_the_iterations_of_a_team() -> None:
     }
     result = {"iterations": [item], "success_criteria": ["it works"]}
     text = shown(pattern="team", result=result)
-    assert "done when\n    - it works" in text
-    assert "1  1 of 2 merged, 1 of 1 checks passed" in text
-    assert "the reviewer says no to consistency, goal complete: Join them." in text
+    assert "success criteria\n    - it works" in text
+    assert "1 of 1 checks passed" in text
+    assert "review: no to consistency, goal complete: Join them." in text
+    assert "✓ The core\n" in text
     assert "✗ The rest (conflict): both changed a.txt" in text
+
+
+def test_the_result_of_any_pattern_is_a_table_of_its_objects() -> None:
+    files = [{"path": "a.py", "lines": 3}, {"path": "b.py", "lines": 14, "reason": "too\nlong"}]
+    text = shown(pattern="mine", result={"read_files": files, "done": False})
+    assert "read files\n    PATH  LINES  REASON\n    a.py  3\n    b.py  14     too long" in text
 
 
 def test_a_long_result_is_shown_from_its_beginning() -> None:
@@ -297,7 +305,7 @@ def event(kind: str, /, **data: Any) -> dict[str, Any]:
         (event("task.failed", title="T", reason="x"), "  ✗ T (task_1): x"),
         (event("task.waiting", title="T", reason="limited"), "  ? T (task_1): limited"),
         (
-            event("task.waiting", title="T", reason="It asks: x"),
+            event("task.waiting", title="T", reason="It asks: x", waiting_for="input"),
             '  ? T (task_1): It asks: x (answer with `kapelle resume task_1 "…"`)',
         ),
         (event("check.failed", name="make test"), "  ✗ check failed: make test"),

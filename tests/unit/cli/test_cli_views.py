@@ -166,7 +166,7 @@ def test_an_archived_task_says_so_and_names_no_removed_worktree(tmp_path: Path) 
 
 def test_an_attempt_that_asked_did_not_fail() -> None:
     ended = {"kind": "exited", "code": 0, "signal": None}
-    asked = {**TASK["attempts"][0], "reason": "It asks: which one?", "exit": ended}
+    asked = {**TASK["attempts"][0], "failure": None, "reason": "It asks: which one?", "exit": ended}
     lines = [line for line in describe({**TASK, "attempts": [asked]}) if "attempt 1" in line]
     assert "asked" in lines[0]
     assert "failed" not in lines[0]

@@ -12,7 +12,7 @@ from kapelle.engine.parts import Stage
 from kapelle.engine.retry import steadily
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.workspace import restore_deleted
-from kapelle.engine.task_diff import task_diff
+from kapelle.engine.tasks.work import task_diff
 from kapelle.patterns.results import Scored, read_score
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import tail_text
@@ -41,11 +41,11 @@ class Commands:
         specs: list[CheckSpec],
         env: dict[str, str],
         task: str | None,
-        told: int = 0,
+        known: int = 0,
     ) -> list[Any]:
         """The results in order; all are made, so that all that is wrong is known.
 
-        told is how many the history has been told of, before a crash.
+        known is how many were announced before a crash; the last is left to the step's end.
         """
         found = []
         for number, spec in enumerate(specs):
@@ -55,15 +55,19 @@ class Commands:
                 result = await self._diff_not_empty(spec, task)
             else:
                 raise InvalidInput(f"The check {spec.label} is one of tasks, not of runs.")
-            if number >= told:
-                await self._stage.db.write(self._tell, position, number, result)
+            if known <= number < len(specs) - 1:
+                await self._stage.db.write(self._note, position, number, result)
             found.append(result.model_dump(mode="json"))
         return found
 
-    def _tell(
+    def _note(
         self, connection: Connection, position: str, number: int, result: CheckResult
     ) -> None:
         steps.remember(connection, self._run_id, position, {"told": number + 1})
+        self.announce(connection, result)
+
+    def announce(self, connection: Connection, result: CheckResult) -> None:
+        """Add what came of a check to the history."""
         kind = "check.passed" if result.passed else "check.failed"
         events.append(connection, kind, run_id=self._run_id, name=result.name)
 

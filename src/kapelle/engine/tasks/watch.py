@@ -2,25 +2,179 @@
 
 import asyncio
 import contextlib
+import json
 import logging
 import time
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kapelle.agents.base import Agent
+from kapelle.agents.base import Agent, AgentEvent
+from kapelle.agents.failures import failure_of
+from kapelle.agents.resets import reset_stated
 from kapelle.agents.summary import Fold
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.task import Usage
-from kapelle.engine import cost, side_log
-from kapelle.engine.ending import note
-from kapelle.engine.limits import Limits
 from kapelle.engine.parts import Stage
-from kapelle.engine.refusal import Refusal
-from kapelle.engine.stall import Stall
-from kapelle.engine.work import Work
+from kapelle.engine.tasks.work import Work
+from kapelle.engine.usage import attempt_usage, find_side_log, side_log_of
+from kapelle.runner import process_tree
 from kapelle.runner.output import LineSplitter, read
+from kapelle.runner.shim import files
 from kapelle.store import attempts, events
 from kapelle.store.database import Connection
+
+# A runtime that only waits still wakes up now and then.
+_IDLE_SHARE = 0.02
+_LOOKS = 4
+
+
+class Stall:
+    """Looks at output and CPU time; both must stand still for the whole time."""
+
+    def __init__(self, process_dir: Path, limit_s: float) -> None:
+        self._process_dir = process_dir
+        self._limit_s = limit_s
+        self._bytes = -1
+        self._cpu_s: float | None = None
+        self._since = self._looked = time.monotonic()
+
+    def silent_s(self) -> float:
+        """For how long nothing has happened, once that is too long; 0 before."""
+        now = time.monotonic()
+        written = process_tree.output_bytes(self._process_dir)
+        if written != self._bytes:
+            self._bytes, self._since = written, now
+        if now - self._looked >= self._limit_s / _LOOKS:
+            self._look_at_cpu(now)
+        silent = now - self._since
+        return silent if silent >= self._limit_s else 0.0
+
+    def _look_at_cpu(self, now: float) -> None:
+        used, before = process_tree.cpu_s(self._process_dir), self._cpu_s
+        idle = before is not None and used is not None
+        if not idle or (used or 0) - (before or 0) > _IDLE_SHARE * (now - self._looked):
+            # The first look only tells where to count from.
+            self._since = self._since if before is None and used is not None else now
+        self._cpu_s, self._looked = used, now
+
+
+_PASSING = frozenset({FailureClass.RATE_LIMIT, FailureClass.OVERLOADED})
+_PROGRESS = frozenset({"text", "tool_call", "tool_result", "plan", "usage", "result"})
+# Errors without any work between them after which nothing else will come.
+_CIRCLES = 10
+_LONGEST = 500
+
+
+class Refusal:
+    """Notes since when nothing but refusals has come; any progress is the end of it."""
+
+    def __init__(self) -> None:
+        self._failure: Failure | None = None
+        self._since = 0.0
+        self._errors = 0
+        self._last_error: AgentEvent | None = None
+
+    def add(self, event: AgentEvent) -> None:
+        if event.kind == "error":
+            self._errors, self._last_error = self._errors + 1, event
+        elif event.kind in {"tool_call", "tool_result"}:
+            self._errors = 0
+        if event.kind in _PROGRESS:
+            self._failure = None
+        elif event.kind == "notice":
+            found = failure_of(event)
+            if found is not None and found.kind in _PASSING:
+                self._since = self._since if self._failure else time.monotonic()
+                self._failure = found
+
+    def outlasts(self, patience_s: float) -> Failure | None:
+        """The refusal, once it has lasted longer than the agent's own retries should."""
+        if self._last_error is not None and self._errors >= _CIRCLES:
+            said = f"{self._errors} errors without any work between them: {self._last_error.text}"
+            found = failure_of(self._last_error) or Failure(FailureClass.TASK, "")
+            return replace(found, evidence=said[:_LONGEST])
+        if self._failure is None or time.monotonic() - self._since < patience_s:
+            return None
+        evidence = f"{self._failure.evidence}, for {patience_s:g} s and longer"
+        return replace(self._failure, evidence=evidence)
+
+
+# Ten times a cent is a little less than ten cents, to a computer.
+_ROUNDING_USD = 1e-9
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Turns of one attempt, and money of the whole task less what was spent before."""
+
+    max_turns: int | None
+    budget_usd: float | None
+    spent_usd: float
+    strict: bool  # whether somebody asked for them, rather than being capped for safety
+
+    @property
+    def budget_left_usd(self) -> float | None:
+        return None if self.budget_usd is None else max(0.0, self.budget_usd - self.spent_usd)
+
+    def exceeded(self, usage: Usage) -> str | None:
+        """The sentence about the limit that was reached; None while there is room."""
+        if self.max_turns is not None and usage.turns > self.max_turns:
+            return f"stopped at its limit of {self.max_turns} turns"
+        spent = self.spent_usd + (usage.cost_usd or 0)
+        if self.budget_usd is not None and spent + _ROUNDING_USD >= self.budget_usd:
+            return f"stopped at its budget: ${spent:.4f} spent of ${self.budget_usd:g}"
+        return None
+
+    def is_blind(self, usage: Usage) -> bool:
+        """Whether there is a budget and no way to tell what was spent of it."""
+        return self.budget_usd is not None and usage.cost_usd is None and usage.output_tokens > 0
+
+    def near(self, usage: Usage, share: float) -> list[tuple[str, str]]:
+        """The limits of which this share is used, each with a sentence."""
+        found = []
+        if self.max_turns is not None and usage.turns >= share * self.max_turns:
+            found.append(("turns", f"{usage.turns} of {self.max_turns} turns are used"))
+        spent = self.spent_usd + (usage.cost_usd or 0)
+        if self.budget_usd is not None and spent + _ROUNDING_USD >= share * self.budget_usd:
+            found.append(("budget", f"${spent:.4f} of ${self.budget_usd:g} are spent"))
+        return found
+
+
+async def limits_of(stage: Stage, work: Work) -> Limits:
+    task, defaults = work.task, work.settings.tasks
+    budget: float | None = task["budget_usd"] or defaults.budget_usd
+    spent = 0.0
+    if budget is not None:
+        rows = await stage.db.read(attempts.of_task, work.task_id)
+        spent = sum(row["cost_usd"] or 0.0 for row in rows if row["id"] != work.attempt_id)
+    return Limits(
+        max_turns=task["max_turns"] or defaults.max_turns,
+        budget_usd=budget,
+        spent_usd=spent,
+        strict=task["max_turns"] is not None or budget is not None,
+    )
+
+
+_FILE = "ended_for.json"
+
+
+def note(process_dir: Path, failure: Failure) -> None:
+    """Write it down before the run is ended."""
+    retry_at = failure.retry_at.isoformat() if failure.retry_at else None
+    body = {"kind": failure.kind, "evidence": failure.evidence, "retry_at": retry_at}
+    files.replace(str(process_dir / _FILE), json.dumps(body).encode())
+
+
+def noted(process_dir: Path) -> Failure | None:
+    """Why a run was ended, if it was."""
+    try:
+        found = json.loads((process_dir / _FILE).read_bytes())
+        kind = FailureClass(found["kind"])
+        return Failure(kind, str(found["evidence"]), reset_stated(found.get("retry_at")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
 
 _log = logging.getLogger("kapelle.vigil")
 _STRICT_S = 0.05
@@ -44,7 +198,7 @@ class Vigil:
         self._out = _Reader(work.process_dir / "out.log")
         self._err = _Reader(work.process_dir / "err.log")
         self._side: _Reader | None = None
-        self._log = side_log.of_run(work.process_dir)
+        self._log = side_log_of(work.process_dir)
         self._refusal = Refusal()
         self._stall = Stall(work.process_dir, work.settings.health.stall_s)
         self._warned: set[str] = {warning["what"] for warning in work.attempt["warnings"]}
@@ -113,12 +267,12 @@ class Vigil:
             # Refusals of then may be overcome long since.
             self._refusal, self._caught_up = Refusal(), True
         model = self._work.attempt["model"]
-        return cost.of_attempt(self._fold.summary(), self._before, model, self._work.settings)
+        return attempt_usage(self._fold.summary(), self._before, model, self._work.settings)
 
     def _read_side_log(self) -> None:
         if self._side is None and self._log is not None:
             session = self._fold.session_id or self._log.session_id
-            path = side_log.find(self._log.pattern, session)
+            path = find_side_log(self._log.pattern, session)
             self._side = _Reader(path, self._log.begin) if path else None
         for line in self._side.lines() if self._side else ():
             for event in self._agent.parse(line):

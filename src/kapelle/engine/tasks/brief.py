@@ -12,8 +12,7 @@ from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, Task
 from kapelle.engine.parts import Stage
 from kapelle.engine.prompt import Earlier, compose, follow_up
-from kapelle.engine.task_diff import task_diff
-from kapelle.engine.work import Work
+from kapelle.engine.tasks.work import Work, task_diff
 from kapelle.runner.output import tail_text
 from kapelle.store import attempts, tasks
 

@@ -11,14 +11,20 @@ from kapelle.domain.errors import Conflict, KapelleError, WorkspaceError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind
 from kapelle.domain.task import CheckResult, Usage
-from kapelle.engine import cost, diagnosis, difficulty, side_log
-from kapelle.engine.checks import run_check
-from kapelle.engine.consult import usage_of
-from kapelle.engine.ending import noted
+from kapelle.engine.commands import run_check
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.findings import Findings, Finish
 from kapelle.engine.parts import Stage
-from kapelle.engine.work import Work, load_work
+from kapelle.engine.tasks import consult
+from kapelle.engine.tasks.consult import usage_of
+from kapelle.engine.tasks.watch import noted
+from kapelle.engine.tasks.work import Findings, Finish, Work, load_work
+from kapelle.engine.usage import (
+    attempt_usage,
+    session_counters,
+    side_log_lines,
+    side_log_of,
+    total_usage,
+)
 from kapelle.runner.output import lines_of, tail_text
 from kapelle.store import attempts, events, tasks
 from kapelle.store.database import Connection
@@ -58,7 +64,7 @@ async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
         session_id=summary.session_id,
         model=summary.model or work.attempt["model"],
         usage=usage,
-        session_usage=cost.of_session(summary),
+        session_usage=session_counters(summary),
         can_nudge=work.settings.health.on_stall == "nudge",
     )
 
@@ -79,11 +85,11 @@ def _examine(
 def _usage(work: Work, summary: Summary, before: dict[str, float]) -> Usage | None:
     """What the attempt used, with what was asked of other agents for its sake."""
     settings, model = work.settings, summary.model or work.attempt["model"]
-    parts = [cost.of_attempt(summary, before, model, settings)]
+    parts = [attempt_usage(summary, before, model, settings)]
     if settings.difficulty.agent:
-        parts.append(usage_of(work, difficulty.RUN, settings.difficulty.agent))
-    parts.append(usage_of(work, diagnosis.RUN, settings.roles.judge or work.agent))
-    return cost.added(parts)
+        parts.append(usage_of(work, consult.DIFFICULTY, settings.difficulty.agent))
+    parts.append(usage_of(work, consult.DIAGNOSIS, settings.roles.judge or work.agent))
+    return total_usage(parts)
 
 
 def _failure(work: Work, finish: Finish, verdict: Verdict, summary: Summary, tail: str) -> Failure:
@@ -132,9 +138,9 @@ def _read_output(work: Work) -> tuple[Summary, str]:
 def _summarise(work: Work, agent: Agent, lines: Iterable[str]) -> Summary:
     """The output's summary; what it does not tell is taken from the side log."""
     told = summarise(agent, lines)
-    if side_log.of_run(work.process_dir) is None:
+    if side_log_of(work.process_dir) is None:
         return told
-    return completed_by(told, summarise(agent, side_log.lines(work.process_dir, told.session_id)))
+    return completed_by(told, summarise(agent, side_log_lines(work.process_dir, told.session_id)))
 
 
 async def _stopped(stage: Stage, work: Work) -> bool:

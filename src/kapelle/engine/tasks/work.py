@@ -1,18 +1,20 @@
 """One attempt's work, put together from the rows that describe it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from kapelle.domain.errors import InvalidInput
+from kapelle.domain.errors import InvalidInput, KapelleError, LimitReached
+from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
+from kapelle.domain.task import Exit, Usage, Workspace
 from kapelle.engine.parts import Stage
 from kapelle.settings import Settings
 from kapelle.store import attempts, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import workspace_of
-from kapelle.workspaces import working_directory
+from kapelle.workspaces import Diff, working_directory
 
 
 @dataclass(frozen=True)
@@ -112,3 +114,53 @@ async def load_work(stage: Stage, attempt_id: str) -> Work:
 def _rows(connection: Connection, attempt_id: str) -> tuple[Any, Any]:
     attempt = attempts.row(connection, attempt_id)
     return attempt, tasks.row(connection, attempt["task_id"])
+
+
+@dataclass(frozen=True)
+class Finish:
+    """The end of the agent's process."""
+
+    exit: Exit
+    timed_out: bool = False
+    detail: str | None = None
+    output_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the agent reported, and what the checks found."""
+
+    success: bool
+    reason: str | None = None
+    result: str | None = None
+    claimed: Literal["success", "failure"] | None = None
+    asks: bool = False
+    failure: Failure | None = None
+    session_id: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+    session_usage: dict[str, float] = field(default_factory=dict)
+    can_nudge: bool = False
+
+
+def never_ran(problem: str) -> Finish:
+    return Finish(Exit(kind="not_started"), detail=problem)
+
+
+def not_possible(error: KapelleError) -> Findings:
+    """The findings on an attempt whose agent could not even be started."""
+    problem = f"{error.message} {error.hint or ''}".strip()
+    limited = isinstance(error, LimitReached)
+    kind = FailureClass.LIMIT if limited else FailureClass.ENVIRONMENT
+    return Findings(False, problem, failure=Failure(kind, problem))
+
+
+async def task_diff(stage: Stage, task_id: str, workspace: Workspace) -> Diff:
+    """From where the task began to what it left."""
+    if workspace.owner is None:
+        return await stage.workspaces.diff(task_id)
+    if workspace.base_commit is None:
+        return Diff(b"", "", [])
+    # Others work there after it, so what it left is what it committed.
+    left = workspace.commit or await stage.workspaces.tip(workspace.owner)
+    return await stage.workspaces.compare(workspace.owner, workspace.base_commit, left)

@@ -2,26 +2,173 @@
 
 import asyncio
 import logging
+import os
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.ids import new_id
+from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
-from kapelle.engine import vigil
-from kapelle.engine.accounts import candidates
-from kapelle.engine.admission import Reading, held, max_attempts, read_machine
-from kapelle.engine.beginning import begin
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.findings import Findings, Finish
 from kapelle.engine.parts import Stage
-from kapelle.engine.perform import Performance
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
+from kapelle.engine.runs.limits import SPENT, too_many_calls
 from kapelle.engine.runs.queue import RunQueue
-from kapelle.engine.settle import conclude
-from kapelle.settings import Limits
-from kapelle.store import attempts, tasks
+from kapelle.engine.tasks import watch
+from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
+from kapelle.engine.tasks.attempt import Performance
+from kapelle.engine.tasks.settle import conclude
+from kapelle.engine.tasks.work import Findings, Finish
+from kapelle.settings import Limits, default_max_attempts
+from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Connection
+
+_MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The state of the machine at one moment."""
+
+    free_memory: int
+    free_disk: int
+    load: float
+    cores: int
+    memory: int
+
+
+def read_machine(path: Path) -> Reading:
+    memory = psutil.virtual_memory()
+    return Reading(
+        free_memory=memory.available,
+        free_disk=psutil.disk_usage(str(path)).free,
+        load=os.getloadavg()[0],
+        cores=psutil.cpu_count() or 1,
+        memory=memory.total,
+    )
+
+
+def max_attempts(limits: Limits, reading: Reading) -> int:
+    return limits.max_attempts or default_max_attempts(reading.cores, reading.memory)
+
+
+def held(limits: Limits, reading: Reading, running: int) -> str | None:
+    """Why no attempt may start now, as a sentence a person can act on; None when one may."""
+    slots = max_attempts(limits, reading)
+    if running >= slots:
+        return f"waits for a free slot: {running} of {slots} attempts are running"
+    if reading.free_disk < limits.min_free_disk_mb * _MB:
+        return (
+            f"the disk is low: {reading.free_disk // _MB} MB free, "
+            f"limits.min_free_disk_mb is {limits.min_free_disk_mb}"
+        )
+    # With nothing running, waiting for memory or load of other programs could last for ever.
+    if not running:
+        return None
+    if reading.free_memory < limits.min_free_memory_mb * _MB:
+        return (
+            f"memory is low: {reading.free_memory // _MB} MB free, "
+            f"limits.min_free_memory_mb is {limits.min_free_memory_mb}"
+        )
+    ceiling = limits.max_load_per_core * reading.cores
+    if ceiling and reading.load > ceiling:
+        return (
+            f"the machine is busy: load {reading.load:.1f}, "
+            f"limits.max_load_per_core allows {ceiling:.1f}"
+        )
+    return None
+
+
+Choice = tuple[str, Sequence[Candidate]]
+
+
+def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> list[str]:
+    """Give each task that is still queued a new attempt; at most one, whoever asks.
+
+    One whose agents are all limited waits for the first of them.
+    """
+    paused = accounts.paused(connection, datetime.now(UTC))
+    begun = []
+    for task_id, among in ready:
+        task = tasks.row(connection, task_id)
+        if task["status"] != TaskStatus.QUEUED or tasks.is_held(connection, task):
+            continue
+        if problem := _not_allowed(connection, task):
+            tasks.move(connection, task, TaskStatus.CANCELLED, problem)
+            continue
+        chosen = choose(connection, task_id, among, paused)
+        if chosen is None:
+            _wait(connection, task, among, paused)
+        else:
+            begun.append(_begin(connection, task, chosen, performer))
+    return begun
+
+
+def _not_allowed(connection: Connection, task: tasks.Row) -> str | None:
+    """Why the run that a task is part of may call no more agents."""
+    if task["run_id"] is None:
+        return None
+    problem = too_many_calls(connection, task["run_id"], one_more=True)
+    return SPENT + problem if problem else None
+
+
+def _wait(
+    connection: Connection, task: tasks.Row, among: Sequence[Candidate], paused: Paused
+) -> None:
+    until, reason = min(paused[candidate.account] for candidate in among)
+    if len(among) > 1:
+        reason = f"all of its agents are limited; first, {reason}"
+    tasks.move(
+        connection,
+        task,
+        TaskStatus.WAITING,
+        f"{reason} until {until:%Y-%m-%d %H:%M:%S} UTC",
+        waiting_for="rate_limit",
+        not_before=until,
+    )
+
+
+def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer: str) -> str:
+    last = attempts.latest(connection, task["id"])
+    attempt_id = new_id("attempt")
+    now = datetime.now(UTC)
+    number = (last["number"] if last else 0) + 1
+    attempts.insert(
+        connection,
+        id=attempt_id,
+        task_id=task["id"],
+        number=number,
+        status=AttemptStatus.RUNNING,
+        mode=task["next_mode"],
+        message=task["next_message"],
+        agent=chosen.agent,
+        account=chosen.account,
+        performer=performer,
+        warnings=[],
+        started_at=now,
+    )
+    tasks.move(
+        connection,
+        task,
+        TaskStatus.RUNNING,
+        started_at=task["started_at"] or now,
+        not_before=None,
+        next_mode="fresh",
+        next_message=None,
+        tries=task["tries"] + 1,
+    )
+    events.append(
+        connection, "attempt.started", task["id"], attempt_id, number=number, agent=chosen.agent
+    )
+    return attempt_id
+
 
 _log = logging.getLogger("kapelle.conductor")
 _SWEEP_S = 2.0
@@ -156,4 +303,4 @@ def _warn_of_question(connection: Connection, task_id: str, patience: timedelta)
     attempt = attempts.latest(connection, task_id)
     if attempt is not None:
         text = f"nobody has answered its question for {patience.total_seconds():.0f} s"
-        vigil.warn(connection, task_id, attempt["id"], "waiting", text)
+        watch.warn(connection, task_id, attempt["id"], "waiting", text)

@@ -6,16 +6,14 @@ from kapelle.agents.base import Agent, AgentRequest
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError, LimitReached
 from kapelle.domain.tokens import attempt_token
-from kapelle.engine import side_log
-from kapelle.engine.accounts import credential
-from kapelle.engine.context import brief
-from kapelle.engine.diagnosis import diagnose
-from kapelle.engine.difficulty import choose_model
-from kapelle.engine.environment import agent_environment, passed, server_secrets
-from kapelle.engine.limits import Limits, limits_of
+from kapelle.engine.environment import agent_environment, passed, place, server_secrets
 from kapelle.engine.parts import Stage
-from kapelle.engine.run_files import place
-from kapelle.engine.work import Work
+from kapelle.engine.tasks.accounts import credential
+from kapelle.engine.tasks.brief import brief
+from kapelle.engine.tasks.consult import choose_model, diagnose
+from kapelle.engine.tasks.watch import Limits, limits_of
+from kapelle.engine.tasks.work import Work
+from kapelle.engine.usage import remember_side_log
 from kapelle.runner.process_dir import Launch
 from kapelle.settings import AgentSettings
 from kapelle.store import attempts
@@ -42,7 +40,7 @@ async def launch_agent(stage: Stage, work: Work) -> Ready:
     command = agent.command(request)
     place(work.process_dir, command.files)
     resumed = None if request.fork else request.session_id
-    side_log.remember(work.process_dir, command.side_log, resumed)
+    remember_side_log(work.process_dir, command.side_log, resumed)
     env = agent_environment(stage.environ, work.settings, agent, command.env)
     env |= work.task_env | work.marks
     env |= {"KAPELLE_URL": stage.url, "KAPELLE_TOKEN": attempt_token(stage.secret, work.attempt_id)}

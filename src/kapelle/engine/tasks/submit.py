@@ -15,8 +15,8 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.specs import TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
-from kapelle.engine import actions
 from kapelle.engine.parts import Stage
+from kapelle.engine.tasks import actions
 from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import AgentSettings, Settings
 from kapelle.store import tasks

@@ -9,15 +9,22 @@ from dataclasses import replace
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.task import Exit
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.findings import Findings, Finish, never_ran, not_possible
-from kapelle.engine.launching import Ready, launch_again, launch_agent
 from kapelle.engine.parts import Stage
-from kapelle.engine.prepare import prepare
 from kapelle.engine.retry import steadily
-from kapelle.engine.settle import conclude
-from kapelle.engine.verify import usage_before, verify
-from kapelle.engine.vigil import Vigil
-from kapelle.engine.work import Work, is_running, load_work
+from kapelle.engine.tasks.launch import Ready, launch_again, launch_agent
+from kapelle.engine.tasks.prepare import prepare
+from kapelle.engine.tasks.settle import conclude
+from kapelle.engine.tasks.verify import usage_before, verify
+from kapelle.engine.tasks.watch import Vigil
+from kapelle.engine.tasks.work import (
+    Findings,
+    Finish,
+    Work,
+    is_running,
+    load_work,
+    never_ran,
+    not_possible,
+)
 from kapelle.store import attempts
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from kapelle.domain.errors import NotFound, WorkspaceError
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.launching import launch_command
 from kapelle.engine.parts import Stage
 from kapelle.engine.runs.workspace import run_workspace
-from kapelle.engine.work import Work, load_work
+from kapelle.engine.tasks.launch import launch_command
+from kapelle.engine.tasks.work import Work, load_work
 from kapelle.runner.output import tail_text
 from kapelle.runner.process_dir import read_exit as read_verdict
 from kapelle.store import attempts, runs, steps, tasks

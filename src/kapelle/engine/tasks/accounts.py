@@ -1,17 +1,22 @@
-"""Which agents may take a task, and under whose limits each of them works."""
+"""Which agents may take a task, which of them takes it next, and under whose limits it works."""
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 
 from kapelle.agents import registry
 from kapelle.agents.base import Agent
 from kapelle.domain.errors import KapelleError
+from kapelle.domain.failures import POLICIES, FailureClass, Response
 from kapelle.engine.parts import Stage
 from kapelle.settings import Settings
+from kapelle.store import attempts
+from kapelle.store.database import Connection
 
+Paused = dict[str, tuple[datetime, str]]
 Source = Literal["task", "settings", "environment", "stored", "login"]
 
 
@@ -41,6 +46,29 @@ def candidates(stage: Stage, task: Any) -> list[Candidate]:
     names = dict.fromkeys([task["agent"], *task["fallback_agents"]])
     own = stage.task_env(task["id"]) if task["env"] else {}
     return [Candidate(name, _account(stage, name, settings, own)) for name in names]
+
+
+def choose(
+    connection: Connection, task_id: str, among: Sequence[Candidate], paused: Paused
+) -> Candidate | None:
+    """The first that is not paused and has not just shown that it cannot; None if all pause."""
+    able = [candidate for candidate in among if candidate.account not in paused]
+    if len(able) < 2:
+        return able[0] if able else None
+    tired = given_up(connection, task_id)
+    return next((candidate for candidate in able if candidate.agent not in tired), able[0])
+
+
+def given_up(connection: Connection, task_id: str) -> set[str]:
+    """The agents whose last attempt at this task ended so that another one should take over."""
+    last = {row["agent"]: row["failure"] for row in attempts.of_task(connection, task_id)}
+    return {agent for agent, failure in last.items() if failure and _is_over(FailureClass(failure))}
+
+
+def _is_over(failure: FailureClass) -> bool:
+    # Whoever was limited may work again as soon as the pause of the account is over.
+    policy = POLICIES[failure]
+    return policy.switches and policy.response is not Response.WAIT_FOR_RESET
 
 
 def credential(

@@ -10,10 +10,9 @@ from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
-from kapelle.engine.launching import launch_command
 from kapelle.engine.parts import Stage
-from kapelle.engine.task_diff import task_diff
-from kapelle.engine.work import Work
+from kapelle.engine.tasks.launch import launch_command
+from kapelle.engine.tasks.work import Work, task_diff
 from kapelle.runner.output import lines_of, tail_text
 from kapelle.runner.redaction import redact
 from kapelle.store.query import workspace_of
