@@ -157,6 +157,8 @@ async def _commit(stage: Stage, work: Work) -> None:
 
 async def _check(stage: Stage, work: Work) -> list[str]:
     """Make the checks that are not recorded yet; the names of all that failed."""
+    if not work.checks:
+        return []
     known = await stage.db.read(attempts.recorded_checks, work.attempt_id)
     # Built-in checks look at the agent's work, which commands may add to: they come first.
     order = sorted(enumerate(work.checks), key=lambda item: item[1].kind is CheckKind.COMMAND)
