@@ -5,13 +5,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from kapelle.domain.errors import Conflict, InvalidInput
+from pydantic import ValidationError
+
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
 from kapelle.domain.run import Run, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.parts import Stage
 from kapelle.engine.runs import control
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.tasks.submit import require_directory
+from kapelle.home import Home
 from kapelle.patterns import registry
 from kapelle.patterns.registry import Pattern
 from kapelle.service.work import wait
@@ -44,7 +47,7 @@ class Runs:
         return registry.available(self._stage.home, place)
 
     async def get(self, text: str) -> Run:
-        return await self._db.read(_get, text)
+        return await self._db.read(_get, self._stage.home, text)
 
     async def page(
         self,
@@ -60,6 +63,7 @@ class Runs:
         """Some runs, newest first, and whether there are more."""
         return await self._db.read(
             _page,
+            self._stage.home,
             statuses=statuses,
             pattern=pattern,
             project=project,
@@ -120,13 +124,13 @@ def _is_resting(run: Run) -> bool:
     return run.status in _RESTING or run.waiting_for is not None
 
 
-def _shown(connection: Connection, run: Run) -> Run:
+def _shown(connection: Connection, home: Home, run: Run) -> Run:
     """A run with what it is at, and whether all that it could go on with waits for a person."""
     if run.status is not RunStatus.RUNNING or run.reason is not None:
         return run
     going = runs.open_tasks(connection, [run.id])
     asking = [task for task in going if task["waiting_for"] == "input"]
-    if asking and len(asking) == len(going) and not _never_blocks(run):
+    if asking and len(asking) == len(going) and not _never_blocks(home, run):
         first = asking[0]
         question = str(first["reason"]).removeprefix("It asks: ")
         reason = f'{first["id"]} asks: {question} (kapelle resume {first["id"]} "…")'
@@ -135,15 +139,19 @@ def _shown(connection: Connection, run: Run) -> Run:
     return run.model_copy(update={"reason": told or "between two tasks"})
 
 
-def _never_blocks(run: Run) -> bool:
-    """Whether its tasks that ask are ended, which takes a moment; see TeamSpec."""
-    return run.pattern == "team" and not run.spec.get("ask", False)
+def _never_blocks(home: Home, run: Run) -> bool:
+    """Whether its tasks that ask are ended, which takes a moment."""
+    try:
+        spec = registry.get(run.pattern, home, Path(run.directory)).spec
+        return spec.model_validate(run.spec).never_blocks
+    except (KapelleError, ValidationError):
+        return False  # the pattern is gone, or takes something else by now
 
 
-def _get(connection: Connection, text: str) -> Run:
-    return _shown(connection, runs.get(connection, text))
+def _get(connection: Connection, home: Home, text: str) -> Run:
+    return _shown(connection, home, runs.get(connection, text))
 
 
-def _page(connection: Connection, /, **wanted: Any) -> tuple[list[Run], bool]:
+def _page(connection: Connection, home: Home, /, **wanted: Any) -> tuple[list[Run], bool]:
     found, more = runs.page(connection, **wanted)
-    return [_shown(connection, run) for run in found], more
+    return [_shown(connection, home, run) for run in found], more
