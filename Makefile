@@ -2,7 +2,7 @@
 PYTHON ?= python3
 # Another interpreter has an environment of its own: make demo PYTHON=python3.13
 VENV := .venv$(patsubst python3%,%,$(filter-out python3,$(notdir $(PYTHON))))
-BIN := $(VENV)/bin
+BIN = $(VENV)/bin
 READY := $(VENV)/.ready
 
 # Much of what tests do is waiting: a process more than a machine of two cores has.
@@ -10,7 +10,7 @@ PARALLEL := -n 3 --dist worksteal
 # What pytest compiles is kept for its other workers.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo quick test test-agents check fix bench chaos docs constraints clean
+.PHONY: setup demo quick test test-agents versions lowest check fix bench chaos docs constraints clean
 
 setup: $(READY)
 
@@ -35,6 +35,22 @@ test: setup
 test-agents: setup
 	-$(BIN)/python -m tests.agents.install
 	$(BIN)/pytest tests/agents/real --timeout=600 -v $(ARGS)
+
+INTERPRETERS := python3.11 python3.12 python3.13 python3.14
+
+versions:
+	@for python in $(INTERPRETERS); do \
+		if $$python -c "" 2> /dev/null; then $(MAKE) quick demo PYTHON=$$python || exit 1; \
+		else echo "$$python is not to be had here: not tried."; fi; done
+
+# The oldest versions that pyproject.toml allows.
+lowest: VENV := .venv.lowest
+lowest:
+	$(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --resolution lowest-direct -e . --group dev
+	$(BIN)/pytest $(PARALLEL) tests/unit
+	$(BIN)/kapelle demo
 
 check: setup
 	$(BIN)/ruff check .
@@ -63,4 +79,4 @@ constraints:
 	$(BIN)/pip freeze --exclude-editable --exclude uv > constraints.txt
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv.* .mypy_cache .ruff_cache .pytest_cache .hypothesis

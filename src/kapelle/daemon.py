@@ -19,7 +19,6 @@ from kapelle.api.app import build
 from kapelle.api.security import PrivateSocket
 from kapelle.api.server import Door, is_loopback, listen, listen_privately
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
-from kapelle.engine.conductor import Conductor
 from kapelle.engine.notify import Bell
 from kapelle.engine.parts import Stage
 from kapelle.engine.runs.executor import RunPerformance
@@ -28,6 +27,7 @@ from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.schedules.secrets import ScheduleSecrets
+from kapelle.engine.tasks.queue import Conductor
 from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, write_private
 from kapelle.runner.runner import Runner

@@ -20,10 +20,10 @@ from kapelle.agents.registry import AgentInfo
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.views import AgentView, LoginView
-from kapelle.engine.accounts import Credential, account_of, credential
-from kapelle.engine.consult import question, read
 from kapelle.engine.environment import agent_environment
 from kapelle.engine.parts import Stage
+from kapelle.engine.tasks.accounts import Credential, account_of, credential
+from kapelle.engine.tasks.consult import question, read
 from kapelle.runner.process_dir import Ended
 from kapelle.runner.short_call import printed
 from kapelle.settings import Settings

@@ -12,8 +12,8 @@ from kapelle import __version__
 from kapelle.domain.errors import Conflict
 from kapelle.domain.task import Event
 from kapelle.domain.views import DaemonView
-from kapelle.engine.conductor import Conductor
 from kapelle.engine.parts import Stage
+from kapelle.engine.tasks.queue import Conductor
 from kapelle.store import backup, events, runs, tasks
 
 

@@ -11,7 +11,7 @@ from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.parts import Stage
 from kapelle.engine.runs import control
 from kapelle.engine.runs.start import Starter
-from kapelle.engine.submission import require_directory
+from kapelle.engine.tasks.submit import require_directory
 from kapelle.patterns import registry
 from kapelle.patterns.registry import Pattern
 from kapelle.service.work import wait

@@ -8,12 +8,12 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import TaskSpec
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.engine import actions
-from kapelle.engine.accounts import candidates
-from kapelle.engine.actions import NewLimits
-from kapelle.engine.conductor import Conductor
 from kapelle.engine.parts import Stage
-from kapelle.engine.submission import submit
+from kapelle.engine.tasks import actions
+from kapelle.engine.tasks.accounts import candidates
+from kapelle.engine.tasks.actions import NewLimits
+from kapelle.engine.tasks.queue import Conductor
+from kapelle.engine.tasks.submit import submit
 from kapelle.service.work import wait
 from kapelle.store import tasks
 from kapelle.store.database import Connection

@@ -13,9 +13,9 @@ from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergeView
-from kapelle.engine.actions import archive as archive_task
 from kapelle.engine.parts import Stage
-from kapelle.engine.task_diff import task_diff
+from kapelle.engine.tasks.actions import archive as archive_task
+from kapelle.engine.tasks.work import task_diff
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.workspaces import Diff

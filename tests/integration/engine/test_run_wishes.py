@@ -12,14 +12,14 @@ from tests.integration.rows import task_row
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, LimitReached, Unavailable
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.engine import actions
-from kapelle.engine.accounts import Candidate
-from kapelle.engine.beginning import begin
 from kapelle.engine.parts import Stage
 from kapelle.engine.runs import control
 from kapelle.engine.runs.control import Cancelled, Going, Paused, Suspended
-from kapelle.engine.runs.journal import Journal
+from kapelle.engine.runs.journal import Journal, NotYet, no_work
 from kapelle.engine.runs.limits import RunBudget
+from kapelle.engine.tasks import actions
+from kapelle.engine.tasks.accounts import Candidate
+from kapelle.engine.tasks.queue import begin
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection, Database
@@ -134,6 +134,46 @@ async def test_what_passes_is_not_waited_for_when_a_person_wants_to_stop(db: Dat
         await journal.main(journal.step("commit", "a commit", away))
 
 
+async def test_what_is_stored_at_once_takes_one_transaction(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_id = await add_run(db)
+    written: list[Any] = []
+    write = db.write
+
+    async def counted(function: Callable[..., Any], *args: Any) -> Any:
+        written.append(function)
+        return await write(function, *args)
+
+    monkeypatch.setattr(db, "write", counted)
+    journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
+
+    def end(connection: Connection, made: Any) -> str:
+        runs.update(connection, run_id, progress={"made": made})
+        return "ended"
+
+    step = journal.record("now", "now", no_work, end=end, data={"a": 1})
+    assert await journal.main(step) == "ended"
+    assert len(written) == 1
+    (known,) = (await db.read(steps.of_run, run_id)).values()
+    assert (known["result"], known["data"]) == ("ended", {"a": 1})
+    assert known["ended_at"] is not None
+    assert (await row(db, run_id))["progress"] == {"made": None}
+
+
+async def test_what_goes_on_after_all_is_waited_for_again(db: Database) -> None:
+    run_id = await add_run(db)
+    ends = iter([NotYet(), None])
+
+    def end(_connection: Connection, _made: Any) -> str:
+        if problem := next(ends):
+            raise problem
+        return "ended"
+
+    journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
+    assert await journal.main(journal.step("task", "a task", no_work, end=end)) == "ended"
+
+
 async def test_what_could_not_begin_is_remembered_too(db: Database) -> None:
     run_id = await add_run(db)
 
@@ -165,10 +205,9 @@ async def test_the_others_hear_of_an_answer(db: Database) -> None:
         await going.require()
 
 
-@pytest.mark.parametrize("passed", ["seen", "ended"])
 @pytest.mark.parametrize("action", [actions.retry, actions.requeue])
 async def test_a_task_that_its_run_has_passed_is_not_done_again_in_its_worktree(
-    db: Database, passed: str, action: Callable[[Connection, str], Any]
+    db: Database, action: Callable[[Connection, str], Any]
 ) -> None:
     run_id = await add_run(db)
     shared = await add_task(db, run_id, TaskStatus.FAILED, workspace_owner=run_id)
@@ -177,8 +216,7 @@ async def test_a_task_that_its_run_has_passed_is_not_done_again_in_its_worktree(
     for position, task_id in (("0001", shared), ("0002", own), ("0003", awaited)):
         await db.write(steps.begin, run_id, position, "task", "a task", subject=task_id)
     for position in ("0001", "0002"):
-        mark = steps.see if passed == "seen" else steps.end
-        await db.write(mark, run_id, position)
+        await db.write(steps.end, run_id, position)
     with pytest.raises(Conflict, match="has gone on in the worktree"):
         await db.write(action, shared)
     assert (await db.read(tasks.row, shared))["status"] == "failed"

@@ -18,10 +18,9 @@ from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import TaskStatus
-from kapelle.engine import orphans, retention
+from kapelle.engine import upkeep
 from kapelle.engine.parts import Stage
-from kapelle.engine.setbacks import Setbacks
-from kapelle.engine.upkeep import Upkeep
+from kapelle.engine.upkeep import Setbacks, Upkeep
 from kapelle.home import Home
 from kapelle.runner.runner import Runner
 from kapelle.store import backup, events, tasks
@@ -125,7 +124,7 @@ async def test_an_old_task_is_forgotten_with_its_worktree_and_marker_but_not_its
 ) -> None:
     task_id = await add(stage, repository)
     secret = secret_of(stage, task_id)
-    await retention.forget_old_tasks(stage, Setbacks())
+    await upkeep.forget_old_tasks(stage, Setbacks())
     assert not await stored(stage, task_id)
     assert await stage.workspaces.traces() == set()
     assert not secret.exists()
@@ -146,7 +145,7 @@ async def test_old_events_are_forgotten_and_their_numbers_not_given_again(stage:
     await stage.db.write(events.delete_oldest, datetime.now(UTC), 100)
     await stage.db.write(events.append, "daemon.started")
     assert (await stage.db.read(events.after, 0))[0].seq == known[4].seq + 1
-    await retention.forget_old_history(stage)
+    await upkeep.forget_old_history(stage)
     assert len(await stage.db.read(events.after, 0)) == 1
 
 
@@ -158,7 +157,7 @@ async def test_a_task_that_was_retried_meanwhile_is_not_forgotten(
     await stage.db.write(tasks.enqueue_again, again)
     await stage.db.write(tasks.update, ended_again, ended_at=datetime.now(UTC))
     for task_id in (again, ended_again):
-        await retention.forget(stage, task_id, _LIMIT)
+        await upkeep.forget(stage, task_id, _LIMIT)
         assert (await stage.db.read(tasks.get, task_id)).archived_at is None
         assert (stage.home.worktrees / task_id / "new.txt").exists()
 
@@ -178,21 +177,21 @@ async def test_a_forgetting_that_was_cut_short_is_finished_later(
 ) -> None:
     task_id = await add(stage, repository, archived_at=_LONG_AGO)
     await stage.workspaces.discard(task_id)
-    await retention.forget_old_tasks(stage, Setbacks())
+    await upkeep.forget_old_tasks(stage, Setbacks())
     assert not await stored(stage, task_id)
 
 
 async def test_tasks_that_cannot_be_forgotten_do_not_keep_others_from_it(
     stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "_AT_A_TIME", 1)
+    monkeypatch.setattr(upkeep, "_AT_A_TIME", 1)
     lost = make_repository(repository.parent / "lost")
     stuck = await add(stage, lost)
     shutil.rmtree(lost)
     old = await add(stage, repository)
     setbacks = Setbacks()
     for _ in range(2):
-        await retention.forget_old_tasks(stage, setbacks)
+        await upkeep.forget_old_tasks(stage, setbacks)
     assert await stored(stage, stuck)
     assert not await stored(stage, old)
 
@@ -217,7 +216,7 @@ async def test_a_task_that_is_submitted_during_the_search_keeps_its_worktree(
     busy = Busy(stage.home.root, "Kapelle", "kapelle@localhost")
     busy.stage, busy.repository = stage, repository
     stage.workspaces = busy
-    await orphans.put_away_unknown_worktrees(stage, Setbacks())
+    await upkeep.put_away_unknown_worktrees(stage, Setbacks())
     assert await stage.workspaces.standing() == {busy.made}
 
 
@@ -228,7 +227,7 @@ async def test_secrets_of_no_task_are_dropped_when_no_request_can_still_store_it
     kept = [secret_of(stage, living, age_s=3600), secret_of(stage, new_id("task"), age_s=60)]
     for task_id in (archived, new_id("task")):
         secret_of(stage, task_id, age_s=3600)
-    await orphans.drop_unused_secrets(stage)
+    await upkeep.drop_unused_secrets(stage)
     assert sorted(stage.home.secrets.iterdir()) == sorted(kept)
 
 
@@ -238,7 +237,7 @@ async def test_an_archiving_that_a_crash_cut_short_is_finished(
     cut = await add(stage, repository, archived_at=_LONG_AGO)
     just_now = await add(stage, repository, archived_at=datetime.now(UTC))
     ended = await add(stage, repository)
-    await orphans.finish_archiving(stage, Setbacks())
+    await upkeep.finish_archiving(stage, Setbacks())
     assert await stage.workspaces.standing() == {just_now, ended}
     assert git(repository, "show", f"refs/kapelle/archive/{cut}/final:new.txt") == "kept"
     assert (await stage.workspaces.diff(cut)).patch == b""
@@ -247,7 +246,7 @@ async def test_an_archiving_that_a_crash_cut_short_is_finished(
 _LOGGING = """
 import os, sys
 from pathlib import Path
-from kapelle.engine.daemon_log import shorten
+from kapelle.engine.upkeep import shorten
 print("the last line", file=sys.stderr)
 print(shorten(Path(sys.argv[1])))
 print("a later line", file=sys.stderr)

@@ -96,6 +96,14 @@ def agent(request: pytest.FixtureRequest) -> Agent:
     return registry.get(request.param, AGENTS)
 
 
+def test_arguments_and_standard_input_reach_a_process_as_they_are() -> None:
+    """So that what an adapter puts there can be looked at without a process of its own."""
+    echo = [PYTHON, "-I", "-S", "-c", ECHO, *PROMPTS]
+    given = "\0".join(PROMPTS)
+    done = subprocess.run(echo, capture_output=True, check=True, input=given.encode())
+    assert json.loads(done.stdout) == [PROMPTS, given]
+
+
 class TestEveryAgent:
     def test_says_who_it_is(self, agent: Agent) -> None:
         assert agent.name in NAMES
@@ -142,19 +150,14 @@ class TestEveryAgent:
         if agent.access.variables:
             assert command.env[agent.access.variables[0]] == key
 
-    @pytest.mark.parametrize("prompt", PROMPTS)
-    def test_the_prompt_reaches_the_process_unchanged(
-        self, agent: Agent, tmp_path: Path, prompt: str
-    ) -> None:
-        command = agent.command(request(tmp_path, prompt, agent))
-        echo = [PYTHON, "-I", "-S", "-c", ECHO, *command.argv[1:]]
-        stdin = {"input": command.stdin} if command.stdin is not None else {"stdin": -3}
-        done = subprocess.run(echo, capture_output=True, check=True, **stdin)
-        arguments, given = json.loads(done.stdout)
-        values = [argument.removeprefix("--ask=") for argument in arguments]
-        in_file = str(tmp_path / "prompt.txt") in arguments
-        # Some take what begins with a sign of theirs only behind a newline.
-        assert prompt in given or prompt in values or in_file
+    def test_the_prompt_reaches_the_process_unchanged(self, agent: Agent, tmp_path: Path) -> None:
+        commands = [agent.command(request(tmp_path, prompt, agent)) for prompt in PROMPTS]
+        for prompt, command in zip(PROMPTS, commands, strict=True):
+            arguments, given = command.argv[1:], (command.stdin or b"").decode()
+            values = [argument.removeprefix("--ask=") for argument in arguments]
+            in_file = str(tmp_path / "prompt.txt") in arguments
+            # Some take what begins with a sign of theirs only behind a newline.
+            assert prompt in given or prompt in values or in_file
 
     @examples(deadline=None)
     @given(line=st.text() | event_like | st.text().map(json.dumps))

@@ -1,8 +1,6 @@
 """A command line with mistakes: what was wrong, and what to type instead."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,33 +36,33 @@ def refusal(*arguments: str) -> KapelleError:
     return caught.value
 
 
-def options() -> Iterator[tuple[str, Any]]:
-    """Every option that takes a value, of every command that starts something."""
-    for name in RIGHT:
-        first, *inner = name.split()
-        command = load(first)
-        for part in inner:
-            command = command.commands[part]
-        for item in command.params:
-            if item.param_type_name == "option" and not item.is_flag:
-                yield name, item
+def options(name: str) -> list[str]:
+    """Every option of a command that takes a value."""
+    first, *inner = name.split()
+    command = load(first)
+    for part in inner:
+        command = command.commands[part]
+    return [
+        item.opts[0]
+        for item in command.params
+        if item.param_type_name == "option" and not item.is_flag
+    ]
 
 
-EVERY = [pytest.param(name, item, id=f"{name} {item.opts[0]}") for name, item in options()]
+@pytest.mark.parametrize("name", RIGHT)
+def test_an_option_without_its_value_is_told_what_to_type(name: str) -> None:
+    for option in options(name):
+        error = refusal(*name.split(), option)
+        assert error.message == f"{option} needs a value."
+        assert str(error.hint).startswith(f"Write {option} ")
+        assert str(error.hint).endswith(f"See `kapelle {name} --help`.")
 
 
-@pytest.mark.parametrize(("name", "option"), EVERY)
-def test_an_option_without_its_value_is_told_what_to_type(name: str, option: Any) -> None:
-    error = refusal(*name.split(), option.opts[0])
-    assert error.message == f"{option.opts[0]} needs a value."
-    assert str(error.hint).startswith(f"Write {option.opts[0]} ")
-    assert str(error.hint).endswith(f"See `kapelle {name} --help`.")
-
-
-@pytest.mark.parametrize(("name", "option"), EVERY)
-def test_an_empty_value_is_refused_before_anything_is_sent(name: str, option: Any) -> None:
+@pytest.mark.parametrize("name", RIGHT)
+def test_an_empty_value_is_refused_before_anything_is_sent(name: str) -> None:
     before, behind = RIGHT[name]
-    refusal(*name.split(), *before, option.opts[0], "", *behind)
+    for option in options(name):
+        refusal(*name.split(), *before, option, "", *behind)
 
 
 @pytest.mark.parametrize(
@@ -79,11 +77,11 @@ def test_an_empty_value_is_refused_before_anything_is_sent(name: str, option: An
         (["loop", "x", "--until", "true", "--max-seconds", "2x"],
          "--max-seconds is not a duration: '2x'.", "Write it like 90, 90s, 10m or 2h."),
         (["loop", "x", "--until", "true", "--cooldown", "-1"],
-         "--cooldown must be more than nothing and at most a year, not '-1'.",
+         "--cooldown must be more than 0 and at most a year, not '-1'.",
          "Write it like 90, 90s, 10m or 2h."),
         (["loop", "x", "--eval", "y", "--minimize", "--target", "nan"],
          "--target is not a number: 'nan'.", "Write --target 100"),
-        (["loop", "x", "y"], "This is too much: y.", "into quotation marks"),
+        (["loop", "x", "y"], "No further argument is expected: y.", "into quotation marks"),
         (["loop", "x", "--untill", "true"], "No such option: --untill. Did you mean --until?",
          "See `kapelle loop --help`."),
         (["run", "x", "--every", "1h", "--overlap"], "No such option: --overlap.",
@@ -108,8 +106,6 @@ def test_an_empty_value_is_refused_before_anything_is_sent(name: str, option: An
          'Write --step "what to do"'),
         (["loop", "", "--until", "true"], "The prompt is empty.", "kapelle loop"),
         (["best-of", ""], "The prompt is empty.", "kapelle best-of"),
-        (["best-of", "x", "--candidate", "claude:", "-n", "2"],
-         "--candidate 'claude:' lacks the model.", "Write --candidate AGENT or"),
         (["team", ""], "The goal is empty.", "kapelle team"),
         (["loop", "x", "--eval-schema", "nowhere"], "cannot be read", "Check its name."),
         (["team", "--goal-file", "nowhere"], "The goal file nowhere cannot be read", "Check its"),

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
-from kapelle.engine import actions
 from kapelle.engine.notify import Bell
 from kapelle.engine.parts import Stage
+from kapelle.engine.tasks import actions
 from kapelle.patterns.context import State
 from kapelle.store import events, runs, steps
 from kapelle.store.database import Connection

@@ -12,7 +12,7 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
 from kapelle.engine.parts import Stage
-from kapelle.engine.submission import (
+from kapelle.engine.tasks.submit import (
     Also,
     keep_secrets,
     require_abilities,
