@@ -14,6 +14,7 @@ from kapelle.engine.parts import Stage
 from kapelle.engine.tasks.launch import launch_command
 from kapelle.engine.tasks.work import Work, task_diff
 from kapelle.runner.output import lines_of, tail_text
+from kapelle.runner.process_dir import Ended
 from kapelle.runner.redaction import redact
 from kapelle.store.query import workspace_of
 
@@ -43,8 +44,8 @@ async def _command(stage: Stage, work: Work, position: int, check: CheckSpec) ->
     name = f"checks/{position}"
     launch = launch_command(stage, work, name, check.command or "", check.timeout_s)
     ended = await stage.execute(work.attempt_id, work.task_id, launch)
-    output = await asyncio.to_thread(_both_streams, launch.process_dir)
-    if ended.exit.kind == "exited" and ended.exit.code == 0 and ended.ended_by is None:
+    output = await asyncio.to_thread(both_streams, launch.process_dir)
+    if succeeded(ended):
         return True, output
     return (
         False,
@@ -60,7 +61,13 @@ def _ending(check: CheckSpec, ended_by: str | None, code: int | None, detail: st
     return f"exit code {code}" if code is not None else detail or "it did not end by itself"
 
 
-def _both_streams(process_dir: Path) -> str:
+def succeeded(ended: Ended) -> bool:
+    """Whether a command ended by itself, with exit code 0."""
+    return ended.exit.kind == "exited" and ended.exit.code == 0 and ended.ended_by is None
+
+
+def both_streams(process_dir: Path) -> str:
+    """The end of what a command printed, standard output first."""
     texts = [tail_text(process_dir / name, _SHOWN_OUTPUT) for name in ("out.log", "err.log")]
     return "\n".join(text.rstrip("\n") for text in texts if text.strip())
 
