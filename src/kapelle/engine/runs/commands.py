@@ -7,6 +7,7 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
+from kapelle.engine.commands import SHOWN_OUTPUT, both_streams, succeeded
 from kapelle.engine.environment import passed
 from kapelle.engine.parts import Stage
 from kapelle.engine.retry import steadily
@@ -21,8 +22,6 @@ from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import workspace_of
 from kapelle.workspaces import working_directory
-
-_SHOWN = 20_000
 
 
 class Commands:
@@ -75,7 +74,7 @@ class Commands:
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
     ) -> CheckResult:
         ended, output = await self._execute(name, spec.command or "", spec.timeout_s, env, task)
-        good = _succeeded(ended)
+        good = succeeded(ended)
         text = output if good else f"{output}\n[{_ending(ended, spec.timeout_s)}]".lstrip()
         return CheckResult(
             name=spec.label, passed=good, output=text, duration_s=round(ended.duration_s, 3)
@@ -87,7 +86,7 @@ class Commands:
             diff = await task_diff(self._stage, task, row.workspace)
         else:
             diff = await self._stage.workspaces.diff(self._owner)
-        text = diff.stat[-_SHOWN:] if diff.files else "Nothing was changed."
+        text = diff.stat[-SHOWN_OUTPUT:] if diff.files else "Nothing was changed."
         return CheckResult(name=spec.label, passed=bool(diff.files), output=text, duration_s=0)
 
     async def score(
@@ -95,11 +94,11 @@ class Commands:
     ) -> Scored:
         """The number in the last line of the output that is not empty."""
         ended, output = await self._execute(position, command, timeout_s, env, task)
-        if not _succeeded(ended):
+        if not succeeded(ended):
             problem = f"the score command ended with {_ending(ended, timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
         printed = await asyncio.to_thread(
-            tail_text, self._stage.step_directory(self._run_id, position) / "out.log", _SHOWN
+            tail_text, self._stage.step_directory(self._run_id, position) / "out.log", SHOWN_OUTPUT
         )
         return read_score(printed, output)
 
@@ -127,7 +126,7 @@ class Commands:
         if ended.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.
             await self._budget.require_time_and_money()
-        return ended, await asyncio.to_thread(_both_streams, process_dir)
+        return ended, await asyncio.to_thread(both_streams, process_dir)
 
     async def _launch(self, launch: Launch) -> Ended:
         launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -147,10 +146,6 @@ class Commands:
         return working_directory(workspace, directory)
 
 
-def _succeeded(ended: Ended) -> bool:
-    return ended.exit.kind == "exited" and ended.exit.code == 0 and ended.ended_by is None
-
-
 def _ending(ended: Ended, timeout_s: float) -> str:
     if ended.ended_by == "timeout":
         return f"a time-out after {timeout_s:g} s"
@@ -159,8 +154,3 @@ def _ending(ended: Ended, timeout_s: float) -> str:
     if ended.exit.code is not None:
         return f"exit code {ended.exit.code}"
     return ended.detail or "no end of its own"
-
-
-def _both_streams(process_dir: Path) -> str:
-    texts = [tail_text(process_dir / name, _SHOWN) for name in ("out.log", "err.log")]
-    return "\n".join(text.rstrip("\n") for text in texts if text.strip())

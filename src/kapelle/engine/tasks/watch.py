@@ -1,4 +1,5 @@
-"""Keeps watch over a running agent: counts what it uses, warns, and ends one that went too far."""
+"""Watches a running agent: counts what it uses, warns, and ends one that reached a limit, stalls or
+meets nothing but refusals; why it was ended is noted on the disk."""
 
 import asyncio
 import contextlib
@@ -176,13 +177,13 @@ def noted(process_dir: Path) -> Failure | None:
         return None
 
 
-_log = logging.getLogger("kapelle.vigil")
+_log = logging.getLogger("kapelle.watch")
 _STRICT_S = 0.05
 _CALM_S = 1.0
 _TOLD_S = 5.0
 
 
-class Vigil:
+class Watch:
     """Watches one attempt until its end; begun again after a crash, it reads anew."""
 
     def __init__(
