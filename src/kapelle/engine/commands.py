@@ -1,4 +1,9 @@
-"""Checks: each decides from evidence whether the work is good."""
+"""Commands that judge work, run as processes: how they ended, what they printed, and the checks of
+tasks, each of which decides from evidence whether the work is good.
+
+A command is good if it ended by itself with exit code 0 within its time; whatever else happened is
+said in one sentence. Its output is what it wrote to both streams, the end of it if it is long.
+"""
 
 import asyncio
 import re
@@ -18,7 +23,7 @@ from kapelle.runner.process_dir import Ended
 from kapelle.runner.redaction import redact
 from kapelle.store.query import workspace_of
 
-_SHOWN_OUTPUT = 20_000
+SHOWN_OUTPUT = 20_000
 _SHOWN_LINE = 500
 _ERROR = re.compile(
     r"^(?:\S*(?:error|exception)|fatal|panic)\b\s*[:\[(!]|^Traceback \(most recent call last\)",
@@ -62,13 +67,13 @@ def _ending(check: CheckSpec, ended_by: str | None, code: int | None, detail: st
 
 
 def succeeded(ended: Ended) -> bool:
-    """Whether a command ended by itself, with exit code 0."""
+    """Whether a command ended by itself and well."""
     return ended.exit.kind == "exited" and ended.exit.code == 0 and ended.ended_by is None
 
 
 def both_streams(process_dir: Path) -> str:
-    """The end of what a command printed, standard output first."""
-    texts = [tail_text(process_dir / name, _SHOWN_OUTPUT) for name in ("out.log", "err.log")]
+    """What a command printed on both of its streams, the end of each."""
+    texts = [tail_text(process_dir / name, SHOWN_OUTPUT) for name in ("out.log", "err.log")]
     return "\n".join(text.rstrip("\n") for text in texts if text.strip())
 
 
@@ -84,7 +89,7 @@ async def _diff_not_empty(stage: Stage, work: Work) -> tuple[bool, str]:
         return False, error.message
     redacted = redact(diff.stat.encode(), stage.redactions(work.attempt_id, work.task_env))
     if diff.files:
-        return True, redacted.decode("utf-8", "replace")[-_SHOWN_OUTPUT:]
+        return True, redacted.decode("utf-8", "replace")[-SHOWN_OUTPUT:]
     return False, "The agent changed nothing."
 
 

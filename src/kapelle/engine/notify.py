@@ -10,7 +10,7 @@ from kapelle.engine.retry import steadily
 from kapelle.store import events
 from kapelle.store.database import Database
 
-_log = logging.getLogger("kapelle.bell")
+_log = logging.getLogger("kapelle.notify")
 # Other daemons on the same database write events that do not wake this process.
 _LOOK_S = 2.0
 

@@ -295,6 +295,8 @@ def shorten(log: Path) -> bool:
 
 _ROUND_S = 60.0
 _TIDY_S = 86_400.0
+# In which rounds all directories are looked into: the first ones, and one in an hour.
+_FIRST_ROUNDS, _EVERY_ROUNDS = 5, 60
 
 Duty = Callable[[], Awaitable[None]]
 
@@ -314,19 +316,24 @@ class Upkeep:
         self._stage = stage
         self._setbacks = Setbacks()
         self._tidied_at: float | None = None
+        self._rounds = 0
 
     async def round(self) -> None:
         """Do each duty once; one that fails is logged and done again in the next round."""
         stage, setbacks = self._stage, self._setbacks
         await _guarded("the backup", self._back_up)
         await _guarded("shortening the log", self._shorten_log)
-        await _guarded("stopping attempts", lambda: stop_unknown_attempts(stage))
+        # What only a crash or a restored backup leaves is there when a daemon begins; to look
+        # into every directory costs seconds where there are 100,000.
+        if self._rounds < _FIRST_ROUNDS or self._rounds % _EVERY_ROUNDS == 0:
+            await _guarded("stopping attempts", lambda: stop_unknown_attempts(stage))
+            await _guarded(
+                "looking for unknown worktrees",
+                lambda: put_away_unknown_worktrees(stage, setbacks),
+            )
+            await _guarded("finishing archives", lambda: finish_archiving(stage, setbacks))
+        self._rounds += 1
         await _guarded("stopping checks", lambda: stop_unknown_steps(stage))
-        await _guarded(
-            "looking for unknown worktrees",
-            lambda: put_away_unknown_worktrees(stage, setbacks),
-        )
-        await _guarded("finishing archives", lambda: finish_archiving(stage, setbacks))
         await _guarded("dropping secrets", lambda: drop_unused_secrets(stage))
         await _guarded("forgetting tasks", lambda: forget_old_tasks(stage, setbacks))
         await _guarded("forgetting runs", lambda: forget_old_runs(stage, setbacks))

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from kapelle.agents.base import AgentEvent
@@ -12,7 +11,7 @@ from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Attempt, Task
 from kapelle.engine.parts import Stage
-from kapelle.runner.output import read, tail_offset
+from kapelle.runner.output import LogReader, read, tail_offset
 from kapelle.store import attempts, tasks
 
 Stream = Literal["out", "err"]
@@ -58,8 +57,6 @@ def attempt_of(task: Task, which: str | None) -> Attempt:
 
 Parse = Callable[[str], list[AgentEvent]]
 
-_BLOCK = 1 << 16
-_LONGEST_LINE = 8 << 20
 _LOOK_S = 0.1
 
 
@@ -144,13 +141,15 @@ class Transcripts:
     ) -> AsyncIterator[Line]:
         parse = self._parser(task, attempt)
         process_dir = self._stage.process_directory(attempt.id)
+        out_log = LogReader(process_dir / "out.log", place.out)
+        err_log = LogReader(process_dir / "err.log", place.err)
         ended = attempt.ended_at is not None
         while True:
-            out = await asyncio.to_thread(_whole_lines, process_dir / "out.log", place.out, ended)
+            out = await asyncio.to_thread(out_log.lines, ended=ended)
             for text, end in out:
                 for line in _told(parse(text), place, end):
                     yield line
-            err = await asyncio.to_thread(_whole_lines, process_dir / "err.log", place.err, ended)
+            err = await asyncio.to_thread(err_log.lines, ended=ended)
             for text, place.err in err:
                 yield place.event(AgentEvent("stderr", text))
             if out or err:
@@ -191,26 +190,3 @@ def _wanted(
     if place.number == 0 and tail is not None:
         return attempt.number == task.attempts[-1].number
     return attempt.number >= place.number
-
-
-def _whole_lines(path: Path, offset: int, ended: bool) -> list[tuple[str, int]]:
-    """Lines from an offset on, with the offsets behind them; an unfinished one only at the end."""
-    size = _BLOCK
-    while True:
-        block = read(path, offset, size)
-        border = block.rfind(b"\n") + 1
-        if border:
-            return _cut(block[:border], offset)
-        if len(block) < size and not ended:
-            return []
-        if len(block) < size or size >= _LONGEST_LINE:
-            return [(block.decode("utf-8", "replace"), offset + len(block))] if block else []
-        size *= 4
-
-
-def _cut(block: bytes, offset: int) -> list[tuple[str, int]]:
-    lines = []
-    for line in block[:-1].split(b"\n"):
-        offset += len(line) + 1
-        lines.append((line.decode("utf-8", "replace"), offset))
-    return lines

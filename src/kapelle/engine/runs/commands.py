@@ -7,7 +7,7 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
-from kapelle.engine.commands import both_streams, succeeded
+from kapelle.engine.commands import SHOWN_OUTPUT, both_streams, succeeded
 from kapelle.engine.environment import passed
 from kapelle.engine.parts import Stage
 from kapelle.engine.retry import steadily
@@ -22,8 +22,6 @@ from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import workspace_of
 from kapelle.workspaces import working_directory
-
-_SHOWN = 20_000
 
 
 class Commands:
@@ -88,7 +86,7 @@ class Commands:
             diff = await task_diff(self._stage, task, row.workspace)
         else:
             diff = await self._stage.workspaces.diff(self._owner)
-        text = diff.stat[-_SHOWN:] if diff.files else "Nothing was changed."
+        text = diff.stat[-SHOWN_OUTPUT:] if diff.files else "Nothing was changed."
         return CheckResult(name=spec.label, passed=bool(diff.files), output=text, duration_s=0)
 
     async def score(
@@ -100,7 +98,7 @@ class Commands:
             problem = f"the score command ended with {_ending(ended, timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
         printed = await asyncio.to_thread(
-            tail_text, self._stage.step_directory(self._run_id, position) / "out.log", _SHOWN
+            tail_text, self._stage.step_directory(self._run_id, position) / "out.log", SHOWN_OUTPUT
         )
         return read_score(printed, output)
 

@@ -1,4 +1,4 @@
-"""What is known of a schedule at one moment, read from the database."""
+"""Reads and changes of schedules and their firings around the rules, each in one transaction."""
 
 from datetime import datetime, timedelta
 

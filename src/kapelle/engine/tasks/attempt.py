@@ -15,7 +15,7 @@ from kapelle.engine.tasks.launch import Ready, launch_again, launch_agent
 from kapelle.engine.tasks.prepare import prepare
 from kapelle.engine.tasks.settle import conclude
 from kapelle.engine.tasks.verify import usage_before, verify
-from kapelle.engine.tasks.watch import Vigil
+from kapelle.engine.tasks.watch import Watch
 from kapelle.engine.tasks.work import (
     Findings,
     Finish,
@@ -95,12 +95,12 @@ async def watched(stage: Stage, work: Work, ready: Ready) -> AsyncIterator[None]
     if ready.chose:
         attempt = await stage.db.glance(attempts.row, work.attempt_id)
     before = await usage_before(stage, attempt["started_from"])
-    vigil = Vigil(stage, replace(work, attempt=attempt), ready.agent, ready.limits, before)
-    keeping = asyncio.create_task(vigil.keep())
+    watch = Watch(stage, replace(work, attempt=attempt), ready.agent, ready.limits, before)
+    keeping = asyncio.create_task(watch.keep())
     try:
         yield
-        vigil.end()
+        watch.end()
         await keeping
-        await vigil.look_back()
+        await watch.look_back()
     finally:
         keeping.cancel()

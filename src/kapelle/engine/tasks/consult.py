@@ -1,4 +1,4 @@
-"""Asks an agent a question beside the work: to classify, to judge, to diagnose."""
+"""Questions to an agent beside the work: how difficult a task is, why an attempt failed."""
 
 import asyncio
 import re

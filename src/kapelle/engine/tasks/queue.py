@@ -1,4 +1,5 @@
-"""Decides what starts when: admits queued tasks in order, and sweeps up what got stuck."""
+"""The queue of tasks: which of them starts when, whether this machine has room for another attempt,
+and the sweep that finds what should move and does not."""
 
 import asyncio
 import logging
@@ -170,7 +171,7 @@ def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer
     return attempt_id
 
 
-_log = logging.getLogger("kapelle.conductor")
+_log = logging.getLogger("kapelle.queue")
 _SWEEP_S = 2.0
 _READING_S = 1.0
 

@@ -1,4 +1,4 @@
-"""The end of an attempt, written down: one transaction over attempt, task and history."""
+"""The end of an attempt, written in one transaction over attempt, task, account and history."""
 
 import random
 from collections.abc import Sequence

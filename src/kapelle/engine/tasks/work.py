@@ -1,4 +1,4 @@
-"""One attempt's work, put together from the rows that describe it."""
+"""What is known of an attempt: its rows, put together, how it ended, and what its work is worth."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
