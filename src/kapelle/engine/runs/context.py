@@ -21,9 +21,8 @@ from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.control import Going
 from kapelle.engine.runs.git import changes_of, difference, merge_verified
 from kapelle.engine.runs.journal import Begin, Journal, NotYet, no_work
-from kapelle.engine.runs.limits import RunBudget
+from kapelle.engine.runs.limits import RunBudget, Waiting
 from kapelle.engine.runs.start import Starter
-from kapelle.engine.runs.wait import Waiting
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.submit import Belonging, submit
 from kapelle.patterns.context import Context, Place, TaskArgs

@@ -20,7 +20,7 @@ from kapelle.engine.parts import Stage
 from kapelle.engine.tasks.work import Work
 from kapelle.engine.usage import attempt_usage, find_side_log, side_log_of
 from kapelle.runner import process_tree
-from kapelle.runner.output import LineSplitter, read
+from kapelle.runner.output import LogReader
 from kapelle.runner.shim import files
 from kapelle.store import attempts, events
 from kapelle.store.database import Connection
@@ -181,7 +181,6 @@ _log = logging.getLogger("kapelle.watch")
 _STRICT_S = 0.05
 _CALM_S = 1.0
 _TOLD_S = 5.0
-_BLOCK = 1 << 20
 
 
 class Watch:
@@ -196,9 +195,9 @@ class Watch:
         self._limits = limits
         self._before = before
         self._fold = Fold()
-        self._out = _Reader(work.process_dir / "out.log")
-        self._err = _Reader(work.process_dir / "err.log")
-        self._side: _Reader | None = None
+        self._out = LogReader(work.process_dir / "out.log")
+        self._err = LogReader(work.process_dir / "err.log")
+        self._side: LogReader | None = None
         self._log = side_log_of(work.process_dir)
         self._refusal = Refusal()
         self._stall = Stall(work.process_dir, work.settings.health.stall_s)
@@ -258,10 +257,10 @@ class Watch:
     def _count(self) -> Usage | None:
         self._read_side_log()
         for line in self._err.lines():
-            for event in self._agent.parse_stderr(line):
+            for event in self._agent.parse_stderr(line.text):
                 self._refusal.add(event)
         for line in self._out.lines():
-            for event in self._agent.parse(line):
+            for event in self._agent.parse(line.text):
                 self._fold.add(event)
                 self._refusal.add(event)
         if not self._caught_up:
@@ -274,9 +273,9 @@ class Watch:
         if self._side is None and self._log is not None:
             session = self._fold.session_id or self._log.session_id
             path = find_side_log(self._log.pattern, session)
-            self._side = _Reader(path, self._log.begin) if path else None
+            self._side = LogReader(path, self._log.begin) if path else None
         for line in self._side.lines() if self._side else ():
-            for event in self._agent.parse(line):
+            for event in self._agent.parse(line.text):
                 if event.kind in {"usage", "model", "session"}:
                     self._fold.add(event)
                 elif event.kind == "notice":
@@ -318,20 +317,6 @@ class Watch:
         note(self._work.process_dir, failure)
         self._stage.runner.stop(self._work.process_dir, failure.evidence)
         return True
-
-
-class _Reader:
-    """The new whole lines of a growing file, some at a time."""
-
-    def __init__(self, path: Path, offset: int = 0) -> None:
-        self._path = path
-        self._offset = offset
-        self._splitter = LineSplitter()
-
-    def lines(self) -> list[str]:
-        block = read(self._path, self._offset, _BLOCK)
-        self._offset += len(block)
-        return [line.data.decode("utf-8", "replace") for line in self._splitter.feed(block)]
 
 
 def warn(connection: Connection, task_id: str, attempt_id: str, what: str, text: str) -> None:
