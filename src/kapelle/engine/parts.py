@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kapelle.domain.ids import attempt_token
 from kapelle.domain.specs import McpServer
-from kapelle.domain.tokens import attempt_token
 from kapelle.engine.environment import secrets_in
 from kapelle.home import Home, repository_config
 from kapelle.runner.process_dir import Ended, Launch

@@ -16,6 +16,9 @@ from kapelle.engine.parts import Stage
 from kapelle.engine.tasks.queue import Conductor
 from kapelle.store import backup, events, runs, tasks
 
+# Other daemons on the same database write events that do not wake this process.
+_LOOK_S = 1.0
+
 
 class BackupView(BaseModel):
     path: str
@@ -67,10 +70,6 @@ class Daemon:
     def stop(self, agents: bool) -> None:
         self._stopping.agents = agents
         self._stopping.event.set()
-
-
-# Other daemons on the same database write events that do not wake this process.
-_LOOK_S = 1.0
 
 
 class Events:

@@ -15,6 +15,9 @@ from kapelle.runner.output import LogReader, read, tail_offset
 from kapelle.store import attempts, tasks
 
 Stream = Literal["out", "err"]
+Parse = Callable[[str], list[AgentEvent]]
+
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,15 @@ class Chunk:
     data: bytes
     next_offset: int
     complete: bool
+
+
+@dataclass(frozen=True)
+class Line:
+    """One event of a transcript; position is where to go on after it."""
+
+    kind: str
+    body: dict[str, Any]
+    position: str
 
 
 class Output:
@@ -41,56 +53,6 @@ class Output:
         data = await asyncio.to_thread(read, path, offset, limit)
         ended = attempt.ended_at is not None
         return Chunk(data, offset + len(data), ended and len(data) < limit)
-
-
-def attempt_of(task: Task, which: str | None) -> Attempt:
-    """A task's attempt by number or id, or its last one."""
-    if not task.attempts:
-        raise NotFound(f"{task.id} has not been started yet.")
-    if which is None:
-        return task.attempts[-1]
-    for attempt in task.attempts:
-        if which in {str(attempt.number), attempt.id}:
-            return attempt
-    raise NotFound(f"{task.id} has no attempt {which}.", hint=f"It has {len(task.attempts)}.")
-
-
-Parse = Callable[[str], list[AgentEvent]]
-
-_LOOK_S = 0.1
-
-
-@dataclass(frozen=True)
-class Line:
-    """One event of a transcript; position is where to go on after it."""
-
-    kind: str
-    body: dict[str, Any]
-    position: str
-
-
-@dataclass
-class _Place:
-    """Where in a transcript a reader is: told counts the events of the line at out."""
-
-    number: int = 0
-    out: int = 0
-    err: int = 0
-    told: int = 0
-
-    def line(self, kind: str, body: dict[str, Any]) -> Line:
-        return Line(kind, body, f"{self.number}:{self.out}:{self.err}:{self.told}")
-
-    def event(self, event: AgentEvent) -> Line:
-        body = event.to_json()
-        return self.line(body.pop("kind"), body)
-
-    @classmethod
-    def parse(cls, text: str | None) -> "_Place":
-        parts = (text or "").split(":")
-        if len(parts) == 4 and all(part.isascii() and part.isdigit() for part in parts):
-            return cls(*(int(part[:18]) for part in parts))
-        return cls()
 
 
 class Transcripts:
@@ -131,13 +93,13 @@ class Transcripts:
                 with self._stage.db.watch() as changed:
                     await changed.wait(1.0)
 
-    def _skip(self, attempt: Attempt, place: _Place, tail: int) -> None:
+    def _skip(self, attempt: Attempt, place: "_Place", tail: int) -> None:
         process_dir = self._stage.process_directory(attempt.id)
         place.out = tail_offset(process_dir / "out.log", tail)
         place.err = tail_offset(process_dir / "err.log", tail)
 
     async def _attempt_lines(
-        self, task: Task, attempt: Attempt, place: _Place, follow: bool
+        self, task: Task, attempt: Attempt, place: "_Place", follow: bool
     ) -> AsyncIterator[Line]:
         parse = self._parser(task, attempt)
         process_dir = self._stage.process_directory(attempt.id)
@@ -167,11 +129,47 @@ class Transcripts:
             return _as_text  # the agent is not configured any more
 
 
+def attempt_of(task: Task, which: str | None) -> Attempt:
+    """A task's attempt by number or id, or its last one."""
+    if not task.attempts:
+        raise NotFound(f"{task.id} has not been started yet.")
+    if which is None:
+        return task.attempts[-1]
+    for attempt in task.attempts:
+        if which in {str(attempt.number), attempt.id}:
+            return attempt
+    raise NotFound(f"{task.id} has no attempt {which}.", hint=f"It has {len(task.attempts)}.")
+
+
+@dataclass
+class _Place:
+    """Where in a transcript a reader is: told counts the events of the line at out."""
+
+    number: int = 0
+    out: int = 0
+    err: int = 0
+    told: int = 0
+
+    def line(self, kind: str, body: dict[str, Any]) -> Line:
+        return Line(kind, body, f"{self.number}:{self.out}:{self.err}:{self.told}")
+
+    def event(self, event: AgentEvent) -> Line:
+        body = event.to_json()
+        return self.line(body.pop("kind"), body)
+
+    @classmethod
+    def parse(cls, text: str | None) -> "_Place":
+        parts = (text or "").split(":")
+        if len(parts) == 4 and all(part.isascii() and part.isdigit() for part in parts):
+            return cls(*(int(part[:18]) for part in parts))
+        return cls()
+
+
 def _as_text(line: str) -> list[AgentEvent]:
     return [AgentEvent("text", line)]
 
 
-def _told(found: list[AgentEvent], place: _Place, end: int) -> list[Line]:
+def _told(found: list[AgentEvent], place: "_Place", end: int) -> list[Line]:
     """The events of one line that were not told yet, each with the place behind it."""
     lines = []
     for index in range(place.told, len(found)):
@@ -183,7 +181,7 @@ def _told(found: list[AgentEvent], place: _Place, end: int) -> list[Line]:
 
 
 def _wanted(
-    attempt: Attempt, number: int | None, place: _Place, tail: int | None, task: Task
+    attempt: Attempt, number: int | None, place: "_Place", tail: int | None, task: Task
 ) -> bool:
     if number is not None:
         return attempt.number == number

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from kapelle.agents.base import Agent, AgentRequest
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError, LimitReached
-from kapelle.domain.tokens import attempt_token
+from kapelle.domain.ids import attempt_token
 from kapelle.engine.environment import agent_environment, passed, place, server_secrets
 from kapelle.engine.parts import Stage
 from kapelle.engine.tasks.accounts import credential
