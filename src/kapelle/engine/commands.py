@@ -15,7 +15,7 @@ from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.launch import launch_command
 from kapelle.engine.tasks.work import Work, task_diff
 from kapelle.runner.output import lines_of, tail_text
@@ -31,24 +31,24 @@ _ERROR = re.compile(
 )
 
 
-async def run_check(stage: Stage, work: Work, position: int, check: CheckSpec) -> CheckResult:
+async def run_check(parts: Parts, work: Work, position: int, check: CheckSpec) -> CheckResult:
     """Make one check on an attempt whose agent has ended."""
     began = time.monotonic()
     match check.kind:
         case CheckKind.COMMAND:
-            passed_, output = await _command(stage, work, position, check)
+            passed_, output = await _command(parts, work, position, check)
         case CheckKind.DIFF_NOT_EMPTY:
-            passed_, output = await _diff_not_empty(stage, work)
+            passed_, output = await _diff_not_empty(parts, work)
         case CheckKind.NO_ERROR_IN_OUTPUT:
             passed_, output = await asyncio.to_thread(_no_error_in_output, work)
     seconds = round(time.monotonic() - began, 3)
     return CheckResult(name=check.label, passed=passed_, output=output, duration_s=seconds)
 
 
-async def _command(stage: Stage, work: Work, position: int, check: CheckSpec) -> tuple[bool, str]:
+async def _command(parts: Parts, work: Work, position: int, check: CheckSpec) -> tuple[bool, str]:
     name = f"checks/{position}"
-    launch = launch_command(stage, work, name, check.command or "", check.timeout_s)
-    ended = await stage.execute(work.attempt_id, work.task_id, launch)
+    launch = launch_command(parts, work, name, check.command or "", check.timeout_s)
+    ended = await parts.execute(work.attempt_id, work.task_id, launch)
     output = await asyncio.to_thread(both_streams, launch.process_dir)
     if succeeded(ended):
         return True, output
@@ -77,17 +77,17 @@ def both_streams(process_dir: Path) -> str:
     return "\n".join(text.rstrip("\n") for text in texts if text.strip())
 
 
-async def _diff_not_empty(stage: Stage, work: Work) -> tuple[bool, str]:
+async def _diff_not_empty(parts: Parts, work: Work) -> tuple[bool, str]:
     try:
         if work.starting_tree:
-            diff = await stage.workspaces.diff_since(work.directory, work.starting_tree)
+            diff = await parts.workspaces.diff_since(work.directory, work.starting_tree)
         elif work.is_worktree:
-            diff = await task_diff(stage, work.task_id, workspace_of(work.task))
+            diff = await task_diff(parts, work.task_id, workspace_of(work.task))
         else:
             return False, "This check needs a git repository, and the directory is in none."
     except KapelleError as error:
         return False, error.message
-    redacted = redact(diff.stat.encode(), stage.redactions(work.attempt_id, work.task_env))
+    redacted = redact(diff.stat.encode(), parts.redactions(work.attempt_id, work.task_env))
     if diff.files:
         return True, redacted.decode("utf-8", "replace")[-SHOWN_OUTPUT:]
     return False, "The agent changed nothing."

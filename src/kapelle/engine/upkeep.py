@@ -15,7 +15,7 @@ from kapelle.domain.errors import KapelleError
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.home import write_private
 from kapelle.store import attempts, backup, events, runs, schedules, tasks
 from kapelle.store.database import Connection
@@ -67,28 +67,28 @@ _NEW_S = 60.0
 _REQUEST_AGE_S = 600.0
 
 
-async def stop_unknown_attempts(stage: Stage) -> None:
+async def stop_unknown_attempts(parts: Parts) -> None:
     """End agents that no row knows of, as after a backup was put back; what they wrote is kept."""
-    present = await asyncio.to_thread(_unfinished, stage.home.attempts)
+    present = await asyncio.to_thread(_unfinished, parts.home.attempts)
     if not present:
         return
-    known = await stage.db.read(attempts.ids)
+    known = await parts.db.read(attempts.ids)
     for process_dir in present:
         if process_dir.name not in known:
             _log.warning("%s is in no database: its processes are ended", process_dir.name)
-            stage.runner.stop(process_dir, "this attempt is in no database")
+            parts.runner.stop(process_dir, "this attempt is in no database")
 
 
-async def stop_unknown_steps(stage: Stage) -> None:
+async def stop_unknown_steps(parts: Parts) -> None:
     """The same for the checks of runs."""
-    ended = await stage.db.read(runs.ended)
-    present = await asyncio.to_thread(_unfinished_steps, stage.home.runs, ended)
-    known = await stage.db.read(runs.running) if present else []
+    ended = await parts.db.read(runs.ended)
+    present = await asyncio.to_thread(_unfinished_steps, parts.home.runs, ended)
+    known = await parts.db.read(runs.running) if present else []
     for process_dir in present:
-        run_id = process_dir.relative_to(stage.home.runs).parts[0]
+        run_id = process_dir.relative_to(parts.home.runs).parts[0]
         if run_id not in known:
             _log.warning("%s is not under way: a check of it is ended", run_id)
-            stage.runner.stop(process_dir, "this run is not under way")
+            parts.runner.stop(process_dir, "this run is not under way")
 
 
 def _unfinished_steps(directory: Path, ended: set[str]) -> list[Path]:
@@ -120,16 +120,16 @@ def _unfinished(directory: Path, pattern: str = "*/claim") -> list[Path]:
     ]
 
 
-async def put_away_unknown_worktrees(stage: Stage, setbacks: Setbacks) -> None:
+async def put_away_unknown_worktrees(parts: Parts, setbacks: Setbacks) -> None:
     """Remove worktrees whose task is in no database; their content is kept under a ref."""
     # In this order: a task is stored before its worktree is begun, so what was found has a row.
-    found = await stage.workspaces.traces()
-    known = await stage.db.read(tasks.ids_of_worktrees) | await stage.db.read(runs.ids_of_worktrees)
+    found = await parts.workspaces.traces()
+    known = await parts.db.read(tasks.ids_of_worktrees) | await parts.db.read(runs.ids_of_worktrees)
     for task_id in sorted(found - known):
         if not setbacks.may_try(task_id):
             continue
         try:
-            await stage.workspaces.discard(task_id)
+            await parts.workspaces.discard(task_id)
         except (KapelleError, OSError) as error:
             setbacks.note(task_id, error)
         else:
@@ -137,19 +137,19 @@ async def put_away_unknown_worktrees(stage: Stage, setbacks: Setbacks) -> None:
             _log.warning("the worktree of the unknown task %s was put away", task_id)
 
 
-async def finish_archiving(stage: Stage, setbacks: Setbacks) -> None:
+async def finish_archiving(parts: Parts, setbacks: Setbacks) -> None:
     """Remove the worktrees of archived tasks, where a crash came between the row and that."""
-    standing = sorted(await stage.workspaces.standing())
-    archived = await stage.db.read(_archived_at_of, standing)
+    standing = sorted(await parts.workspaces.standing())
+    archived = await parts.db.read(_archived_at_of, standing)
     for task_id, moment in archived.items():
         if not _long_archived(moment) or not setbacks.may_try(task_id):
             continue
         # Asked again, for the removals before this one may have taken a while.
-        now = await stage.db.glance(_archived_at_of, [task_id])
+        now = await parts.db.glance(_archived_at_of, [task_id])
         if not _long_archived(now.get(task_id)):
             continue
         try:
-            await stage.workspaces.remove(task_id)
+            await parts.workspaces.remove(task_id)
         except (KapelleError, OSError) as error:
             setbacks.note(task_id, error)
         else:
@@ -157,11 +157,11 @@ async def finish_archiving(stage: Stage, setbacks: Setbacks) -> None:
             _log.warning("the worktree of %s, which is archived, was put away", task_id)
 
 
-async def drop_unused_secrets(stage: Stage) -> None:
+async def drop_unused_secrets(parts: Parts) -> None:
     """Delete the variables of tasks and runs that were never stored, or that are archived."""
-    paths = await asyncio.to_thread(_older, stage.home.secrets, "task_*.json", _REQUEST_AGE_S)
-    paths += await asyncio.to_thread(_older, stage.home.secrets, "run_*.json", _REQUEST_AGE_S)
-    stored = await stage.db.read(_archived_at_of, [path.stem for path in paths])
+    paths = await asyncio.to_thread(_older, parts.home.secrets, "task_*.json", _REQUEST_AGE_S)
+    paths += await asyncio.to_thread(_older, parts.home.secrets, "run_*.json", _REQUEST_AGE_S)
+    stored = await parts.db.read(_archived_at_of, [path.stem for path in paths])
     for path in paths:
         if path.stem not in stored or _long_archived(stored[path.stem]):
             path.unlink(missing_ok=True)
@@ -193,68 +193,68 @@ _AT_A_TIME = 100
 _EVENTS_AT_A_TIME = 10_000
 
 
-def _limit(stage: Stage) -> datetime | None:
+def _limit(parts: Parts) -> datetime | None:
     """What ended before this is forgotten; None keeps everything."""
-    days = stage.settings().tasks.retention_days
+    days = parts.settings().tasks.retention_days
     return datetime.now(UTC) - timedelta(days=days) if days else None
 
 
-async def forget_old_tasks(stage: Stage, setbacks: Setbacks) -> None:
+async def forget_old_tasks(parts: Parts, setbacks: Setbacks) -> None:
     """Delete some of the tasks that are too old; those that cannot be are passed over."""
-    limit = _limit(stage)
+    limit = _limit(parts)
     if limit is None:
         return
-    for task_id in await stage.db.read(tasks.ended_before, limit, _AT_A_TIME + len(setbacks)):
+    for task_id in await parts.db.read(tasks.ended_before, limit, _AT_A_TIME + len(setbacks)):
         if not setbacks.may_try(task_id):
             continue
         try:
-            await forget(stage, task_id, limit)
+            await forget(parts, task_id, limit)
         except (KapelleError, OSError) as error:
             setbacks.note(task_id, error)
         else:
             setbacks.overcome(task_id)
 
 
-async def forget_old_runs(stage: Stage, setbacks: Setbacks) -> None:
+async def forget_old_runs(parts: Parts, setbacks: Setbacks) -> None:
     """The same for runs, whose tasks are forgotten for themselves."""
-    limit = _limit(stage)
+    limit = _limit(parts)
     if limit is None:
         return
-    for run_id in await stage.db.read(runs.ended_before, limit, _AT_A_TIME + len(setbacks)):
+    for run_id in await parts.db.read(runs.ended_before, limit, _AT_A_TIME + len(setbacks)):
         if not setbacks.may_try(run_id):
             continue
         try:
-            run = await stage.db.read(runs.get, run_id)
+            run = await parts.db.read(runs.get, run_id)
             if run.workspace.kind is WorkspaceKind.WORKTREE and run.workspace.owner is None:
-                await stage.workspaces.discard(run_id)
-            await asyncio.to_thread(shutil.rmtree, stage.home.runs / run_id, True)
-            (stage.home.secrets / f"{run_id}.json").unlink(missing_ok=True)
-            await stage.db.write(runs.delete, run_id)
+                await parts.workspaces.discard(run_id)
+            await asyncio.to_thread(shutil.rmtree, parts.home.runs / run_id, True)
+            (parts.home.secrets / f"{run_id}.json").unlink(missing_ok=True)
+            await parts.db.write(runs.delete, run_id)
         except (KapelleError, OSError) as error:
             setbacks.note(run_id, error)
         else:
             setbacks.overcome(run_id)
 
 
-async def forget_old_history(stage: Stage) -> None:
+async def forget_old_history(parts: Parts) -> None:
     """The same for schedules, and for the events of all that is forgotten."""
-    limit = _limit(stage)
+    limit = _limit(parts)
     if limit is not None:
-        await stage.db.write(schedules.delete_ended, limit, _AT_A_TIME)
-        await stage.db.write(events.delete_oldest, limit, _EVENTS_AT_A_TIME)
+        await parts.db.write(schedules.delete_ended, limit, _AT_A_TIME)
+        await parts.db.write(events.delete_oldest, limit, _EVENTS_AT_A_TIME)
 
 
-async def forget(stage: Stage, task_id: str, limit: datetime) -> None:
+async def forget(parts: Parts, task_id: str, limit: datetime) -> None:
     """Delete a task with all that belongs to it, unless it was taken up again meanwhile."""
-    task = await stage.db.write(_put_away, task_id, limit)
+    task = await parts.db.write(_put_away, task_id, limit)
     if task is None:
         return
     if task.workspace.kind is WorkspaceKind.WORKTREE and task.workspace.owner is None:
-        await stage.workspaces.discard(task_id)
+        await parts.workspaces.discard(task_id)
     for attempt in task.attempts:
-        await asyncio.to_thread(shutil.rmtree, stage.process_directory(attempt.id), True)
-    (stage.home.secrets / f"{task_id}.json").unlink(missing_ok=True)
-    await stage.db.write(tasks.delete_archived, task_id)
+        await asyncio.to_thread(shutil.rmtree, parts.process_directory(attempt.id), True)
+    (parts.home.secrets / f"{task_id}.json").unlink(missing_ok=True)
+    await parts.db.write(tasks.delete_archived, task_id)
 
 
 def _put_away(connection: Connection, task_id: str, limit: datetime) -> Task | None:
@@ -301,9 +301,9 @@ _FIRST_ROUNDS, _EVERY_ROUNDS = 5, 60
 Duty = Callable[[], Awaitable[None]]
 
 
-async def upkeep(stage: Stage) -> None:
+async def upkeep(parts: Parts) -> None:
     """Look after the home until cancelled."""
-    duties = Upkeep(stage)
+    duties = Upkeep(parts)
     while True:
         await duties.round()
         await asyncio.sleep(_ROUND_S)
@@ -312,46 +312,46 @@ async def upkeep(stage: Stage) -> None:
 class Upkeep:
     """The duties of one daemon, each of which is done whatever becomes of the others."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._setbacks = Setbacks()
         self._tidied_at: float | None = None
         self._rounds = 0
 
     async def round(self) -> None:
         """Do each duty once; one that fails is logged and done again in the next round."""
-        stage, setbacks = self._stage, self._setbacks
+        parts, setbacks = self._parts, self._setbacks
         await _guarded("the backup", self._back_up)
         await _guarded("shortening the log", self._shorten_log)
         # What only a crash or a restored backup leaves is there when a daemon begins; to look
         # into every directory costs seconds where there are 100,000.
         if self._rounds < _FIRST_ROUNDS or self._rounds % _EVERY_ROUNDS == 0:
-            await _guarded("stopping attempts", lambda: stop_unknown_attempts(stage))
+            await _guarded("stopping attempts", lambda: stop_unknown_attempts(parts))
             await _guarded(
                 "looking for unknown worktrees",
-                lambda: put_away_unknown_worktrees(stage, setbacks),
+                lambda: put_away_unknown_worktrees(parts, setbacks),
             )
-            await _guarded("finishing archives", lambda: finish_archiving(stage, setbacks))
+            await _guarded("finishing archives", lambda: finish_archiving(parts, setbacks))
         self._rounds += 1
-        await _guarded("stopping checks", lambda: stop_unknown_steps(stage))
-        await _guarded("dropping secrets", lambda: drop_unused_secrets(stage))
-        await _guarded("forgetting tasks", lambda: forget_old_tasks(stage, setbacks))
-        await _guarded("forgetting runs", lambda: forget_old_runs(stage, setbacks))
-        await _guarded("forgetting history", lambda: forget_old_history(stage))
+        await _guarded("stopping checks", lambda: stop_unknown_steps(parts))
+        await _guarded("dropping secrets", lambda: drop_unused_secrets(parts))
+        await _guarded("forgetting tasks", lambda: forget_old_tasks(parts, setbacks))
+        await _guarded("forgetting runs", lambda: forget_old_runs(parts, setbacks))
+        await _guarded("forgetting history", lambda: forget_old_history(parts))
         await _guarded("tidying", self._tidy)
 
     async def _back_up(self) -> None:
-        home, settings = self._stage.home, self._stage.settings().backup
+        home, settings = self._parts.home, self._parts.settings().backup
         # The age is read from the disk, for daemons may live shorter than the time between two.
-        if self._stage.db.is_sqlite and not backup.made_within(home.backups, settings.every_s):
+        if self._parts.db.is_sqlite and not backup.made_within(home.backups, settings.every_s):
             await asyncio.to_thread(backup.make, home.database, home.backups, settings.keep)
 
     async def _shorten_log(self) -> None:
-        await asyncio.to_thread(shorten, self._stage.home.log)
+        await asyncio.to_thread(shorten, self._parts.home.log)
 
     async def _tidy(self) -> None:
         if self._tidied_at is None or time.monotonic() - self._tidied_at >= _TIDY_S:
-            await self._stage.workspaces.tidy()
+            await self._parts.workspaces.tidy()
             self._tidied_at = time.monotonic()
 
 

@@ -10,7 +10,7 @@ from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Attempt, Task
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.runner.output import LogReader, read, tail_offset
 from kapelle.store import attempts, tasks
 
@@ -39,29 +39,29 @@ class Line:
 
 
 class Output:
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
 
     async def chunk(
         self, text: str, which: str | None, stream: Stream, offset: int, limit: int
     ) -> Chunk:
-        task = await self._stage.db.read(tasks.get, text)
+        task = await self._parts.db.read(tasks.get, text)
         if not task.attempts and which is None:
             return Chunk(b"", 0, task.status in FINAL)
         attempt = attempt_of(task, which)
-        path = self._stage.process_directory(attempt.id) / f"{stream}.log"
+        path = self._parts.process_directory(attempt.id) / f"{stream}.log"
         data = await asyncio.to_thread(read, path, offset, limit)
         ended = attempt.ended_at is not None
         return Chunk(data, offset + len(data), ended and len(data) < limit)
 
 
 class Transcripts:
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
 
     async def task_with(self, text: str, which: str | None) -> Task:
         """The task, which must have the attempt if one is named."""
-        task = await self._stage.db.read(tasks.get, text)
+        task = await self._parts.db.read(tasks.get, text)
         if which is not None:
             attempt_of(task, which)
         return task
@@ -83,18 +83,18 @@ class Transcripts:
                     yield place.line("attempt", about)
                 async for line in self._attempt_lines(task, attempt, place, follow):
                     yield line
-            task = await self._stage.db.read(tasks.get, task.id)
+            task = await self._parts.db.read(tasks.get, task.id)
             more = number is None and any(a.number > place.number for a in task.attempts)
             over = task.status in FINAL or task.waiting_for == "input"
             if not follow or (number is not None and shown) or (over and not more):
                 yield place.line("end", {"status": task.status, "reason": task.reason})
                 return
             if not more:
-                with self._stage.db.watch() as changed:
+                with self._parts.db.watch() as changed:
                     await changed.wait(1.0)
 
     def _skip(self, attempt: Attempt, place: "_Place", tail: int) -> None:
-        process_dir = self._stage.process_directory(attempt.id)
+        process_dir = self._parts.process_directory(attempt.id)
         place.out = tail_offset(process_dir / "out.log", tail)
         place.err = tail_offset(process_dir / "err.log", tail)
 
@@ -102,7 +102,7 @@ class Transcripts:
         self, task: Task, attempt: Attempt, place: "_Place", follow: bool
     ) -> AsyncIterator[Line]:
         parse = self._parser(task, attempt)
-        process_dir = self._stage.process_directory(attempt.id)
+        process_dir = self._parts.process_directory(attempt.id)
         out_log = LogReader(process_dir / "out.log", place.out)
         err_log = LogReader(process_dir / "err.log", place.err)
         ended = attempt.ended_at is not None
@@ -119,12 +119,12 @@ class Transcripts:
             if ended or not follow:
                 return
             await asyncio.sleep(_LOOK_S)
-            row = await self._stage.db.glance(attempts.row, attempt.id)
+            row = await self._parts.db.glance(attempts.row, attempt.id)
             ended = row["ended_at"] is not None
 
     def _parser(self, task: Task, attempt: Attempt) -> Parse:
         try:
-            return get_agent(attempt.agent, self._stage.settings(task.directory)).parse
+            return get_agent(attempt.agent, self._parts.settings(task.directory)).parse
         except KapelleError:
             return _as_text  # the agent is not configured any more
 

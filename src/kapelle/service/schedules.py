@@ -13,7 +13,7 @@ from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
 from kapelle.domain.ids import is_id, new_id
 from kapelle.domain.schedule import OPEN, Firing, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import TaskSpec
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules import transitions
 from kapelle.engine.schedules.rules import GRACE, next_by_cron
@@ -40,8 +40,8 @@ class Examined:
 
 
 class ScheduledWork:
-    def __init__(self, stage: Stage, tasks: Tasks, runs: Runs, patterns: Starter) -> None:
-        self._stage = stage
+    def __init__(self, parts: Parts, tasks: Tasks, runs: Runs, patterns: Starter) -> None:
+        self._parts = parts
         self._tasks = tasks
         self._runs = runs
         self._patterns = patterns
@@ -51,10 +51,10 @@ class ScheduledWork:
         checked: TaskSpec | PatternSpec
         if kind == TASK:
             checked = _task(spec)
-            await examine(self._stage, checked)
+            await examine(self._parts, checked)
         else:
             checked, _ = await self._patterns.examine(kind, spec)
-        settings = self._stage.settings(checked.directory)
+        settings = self._parts.settings(checked.directory)
         return Examined(
             spec=checked.model_dump(mode="json", exclude_unset=True),
             title=checked.display_title or kind,
@@ -65,7 +65,7 @@ class ScheduledWork:
     async def start(self, kind: str, spec: dict[str, Any], key: str, schedule_id: str) -> str:
         if kind == TASK:
             belonging = Belonging(schedule_id=schedule_id)
-            return (await submit(self._stage, _task(spec), key, belonging)).id
+            return (await submit(self._parts, _task(spec), key, belonging)).id
         return (await self._runs.start(kind, spec, key, schedule_id)).id
 
     async def cancel(self, subject: str, reason: str) -> None:

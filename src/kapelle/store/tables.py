@@ -117,7 +117,7 @@ tasks = sa.Table(
     sa.Column("next_mode", sa.String(10), nullable=False, server_default="fresh"),
     sa.Column("next_message", Words),
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
-    # A person's wish that the running attempt ends: "cancel" or "requeue".
+    # A person's request that the running attempt ends: "cancel" or "requeue".
     sa.Column("stop", sa.String(20)),
     sa.Column("idempotency_key", sa.String(200), unique=True),
     sa.Column("run_id", sa.String(40)),
@@ -257,7 +257,7 @@ runs = sa.Table(
     sa.Column("may_ask", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Column("progress", Facts, nullable=False),
     sa.Column("result", Facts),
-    # A person's wish: "pause", "cancel", or "abandon" (cancel, but let its tasks go on).
+    # A person's request: "pause", "cancel", or "abandon" (cancel, but let its tasks go on).
     sa.Column("stop", sa.String(20)),
     # Who performs it: a home on a host, as the daemon that claimed it is called.
     sa.Column("performer", Words),

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tests.integration.engine.test_run_wishes import add_run
+from tests.integration.engine.test_run_control import add_run
 
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import RunStatus
 from kapelle.engine import upkeep
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.home import Home
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
@@ -38,7 +38,7 @@ class Hall:
 
     async def look(self) -> list[Path]:
         self.stopped = []
-        await upkeep.stop_unknown_steps(cast(Stage, SimpleNamespace(**vars(self))))
+        await upkeep.stop_unknown_steps(cast(Parts, SimpleNamespace(**vars(self))))
         return self.stopped
 
     async def add(self, status: RunStatus) -> str:

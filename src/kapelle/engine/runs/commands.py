@@ -9,8 +9,8 @@ from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
 from kapelle.engine.commands import SHOWN_OUTPUT, both_streams, succeeded
 from kapelle.engine.environment import passed
-from kapelle.engine.parts import Stage
-from kapelle.engine.retry import steadily
+from kapelle.engine.parts import Parts
+from kapelle.engine.retry import retried
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.work import task_diff
@@ -27,8 +27,8 @@ from kapelle.workspaces import working_directory
 class Commands:
     """Runs the commands of one run's steps, each in a directory of its own."""
 
-    def __init__(self, stage: Stage, run: runs.Row, spec: PatternSpec, budget: RunBudget) -> None:
-        self._stage = stage
+    def __init__(self, parts: Parts, run: runs.Row, spec: PatternSpec, budget: RunBudget) -> None:
+        self._parts = parts
         self._run_id: str = run["id"]
         self._owner: str = run["workspace_owner"] or run["id"]
         self._spec = spec
@@ -55,7 +55,7 @@ class Commands:
             else:
                 raise InvalidInput(f"The check {spec.label} is one of tasks, not of runs.")
             if known <= number < len(specs) - 1:
-                await self._stage.db.write(self._note, position, number, result)
+                await self._parts.db.write(self._note, position, number, result)
             found.append(result.model_dump(mode="json"))
         return found
 
@@ -82,10 +82,10 @@ class Commands:
 
     async def _diff_not_empty(self, spec: CheckSpec, task: str | None) -> CheckResult:
         if task is not None:
-            row = await self._stage.db.read(tasks.get, task)
-            diff = await task_diff(self._stage, task, row.workspace)
+            row = await self._parts.db.read(tasks.get, task)
+            diff = await task_diff(self._parts, task, row.workspace)
         else:
-            diff = await self._stage.workspaces.diff(self._owner)
+            diff = await self._parts.workspaces.diff(self._owner)
         text = diff.stat[-SHOWN_OUTPUT:] if diff.files else "Nothing was changed."
         return CheckResult(name=spec.label, passed=bool(diff.files), output=text, duration_s=0)
 
@@ -98,17 +98,17 @@ class Commands:
             problem = f"the score command ended with {_ending(ended, timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
         printed = await asyncio.to_thread(
-            tail_text, self._stage.step_directory(self._run_id, position) / "out.log", SHOWN_OUTPUT
+            tail_text, self._parts.step_directory(self._run_id, position) / "out.log", SHOWN_OUTPUT
         )
         return read_score(printed, output)
 
     async def _execute(
         self, name: str, command: str, timeout_s: float, env: dict[str, str], task: str | None
     ) -> tuple[Ended, str]:
-        process_dir = self._stage.step_directory(self._run_id, name)
-        settings = self._stage.settings(self._spec.directory)
+        process_dir = self._parts.step_directory(self._run_id, name)
+        settings = self._parts.settings(self._spec.directory)
         left = await self._budget.left_s()
-        variables = passed(self._stage.environ, settings.environment.pass_)
+        variables = passed(self._parts.environ, settings.environment.pass_)
         variables |= settings.environment.set | self._spec.env | env
         variables["KAPELLE_RUN_ID"] = self._run_id
         launch = Launch(
@@ -119,10 +119,10 @@ class Commands:
             stdin=None,
             timeout_s=timeout_s if left is None else max(0.1, min(timeout_s, left)),
             grace_s=settings.tasks.grace_s,
-            redact=self._stage.redactions(self._run_id, variables),
+            redact=self._parts.redactions(self._run_id, variables),
             label=f"{name} of {self._run_id}",
         )
-        ended = await steadily(self._launch)(launch)
+        ended = await retried(self._launch)(launch)
         if ended.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.
             await self._budget.require_time_and_money()
@@ -130,16 +130,16 @@ class Commands:
 
     async def _launch(self, launch: Launch) -> Ended:
         launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return await self._stage.execute_step(self._run_id, launch)
+        return await self._parts.execute_step(self._run_id, launch)
 
     async def _directory(self, task: str | None) -> Path:
         """Where a command runs: in the run's workspace, or in that of one of its tasks."""
         if task is not None:
-            row = await self._stage.db.read(tasks.get, task)
+            row = await self._parts.db.read(tasks.get, task)
             workspace, directory = row.workspace, Path(row.directory)
         else:
-            await restore_deleted(self._stage, self._owner)
-            run = await self._stage.db.read(runs.row, self._owner)
+            await restore_deleted(self._parts, self._owner)
+            run = await self._parts.db.read(runs.row, self._owner)
             workspace, directory = workspace_of(run), Path(self._spec.directory)
         if workspace.branch is None:
             return directory

@@ -15,13 +15,13 @@ from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import titled, writable
-from kapelle.engine.notify import Bell
-from kapelle.engine.parts import Stage
+from kapelle.engine.notify import Notifier
+from kapelle.engine.parts import Parts
 from kapelle.engine.runs.commands import Commands
-from kapelle.engine.runs.control import Going
+from kapelle.engine.runs.control import Control
 from kapelle.engine.runs.git import changes_of, difference, merge_verified
 from kapelle.engine.runs.journal import Begin, Journal, NotYet, no_work
-from kapelle.engine.runs.limits import RunBudget, Waiting
+from kapelle.engine.runs.limits import ChildWait, RunBudget
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.submit import Belonging, submit
@@ -39,24 +39,24 @@ _NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base
 class DurableContext(Context):
     def __init__(
         self,
-        stage: Stage,
-        bell: Bell,
+        parts: Parts,
+        notifier: Notifier,
         starter: Starter,
         run: runs.Row,
         spec: PatternSpec,
         journal: Journal,
-        going: Going,
+        control: Control,
         budget: RunBudget,
     ) -> None:
         self.run_id = run["id"]
         self.spec = spec
-        self._stage = stage
+        self._parts = parts
         self._starter = starter
         self._owner: str = run["workspace_owner"] or run["id"]
         self._is_git: bool = run["workspace_kind"] == WorkspaceKind.WORKTREE
-        self._journal, self._going, self._budget = journal, going, budget
-        self._waiting = Waiting(stage, bell, self.run_id, self._budget, self._going)
-        self._commands = Commands(stage, run, spec, self._budget)
+        self._journal, self._control, self._budget = journal, control, budget
+        self._waiting = ChildWait(parts, notifier, self.run_id, self._budget, self._control)
+        self._commands = Commands(parts, run, spec, self._budget)
 
     @property
     def is_git(self) -> bool:
@@ -90,7 +90,7 @@ class DurableContext(Context):
             await self._submit(position, self._task_spec(prompt, fields, own), is_own=is_own)
 
         async def perform(position: str, _data: dict[str, Any]) -> str:
-            task_id = await self._stage.db.read(steps.subject, self.run_id, position)
+            task_id = await self._parts.db.read(steps.subject, self.run_id, position)
             await self._waiting.for_task(task_id, may_ask=not self.spec.never_blocks)
             if disposable and is_own:
                 await self._put_away(task_id)
@@ -159,7 +159,7 @@ class DurableContext(Context):
 
         key = f"{self.run_id}/{position}"
         belonging = Belonging(run_id=self.run_id, workspace_owner=shared)
-        await submit(self._stage, spec, key, belonging, also)
+        await submit(self._parts, spec, key, belonging, also)
 
     def _ended(self, connection: Connection, task_id: str) -> Any:
         """How a task ended; with its step ended, it is not done again in the run's worktree."""
@@ -174,7 +174,7 @@ class DurableContext(Context):
         """Remove a worktree that has served its purpose; its content is archived first."""
         if self._is_git:
             try:
-                await self._stage.workspaces.remove(task_id, empty_branch=True)
+                await self._parts.workspaces.remove(task_id, empty_branch=True)
             except KapelleError as error:
                 _log.warning("the worktree of %s stays: %s", task_id, error.message)
 
@@ -210,9 +210,9 @@ class DurableContext(Context):
         return inherited
 
     async def _see_run(self, position: str, _data: dict[str, Any]) -> Any:
-        run_id = await self._stage.db.read(steps.subject, self.run_id, position)
+        run_id = await self._parts.db.read(steps.subject, self.run_id, position)
         await self._waiting.for_run(run_id)
-        run = await self._stage.db.read(runs.row, run_id)
+        run = await self._parts.db.read(runs.row, run_id)
         ended = RunResult(
             id=run_id,
             status=run["status"],
@@ -251,7 +251,7 @@ class DurableContext(Context):
 
         async def begin(position: str) -> None:
             await self._budget.require_time_and_money()
-            await self._stage.db.write(self._journal.store, position, kind, label)
+            await self._parts.db.write(self._journal.store, position, kind, label)
 
         return begin
 
@@ -277,7 +277,7 @@ class DurableContext(Context):
             raise InvalidInput(f"ctx.ask: the default is a text, not {default!r}.")
 
         async def perform(position: str, _data: dict[str, Any]) -> Any:
-            await self._going.suspend(position)
+            await self._control.suspend(position)
 
         answer: str = await self._journal.step("ask", question, perform, data={"default": default})
         return answer
@@ -315,10 +315,10 @@ class DurableContext(Context):
         async def perform(_position: str, _data: dict[str, Any]) -> tuple[str | None, str | None]:
             if not self._is_git:
                 return None, None
-            await restore_deleted(self._stage, self._owner)
+            await restore_deleted(self._parts, self._owner)
             text = f"{message}\n\nRun: {self.run_id}"
-            made = await self._stage.workspaces.commit(self._owner, text)
-            return made, made or await self._stage.workspaces.tip(self._owner)
+            made = await self._parts.workspaces.commit(self._owner, text)
+            return made, made or await self._parts.workspaces.tip(self._owner)
 
         def end(connection: Connection, found: tuple[str | None, str | None]) -> str | None:
             if self._is_git:
@@ -331,9 +331,9 @@ class DurableContext(Context):
     async def revert(self, commit: str) -> None:
         async def perform(position: str, _data: dict[str, Any]) -> None:
             if self._is_git:
-                await restore_deleted(self._stage, self._owner)
+                await restore_deleted(self._parts, self._owner)
                 name = f"step-{position.replace('.', '-')}"
-                await self._stage.workspaces.restore(self._owner, commit, name)
+                await self._parts.workspaces.restore(self._owner, commit, name)
 
         def end(connection: Connection, _made: None) -> None:
             if self._is_git:
@@ -347,12 +347,12 @@ class DurableContext(Context):
 
     async def _is_here(self, directory: str) -> bool:
         """Whether a directory is in the repository that the run works in."""
-        own = await self._stage.workspaces.locate(Path(self.spec.directory))
-        other = await self._stage.workspaces.locate(Path(directory))
+        own = await self._parts.workspaces.locate(Path(self.spec.directory))
+        other = await self._parts.workspaces.locate(Path(directory))
         return own is not None and other is not None and own.common_dir == other.common_dir
 
     async def _branch(self) -> str:
-        run = await self._stage.db.glance(runs.row, self._owner)
+        run = await self._parts.db.glance(runs.row, self._owner)
         branch: str = run["workspace_branch"]
         return branch
 
@@ -378,7 +378,7 @@ class DurableContext(Context):
         if not await self._is_here(work.directory):
             return Merged(commit=None, problem="it is in another repository", elsewhere=True)
         message = f"Merge {work.title}\n\nFrom: {work.id}\nRun: {self.run_id}"
-        branch, workspaces = await self._branch(), self._stage.workspaces
+        branch, workspaces = await self._branch(), self._parts.workspaces
         return await merge_verified(workspaces, work.id, branch, message, work.commit)
 
     async def put_away(self, task: TaskResult) -> None:
@@ -391,14 +391,14 @@ class DurableContext(Context):
         async def perform(_position: str, _data: dict[str, Any]) -> list[str]:
             branch = await self._branch()
             message = f"Take in {branch}\n\nTask: {task.id}\nRun: {self.run_id}"
-            return await self._stage.workspaces.take_in(task.id, branch, message)
+            return await self._parts.workspaces.take_in(task.id, branch, message)
 
         found: list[str] = await self._journal.step("take_in", task.id, perform)
         return found
 
     async def conflicted(self, task: TaskResult, paths: list[str]) -> list[str]:
         async def perform(_position: str, _data: dict[str, Any]) -> list[str]:
-            return await self._stage.workspaces.conflicted(task.id, paths)
+            return await self._parts.workspaces.conflicted(task.id, paths)
 
         found: list[str] = await self._journal.record("conflicted", task.id, perform)
         return found
@@ -408,14 +408,14 @@ class DurableContext(Context):
             if not self._is_git:
                 return ""
             owner = task.id if task else self._owner
-            return await changes_of(self._stage.workspaces, owner, patch=patch)
+            return await changes_of(self._parts.workspaces, owner, patch=patch)
 
         text: str = await self._journal.record("changes", task.id if task else "changes", perform)
         return text
 
     async def compare(self, one: TaskResult, other: TaskResult) -> str:
         async def perform(_position: str, _data: dict[str, Any]) -> str:
-            return await difference(self._stage.workspaces, one, other) if self._is_git else ""
+            return await difference(self._parts.workspaces, one, other) if self._is_git else ""
 
         text: str = await self._journal.record("compare", f"{one.id} {other.id}", perform)
         return text

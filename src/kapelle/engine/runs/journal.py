@@ -11,9 +11,9 @@ from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.parts import Stage
-from kapelle.engine.retry import PASSING, steadily
-from kapelle.engine.runs.control import Cancelled, Going, Interrupted, Paused, Suspended
+from kapelle.engine.parts import Parts
+from kapelle.engine.retry import PASSING, retried
+from kapelle.engine.runs.control import Cancelled, Control, Interrupted, Paused, Suspended
 from kapelle.store import steps
 from kapelle.store.database import Connection
 
@@ -126,12 +126,12 @@ class Journal:
     """What the run has done so far, read once, and what it does now, written as it happens."""
 
     def __init__(
-        self, stage: Stage, run_id: str, known: dict[str, steps.Row], going: Going
+        self, parts: Parts, run_id: str, known: dict[str, steps.Row], control: Control
     ) -> None:
-        self._stage = stage
+        self._parts = parts
         self._run_id = run_id
         self._known = known
-        self._going = going
+        self._control = control
         self._gates: dict[str, Gate] = {}
         self._open = 0
         self._idle_since = time.monotonic()
@@ -217,8 +217,8 @@ class Journal:
     async def _wait_for_resources(self) -> None:
         """Wait for what passes, unless a person does not want to, and see how far it has come."""
         await asyncio.sleep(_PAUSE_S)
-        await steadily(self._going.require)()
-        self._known = await steadily(self._stage.db.read)(steps.of_run, self._run_id)
+        await retried(self._control.require)()
+        self._known = await retried(self._parts.db.read)(steps.of_run, self._run_id)
 
     @asynccontextmanager
     async def lock(self, name: str, places: int) -> AsyncIterator[None]:
@@ -264,13 +264,13 @@ class Journal:
     async def _step(self, step: _Step) -> Any:
         entry = self._known.get(step.position)
         if entry is None:
-            await self._going.require()
+            await self._control.require()
             failpoint("step_before_begin")
             if step.begin is not None:
                 await self._begin(step.position, step.kind, step.label, step.begin)
             elif not step.at_once:
                 begun = (step.position, step.kind, step.label, step.data)
-                await self._stage.db.write(self.store, *begun)
+                await self._parts.db.write(self.store, *begun)
             failpoint("step_after_begin")
         elif entry["kind"].removesuffix(_REFUSED) != step.kind:
             raise PatternChanged(
@@ -289,7 +289,7 @@ class Journal:
             raise
         except KapelleError as error:
             # Remembered too: what was over, or not installed, may be there at the next replay.
-            await self._stage.db.write(self._refuse, position, kind, label, _told(error))
+            await self._parts.db.write(self._refuse, position, kind, label, _told(error))
             raise
 
     def _refuse(
@@ -307,11 +307,11 @@ class Journal:
                 raise  # it passes, and nothing is to be remembered of it
             except KapelleError as error:
                 failpoint("step_before_end")
-                await self._stage.db.write(self._end, step, is_new, None, _told(error))
+                await self._parts.db.write(self._end, step, is_new, None, _told(error))
                 raise
             failpoint("step_before_end")
             with suppress(NotYet):
-                result = await self._stage.db.write(self._end, step, is_new, made)
+                result = await self._parts.db.write(self._end, step, is_new, made)
                 failpoint("step_after_end")
                 return result
 
@@ -341,7 +341,7 @@ class Journal:
         subject: str | None = None,
     ) -> None:
         """Store that a step begins; once a person wants the run to stop, none does."""
-        self._going.check(connection)
+        self._control.check(connection)
         steps.begin(connection, self._run_id, position, kind, label, data=data, subject=subject)
 
     async def gather(self, branches: tuple[Coroutine[Any, Any, Any], ...]) -> list[Any]:
@@ -392,7 +392,7 @@ async def no_work(_position: str, _data: dict[str, Any]) -> None:
 
 
 def _severity(error: BaseException) -> int:
-    """A wish to end goes before one to pause, and both before errors, which the replay repeats."""
+    """The end goes before a pause, and both before errors, which the replay repeats."""
     order = (Cancelled, Paused, Suspended)
     return next((n for n, kind in enumerate(order) if isinstance(error, kind)), len(order))
 

@@ -11,7 +11,7 @@ from kapelle.agents import registry
 from kapelle.agents.base import Agent
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import POLICIES, FailureClass, Response
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.settings import Settings
 from kapelle.store import attempts
 from kapelle.store.database import Connection
@@ -37,15 +37,15 @@ class Credential:
     value: str | None = None
 
 
-def candidates(stage: Stage, task: Any) -> list[Candidate]:
+def candidates(parts: Parts, task: Any) -> list[Candidate]:
     """The own agent of a task, given as its row, then its fallback agents in order."""
     try:
-        settings = stage.settings(task["directory"])
+        settings = parts.settings(task["directory"])
     except KapelleError:
         return [Candidate(task["agent"], task["agent"])]
     names = dict.fromkeys([task["agent"], *task["fallback_agents"]])
-    own = stage.task_env(task["id"]) if task["env"] else {}
-    return [Candidate(name, _account(stage, name, settings, own)) for name in names]
+    own = parts.task_env(task["id"]) if task["env"] else {}
+    return [Candidate(name, _account(parts, name, settings, own)) for name in names]
 
 
 def choose(
@@ -72,20 +72,20 @@ def _is_over(failure: FailureClass) -> bool:
 
 
 def credential(
-    stage: Stage, agent: Agent, settings: Settings, task_env: Mapping[str, str]
+    parts: Parts, agent: Agent, settings: Settings, task_env: Mapping[str, str]
 ) -> Credential:
     """The first that is found: variables of task, settings and daemon, a stored key, a login."""
     places: list[tuple[Source, Mapping[str, str]]] = [
         ("task", task_env),
         ("settings", agent.settings.env),
         ("settings", settings.environment.set),
-        ("environment", stage.environ),
+        ("environment", parts.environ),
     ]
     for source, variables in places:
         for name in agent.access.variables:
             if variables.get(name):
                 return Credential(source, name, variables[name])
-    stored = stage.vault.get(agent.name)
+    stored = parts.vault.get(agent.name)
     if stored:
         return Credential("stored", None, stored)
     for path in agent.access.login_files:
@@ -94,20 +94,20 @@ def credential(
     return Credential(None)
 
 
-def account_of(stage: Stage, agent: Agent, settings: Settings, env: Mapping[str, str]) -> str:
+def account_of(parts: Parts, agent: Agent, settings: Settings, env: Mapping[str, str]) -> str:
     """The same for all agents that share a provider's limits, and nothing secret in it."""
     if not agent.access.variables:
         return agent.name
     kind = settings.agents[agent.name].type if agent.name in settings.agents else None
-    found = credential(stage, agent, settings, env)
+    found = credential(parts, agent, settings, env)
     # Of two logins the files differ.
     proof = f"{found.value or found.source} {found.variable}\n{agent.settings.base_url or ''}"
-    digest = hashlib.blake2b(proof.encode("utf-8", "replace"), key=stage.secret.encode()[:64])
+    digest = hashlib.blake2b(proof.encode("utf-8", "replace"), key=parts.secret.encode()[:64])
     return f"{kind or agent.name}:{digest.hexdigest()[:12]}"
 
 
-def _account(stage: Stage, name: str, settings: Settings, env: Mapping[str, str]) -> str:
+def _account(parts: Parts, name: str, settings: Settings, env: Mapping[str, str]) -> str:
     try:
-        return account_of(stage, registry.get(name, settings), settings, env)
+        return account_of(parts, registry.get(name, settings), settings, env)
     except KapelleError:
         return name  # that it cannot be run is found out when it is

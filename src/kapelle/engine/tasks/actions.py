@@ -1,6 +1,6 @@
 """What each action does to a task, inside one transaction.
 
-Each returns None, or the (attempt id, wish) of a running attempt that is to be stopped.
+Each returns None, or the (attempt id, stop request) of a running attempt that is to be stopped.
 """
 
 from collections.abc import Sequence
@@ -154,8 +154,8 @@ def _require_ended(connection: Connection, task_id: str, verb: str) -> None:
         )
 
 
-def _stop(connection: Connection, task_id: str, wish: str, reason: str) -> Stop:
-    tasks.update(connection, task_id, stop=wish, reason=reason)
+def _stop(connection: Connection, task_id: str, stop: str, reason: str) -> Stop:
+    tasks.update(connection, task_id, stop=stop, reason=reason)
     events.append(connection, "task.stopping", task_id, reason=reason)
     running = attempts.latest(connection, task_id)
-    return None if running is None else (running["id"], wish)
+    return None if running is None else (running["id"], stop)

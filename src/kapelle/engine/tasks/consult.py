@@ -14,7 +14,7 @@ from kapelle.domain.failures import FailureClass
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Usage
 from kapelle.engine.environment import agent_environment, place
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import section
 from kapelle.engine.tasks.accounts import credential
 from kapelle.engine.tasks.brief import earlier_attempt
@@ -37,17 +37,17 @@ class Answer:
     problem: str | None = None
 
 
-async def consult(stage: Stage, work: Work, name: str, agent: str, prompt: str) -> Answer:
+async def consult(parts: Parts, work: Work, name: str, agent: str, prompt: str) -> Answer:
     """The answer of an agent, run in an empty directory; one that was got before is not asked
     again."""
     process_dir = work.process_dir / name
     try:
         launch = question(
-            stage, process_dir, agent, prompt, work.settings, work.task_env, work.attempt_id
+            parts, process_dir, agent, prompt, work.settings, work.task_env, work.attempt_id
         )
     except KapelleError as error:
         return Answer(None, error.message)
-    ended = await stage.execute(work.attempt_id, work.task_id, launch)
+    ended = await parts.execute(work.attempt_id, work.task_id, launch)
     summary, tail = await asyncio.to_thread(read, process_dir, agent, work.settings)
     verdict = get_agent(agent, work.settings).judge(summary, ended.exit, tail)
     if not verdict.success:
@@ -68,7 +68,7 @@ def usage_of(work: Work, name: str, agent: str) -> Usage | None:
 
 
 def question(
-    stage: Stage,
+    parts: Parts,
     process_dir: Path,
     agent: str,
     prompt: str,
@@ -80,7 +80,7 @@ def question(
     adapter = get_agent(agent, settings)
     empty = process_dir / "empty"
     empty.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = credential(stage, adapter, settings, env)
+    found = credential(parts, adapter, settings, env)
     request = AgentRequest(
         prompt=prompt,
         workspace=empty,
@@ -90,7 +90,7 @@ def question(
     )
     place(process_dir, {"prompt": prompt})
     command = adapter.command(request)
-    variables = agent_environment(stage.environ, settings, adapter, command.env) | env
+    variables = agent_environment(parts.environ, settings, adapter, command.env) | env
     place(process_dir, command.files)
     return Launch(
         process_dir=process_dir,
@@ -100,7 +100,7 @@ def question(
         stdin=command.stdin,
         timeout_s=_TIMEOUT_S,
         grace_s=settings.tasks.grace_s,
-        redact=stage.redactions(attempt_id, variables),
+        redact=parts.redactions(attempt_id, variables),
         label=f"{agent} is asked",
     )
 
@@ -140,27 +140,27 @@ _WORTH_IT = frozenset(
 )
 
 
-async def diagnose(stage: Stage, work: Work) -> str | None:
+async def diagnose(parts: Parts, work: Work) -> str | None:
     """The diagnosis of the attempt before this one, asked for once; None where none is due."""
     if work.task["retry"].get("policy") != "analyze" or work.number == 1:
         return None
     if work.attempt["diagnosis"] is not None:
         known: str = work.attempt["diagnosis"]
         return known
-    task = await stage.db.read(tasks.get, work.task_id)
+    task = await parts.db.read(tasks.get, work.task_id)
     last = [attempt for attempt in task.attempts if attempt.id != work.attempt_id][-1]
     if last.status is not AttemptStatus.FAILED or last.failure not in _WORTH_IT:
         return None
     judge = work.settings.roles.judge or work.agent
-    attempt = section(await earlier_attempt(stage, task))
+    attempt = section(await earlier_attempt(parts, task))
     question = _DIAGNOSIS_QUESTION.format(
         prompt=task.prompt[:_LONGEST_FAILED_PROMPT], attempt=attempt
     )
-    answer = await consult(stage, work, DIAGNOSIS, judge, question)
+    answer = await consult(parts, work, DIAGNOSIS, judge, question)
     if answer.text is None:
-        await stage.db.write(_not_diagnosed, work, judge, answer.problem)
+        await parts.db.write(_not_diagnosed, work, judge, answer.problem)
         return None
-    await stage.db.write(_diagnosed, work, judge, answer.text[:_LONGEST_DIAGNOSIS])
+    await parts.db.write(_diagnosed, work, judge, answer.text[:_LONGEST_DIAGNOSIS])
     return answer.text[:_LONGEST_DIAGNOSIS]
 
 
@@ -216,23 +216,23 @@ class Choice:
     reason: str
 
 
-async def choose_model(stage: Stage, work: Work) -> Choice | None:
+async def choose_model(parts: Parts, work: Work) -> Choice | None:
     """The model of this task's difficulty; None where a model is named or none is configured."""
     settings = work.settings
     own = settings.agents.get(work.agent) or AgentSettings()
     if work.task["model"] or not settings.difficulty.classify or not own.models:
         return None
-    difficulty, reason = await _difficulty(stage, work)
+    difficulty, reason = await _difficulty(parts, work)
     model = own.models.get(difficulty) or own.model
     return Choice(model, f"{difficulty}: {reason}") if model else None
 
 
-async def _difficulty(stage: Stage, work: Work) -> tuple[Difficulty, str]:
+async def _difficulty(parts: Parts, work: Work) -> tuple[Difficulty, str]:
     judge, prompt = work.settings.difficulty.agent, work.task["prompt"]
     if judge is None:
         return by_wording(prompt)
     question = _DIFFICULTY_QUESTION.format(prompt=prompt[:_LONGEST_PROMPT])
-    answer = await consult(stage, work, DIFFICULTY, judge, question)
+    answer = await consult(parts, work, DIFFICULTY, judge, question)
     words = re.findall(r"\b(simple|medium|complex)\b", (answer.text or "").lower())
     if words:
         found: Difficulty = next(x for x in get_args(Difficulty) if x == words[-1])

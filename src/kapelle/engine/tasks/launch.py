@@ -7,7 +7,7 @@ from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError, LimitReached
 from kapelle.domain.ids import attempt_token
 from kapelle.engine.environment import agent_environment, passed, place, server_secrets
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import credential
 from kapelle.engine.tasks.brief import brief
 from kapelle.engine.tasks.consult import choose_model, diagnose
@@ -29,21 +29,21 @@ class Ready:
     chose: bool  # whether a model or a session was chosen, and is in the attempt's row
 
 
-async def launch_agent(stage: Stage, work: Work) -> Ready:
+async def launch_agent(parts: Parts, work: Work) -> Ready:
     """What to run for an attempt; raises when the agent is not known or not set up."""
     agent = get_agent(work.agent, work.settings)
-    limits = await limits_of(stage, work)
+    limits = await limits_of(parts, work)
     if limits.budget_left_usd == 0:
         raise LimitReached(f"Its budget of ${limits.budget_usd:g} is spent.")
-    request = await _request(stage, work, agent, limits)
+    request = await _request(parts, work, agent, limits)
     place(work.process_dir, {"prompt": request.prompt})
     command = agent.command(request)
     place(work.process_dir, command.files)
     resumed = None if request.fork else request.session_id
     remember_side_log(work.process_dir, command.side_log, resumed)
-    env = agent_environment(stage.environ, work.settings, agent, command.env)
+    env = agent_environment(parts.environ, work.settings, agent, command.env)
     env |= work.task_env | work.marks
-    env |= {"KAPELLE_URL": stage.url, "KAPELLE_TOKEN": attempt_token(stage.secret, work.attempt_id)}
+    env |= {"KAPELLE_URL": parts.url, "KAPELLE_TOKEN": attempt_token(parts.secret, work.attempt_id)}
     launch = Launch(
         process_dir=work.process_dir,
         argv=command.argv,
@@ -52,7 +52,7 @@ async def launch_agent(stage: Stage, work: Work) -> Ready:
         stdin=command.stdin,
         timeout_s=work.timeout_s,
         grace_s=work.settings.tasks.grace_s,
-        redact=stage.redactions(
+        redact=parts.redactions(
             work.attempt_id, env, *server_secrets(request.mcp_servers.values())
         ),
         label=f"{work.agent} for {work.task_id}",
@@ -60,23 +60,23 @@ async def launch_agent(stage: Stage, work: Work) -> Ready:
     return Ready(launch, agent, limits, bool(request.model or request.session_id))
 
 
-async def _request(stage: Stage, work: Work, agent: Agent, limits: Limits) -> AgentRequest:
+async def _request(parts: Parts, work: Work, agent: Agent, limits: Limits) -> AgentRequest:
     task, settings = work.task, work.settings
     own = settings.agents.get(work.agent) or AgentSettings()
-    told = await brief(stage, work, agent, await diagnose(stage, work))
+    told = await brief(parts, work, agent, await diagnose(parts, work))
     # A model was named for the task's own agent; another one that takes over has its own.
     named = task["model"] if work.agent == task["agent"] else None
-    choice = await choose_model(stage, work)
+    choice = await choose_model(parts, work)
     model = named or (choice.model if choice else own.model)
     if model or told.session_id:
-        await stage.db.write(
+        await parts.db.write(
             attempts.update,
             work.attempt_id,
             model=model,
             model_reason=choice.reason if choice else None,
             started_from=told.session_id,
         )
-    found = credential(stage, agent, settings, work.task_env)
+    found = credential(parts, agent, settings, work.task_env)
     return AgentRequest(
         prompt=told.prompt,
         workspace=work.directory,
@@ -89,14 +89,14 @@ async def _request(stage: Stage, work: Work, agent: Agent, limits: Limits) -> Ag
         attempt_number=work.number,
         max_turns=limits.max_turns,
         budget_usd=limits.budget_left_usd,
-        mcp_servers={**settings.mcp, **own.mcp, **stage.task_mcp(work.task_id)},
-        environ=agent_environment(stage.environ, settings, agent, {}) | work.task_env,
+        mcp_servers={**settings.mcp, **own.mcp, **parts.task_mcp(work.task_id)},
+        environ=agent_environment(parts.environ, settings, agent, {}) | work.task_env,
         credential=found.value if found.source == "stored" else None,
         answer=work.message if told.asked else None,
     )
 
 
-async def launch_again(stage: Stage, work: Work) -> Ready:
+async def launch_again(parts: Parts, work: Work) -> Ready:
     """Enough to find a run that was started before: what runs there was decided then."""
     launch = Launch(
         process_dir=work.process_dir,
@@ -113,12 +113,12 @@ async def launch_again(stage: Stage, work: Work) -> Ready:
         agent = get_agent(work.agent, work.settings)
     except KapelleError:
         agent = None
-    return Ready(launch, agent, await limits_of(stage, work), chose=False)
+    return Ready(launch, agent, await limits_of(parts, work), chose=False)
 
 
-def launch_command(stage: Stage, work: Work, name: str, command: str, timeout_s: float) -> Launch:
+def launch_command(parts: Parts, work: Work, name: str, command: str, timeout_s: float) -> Launch:
     """A shell command beside the agent: a check or the workspace's set-up."""
-    env = passed(stage.environ, work.settings.environment.pass_)
+    env = passed(parts.environ, work.settings.environment.pass_)
     env |= work.settings.environment.set | work.task_env | work.marks
     return Launch(
         process_dir=work.process_dir / name,
@@ -128,6 +128,6 @@ def launch_command(stage: Stage, work: Work, name: str, command: str, timeout_s:
         stdin=None,
         timeout_s=timeout_s,
         grace_s=work.settings.tasks.grace_s,
-        redact=stage.redactions(work.attempt_id, env),
+        redact=parts.redactions(work.attempt_id, env),
         label=f"{name} of {work.task_id}",
     )

@@ -18,13 +18,13 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 from kapelle.engine.runs.limits import SPENT, too_many_calls
 from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.tasks import watch
 from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
-from kapelle.engine.tasks.attempt import Performance
+from kapelle.engine.tasks.attempt import AttemptExecutor
 from kapelle.engine.tasks.settle import conclude
 from kapelle.engine.tasks.work import Findings, Finish
 from kapelle.settings import Limits, default_max_attempts
@@ -176,12 +176,12 @@ _SWEEP_S = 2.0
 _READING_S = 1.0
 
 
-class Conductor:
+class TaskQueue:
     """Owns the queue of one daemon."""
 
-    def __init__(self, stage: Stage, run_queue: RunQueue) -> None:
-        self._stage = stage
-        self._performers = Performers(Performance(stage).perform, self._give_up)
+    def __init__(self, parts: Parts, run_queue: RunQueue) -> None:
+        self._parts = parts
+        self._performers = Performers(AttemptExecutor(parts).perform, self._give_up)
         self._run_queue = run_queue
         self._reading: tuple[float, Reading] | None = None
         self._admitted: set[str] = set()
@@ -201,7 +201,7 @@ class Conductor:
     async def run(self) -> None:
         """Conduct until cancelled; a failing pass is logged and made again."""
         swept = 0.0
-        with self._stage.db.watch() as changed:
+        with self._parts.db.watch() as changed:
             while True:
                 try:
                     if time.monotonic() - swept >= _SWEEP_S:
@@ -216,7 +216,7 @@ class Conductor:
                     self.held = error.message
                     pause = _SWEEP_S
                 except Exception:
-                    _log.exception("a pass of the conductor failed and will be made again")
+                    _log.exception("a pass of the queue failed and will be made again")
                     pause = 0.5
                 await changed.wait(pause)
 
@@ -225,7 +225,7 @@ class Conductor:
         await asyncio.gather(self._performers.close(), self._run_queue.close())
 
     async def _until_due(self) -> float:
-        due = await self._stage.db.glance(tasks.next_due)
+        due = await self._parts.db.glance(tasks.next_due)
         if due is None:
             return _SWEEP_S
         left = (due - datetime.now(UTC)).total_seconds()
@@ -234,21 +234,21 @@ class Conductor:
 
     def _read(self) -> Reading:
         if self._reading is None or time.monotonic() - self._reading[0] > _READING_S:
-            self._reading = (time.monotonic(), read_machine(self._stage.home.root))
+            self._reading = (time.monotonic(), read_machine(self._parts.home.root))
         return self._reading[1]
 
     async def _admit(self) -> None:
         self._admitted = set(await self._running())
-        limits = self._limits = self._stage.settings().limits
+        limits = self._limits = self._parts.settings().limits
         reading = self._read()
         free = max_attempts(limits, reading) - len(self._admitted)
         verdict = "the daemon is stopping" if self.paused else held(limits, reading, self.running)
         if verdict is None:
             now = datetime.now(UTC)
-            ready = await self._stage.db.glance(tasks.next_queued, now, free)
+            ready = await self._parts.db.glance(tasks.next_queued, now, free)
             if ready:
-                choices = [(task["id"], candidates(self._stage, task)) for task in ready]
-                begun = await self._stage.db.write(begin, choices, self._stage.performer)
+                choices = [(task["id"], candidates(self._parts, task)) for task in ready]
+                begun = await self._parts.db.write(begin, choices, self._parts.performer)
                 failpoint("conductor_after_begin")
                 for attempt_id in begun:
                     self._performers.start(attempt_id)
@@ -259,7 +259,7 @@ class Conductor:
 
     async def _sweep(self) -> None:
         """Find what should move and does not; move it or report it."""
-        db = self._stage.db
+        db = self._parts.db
         if await db.read(_overdue):
             await db.write(_release_overdue)
         await self._performers.restart(await self._running())
@@ -267,25 +267,25 @@ class Conductor:
         await self._warn_of_questions()
 
     async def _running(self) -> list[str]:
-        return await self._stage.db.glance(attempts.running, self._stage.performer)
+        return await self._parts.db.glance(attempts.running, self._parts.performer)
 
     async def _warn_of_questions(self) -> None:
         """Tell of tasks that have been waiting for a person for long."""
-        patience = timedelta(seconds=self._stage.settings().health.waiting_s)
+        patience = timedelta(seconds=self._parts.settings().health.waiting_s)
         moment = datetime.now(UTC) - patience
-        waiting = await self._stage.db.read(tasks.waiting_for_input_since, moment)
+        waiting = await self._parts.db.read(tasks.waiting_for_input_since, moment)
         self._asked &= {task["id"] for task in waiting}
         for task in waiting:
             if task["id"] not in self._asked:
                 self._asked.add(task["id"])
-                await self._stage.db.write(_warn_of_question, task["id"], patience)
+                await self._parts.db.write(_warn_of_question, task["id"], patience)
 
     async def _give_up(self, attempt_id: str) -> None:
-        problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._stage.home.log}"
-        self._stage.runner.stop(self._stage.process_directory(attempt_id), problem)
+        problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._parts.home.log}"
+        self._parts.runner.stop(self._parts.process_directory(attempt_id), problem)
         finish = Finish(Exit(kind="lost"), detail=problem)
         failure = Failure(FailureClass.LOST, problem)
-        await conclude(self._stage, attempt_id, finish, Findings(False, problem, failure=failure))
+        await conclude(self._parts, attempt_id, finish, Findings(False, problem, failure=failure))
 
 
 def _overdue(connection: Connection) -> list[str]:

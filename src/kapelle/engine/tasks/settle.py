@@ -13,7 +13,7 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence, History, Outcome, decide, reset
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import AttemptStatus, TaskStatus
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Candidate, candidates, given_up
 from kapelle.engine.tasks.work import Findings, Finish
 from kapelle.settings import Failures
@@ -64,17 +64,17 @@ def _pause(connection: Connection, attempt: Any, until: datetime, reason: str) -
 _DEFAULTS = Failures()
 
 
-async def conclude(stage: Stage, attempt_id: str, finish: Finish, findings: Findings) -> None:
+async def conclude(parts: Parts, attempt_id: str, finish: Finish, findings: Findings) -> None:
     """The end of an attempt in the database."""
     others: list[Candidate] = []
     failures = _DEFAULTS
     if findings.failure is not None:
-        attempt = await stage.db.glance(attempts.row, attempt_id)
-        task = await stage.db.glance(tasks.row, attempt["task_id"])
-        others = candidates(stage, task)
+        attempt = await parts.db.glance(attempts.row, attempt_id)
+        task = await parts.db.glance(tasks.row, attempt["task_id"])
+        others = candidates(parts, task)
         with suppress(KapelleError):  # a broken configuration has the defaults
-            failures = stage.settings(task["directory"]).failures
-    await stage.db.write(settle, attempt_id, finish, findings, others, failures)
+            failures = parts.settings(task["directory"]).failures
+    await parts.db.write(settle, attempt_id, finish, findings, others, failures)
 
 
 def settle(
@@ -95,8 +95,8 @@ def settle(
     task = tasks.row(connection, attempt["task_id"])
     now = datetime.now(UTC)
     evidence = _evidence(task, finish, findings)
-    _record(connection, attempt, finish, findings, None if evidence.wish else findings.failure)
-    if evidence.wish is None:
+    _record(connection, attempt, finish, findings, None if evidence.stop else findings.failure)
+    if evidence.stop is None:
         account_for(connection, attempt, finish, findings.failure, failures, now)
     history = _history(connection, task, attempt, findings, others, now)
     retry = RetrySpec.model_validate(task["retry"])
@@ -105,7 +105,7 @@ def settle(
     if outcome.task is TaskStatus.FAILED:
         reason = _with_fix(reason, findings.failure, attempt["agent"], task["id"])
     attempts.update(connection, attempt_id, status=outcome.attempt, reason=reason, ended_at=now)
-    failure = findings.failure.kind if findings.failure and not evidence.wish else None
+    failure = findings.failure.kind if findings.failure and not evidence.stop else None
     events.append(
         connection, f"attempt.{outcome.attempt}", task["id"], attempt_id,
         number=attempt["number"], agent=attempt["agent"], reason=reason, failure=failure,
@@ -225,7 +225,7 @@ def _with_detail(reason: str | None, detail: str | None) -> str | None:
 def _evidence(task: Any, finish: Finish, findings: Findings) -> Evidence:
     return Evidence(
         exit=finish.exit,
-        wish=task["stop"],
+        stop=task["stop"],
         detail=task["reason"] if task["stop"] else finish.detail,
         success=findings.success,
         reason=findings.reason,

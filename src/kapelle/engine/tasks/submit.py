@@ -15,7 +15,7 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.specs import TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import AgentSettings, Settings
@@ -42,7 +42,7 @@ def _nothing(_connection: Connection, _task_id: str) -> None:
 
 
 async def submit(
-    stage: Stage,
+    parts: Parts,
     spec: TaskSpec,
     idempotency_key: str | None = None,
     belonging: Belonging | None = None,
@@ -50,14 +50,14 @@ async def submit(
 ) -> Task:
     """Store a task; also is done in the same transaction, if the task is a new one."""
     belonging = belonging or Belonging()
-    settings, agent, kind = await examine(stage, spec, belonging)
+    settings, agent, kind = await examine(parts, spec, belonging)
     values = _values(spec, settings, agent, belonging)
     values["workspace_kind"] = kind
     values["idempotency_key"] = idempotency_key
-    secrets = stage.home.secrets / f"{values['id']}.json"
+    secrets = parts.home.secrets / f"{values['id']}.json"
     keep_secrets(secrets, spec.model_dump(mode="json", include={"env", "mcp"}))
     try:
-        task = await stage.db.write(_submit, spec, values, also)
+        task = await parts.db.write(_submit, spec, values, also)
     except BaseException:
         secrets.unlink(missing_ok=True)
         raise
@@ -67,10 +67,10 @@ async def submit(
 
 
 async def examine(
-    stage: Stage, spec: TaskSpec, belonging: Belonging | None = None
+    parts: Parts, spec: TaskSpec, belonging: Belonging | None = None
 ) -> tuple[Settings, str, WorkspaceKind]:
     """Its settings, its agent and where it would work; raises what would keep it from that."""
-    settings = stage.settings(require_directory(spec.directory))
+    settings = parts.settings(require_directory(spec.directory))
     agent = require_agent(spec.agent, settings)
     for name in spec.fallback_agents or settings.fallback_agents:
         registry.get(name, settings)
@@ -83,7 +83,7 @@ async def examine(
         registry.get(agent, settings).command(_trial(spec, settings, agent))
     if belonging is not None and belonging.workspace_owner:
         return settings, agent, WorkspaceKind.WORKTREE
-    return settings, agent, await workspace_kind(stage, spec, settings)
+    return settings, agent, await workspace_kind(parts, spec, settings)
 
 
 def require_directory(directory: str) -> str:
@@ -165,7 +165,7 @@ def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging
 
 
 async def workspace_kind(
-    stage: Stage, spec: TaskSpec | PatternSpec, settings: Settings
+    parts: Parts, spec: TaskSpec | PatternSpec, settings: Settings
 ) -> WorkspaceKind:
     wanted = spec.workspace or settings.workspace.default
     if wanted == WorkspaceKind.IN_PLACE:
@@ -173,10 +173,10 @@ async def workspace_kind(
             raise InvalidInput("A base branch needs a worktree.", hint="Leave out --in-place.")
         return WorkspaceKind.IN_PLACE
     directory = Path(spec.directory)
-    repository = await stage.workspaces.locate(directory)
+    repository = await parts.workspaces.locate(directory)
     if repository is not None and repository.head_commit is not None:
         if spec.base is not None:
-            await stage.workspaces.check_base(directory, spec.base)
+            await parts.workspaces.check_base(directory, spec.base)
         return WorkspaceKind.WORKTREE
     if repository is not None:
         problem, advice = "a repository without commits", "Commit something first, or work"

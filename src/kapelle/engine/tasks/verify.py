@@ -13,7 +13,7 @@ from kapelle.domain.specs import CheckKind
 from kapelle.domain.task import CheckResult, Usage
 from kapelle.engine.commands import run_check
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import consult
 from kapelle.engine.tasks.consult import usage_of
 from kapelle.engine.tasks.watch import noted
@@ -33,10 +33,10 @@ _TAIL = 10_000
 _LAST_BYTES = 1 << 18
 
 
-async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
+async def verify(parts: Parts, work: Work, finish: Finish) -> Findings:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
-    work = await load_work(stage, work.attempt_id)
-    before = await usage_before(stage, work.attempt["started_from"])
+    work = await load_work(parts, work.attempt_id)
+    before = await usage_before(parts, work.attempt["started_from"])
     summary, tail, verdict, usage = await asyncio.to_thread(_examine, work, finish, before)
     ending = noted(work.process_dir)
     success = verdict.success and not finish.timed_out
@@ -44,10 +44,10 @@ async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
     if not success and not verdict.question:
         failure = _failure(work, finish, verdict, summary, tail)
         reason = _why(finish, verdict, failure, ending is not None)
-    elif success and not await _stopped(stage, work):
+    elif success and not await _stopped(parts, work):
         try:
-            await _commit(stage, work)
-            failed = await _check(stage, work)
+            await _commit(parts, work)
+            failed = await _check(parts, work)
             if failed:
                 reason = f"failed its check: {', '.join(failed)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
@@ -69,9 +69,9 @@ async def verify(stage: Stage, work: Work, finish: Finish) -> Findings:
     )
 
 
-async def usage_before(stage: Stage, session_id: str | None) -> dict[str, float]:
+async def usage_before(parts: Parts, session_id: str | None) -> dict[str, float]:
     """What the session that an attempt goes on with had counted when it began."""
-    return await stage.db.read(attempts.session_usage, session_id) if session_id else {}
+    return await parts.db.read(attempts.session_usage, session_id) if session_id else {}
 
 
 def _examine(
@@ -143,33 +143,33 @@ def _summarise(work: Work, agent: Agent, lines: Iterable[str]) -> Summary:
     return completed_by(told, summarise(agent, side_log_lines(work.process_dir, told.session_id)))
 
 
-async def _stopped(stage: Stage, work: Work) -> bool:
-    return await stage.db.glance(tasks.stop_requested, work.task_id) is not None
+async def _stopped(parts: Parts, work: Work) -> bool:
+    return await parts.db.glance(tasks.stop_requested, work.task_id) is not None
 
 
-async def _commit(stage: Stage, work: Work) -> None:
+async def _commit(parts: Parts, work: Work) -> None:
     # After a crash amid the checks, what they left behind must not join the agent's work.
     if work.is_worktree and not (work.process_dir / "checks").exists():
         message = f"{work.task['title']}\n\nTask: {work.task_id}\nAgent: {work.agent}"
-        commit = await stage.workspaces.commit(work.owner, message)
-        await stage.db.write(tasks.update, work.task_id, workspace_commit=commit)
+        commit = await parts.workspaces.commit(work.owner, message)
+        await parts.db.write(tasks.update, work.task_id, workspace_commit=commit)
 
 
-async def _check(stage: Stage, work: Work) -> list[str]:
+async def _check(parts: Parts, work: Work) -> list[str]:
     """Make the checks that are not recorded yet; the names of all that failed."""
     if not work.checks:
         return []
-    known = await stage.db.read(attempts.recorded_checks, work.attempt_id)
+    known = await parts.db.read(attempts.recorded_checks, work.attempt_id)
     # Built-in checks look at the agent's work, which commands may add to: they come first.
     order = sorted(enumerate(work.checks), key=lambda item: item[1].kind is CheckKind.COMMAND)
     for position, check in order:
         if position in known:
             continue
-        if await _stopped(stage, work):
+        if await _stopped(parts, work):
             break
         failpoint("verify_before_check")
-        known[position] = await run_check(stage, work, position, check)
-        await stage.db.write(_record_check, work, position, known[position])
+        known[position] = await run_check(parts, work, position, check)
+        await parts.db.write(_record_check, work, position, known[position])
     return [result.name for _, result in sorted(known.items()) if not result.passed]
 
 

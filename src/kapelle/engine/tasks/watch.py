@@ -16,7 +16,7 @@ from kapelle.agents.resets import reset_stated
 from kapelle.agents.summary import Fold
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.task import Usage
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.work import Work
 from kapelle.engine.usage import attempt_usage, find_side_log, side_log_of
 from kapelle.runner import process_tree
@@ -142,12 +142,12 @@ class Limits:
         return found
 
 
-async def limits_of(stage: Stage, work: Work) -> Limits:
+async def limits_of(parts: Parts, work: Work) -> Limits:
     task, defaults = work.task, work.settings.tasks
     budget: float | None = task["budget_usd"] or defaults.budget_usd
     spent = 0.0
     if budget is not None:
-        rows = await stage.db.read(attempts.of_task, work.task_id)
+        rows = await parts.db.read(attempts.of_task, work.task_id)
         spent = sum(row["cost_usd"] or 0.0 for row in rows if row["id"] != work.attempt_id)
     return Limits(
         max_turns=task["max_turns"] or defaults.max_turns,
@@ -187,9 +187,9 @@ class Watch:
     """Watches one attempt until its end; begun again after a crash, it reads anew."""
 
     def __init__(
-        self, stage: Stage, work: Work, agent: Agent, limits: Limits, before: dict[str, float]
+        self, parts: Parts, work: Work, agent: Agent, limits: Limits, before: dict[str, float]
     ) -> None:
-        self._stage = stage
+        self._parts = parts
         self._work = work
         self._agent = agent
         self._limits = limits
@@ -303,7 +303,7 @@ class Watch:
     async def _warn(self, what: str, text: str) -> None:
         if what not in self._warned:
             self._warned.add(what)
-            await self._stage.db.write(warn, self._work.task_id, self._work.attempt_id, what, text)
+            await self._parts.db.write(warn, self._work.task_id, self._work.attempt_id, what, text)
 
     async def _tell(self, usage: Usage | None) -> None:
         """Store what was used so far, now and then."""
@@ -311,11 +311,11 @@ class Watch:
         if usage is not None and now - self._told[0] >= _TOLD_S and usage != self._told[1]:
             self._told = (now, usage)
             values = usage.model_dump()
-            await self._stage.db.write(attempts.update, self._work.attempt_id, **values)
+            await self._parts.db.write(attempts.update, self._work.attempt_id, **values)
 
     def _end(self, failure: Failure) -> bool:
         note(self._work.process_dir, failure)
-        self._stage.runner.stop(self._work.process_dir, failure.evidence)
+        self._parts.runner.stop(self._work.process_dir, failure.evidence)
         return True
 
 

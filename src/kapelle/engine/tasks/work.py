@@ -9,7 +9,7 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Exit, Usage, Workspace
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.settings import Settings
 from kapelle.store import attempts, tasks
 from kapelle.store.database import Connection
@@ -76,19 +76,19 @@ class Work:
         return marks | ({"KAPELLE_RUN_ID": self.task["run_id"]} if self.task["run_id"] else {})
 
 
-async def is_running(stage: Stage, attempt_id: str) -> bool:
-    attempt = await stage.db.glance(attempts.row, attempt_id)
+async def is_running(parts: Parts, attempt_id: str) -> bool:
+    attempt = await parts.db.glance(attempts.row, attempt_id)
     return bool(attempt["status"] == AttemptStatus.RUNNING)
 
 
-async def load_work(stage: Stage, attempt_id: str) -> Work:
-    attempt, task = await stage.db.glance(_rows, attempt_id)
+async def load_work(parts: Parts, attempt_id: str) -> Work:
+    attempt, task = await parts.db.glance(_rows, attempt_id)
     directory = Path(task["directory"])
     if task["workspace_kind"] == WorkspaceKind.WORKTREE and task["workspace_branch"]:
         directory = working_directory(workspace_of(task), directory)
-    process_dir = stage.process_directory(attempt_id)
+    process_dir = parts.process_directory(attempt_id)
     try:
-        settings = stage.settings(task["directory"])
+        settings = parts.settings(task["directory"])
     except InvalidInput:
         # A configuration that was broken meanwhile must not cost a running agent its supervision.
         if not (process_dir / "claim").exists():
@@ -106,7 +106,7 @@ async def load_work(stage: Stage, attempt_id: str) -> Work:
         process_dir=process_dir,
         directory=directory,
         settings=settings,
-        task_env=stage.task_env(task["id"]),
+        task_env=parts.task_env(task["id"]),
         checks=[CheckSpec.model_validate(spec) for spec in task["check_specs"]],
     )
 
@@ -155,12 +155,12 @@ def not_possible(error: KapelleError) -> Findings:
     return Findings(False, problem, failure=Failure(kind, problem))
 
 
-async def task_diff(stage: Stage, task_id: str, workspace: Workspace) -> Diff:
+async def task_diff(parts: Parts, task_id: str, workspace: Workspace) -> Diff:
     """From where the task began to what it left."""
     if workspace.owner is None:
-        return await stage.workspaces.diff(task_id)
+        return await parts.workspaces.diff(task_id)
     if workspace.base_commit is None:
         return Diff(b"", "", [])
     # Others work there after it, so what it left is what it committed.
-    left = workspace.commit or await stage.workspaces.tip(workspace.owner)
-    return await stage.workspaces.compare(workspace.owner, workspace.base_commit, left)
+    left = workspace.commit or await parts.workspaces.tip(workspace.owner)
+    return await parts.workspaces.compare(workspace.owner, workspace.base_commit, left)

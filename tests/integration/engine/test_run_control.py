@@ -12,9 +12,9 @@ from tests.integration.rows import task_row
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, LimitReached, Unavailable
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
-from kapelle.engine.runs.control import Cancelled, Going, Paused, Suspended
+from kapelle.engine.runs.control import Cancelled, Control, Paused, Suspended
 from kapelle.engine.runs.journal import Journal, NotYet, no_work
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.tasks import actions
@@ -25,9 +25,9 @@ from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection, Database
 
 
-def stage(db: Database) -> Stage:
-    """What these parts need of a stage is its database."""
-    return cast(Stage, SimpleNamespace(db=db))
+def parts(db: Database) -> Parts:
+    """What these parts need of a parts is its database."""
+    return cast(Parts, SimpleNamespace(db=db))
 
 
 async def add_run(db: Database, **changes: Any) -> str:
@@ -67,9 +67,9 @@ async def test_no_step_begins_after_a_wish(
 ) -> None:
     """Even if the run had looked for wishes before this one came."""
     run_id = await add_run(db)
-    going = Going(stage(db), run_id)
-    journal = Journal(stage(db), run_id, {}, going)
-    await going.require()
+    gate = Control(parts(db), run_id)
+    journal = Journal(parts(db), run_id, {}, gate)
+    await gate.require()
     await db.write(runs.update, run_id, stop=stop)
     with pytest.raises(raised):
         await db.write(journal.store, "0001", "sleep", "1 s")
@@ -78,14 +78,14 @@ async def test_no_step_begins_after_a_wish(
 
 async def test_what_has_left_off_is_played_again_when_it_may_go_on(db: Database) -> None:
     run_id = await add_run(db)
-    going = Going(stage(db), run_id)
+    gate = Control(parts(db), run_id)
     await db.write(runs.update, run_id, stop="pause")
-    await going.require(still=True)
+    await gate.require(still=True)
     with pytest.raises(Paused):
-        await going.require()
+        await gate.require()
     await db.write(runs.update, run_id, stop=None)
     with pytest.raises(Paused):
-        await going.require(still=True)
+        await gate.require(still=True)
 
 
 async def test_an_error_is_of_its_class_again_when_it_is_remembered(db: Database) -> None:
@@ -94,11 +94,11 @@ async def test_an_error_is_of_its_class_again_when_it_is_remembered(db: Database
     async def fail(_position: str, _data: dict[str, Any]) -> None:
         raise GitError("git refused", hint="Try again.")
 
-    journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
+    journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
     with pytest.raises(GitError):
         await journal.main(journal.step("commit", "a commit", fail))
     known = await db.read(steps.of_run, run_id)
-    again = Journal(stage(db), run_id, known, Going(stage(db), run_id))
+    again = Journal(parts(db), run_id, known, Control(parts(db), run_id))
     with pytest.raises(GitError, match="git refused") as raised:
         await again.main(again.step("commit", "a commit", fail))
     assert raised.value.hint == "Try again."
@@ -116,7 +116,7 @@ async def test_what_passes_is_waited_for_and_not_remembered(
             raise problem
         return "made"
 
-    journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
+    journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
     assert await journal.main(journal.step("commit", "a commit", made)) == "made"
     known = await db.read(steps.of_run, run_id)
     assert [(step["result"], step["error"]) for step in known.values()] == [("made", None)]
@@ -129,7 +129,7 @@ async def test_what_passes_is_not_waited_for_when_a_person_wants_to_stop(db: Dat
         await db.write(runs.update, run_id, stop="cancel")
         raise Unavailable("it is away")
 
-    journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
+    journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
     with pytest.raises(Cancelled):
         await journal.main(journal.step("commit", "a commit", away))
 
@@ -146,7 +146,7 @@ async def test_what_is_stored_at_once_takes_one_transaction(
         return await write(function, *args)
 
     monkeypatch.setattr(db, "write", counted)
-    journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
+    journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
 
     def end(connection: Connection, made: Any) -> str:
         runs.update(connection, run_id, progress={"made": made})
@@ -170,7 +170,7 @@ async def test_what_goes_on_after_all_is_waited_for_again(db: Database) -> None:
             raise problem
         return "ended"
 
-    journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
+    journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
     assert await journal.main(journal.step("task", "a task", no_work, end=end)) == "ended"
 
 
@@ -183,26 +183,26 @@ async def test_what_could_not_begin_is_remembered_too(db: Database) -> None:
     async def perform(_position: str, _data: dict[str, Any]) -> str:
         return "made"
 
-    journal = Journal(stage(db), run_id, {}, Going(stage(db), run_id))
+    journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
     with pytest.raises(LimitReached):
         await journal.main(journal.step("task", "a task", perform, begin=begin))
     known = await db.read(steps.of_run, run_id)
     assert known["0001"]["kind"] == "task refused"
-    again = Journal(stage(db), run_id, known, Going(stage(db), run_id))
+    again = Journal(parts(db), run_id, known, Control(parts(db), run_id))
     with pytest.raises(LimitReached, match="it is over"):
         await again.main(again.step("task", "a task", perform))
 
 
 async def test_the_others_hear_of_an_answer(db: Database) -> None:
     run_id = await add_run(db)
-    going = Going(stage(db), run_id)
+    gate = Control(parts(db), run_id)
     await db.write(steps.begin, run_id, "0001.1.0001", "ask", "Why?")
     with pytest.raises(Suspended):
-        await going.suspend("0001.1.0001")
-    await going.require()
+        await gate.suspend("0001.1.0001")
+    await gate.require()
     await db.write(control.answer, run_id, None, "because")
     with pytest.raises(Suspended):
-        await going.require()
+        await gate.require()
 
 
 @pytest.mark.parametrize("action", [actions.retry, actions.requeue])
@@ -229,7 +229,7 @@ async def test_a_pause_brings_no_cancelled_task_back(db: Database) -> None:
     run_id = await add_run(db)
     ending = await add_task(db, run_id, TaskStatus.RUNNING, stop="cancel")
     going = await add_task(db, run_id, TaskStatus.RUNNING)
-    await control.pause(stage(db), run_id, "paused", now=True)
+    await control.pause(parts(db), run_id, "paused", now=True)
     assert (await db.read(tasks.row, ending))["stop"] == "cancel"
     assert (await db.read(tasks.row, going))["stop"] == "requeue"
 
@@ -269,7 +269,7 @@ async def test_a_run_that_is_given_up_leaves_nothing_open(db: Database) -> None:
 async def test_a_task_begins_only_while_its_run_goes_on(
     db: Database, values: dict[str, Any], begins: bool
 ) -> None:
-    """Also if the wish came after the task was chosen to begin."""
+    """Also if the request came after the task was chosen to begin."""
     run_id = await add_run(db)
     task_id = await add_task(db, run_id)
     chosen = await db.read(tasks.next_queued, datetime.now(UTC), 5)
@@ -284,7 +284,7 @@ async def test_a_task_begins_only_while_its_run_goes_on(
 async def test_promised_calls_count_for_all_the_runs_around(db: Database) -> None:
     outer = await add_run(db, spec={"directory": "/", "max_agent_calls": 2})
     inner = await add_run(db, parent_id=outer)
-    budget = RunBudget(stage(db), inner, PatternSpec(directory="/"))
+    budget = RunBudget(parts(db), inner, PatternSpec(directory="/"))
     await add_task(db, outer, TaskStatus.QUEUED)
     await add_task(db, inner, TaskStatus.BLOCKED)
     await db.read(budget.require_call)
