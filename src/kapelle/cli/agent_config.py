@@ -10,12 +10,12 @@ from urllib.parse import quote
 
 import typer
 
-from kapelle.cli.coercion import LightCommand, LightGroup
+from kapelle.cli.command import LightCommand, LightGroup
 from kapelle.cli.config import Repo, config_path, current, told
 from kapelle.cli.format import one_line, paint
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
-from kapelle.client.http import Connection as Client
+from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 from kapelle.home import Home
 
@@ -99,7 +99,7 @@ def show(
             say("No agent has settings of its own.")
         return
     _require(name)
-    login = Client().get(_path(name), {"directory": str(current())})["login"]
+    login = Connection().get(_path(name), {"directory": str(current())})["login"]
     prefix = f"{name}."
     found = [e for e in _entries(name) if e[0].startswith(prefix)]
     _print([(key.removeprefix(prefix), *rest) for key, *rest in found], login, as_json)
@@ -171,7 +171,7 @@ def _store_key(name: str, value: str | None, repo: bool, as_json: bool) -> None:
         raise InvalidInput("A key is never stored in a repository.", hint="Leave out --repo.")
     _require(name)
     path, query = f"{_path(name)}/credential", {"directory": str(current())}
-    agent = Client().put(path, {"api_key": read_key(name)}, query)
+    agent = Connection().put(path, {"api_key": read_key(name)}, query)
     if as_json:
         document({"action": "set", "key": f"agents.{name}.{API_KEY}", "login": agent["login"]})
         return
@@ -182,7 +182,7 @@ def _store_key(name: str, value: str | None, repo: bool, as_json: bool) -> None:
 
 def _forget_key(name: str, as_json: bool) -> None:
     query = {"directory": str(current())}
-    removed = Client().delete(f"{_path(name)}/credential", query)["removed"]
+    removed = Connection().delete(f"{_path(name)}/credential", query)["removed"]
     if as_json:
         document({"action": "reset", "key": f"agents.{name}.{API_KEY}", "removed": removed})
     else:

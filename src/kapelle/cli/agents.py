@@ -10,13 +10,13 @@ import typer
 
 from kapelle.agents.program import remark
 from kapelle.cli.agent_config import config, login_words
-from kapelle.cli.coercion import LightCommand, LightGroup
+from kapelle.cli.command import LightCommand, LightGroup
 from kapelle.cli.format import moment, now, one_line, paint, short, table
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
 from kapelle.cli.values import not_empty
-from kapelle.client.http import Connection as Client
+from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 
 Agent = dict[str, Any]
@@ -76,7 +76,7 @@ def check(
     """
     from kapelle.cli.spec_options import absolute_directory
 
-    client, directory = Client(), absolute_directory(None)
+    client, directory = Connection(), absolute_directory(None)
     named = [not_empty(name, "The name of an agent").strip() for name in names or []]
     found = []
     for name in dict.fromkeys(named) or _installed(client, directory):
@@ -93,7 +93,7 @@ def check(
         raise typer.Exit(WORK_FAILED)
 
 
-def _installed(client: Client, directory: str) -> list[str]:
+def _installed(client: Connection, directory: str) -> list[str]:
     known = client.get("/agents", {"directory": directory})
     # The rehearsal is always there, and no news unless it is what tasks get.
     real = [agent for agent in known if agent["default"] or agent["type"] != "rehearsal"]
@@ -170,7 +170,7 @@ def list_agents(as_json: Json = False) -> None:
 def show(as_json: bool) -> None:
     from kapelle.cli.spec_options import absolute_directory
 
-    known = Client().get("/agents", {"directory": absolute_directory(None)})
+    known = Connection().get("/agents", {"directory": absolute_directory(None)})
     if as_json:
         document(known)
         return

@@ -6,7 +6,7 @@ from typing import Any
 
 import typer
 
-from kapelle.cli.coercion import LightCommand, LightGroup
+from kapelle.cli.command import LightCommand, LightGroup
 from kapelle.cli.spec_options import built_in
 
 COMMANDS = {
@@ -18,7 +18,7 @@ COMMANDS = {
         "List runs, look at them, and pause, answer or end them.",
     ),
     "schedule": (
-        "kapelle.cli.schedules.group:schedule",
+        "kapelle.cli.schedules:schedule",
         "Start work later, again and again, or after other work.",
     ),
     "list": ("kapelle.cli.tasks:list_tasks", "List tasks, the newest first."),
@@ -38,7 +38,7 @@ COMMANDS = {
         "Go on where a task's last attempt left off, or with a run that is paused.",
     ),
     "continue": (
-        "kapelle.cli.continue_:continue_",
+        "kapelle.cli.submit:continue_",
         "Follow up on a task that has ended or waits.",
     ),
     "requeue": (

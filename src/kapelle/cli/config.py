@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.coercion import LightCommand, LightGroup
+from kapelle.cli.command import LightCommand, LightGroup
 from kapelle.cli.format import one_line
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say

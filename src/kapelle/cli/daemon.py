@@ -9,8 +9,7 @@ import typer
 
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
-from kapelle.client.http import Connection as Client
-from kapelle.client.http import connection_to
+from kapelle.client.http import Connection, connection_to
 from kapelle.domain.errors import Unavailable
 from kapelle.home import Home
 
@@ -44,11 +43,11 @@ def stop(
     as_json: Json = False,
 ) -> None:
     """Stop the daemon; running agents go on."""
-    client = Client(autostart=False)
+    client = Connection(autostart=False)
     pid = _running_pid(client)
     if pid is None and agents and client.address.home.database.exists():
         # Agents outlive a daemon that died; only a daemon can end them and say so.
-        client = Client()
+        client = Connection()
         pid = _running_pid(client) or int(client.get("/daemon")["pid"])
     if pid is not None:
         client.post("/daemon/stop", {"agents": agents})
@@ -59,7 +58,7 @@ def stop(
         say("No daemon is running." if pid is None else "The daemon has stopped.")
 
 
-def _running_pid(client: Client) -> int | None:
+def _running_pid(client: Connection) -> int | None:
     """The daemon's process id, or None when nobody listens."""
     if client.address.url is None:
         from kapelle.client.autostart import answers
@@ -69,7 +68,7 @@ def _running_pid(client: Client) -> int | None:
     return int(client.get("/daemon")["pid"])
 
 
-def _wait_until_gone(client: Client, pid: int) -> None:
+def _wait_until_gone(client: Connection, pid: int) -> None:
     deadline = time.monotonic() + STOP_TIMEOUT_S
     pause = 0.02
     while time.monotonic() < deadline:
@@ -83,7 +82,7 @@ def _wait_until_gone(client: Client, pid: int) -> None:
     )
 
 
-def _answers(client: Client) -> bool:
+def _answers(client: Connection) -> bool:
     try:
         connection_to(client.address, 2).connect()
     except OSError:
@@ -112,7 +111,7 @@ def _is_zombie(pid: int) -> bool:
 
 def backup(as_json: Json = False) -> None:
     """Copy the database to a safe place now."""
-    made = Client().post("/backup", timeout=600)
+    made = Connection().post("/backup", timeout=600)
     if as_json:
         document(made)
     else:

@@ -22,7 +22,7 @@ from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
 from kapelle.client.autostart import why_it_gave_up
-from kapelle.client.http import Connection as Client
+from kapelle.client.http import Connection
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home
 from kapelle.runner.process_tree import own_cgroup
@@ -280,7 +280,7 @@ def _version(info: "AgentInfo") -> str | None:
 
 def _logins() -> dict[str, dict[str, Any]]:
     """The logins that agents get, from the daemon that starts them; empty when it is not there."""
-    client = Client(autostart=False)
+    client = Connection(autostart=False)
     try:
         known = client.get("/agents", {"directory": str(current())}, timeout=30)
     except KapelleError:
@@ -319,7 +319,7 @@ def database(home: Home) -> Iterator[Finding]:
 
 
 def daemon(home: Home) -> Iterator[Finding]:
-    client = Client(autostart=False)
+    client = Connection(autostart=False)
     if client.address.url is None and not client.address.home.socket.exists():
         yield _not_running(home)
         return

@@ -10,7 +10,7 @@ from kapelle.cli.ids import complete_run, complete_task
 from kapelle.cli.options import Follow, JsonLines
 from kapelle.cli.output import json_line
 from kapelle.cli.transcript import Passage
-from kapelle.client.http import Connection as Client
+from kapelle.client.http import Connection
 
 
 def events(
@@ -37,7 +37,7 @@ def events(
     query = {
         "after": after, "task_id": task, "run_id": run, "follow": "true" if follow else "false",
     }  # fmt: skip
-    for event in Client().stream("/events", query, endless=follow):
+    for event in Connection().stream("/events", query, endless=follow):
         if "seq" not in event.data:
             continue
         if as_json:

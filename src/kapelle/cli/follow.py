@@ -16,8 +16,7 @@ from kapelle.cli.ids import run_path, task_path
 from kapelle.cli.outcome import FINAL, Run, Task, next_commands, settled, waiting_words
 from kapelle.cli.output import json_line, say
 from kapelle.cli.transcript import Whole, show_at_once, show_json
-from kapelle.client.http import Connection as Client
-from kapelle.client.http import ServerEvent
+from kapelle.client.http import Connection, ServerEvent
 from kapelle.domain.errors import Unavailable
 
 INTERRUPTED = 130
@@ -31,7 +30,12 @@ Show = Callable[[Event], None]
 
 
 def follow_task(
-    client: Client, task: Task, *, as_json: bool, tail: int | None = None, after: int | None = None
+    client: Connection,
+    task: Task,
+    *,
+    as_json: bool,
+    tail: int | None = None,
+    after: int | None = None,
 ) -> Task:
     """Show the output until the task is settled and return it as it then is.
 
@@ -44,7 +48,7 @@ def follow_task(
 
 
 def _until_settled(
-    client: Client,
+    client: Connection,
     task_id: str,
     show: Callable[[ServerEvent], None],
     tail: int | None,
@@ -70,7 +74,7 @@ def _until_settled(
 
 @contextmanager
 def _task_display(
-    client: Client, task: Task, as_json: bool
+    client: Connection, task: Task, as_json: bool
 ) -> Iterator[Callable[[ServerEvent], None]]:
     if as_json:
         # Whoever follows says itself what the end is.
@@ -93,7 +97,7 @@ class Followed:
 
 
 def follow_run(
-    client: Client,
+    client: Connection,
     run: Run,
     display: AbstractContextManager[Show],
     *,
@@ -112,7 +116,7 @@ def follow_run(
         return _until_rest(client, run["id"], show, after)
 
 
-def _until_rest(client: Client, run_id: str, show: Show, seen: int) -> Followed:
+def _until_rest(client: Connection, run_id: str, show: Show, seen: int) -> Followed:
     while True:
         # Asked before its events are read, so that all that led to this state is shown.
         run: Run = client.get(run_path(run_id))
@@ -153,7 +157,7 @@ def show_lines(stream: TextIO) -> Show:
 
 
 def history(
-    client: Client, run_id: str, after: int = 0, *, follow: bool = False
+    client: Connection, run_id: str, after: int = 0, *, follow: bool = False
 ) -> Iterator[Event]:
     """The events of a run and of its tasks behind a number; with follow without an end."""
     query = {"run_id": run_id, "after": after, "follow": "true" if follow else "false"}
@@ -162,7 +166,7 @@ def history(
             yield event.data
 
 
-def show_last(client: Client, run_id: str, show: Show, count: int | None, *, raw: bool) -> int:
+def show_last(client: Connection, run_id: str, show: Show, count: int | None, *, raw: bool) -> int:
     """Show the last so many events of the past, or all; returns the number of the last."""
     seen = 0
     kept: deque[Event] = deque(maxlen=count)

@@ -25,10 +25,10 @@ from kapelle.cli.format import clean
 from kapelle.cli.ids import run_path
 from kapelle.cli.outcome import Run, exit_code
 from kapelle.cli.output import complain, data, document, say
+from kapelle.cli.request import begin, is_collecting
 from kapelle.cli.spec_options import Option, Params, Spec, spell
-from kapelle.cli.starting import begin, is_collecting
 from kapelle.cli.values import not_empty
-from kapelle.client.http import Connection as Client
+from kapelle.client.http import Connection
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
 from kapelle.domain.text import counted
 
@@ -58,12 +58,12 @@ def perform(name: str, params: Params, spec: Callable[[], Spec], options: Sequen
                 "A schedule starts new runs, and --resume goes on with one.",
                 hint="Leave --resume and --answer out.",
             )
-        client = Client()
+        client = Connection()
         run, seen = answered(client, params, options)
         watch(client, run, manner, seen)
         return
     body = {"pattern": name, "spec": spec()}
-    client = Client()
+    client = Connection()
     try:
         run = begin(client, "/runs", body)
     except KapelleError as error:
@@ -72,7 +72,7 @@ def perform(name: str, params: Params, spec: Callable[[], Spec], options: Sequen
     watch(client, run, manner)
 
 
-def watch(client: Client, run: Run, manner: Manner, seen: int = 0) -> None:
+def watch(client: Connection, run: Run, manner: Manner, seen: int = 0) -> None:
     """Show a run to its end and exit with what became of it, or only its id."""
     if not manner.as_json:
         data(run["id"])
@@ -123,7 +123,7 @@ def _show_iterations(event: Event) -> None:
         complain(json.dumps({"run_id": event["run_id"], "at": event["at"], **facts}))
 
 
-def _answered(client: Client, run: Run, manner: Manner) -> bool:
+def _answered(client: Connection, run: Run, manner: Manner) -> bool:
     """Ask the person every open question; False when the input ended before the last."""
     path = run_path(run["id"], "answer")
     try:
@@ -163,7 +163,7 @@ _BESIDE = frozenset(
 )
 
 
-def answered(client: Client, params: Params, options: Sequence[Option]) -> tuple[Run, int]:
+def answered(client: Connection, params: Params, options: Sequence[Option]) -> tuple[Run, int]:
     """The run whose questions were answered, and the number of its last event before that."""
     tokens = [not_empty(text.strip(), "--resume") for text in params["resume"] or ()]
     answers = list(params["answer"] or ())

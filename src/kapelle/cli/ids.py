@@ -60,10 +60,10 @@ def _completing(*nouns: Noun) -> Callable[[str], Completions]:
 
 def _known(noun: Noun, incomplete: str) -> Completions:
     from kapelle.cli.format import one_line
-    from kapelle.client.http import Connection as Client
+    from kapelle.client.http import Connection
 
     try:
-        page = Client(autostart=False).get(f"/{noun}s", {"limit": 100}, timeout=2)
+        page = Connection(autostart=False).get(f"/{noun}s", {"limit": 100}, timeout=2)
     except Exception:
         # A completion must never disturb the line that is being typed.
         return []

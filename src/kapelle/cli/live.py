@@ -16,8 +16,7 @@ from kapelle.cli.format import STATUS_STYLE, between, fit, moment, now, one_line
 from kapelle.cli.ids import task_path
 from kapelle.cli.outcome import FINAL, Run, Task, settled
 from kapelle.cli.transcript import Passage, passage
-from kapelle.client.http import Connection as Client
-from kapelle.client.http import ServerEvent
+from kapelle.client.http import Connection, ServerEvent
 from kapelle.domain.errors import KapelleError
 
 REFRESH_S = 1.0
@@ -96,8 +95,8 @@ class LiveTasks(LiveView):
 class Refresher:
     """Asks for a task's state in the background while its output is streamed."""
 
-    def __init__(self, client: Client, task_id: str, view: LiveTasks) -> None:
-        self._client = Client(client.address, autostart=False)
+    def __init__(self, client: Connection, task_id: str, view: LiveTasks) -> None:
+        self._client = Connection(client.address, autostart=False)
         self._task_id, self._view = task_id, view
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)

@@ -10,7 +10,7 @@ import typer
 from kapelle.cli.ids import AnyId, is_run, task_path
 from kapelle.cli.options import Follow, JsonLines
 from kapelle.cli.output import say
-from kapelle.client.http import Connection as Client
+from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 
 CHUNK = 1_000_000
@@ -35,7 +35,7 @@ def logs(
 ) -> None:
     """Show what a task's agent said and did, or what a run did."""
     _refuse_contradictions(stream, raw, as_json)
-    client = Client()
+    client = Connection()
     if is_run(task_id):
         _of_run(client, task_id, tail, follow, as_json, only_of_tasks=raw or attempt is not None)
     elif raw:
@@ -56,7 +56,7 @@ def _refuse_contradictions(stream: str | None, raw: bool, as_json: bool) -> None
 
 
 def _of_run(
-    client: Client,
+    client: Connection,
     run_id: str,
     tail: int | None,
     follow: bool,
@@ -74,7 +74,7 @@ def _of_run(
     (follow_to_end if follow else show_past)(client, run_id, tail, as_json)
 
 
-def _follow(client: Client, task_id: str, tail: int | None, as_json: bool) -> None:
+def _follow(client: Connection, task_id: str, tail: int | None, as_json: bool) -> None:
     from kapelle.cli.follow import conclude, follow_task
     from kapelle.cli.output import json_line
 
@@ -86,7 +86,12 @@ def _follow(client: Client, task_id: str, tail: int | None, as_json: bool) -> No
 
 
 def _transcript(
-    client: Client, task_id: str, attempt: int | None, tail: int | None, follow: bool, as_json: bool
+    client: Connection,
+    task_id: str,
+    attempt: int | None,
+    tail: int | None,
+    follow: bool,
+    as_json: bool,
 ) -> None:
     from kapelle.cli.transcript import Whole, show_at_once, show_json, show_plain
 
@@ -101,7 +106,7 @@ def _transcript(
 
 
 def _chunks(
-    client: Client, task_id: str, attempt: int | None, stream: str, follow: bool
+    client: Connection, task_id: str, attempt: int | None, stream: str, follow: bool
 ) -> Iterator[bytes]:
     """The stored bytes from the beginning, and with follow those still to come."""
     offset, complete = 0, False

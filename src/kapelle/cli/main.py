@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
+from kapelle.cli.command import usage_error
 from kapelle.cli.commands import LazyGroup, PipeClosed
 from kapelle.cli.errors import internal_error, show_error, system_error, wants_json
-from kapelle.cli.misuse import usage_error
 from kapelle.cli.output import give_up, lenient_streams, open_streams, say
 from kapelle.domain.errors import KapelleError
 

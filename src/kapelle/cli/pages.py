@@ -8,7 +8,7 @@ import typer
 
 from kapelle.cli.output import document, say
 from kapelle.cli.values import listed
-from kapelle.client.http import Connection as Client
+from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 
 Items = list[dict[str, Any]]
@@ -42,7 +42,7 @@ def statuses(typed: list[str] | None, noun: str, known: Sequence[str]) -> list[s
 
 
 def show_list(
-    client: Client,
+    client: Connection,
     path: str,
     query: dict[str, Any],
     limit: int,
@@ -64,7 +64,7 @@ def show_list(
         say(f"There are more; `--limit {limit * 5}` shows further ones.")
 
 
-def _fetch(client: Client, path: str, query: dict[str, Any], limit: int) -> tuple[Items, bool]:
+def _fetch(client: Connection, path: str, query: dict[str, Any], limit: int) -> tuple[Items, bool]:
     """At most so many, and whether there are more."""
     found: Items = []
     cursor = None

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.coercion import LightCommand, LightGroup
+from kapelle.cli.command import LightCommand, LightGroup
 from kapelle.cli.events import state_words
 from kapelle.cli.follow import conclude, follow_run, run_display, show_last, show_lines
 from kapelle.cli.format import one_line
@@ -15,10 +15,10 @@ from kapelle.cli.outcome import FINAL, INPUT_NEEDED, Run, Task, exit_code, settl
 from kapelle.cli.output import data, document, json_line, say
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.prompt import read_prompt
-from kapelle.cli.starting import begin
+from kapelle.cli.request import begin
 from kapelle.cli.tasks import change_each, show_each, until_ended
 from kapelle.cli.values import optional_text
-from kapelle.client.http import Connection as Client
+from kapelle.client.http import Connection
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.states import RunStatus
 from kapelle.domain.text import counted
@@ -26,7 +26,7 @@ from kapelle.domain.text import counted
 
 def start_run(pattern: str, spec: dict[str, Any], *, follow: bool, as_json: bool) -> None:
     """Start a run and show it as the options of its command ask for."""
-    client = Client()
+    client = Connection()
     run = begin(client, "/runs", {"pattern": pattern, "spec": spec})
     if follow:
         _follow(client, run, as_json)
@@ -38,7 +38,7 @@ def start_run(pattern: str, spec: dict[str, Any], *, follow: bool, as_json: bool
             say(f"Follow it with `kapelle runs tail {run['id']}`.")
 
 
-def _follow(client: Client, run: dict[str, Any], as_json: bool) -> None:
+def _follow(client: Connection, run: dict[str, Any], as_json: bool) -> None:
     if as_json:
         json_line(run)
     else:
@@ -65,10 +65,10 @@ def tail(
     Exits with 0 when it is completed, 1 when it failed or was cancelled, 3 when it needs input
     or is paused.
     """
-    follow_to_end(Client(), run_id, last, as_json)
+    follow_to_end(Connection(), run_id, last, as_json)
 
 
-def follow_to_end(client: Client, run_id: str, last: int | None, as_json: bool) -> None:
+def follow_to_end(client: Connection, run_id: str, last: int | None, as_json: bool) -> None:
     """Show a run until it rests, and exit with what became of it."""
     run = client.get(run_path(run_id))
     display = run_display(run, as_json=as_json)
@@ -80,7 +80,7 @@ def follow_to_end(client: Client, run_id: str, last: int | None, as_json: bool) 
     raise typer.Exit(exit_code(ended))
 
 
-def show_past(client: Client, run_id: str, last: int | None, as_json: bool) -> None:
+def show_past(client: Connection, run_id: str, last: int | None, as_json: bool) -> None:
     """Show what a run did so far."""
     whole_id = client.get(run_path(run_id))["id"]
     show = json_line if as_json else show_lines(sys.stdout)
@@ -119,7 +119,7 @@ def show_runs(query: dict[str, Any], limit: int, as_json: bool) -> None:
     """Show the newest runs that fit a query."""
     filtered = any(query.values())
     nothing = "No runs match." if filtered else "No runs. `kapelle start` lists the patterns."
-    show_list(Client(), "/runs", query, limit, as_json=as_json, lines=run_rows, nothing=nothing)
+    show_list(Connection(), "/runs", query, limit, as_json=as_json, lines=run_rows, nothing=nothing)
 
 
 def run_rows(runs: list[Run]) -> list[str]:
@@ -157,10 +157,10 @@ def _title(run: Run) -> str:
 
 def status(run_id: RunId, as_json: Json = False) -> None:
     """Show one run: where it stands, what it did and what it used."""
-    show_status(Client(), run_id, as_json)
+    show_status(Connection(), run_id, as_json)
 
 
-def show_status(client: Client, run_id: str, as_json: bool) -> None:
+def show_status(client: Connection, run_id: str, as_json: bool) -> None:
     run = client.get(run_path(run_id))
     if as_json:
         document(run)
@@ -177,7 +177,7 @@ def show_status(client: Client, run_id: str, as_json: bool) -> None:
     sys.stdout.writelines(f"{line}\n" for line in describe(run, steps, told, tasks))
 
 
-def _open_tasks(client: Client, steps: list[dict[str, Any]]) -> list[Task]:
+def _open_tasks(client: Connection, steps: list[dict[str, Any]]) -> list[Task]:
     """The tasks that a run waits for; what they are at, only they themselves know."""
     begun = [step["subject"] for step in steps if step["kind"] == "task" and not step["ended_at"]]
     return [client.get(task_path(task_id)) for task_id in begun if task_id]
@@ -185,7 +185,7 @@ def _open_tasks(client: Client, steps: list[dict[str, Any]]) -> list[Task]:
 
 def steps(run_id: RunId, as_json: Json = False) -> None:
     """List everything that a run did and does, in order."""
-    found = Client().get(run_path(run_id, "steps"))
+    found = Connection().get(run_path(run_id, "steps"))
     if as_json:
         document(found)
         return
@@ -224,7 +224,7 @@ def result(run_id: RunId, as_json: Json = False) -> None:
 
     Exits with 0 when it is completed, 1 when it failed or was cancelled, 3 when it needs input.
     """
-    run = Client().get(run_path(run_id))
+    run = Connection().get(run_path(run_id))
     if run["status"] not in FINAL:
         if settled(run):
             say(f"{run['id']} is {run['status']}; `kapelle runs status {run['id']}` tells why.")
@@ -266,7 +266,7 @@ def pause(
     as_json: Json = False,
 ) -> None:
     """Have runs start nothing more; what is at work ends first."""
-    client = Client()
+    client = Connection()
     runs, failure = change_each(client, run_ids, "pause", {"now": now}, run_path)
     show_each(runs, as_json)
     if not as_json and not now and any(run["status"] == "running" for run in runs):
@@ -277,7 +277,7 @@ def pause(
 
 def resume(run_ids: RunIds, as_json: Json = False) -> None:
     """Let paused runs go on."""
-    runs, failure = change_each(Client(), run_ids, "resume", path=run_path)
+    runs, failure = change_each(Connection(), run_ids, "resume", path=run_path)
     show_each(runs, as_json)
     if failure:
         raise failure
@@ -293,7 +293,7 @@ def cancel(
     as_json: Json = False,
 ) -> None:
     """End runs with all that they started."""
-    client = Client()
+    client = Connection()
     body = {"reason": reason, "with_tasks": not keep_tasks}
     runs, failure = change_each(client, run_ids, "cancel", body, run_path)
     if not no_wait:
@@ -318,7 +318,7 @@ def answer(
     said = read_prompt(text, None, _ANSWER, "answer")
     whose, _, position = run_id.partition(":")
     body = {"answer": said, "token": token or (run_id.strip() if position else None)}
-    run = Client().post(run_path(whose, "answer"), body)
+    run = Connection().post(run_path(whose, "answer"), body)
     if as_json:
         document(run)
         return

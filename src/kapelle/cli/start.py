@@ -2,6 +2,7 @@
 
 import difflib
 import inspect
+import json
 import os
 import re
 import sys
@@ -12,11 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.coercion import LightCommand
+from kapelle.cli.command import LightCommand
 from kapelle.cli.config import current, root
 from kapelle.cli.format import one_line, paint, table
 from kapelle.cli.options import FollowToEnd, Json
 from kapelle.cli.output import document, say
+from kapelle.cli.request import begin, is_collecting
 from kapelle.cli.runs import start_run
 from kapelle.cli.spec_options import (
     Option,
@@ -30,9 +32,8 @@ from kapelle.cli.spec_options import (
     spec_of,
     spell,
 )
-from kapelle.cli.starting import begin, is_collecting
 from kapelle.cli.values import key_values
-from kapelle.client.http import Connection as Client
+from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
 from kapelle.domain.options import KEY
 
@@ -74,13 +75,13 @@ def run_command(_name: str = "run") -> Callable[..., None]:
     options = options_of(schema)
 
     def run(**params: Any) -> None:
-        from kapelle.cli.run import repeat, show_new
+        from kapelle.cli.submit import repeat, show_new
 
         spec = task_spec(params)
         if params["every"] is not None:
             repeat(spec, params["every"], params["follow"], params["as_json"])
             return
-        client = Client()
+        client = Connection()
         try:
             task = begin(client, "/tasks", spec)
         except KapelleError as error:
@@ -202,7 +203,7 @@ def _command(
 def _complete_pattern(incomplete: str) -> list[tuple[str, str]]:
     """Names for the shell; without a directory, so that a TAB runs no file of a repository."""
     try:
-        known = Client(autostart=False).get("/patterns", timeout=2)
+        known = Connection(autostart=False).get("/patterns", timeout=2)
         found = {item["name"]: item["summary"] for item in known if item["origin"]}
         found = {**dict(_written(current())), **found}
     except Exception:
@@ -244,7 +245,7 @@ def _start(**params: Any) -> None:
     if not words:
         _without_a_name(context, params)
         return
-    client = Client()
+    client = Connection()
     pattern = _named(_patterns(client, params["directory"]), words[0])
     if params["show_help"]:
         sys.stdout.writelines(f"{line}\n" for line in pattern_help(pattern))
@@ -310,7 +311,7 @@ def _without_a_name(context: typer.Context, params: Params) -> None:
         raise InvalidInput(
             "The pattern's name is missing.", hint="`kapelle start` lists the patterns."
         )
-    known = _patterns(Client(), params["directory"])
+    known = _patterns(Connection(), params["directory"])
     if params["as_json"]:
         document(known)
         return
@@ -326,7 +327,7 @@ def _without_a_name(context: typer.Context, params: Params) -> None:
     say("`kapelle start PATTERN --help` shows what one takes.")
 
 
-def _patterns(client: Client, directory: Path | None) -> list[Pattern]:
+def _patterns(client: Connection, directory: Path | None) -> list[Pattern]:
     found: list[Pattern] = client.get("/patterns", {"directory": absolute_directory(directory)})
     return found
 
@@ -352,8 +353,6 @@ def start_spec(params: Params, pattern: Pattern) -> Spec:
     own = words_spec((params["words"] or [])[1:], options)
     read: Spec = {}
     if params["spec"] is not None:
-        from kapelle.cli.spec_file import read_spec
-
         read = read_spec(params["spec"])
     spec = {**read, **spec_of(options_of(schemas()["pattern"]), params), **own}
     spec.setdefault("directory", absolute_directory(None))
@@ -462,3 +461,45 @@ def _about(option: Option) -> str:
         facts.append("repeatable")
     note = f"({', '.join(facts)})" if facts else ""
     return one_line(" ".join(filter(None, [option.help, note])))
+
+
+_KINDS = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML", ".toml": "TOML"}
+
+
+def read_spec(file: Path) -> dict[str, Any]:
+    """What the file holds; an error names the file and, where it is known, the line."""
+    kind = _KINDS.get(file.suffix.lower())
+    if kind is None:
+        raise InvalidInput(
+            f"--spec {file} is of no kind that is known.", hint="Use .json, .yaml or .toml."
+        )
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidInput(f"--spec {file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise InvalidInput(f"--spec {file} is not UTF-8 text.") from None
+    spec = _parsed(kind, text, file)
+    if not isinstance(spec, dict) or not all(isinstance(key, str) for key in spec):
+        raise InvalidInput(
+            f"--spec {file} holds no fields.", hint="Give every field a name: prompt, agent …"
+        )
+    return spec
+
+
+def _parsed(kind: str, text: str, file: Path) -> Any:
+    try:
+        if kind == "JSON":
+            return json.loads(text)
+        if kind == "TOML":
+            import tomllib
+
+            return tomllib.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"{file} is not {kind}: {error}.") from None
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise InvalidInput(f"{file} is not YAML: {' '.join(str(error).split())}.") from None

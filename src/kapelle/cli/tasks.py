@@ -15,7 +15,7 @@ from kapelle.cli.outcome import waiting_words as what_it_waits_for
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.values import listed, optional_duration_s, optional_text, optional_usd
-from kapelle.client.http import Connection as Client
+from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.states import TaskStatus
 
@@ -39,7 +39,7 @@ def list_tasks(
     }
     filtered = any((status, tag, project))
     nothing = "No tasks match." if filtered else 'No tasks. `kapelle run "…"` gives an agent one.'
-    show_list(Client(), "/tasks", query, limit, as_json=as_json, lines=_lines, nothing=nothing)
+    show_list(Connection(), "/tasks", query, limit, as_json=as_json, lines=_lines, nothing=nothing)
 
 
 def _lines(tasks: list[dict[str, Any]]) -> list[str]:
@@ -81,9 +81,9 @@ def status(task_id: AnyId, as_json: Json = False) -> None:
     if is_run(task_id):
         from kapelle.cli.runs import show_status
 
-        show_status(Client(), task_id, as_json)
+        show_status(Connection(), task_id, as_json)
         return
-    task = Client().get(task_path(task_id))
+    task = Connection().get(task_path(task_id))
     if as_json:
         document(task)
         return
@@ -119,7 +119,7 @@ def wait_for(
     """Wait for what the ids name, and exit with what became of it."""
     limit_s = optional_duration_s(timeout, "--timeout")
     deadline = None if limit_s is None else time.monotonic() + limit_s
-    client = Client()
+    client = Connection()
     tasks = [client.get(path(text)) for text in listed(ids, "An id")]
     live = sys.stdout.isatty() and not as_json
     tasks = _live_wait(client, tasks, deadline) if live else _wait(client, tasks, deadline, as_json)
@@ -137,7 +137,9 @@ def _names(tasks: list[Task]) -> str:
     return f"{tasks[0]['id']} ({tasks[0]['status']}){more}"
 
 
-def _wait(client: Client, tasks: list[Task], deadline: float | None, as_json: bool) -> list[Task]:
+def _wait(
+    client: Connection, tasks: list[Task], deadline: float | None, as_json: bool
+) -> list[Task]:
     def report(task: Task) -> None:
         if settled(task) and not as_json:
             data(_ending(task))
@@ -153,7 +155,7 @@ def _ending(task: Task) -> str:
     return f"{task['id']}  {task['status']}{reason}"
 
 
-def _live_wait(client: Client, tasks: list[Task], deadline: float | None) -> list[Task]:
+def _live_wait(client: Connection, tasks: list[Task], deadline: float | None) -> list[Task]:
     from kapelle.cli.live import LiveTasks
 
     with LiveTasks(tasks) as view:
@@ -165,7 +167,7 @@ def _live_wait(client: Client, tasks: list[Task], deadline: float | None) -> lis
 
 
 def until_settled(
-    client: Client,
+    client: Connection,
     tasks: list[Task],
     deadline: float | None,
     report: Report,
@@ -190,7 +192,7 @@ def until_settled(
     return [known[task["id"]] for task in tasks]
 
 
-def _poll(client: Client, task: Task, seconds: float) -> Task:
+def _poll(client: Connection, task: Task, seconds: float) -> Task:
     began = time.monotonic()
     fresh: Task = client.get(
         path_of(task["id"], "wait"), {"timeout_s": round(seconds, 3)}, timeout=seconds + 30
@@ -202,7 +204,7 @@ def _poll(client: Client, task: Task, seconds: float) -> Task:
 
 
 def change_each(
-    client: Client,
+    client: Connection,
     ids: list[str],
     action: str,
     body: dict[str, Any] | None = None,
@@ -221,7 +223,7 @@ def change_each(
     return changed, failure
 
 
-def until_ended(client: Client, task: Task) -> Task:
+def until_ended(client: Connection, task: Task) -> Task:
     """The task or run once it has ended, which was asked of it already."""
     while task["status"] not in FINAL:
         task = client.get(path_of(task["id"], "wait"), {"timeout_s": 25})
@@ -249,7 +251,7 @@ def cancel(
     as_json: Json = False,
 ) -> None:
     """Stop tasks and runs, with every process they started."""
-    client = Client()
+    client = Connection()
     tasks, failure = change_each(client, task_ids, "cancel", {"reason": reason})
     if not no_wait:
         tasks = [until_ended(client, task) for task in tasks]
@@ -260,7 +262,7 @@ def cancel(
 
 def archive(task_ids: AnyIds, as_json: Json = False) -> None:
     """Take ended tasks and runs out of the list and keep their work."""
-    tasks, failure = change_each(Client(), task_ids, "archive")
+    tasks, failure = change_each(Connection(), task_ids, "archive")
     show_each(tasks, as_json, "archived")
     if failure:
         raise failure
@@ -270,7 +272,9 @@ def retry(
     task_id: TaskId, budget: Budget = None, max_turns: MaxTurns = None, as_json: Json = False
 ) -> None:
     """Run an ended task once more from the beginning."""
-    _show_one(Client().post(task_path(task_id, "retry"), new_limits(budget, max_turns)), as_json)
+    _show_one(
+        Connection().post(task_path(task_id, "retry"), new_limits(budget, max_turns)), as_json
+    )
 
 
 def resume(
@@ -287,7 +291,7 @@ def resume(
         _resume_run(task_id, message or budget or max_turns, as_json)
         return
     body = {"message": message, **new_limits(budget, max_turns)}
-    _show_one(Client().post(task_path(task_id, "resume"), body), as_json)
+    _show_one(Connection().post(task_path(task_id, "resume"), body), as_json)
 
 
 def _resume_run(run_id: str, more: str | int | None, as_json: bool) -> None:
@@ -296,7 +300,7 @@ def _resume_run(run_id: str, more: str | int | None, as_json: bool) -> None:
             "A run that goes on takes neither a message nor new limits.",
             hint=f'`kapelle runs answer {run_id.strip()} "…"` answers what it asked.',
         )
-    run = Client().post(run_path(run_id, "resume"))
+    run = Connection().post(run_path(run_id, "resume"))
     if as_json:
         document(run)
         return
@@ -311,7 +315,7 @@ def new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | N
 
 def requeue(task_id: TaskId, as_json: Json = False) -> None:
     """Put a task back into the queue; a running one is stopped first."""
-    _show_one(Client().post(task_path(task_id, "requeue")), as_json)
+    _show_one(Connection().post(task_path(task_id, "requeue")), as_json)
 
 
 def _show_one(task: Task, as_json: bool) -> None:
@@ -345,9 +349,9 @@ def diff(
             "--against compares the work of two tasks.", hint="`kapelle runs status` lists them."
         )
     if raw and not stat and not as_json:
-        sys.stdout.buffer.write(Client().get_bytes(path_of(task_id, "patch"), {})[0])
+        sys.stdout.buffer.write(Connection().get_bytes(path_of(task_id, "patch"), {})[0])
         return
-    changes = Client().get(path_of(task_id, "diff"), {"against": against})
+    changes = Connection().get(path_of(task_id, "diff"), {"against": against})
     if as_json:
         document(changes)
         return
@@ -376,7 +380,7 @@ def merge(
 ) -> None:
     """Merge the branch of a task or a run into its base."""
     body = {"into": into, "force": force}
-    merged = Client().post(path_of(task_id, "merge"), body, timeout=600)
+    merged = Connection().post(path_of(task_id, "merge"), body, timeout=600)
     if as_json:
         document(merged)
         return

@@ -10,7 +10,7 @@ from kapelle.cli.ids import complete_task
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
 from kapelle.cli.values import choice, not_empty, since
-from kapelle.client.http import Connection as Client
+from kapelle.client.http import Connection
 from kapelle.domain.text import counted
 
 PROPERTIES = ("agent", "model", "project", "task", "run", "day")
@@ -53,7 +53,7 @@ def usage(
         name: not_empty(text, f"--{name}") for name, text in given.items() if text is not None
     }
     times = {"since": since(start, "--since"), "until": since(until, "--until")}
-    report = Client().get("/usage", {**query, **filters, **times})
+    report = Connection().get("/usage", {**query, **filters, **times})
     if as_json:
         document(report)
     else:

@@ -290,9 +290,6 @@ class Connection:
         raise problem
 
 
-Client = Connection  # what the modules of the command line still call it
-
-
 class UnixConnection(http.client.HTTPConnection):
     """HTTP over a unix socket."""
 

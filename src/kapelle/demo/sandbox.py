@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from kapelle.cli.output import say
-from kapelle.client.http import Client
+from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.home import Home
 
@@ -152,7 +152,7 @@ def _stop(sandbox: Sandbox) -> list[str]:
         return []
     with suppress(KapelleError):
         # Agents of a daemon that was killed can only be stopped by another daemon.
-        Client().get("/daemon")
+        Connection().get("/daemon")
     kapelle("stop", "--agents")
     deadline = time.monotonic() + _SURVIVORS_S
     while (left := _processes(sandbox)) and time.monotonic() < deadline:

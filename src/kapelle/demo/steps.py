@@ -12,7 +12,7 @@ from typing import Any
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import path_of, task_path
 from kapelle.cli.outcome import FINAL
-from kapelle.client.http import Client
+from kapelle.client.http import Connection
 from kapelle.demo import sandbox as sample
 from kapelle.demo.report import DemoRun, Kill, Report
 from kapelle.demo.sandbox import Sandbox, kapelle
@@ -67,26 +67,26 @@ def _make_repository(sandbox: Sandbox, view: View) -> sample.Tally:
     return tally
 
 
-def _start_daemon(sandbox: Sandbox, view: View, playbook: Path | None) -> Client:
+def _start_daemon(sandbox: Sandbox, view: View, playbook: Path | None) -> Connection:
     home = sandbox.home
     home.root.mkdir(mode=0o700)
     copy = home.root / "playbook.toml"
     own = files("kapelle.demo").joinpath("playbook.toml")
     copy.write_bytes(playbook.read_bytes() if playbook else own.read_bytes())
     home.config.write_text(_SETTINGS.format(playbook=copy), encoding="utf-8")
-    client = Client()
+    client = Connection()
     view.say("2  A daemon in a home of its own, apart from yours", "bold")
     view.say(f"   KAPELLE_HOME={home.root}, process {_daemon_pid(client)}")
     view.say()
     return client
 
 
-def _daemon_pid(client: Client) -> int:
+def _daemon_pid(client: Connection) -> int:
     """Asking anything is enough to have one: the client starts a daemon when there is none."""
     return int(client.get("/daemon")["pid"])
 
 
-def _submit(sandbox: Sandbox, client: Client, view: View) -> Tasks:
+def _submit(sandbox: Sandbox, client: Connection, view: View) -> Tasks:
     view.say(f"3  {len(TASKS)} tasks, each in a git worktree, each with checks", "bold")
     for each in TASKS:
         view.say(f'   kapelle run "{each.prompt}" …', "dim")
@@ -97,7 +97,7 @@ def _submit(sandbox: Sandbox, client: Client, view: View) -> Tasks:
     return tasks
 
 
-def _watch(client: Client, tasks: Tasks, view: View) -> Kill | None:
+def _watch(client: Connection, tasks: Tasks, view: View) -> Kill | None:
     """Keep the tasks up to date until all have ended; returns the kill if it came to that."""
     keys = {task["id"]: key for key, task in tasks.items()}
     still_open, begun = set(tasks), set[str]()
@@ -124,7 +124,7 @@ def _watch(client: Client, tasks: Tasks, view: View) -> Kill | None:
     return kill
 
 
-def _kill_daemon(client: Client, running: Tasks, view: View) -> Kill:
+def _kill_daemon(client: Connection, running: Tasks, view: View) -> Kill:
     _await_output(client, running)
     pid = _daemon_pid(client)
     attempts = {key: str(task["attempts"][-1]["id"]) for key, task in running.items()}
@@ -140,7 +140,7 @@ def _kill_daemon(client: Client, running: Tasks, view: View) -> Kill:
     return Kill(pid, successor, gap_s, attempts)
 
 
-def _await_output(client: Client, tasks: Tasks) -> None:
+def _await_output(client: Connection, tasks: Tasks) -> None:
     """Wait until every agent has said something, so that they are really in the middle."""
     deadline = time.monotonic() + _FIRST_OUTPUT_S
     silent = list(tasks)
@@ -184,14 +184,14 @@ def _error_message(stderr: str) -> str:
         return one_line(stderr)
 
 
-def _team(client: Client, repository: str, view: View) -> DemoRun:
+def _team(client: Connection, repository: str, view: View) -> DemoRun:
     view.say("5  A goal for a team: planned, worked on at once, verified and reviewed", "bold")
     view.say(f'   kapelle team "{TEAM["goal"]}"', "dim")
     view.say('     --verify "python3 -m unittest"', "dim")
     return _run(client, view, "team", {**TEAM, "directory": repository}, kill_at="work")
 
 
-def _loop(client: Client, repository: str, view: View) -> DemoRun:
+def _loop(client: Connection, repository: str, view: View) -> DemoRun:
     view.say("6  A number to make smaller: every try is a commit, the best is kept", "bold")
     view.say(f'   kapelle loop "{LOOP["prompt"]}"', "dim")
     view.say('     --eval "… && wc -c < music/score.py" --minimize --max-iterations 4', "dim")
@@ -199,7 +199,7 @@ def _loop(client: Client, repository: str, view: View) -> DemoRun:
 
 
 def _run(
-    client: Client, view: View, pattern: str, spec: dict[str, Any], kill_at: str | None = None
+    client: Connection, view: View, pattern: str, spec: dict[str, Any], kill_at: str | None = None
 ) -> DemoRun:
     body = {"pattern": pattern, "spec": {**spec, "agent": "rehearsal", "max_seconds": 120}}
     made = DemoRun(client.create("/runs", body))

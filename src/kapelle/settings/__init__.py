@@ -1,7 +1,7 @@
 """Typed configuration: environment > the repository's config > the user's config > defaults."""
 
 from kapelle.settings.edit import reset_value, set_value
-from kapelle.settings.load import Loaded, load, validate
+from kapelle.settings.load import Loaded, load, looks_secret, masked, validate
 from kapelle.settings.models import (
     REPOSITORY_KEYS,
     AgentSettings,
@@ -19,7 +19,6 @@ from kapelle.settings.models import (
     WorkspaceSettings,
     default_max_attempts,
 )
-from kapelle.settings.secrecy import looks_secret, masked
 
 __all__ = [
     "REPOSITORY_KEYS",

@@ -12,9 +12,9 @@ from hypothesis import given as given_any
 from hypothesis import strategies as st
 
 from kapelle.cli.pipeline_file import read_pipeline
-from kapelle.cli.schedules.create import ordered
-from kapelle.cli.starting import begin
-from kapelle.client.http import Connection as Client
+from kapelle.cli.request import begin
+from kapelle.cli.schedules import ordered
+from kapelle.client.http import Connection
 from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, InvalidInput, KapelleError
 from kapelle.patterns.pipeline import PipelineSpec, StepSpec
 
@@ -551,7 +551,7 @@ steps:
 """
 
 
-class Refusing(Client):
+class Refusing(Connection):
     """A daemon that accepts nothing."""
 
     def __init__(self, error: KapelleError) -> None:

@@ -12,14 +12,12 @@ import typer
 from tests.unit.cli.test_cli_commands import command_of
 from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
-from kapelle.cli import format
+from kapelle.cli import format, schedule_view
 from kapelle.cli.commands import COMMANDS, load
-from kapelle.cli.schedules import view
-from kapelle.cli.schedules.create import STARTING, create, ordered
-from kapelle.cli.schedules.group import STATUSES
-from kapelle.cli.schedules.view import describe, history, interval, listing
-from kapelle.cli.schedules.view import future_time as time_to_come
-from kapelle.cli.starting import collecting
+from kapelle.cli.request import collecting
+from kapelle.cli.schedule_view import describe, history, interval, listing
+from kapelle.cli.schedule_view import future_time as time_to_come
+from kapelle.cli.schedules import STARTING, STATUSES, create, ordered
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.schedule import ScheduleStatus
 
@@ -28,7 +26,7 @@ NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "now", lambda: NOW)
+    monkeypatch.setattr(schedule_view, "now", lambda: NOW)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +167,7 @@ def test_json_may_stand_before_or_behind_the_command(
     typed: list[str], as_json: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr("kapelle.cli.schedules.create.send", lambda _, given: asked.append(given))
+    monkeypatch.setattr("kapelle.cli.schedules.send", lambda _, given: asked.append(given))
     load("schedule")(["create", "--at", "2h", *typed], standalone_mode=False)
     assert asked == [as_json]
 

@@ -1,11 +1,11 @@
 import pytest
 
 from kapelle.cli.commands import load
-from kapelle.cli.starting import Order, begin, collecting
-from kapelle.client.http import Connection as Client
+from kapelle.cli.request import Order, begin, collecting
+from kapelle.client.http import Connection
 
 
-class _NoClient(Client):
+class _NoClient(Connection):
     """Whatever is asked of it is asked too much."""
 
     def __init__(self) -> None:

@@ -4,8 +4,8 @@ from typing import Any
 import pytest
 
 from kapelle.cli.commands import load
-from kapelle.cli.continue_ import forked
 from kapelle.cli.start import task_spec
+from kapelle.cli.submit import forked
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import TaskSpec
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kapelle.cli.pipeline_file import PipelineFile
-from kapelle.client.http import Connection as Client
+from kapelle.client.http import Connection
 from kapelle.domain.errors import KapelleError
 
 
@@ -26,7 +26,7 @@ class _Collected(BaseException):
 _orders: ContextVar[list[Order] | None] = ContextVar("orders", default=None)
 
 
-def begin(client: Client, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def begin(client: Connection, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Start a task or a run, and return it; while orders are collected, keep it and go no further.
 
     The client is not asked for anything in the latter case, so no daemon is needed.
