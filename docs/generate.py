@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from enum import Enum
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Unpack, get_args, get_origin
 
@@ -17,20 +18,18 @@ from kapelle.agents.registry import get
 from kapelle.api.app import routes
 from kapelle.cli.commands import COMMANDS, load
 from kapelle.cli.main import app
-from kapelle.cli.patterns.options import SHARED
-from kapelle.domain.specs import Spec
-from kapelle.patterns.best_of import BestOfSpec
+from kapelle.domain.schedule import ScheduleSpec
+from kapelle.domain.specs import Spec, TaskSpec
 from kapelle.patterns.context import Context
-from kapelle.patterns.loop import LoopSpec
-from kapelle.patterns.pipeline import PipelineSpec, StepSpec
+from kapelle.patterns.pipeline import StepSpec
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
-from kapelle.patterns.team import TeamSpec
 from kapelle.settings import AgentSettings, Settings
 from kapelle.settings.load import children_of
 from kapelle.settings.models import REPOSITORY_KEYS, Price, ReadJson
 
 DOCS = Path(__file__).parent
+SCHEMAS = DOCS.parent / "src" / "kapelle" / "cli" / "schemas.json"
 Parts = Mapping[str, str]
 
 
@@ -192,21 +191,24 @@ def _capability(field: str, capabilities: Capabilities) -> str:
     return ""
 
 
-_SPECS: dict[str, type[PatternSpec]] = {
-    "pipeline": PipelineSpec,
-    "loop": LoopSpec,
-    "team": TeamSpec,
-    "best-of": BestOfSpec,
-}
-# Options that are not called as the field that they fill.
-_FIELDS = {
-    "prompts": "steps", "step": "steps", "file": "steps", "prompt_file": "prompt",
-    "goal_file": "goal", "criteria": "success_criteria", "score": "eval", "minimize": "direction",
-    "maximize": "direction", "candidate": "candidates", "check": "checks",
-    "fallback": "fallback_agents", "worktree": "workspace", "in_place": "workspace",
-    "non_interactive": "ask", "cooldown": "cooldown_s", "eval_timeout": "eval_timeout_s",
-    "task_timeout": "task_timeout_s", "budget": "budget_usd",
-}  # fmt: skip
+def schemas() -> str:
+    """src/kapelle/cli/schemas.json: the specs as the command line knows them."""
+    found: dict[str, type[BaseModel]] = {
+        "task": TaskSpec, "schedule": ScheduleSpec, "pattern": PatternSpec, **_SPECS
+    }  # fmt: skip
+    made = {name: spec.model_json_schema() for name, spec in found.items()}
+    return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+
+
+def _built_in_specs() -> dict[str, type[PatternSpec]]:
+    """The specs of the patterns in this package, in the order of its entry points."""
+    entries = [
+        item for item in entry_points(group="kapelle.patterns") if item.value.startswith("kapelle.")
+    ]
+    return {entry.name: entry.load().__kapelle_pattern__[1] for entry in entries}
+
+
+_SPECS = _built_in_specs()
 
 
 def options() -> dict[str, Parts]:
@@ -224,17 +226,18 @@ def _own_options(name: str) -> str:
         for key, field in _SPECS[name].model_fields.items()
         if key not in PatternSpec.model_fields
     }
-    parameters = [item for item in load(name).params if item.name not in SHARED]
+    shared = PatternSpec.model_fields
+    parameters = [item for item in load(name).params if not _field_of(item, shared)]
     named = _named(parameters, fields)
     rows = [_row(", ".join(named.get(key, ())), key, field) for key, field in fields.items()]
-    only = [item for item in parameters if _field_of(item) not in fields]
+    only = [item for item in parameters if not _field_of(item, fields)]
     shown = [f"| {_option(item)} | | | {_sentence(item.help)} |" for item in only]
     return "\n".join([*_HEAD, *rows, *shown])
 
 
 def _shared_options() -> str:
     fields = PatternSpec.model_fields
-    parameters = [item for item in load("loop").params if item.name in SHARED]
+    parameters = [item for item in load("start").params if _field_of(item, fields)]
     named = _named(parameters, fields)
     rows = [_row(", ".join(named.get(key, ())), key, field) for key, field in fields.items()]
     return "\n".join([*_HEAD, *rows])
@@ -255,14 +258,16 @@ def _named(parameters: list[Any], fields: dict[str, FieldInfo]) -> dict[str, lis
     """The options of each field."""
     found: dict[str, list[str]] = {}
     for item in parameters:
-        if _field_of(item) in fields:
-            found.setdefault(_field_of(item), []).append(_option(item))
+        if key := _field_of(item, fields):
+            found.setdefault(key, []).append(_option(item))
     return found
 
 
-def _field_of(parameter: Any) -> str:
+def _field_of(parameter: Any, fields: Mapping[str, object]) -> str:
+    """The field that a parameter fills: its name, or the beginning of it."""
     name = str(parameter.name)
-    return _FIELDS.get(name, name)
+    near = [key for key in fields if name == key or name.startswith(f"{key}_")]
+    return max(near, key=len, default="")
 
 
 def _option(parameter: Any) -> str:
@@ -372,5 +377,7 @@ def _result_fields(kind: type[BaseModel]) -> list[str]:
 
 
 if __name__ == "__main__":
+    # First, since the command line's own help is made of it.
+    SCHEMAS.write_text(schemas(), encoding="utf-8")
     for name, text in documents().items():
         (DOCS / name).write_text(text, encoding="utf-8")

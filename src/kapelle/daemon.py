@@ -19,15 +19,15 @@ from kapelle.api.app import build
 from kapelle.api.security import PrivateSocket
 from kapelle.api.server import Door, is_loopback, listen, listen_privately
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
-from kapelle.engine.conductor import Conductor
-from kapelle.engine.notify import Bell
-from kapelle.engine.parts import Stage
-from kapelle.engine.runs.executor import RunPerformance
+from kapelle.engine.notify import Notifier
+from kapelle.engine.parts import Parts
+from kapelle.engine.runs.executor import RunExecutor
 from kapelle.engine.runs.mirror import RunMirror
 from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.schedules.secrets import ScheduleSecrets
+from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, write_private
 from kapelle.runner.runner import Runner
@@ -111,7 +111,7 @@ def take_lock(home: Home) -> int:
 
 
 def _listen(home: Home, settings: Settings, options: argparse.Namespace) -> socket.socket:
-    """The TCP socket; without a wish, the port of last time, so that agents find their way back."""
+    """The TCP socket; by default at the port of last time, where agents still look for it."""
     host = options.host or settings.server.host
     if not is_loopback(host) and not options.expose:
         raise InvalidInput(
@@ -134,7 +134,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     shown = f"[{host}]" if ":" in host else host
     token = _token(home)
     db = await asyncio.to_thread(_open_database, home, settings)
-    stage = Stage(
+    parts = Parts(
         home=home,
         db=db,
         runner=Runner(home.root),
@@ -145,28 +145,28 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         url=f"http://{shown}:{port}",
         performer=_performer(home),
     )
-    await stage.runner.start()
-    await _finish_merges(stage)
-    await _take_over(stage)
-    bell, starter = Bell(db), Starter(stage)
-    conductor = Conductor(stage, RunQueue(stage, RunPerformance(stage, bell, starter).perform))
+    await parts.runner.start()
+    await _finish_merges(parts)
+    await _take_over(parts)
+    notifier, starter = Notifier(db), Starter(parts)
+    queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts, notifier, starter).perform))
     stopping = Stopping(asyncio.Event())
-    task_service, run_service = Tasks(stage, conductor), Runs(stage, starter)
-    work = ScheduledWork(stage, task_service, run_service, starter)
+    task_service, run_service = Tasks(parts, queue), Runs(parts, starter)
+    work = ScheduledWork(parts, task_service, run_service, starter)
     kept = ScheduleSecrets(home.secrets)
     scheduler = Scheduler(db, work, kept)
     service = Service(
         tasks=task_service,
         runs=run_service,
-        work=Work(stage),
+        work=Work(parts),
         schedules=Schedules(db, scheduler, work, kept),
-        output=Output(stage),
-        transcripts=Transcripts(stage),
-        events=Events(stage),
-        daemon=Daemon(stage, conductor, stopping),
+        output=Output(parts),
+        transcripts=Transcripts(parts),
+        events=Events(parts),
+        daemon=Daemon(parts, queue, stopping),
         sessions=Sessions(),
-        agents=Agents(stage),
-        usage=Usages(stage),
+        agents=Agents(parts),
+        usage=Usages(parts),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
@@ -175,14 +175,14 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
     serving = [asyncio.create_task(door.serve()) for door in doors]
-    duties = (conductor.run(), upkeep(stage), bell.run(), RunMirror(stage).run())
+    duties = (queue.run(), upkeep(parts), notifier.run(), RunMirror(parts).run())
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]
-    _write_info(home, stage.url, port)
+    _write_info(home, parts.url, port)
     await db.write(events.append, "daemon.started", version=__version__, pid=os.getpid())
-    _log.info("Kapelle %s serves %s for %s", __version__, stage.url, home.root)
+    _log.info("Kapelle %s serves %s for %s", __version__, parts.url, home.root)
     await _until_stopped(stopping, background)
-    conductor.paused = True
+    queue.paused = True
     scheduling.cancel()
     if stopping.agents:
         await run_service.pause_all("paused with the daemon")
@@ -190,24 +190,24 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     for door in doors:
         door.close()
     await asyncio.wait(serving, timeout=3)
-    await conductor.close()
-    await stage.runner.close()
+    await queue.close()
+    await parts.runner.close()
     return 0
 
 
-async def _finish_merges(stage: Stage) -> None:
+async def _finish_merges(parts: Parts) -> None:
     """Complete what a daemon that died in the middle of a merge left in somebody's checkout."""
     try:
-        for task_id in await stage.workspaces.finish_merges():
+        for task_id in await parts.workspaces.finish_merges():
             _log.warning("the merge of %s, which was interrupted, is finished", task_id)
     except KapelleError as error:
         _log.warning("an interrupted merge could not be finished: %s", error.message)
 
 
-async def _take_over(stage: Stage) -> None:
+async def _take_over(parts: Parts) -> None:
     """Claim what other homes left running: this daemon is the only one on its database."""
     for noun in (attempts, runs):
-        count = await stage.db.write(noun.take_over, stage.performer)
+        count = await parts.db.write(noun.take_over, parts.performer)
         if count:
             _log.warning("%d running %s are taken over", count, noun.__name__.split(".")[-1])
 

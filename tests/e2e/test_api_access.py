@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kapelle.domain.tokens import attempt_token
+from kapelle.domain.ids import attempt_token
 from tests.e2e.door import OPEN, Door, every_route, open_door
 
 GUARDED = [route for route in every_route() if route not in OPEN]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kapelle.domain.tokens import attempt_token
+from kapelle.domain.ids import attempt_token
 from tests.e2e.door import Door
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.stub_agents import LIMITED, REFUSED, calls, environment, failing, install

@@ -159,9 +159,10 @@ def test_the_best_of_several(kapelle: Instance, place: Path) -> None:
     done = kapelle.cli("best-of", prompt, *options, cwd=place)
     assert done.returncode == 0, done.stderr
     text = kapelle.cli("status", done.stdout.splitlines()[0]).stdout
-    assert "won      rehearsal" in text
-    assert "passed   rehearsal" in text
-    assert "against the winner:" in text
+    assert "1*  rehearsal" in text
+    assert "2   rehearsal" in text
+    assert "* the best" in text
+    assert "against winner:" in text
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ class Run:
         return next(entry for entry in self.sent if entry["method"] == method)
 
 
-class Stage:
+class Parts:
     """Where a bridge runs: a workspace and a directory for its files."""
 
     def __init__(self, path: Path) -> None:
@@ -108,11 +108,11 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def stage(tmp_path: Path) -> Parts:
+    return Parts(tmp_path)
 
 
-def test_a_turn_becomes_events_and_ends_with_its_last_answer(stage: Stage) -> None:
+def test_a_turn_becomes_events_and_ends_with_its_last_answer(stage: Parts) -> None:
     run = stage.run(
         ["say", "I wi", "ll look.\nAnd ", "then"],
         ["plan", "look", "answer"],
@@ -130,7 +130,7 @@ def test_a_turn_becomes_events_and_ends_with_its_last_answer(stage: Stage) -> No
     assert run.summary.usage.turns == 2
 
 
-def test_it_takes_the_most_autonomous_mode_and_no_file_system(stage: Stage) -> None:
+def test_it_takes_the_most_autonomous_mode_and_no_file_system(stage: Parts) -> None:
     run = stage.run(["say", "done"])
     assert run.got("mode")["mode_id"] == "yolo"
     assert run.got("new")["cwd"] == str(stage.workspace)
@@ -139,14 +139,14 @@ def test_it_takes_the_most_autonomous_mode_and_no_file_system(stage: Stage) -> N
     assert not told["terminal"]
 
 
-def test_modes_and_models_that_are_asked_for(stage: Stage) -> None:
+def test_modes_and_models_that_are_asked_for(stage: Parts) -> None:
     run = stage.run(["say", "done"], mode="plan", model="Large-1")
     assert run.got("mode")["mode_id"] == "plan"
     assert run.got("option")["value"] == "large-1"
     assert run.summary.model == "large-1"
 
 
-def test_an_unknown_mode_or_model_is_told_with_those_there_are(stage: Stage) -> None:
+def test_an_unknown_mode_or_model_is_told_with_those_there_are(stage: Parts) -> None:
     run = stage.run(["say", "done"], mode="wild")
     assert (run.code, run.failure) == (1, "capability")
     assert "default, plan, yolo" in (run.verdict.reason or "")
@@ -155,14 +155,14 @@ def test_an_unknown_mode_or_model_is_told_with_those_there_are(stage: Stage) -> 
     assert "small-1, large-1" in (run.verdict.reason or "")
 
 
-def test_a_model_is_only_noted_where_there_is_no_choice(stage: Stage) -> None:
+def test_a_model_is_only_noted_where_there_is_no_choice(stage: Parts) -> None:
     run = stage.run(["say", "done"], model="large-1", env={"ACP_OFFERS": "load"})
     assert run.verdict.success
     assert "large-1 is not used" in run.texts("notice")[0]
 
 
 @pytest.mark.parametrize("way", ["resume", "load"])
-def test_an_earlier_session_goes_on_without_its_old_story(stage: Stage, way: str) -> None:
+def test_an_earlier_session_goes_on_without_its_old_story(stage: Parts, way: str) -> None:
     run = stage.run(["say", "new"], session_id="known-1", env={"ACP_OFFERS": way})
     assert run.got(way)["session_id"] == "known-1"
     assert run.got("prompt")["session_id"] == "known-1"
@@ -170,7 +170,7 @@ def test_an_earlier_session_goes_on_without_its_old_story(stage: Stage, way: str
     assert run.texts("text") == ["new"]
 
 
-def test_a_fork_has_a_session_of_its_own(stage: Stage) -> None:
+def test_a_fork_has_a_session_of_its_own(stage: Parts) -> None:
     run = stage.run(["say", "new"], session_id="known-1", fork=True)
     assert run.got("fork")["session_id"] == "known-1"
     assert run.got("prompt")["session_id"] == run.summary.session_id == "copy-1"
@@ -179,12 +179,12 @@ def test_a_fork_has_a_session_of_its_own(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("offers", "fork"), [("resume", False), ("load", False), ("modes", False), ("load", True)]
 )
-def test_a_session_that_cannot_go_on_is_lost(stage: Stage, offers: str, fork: bool) -> None:
+def test_a_session_that_cannot_go_on_is_lost(stage: Parts, offers: str, fork: bool) -> None:
     run = stage.run(["say", "x"], session_id="gone", fork=fork, env={"ACP_OFFERS": offers})
     assert (run.code, run.failure) == (1, "session_lost")
 
 
-def test_mcp_servers_are_given_as_the_agent_takes_them(stage: Stage) -> None:
+def test_mcp_servers_are_given_as_the_agent_takes_them(stage: Parts) -> None:
     servers = {
         "box": McpServer(command=["box", "-v"], env={"KEY": "secret"}),
         "web": McpServer(url="http://127.0.0.1:1/mcp", headers={"X-Key": "secret"}),
@@ -200,7 +200,7 @@ def test_mcp_servers_are_given_as_the_agent_takes_them(stage: Stage) -> None:
     assert "MCP server web" in run.texts("notice")[0]
 
 
-def test_a_system_prompt_goes_in_the_agents_own_way_or_before_the_prompt(stage: Stage) -> None:
+def test_a_system_prompt_goes_in_the_agents_own_way_or_before_the_prompt(stage: Parts) -> None:
     run = stage.run(["say", "x"], system_prompt="Be kind.")
     text = run.got("prompt")["text"]
     assert text.startswith('<instructions>\nBe kind.\n</instructions>\n\n{"do"')
@@ -221,14 +221,14 @@ def test_a_system_prompt_goes_in_the_agents_own_way_or_before_the_prompt(stage: 
     ],
 )
 def test_permissions_are_answered_by_the_policy(
-    stage: Stage, permissions: str, answer: str | None, option: str
+    stage: Parts, permissions: str, answer: str | None, option: str
 ) -> None:
     run = stage.run(["ask", "Delete all"], ["say", "x"], permissions=permissions, answer=answer)
     assert run.got("outcome")["option_id"] == option
     assert run.verdict.success
 
 
-def test_a_turn_that_ends_with_a_refusal_of_ours_is_no_success(stage: Stage) -> None:
+def test_a_turn_that_ends_with_a_refusal_of_ours_is_no_success(stage: Parts) -> None:
     run = stage.run(["say", "I will"], ["ask", "Delete all"], permissions="deny")
     assert (run.code, run.failure) == (1, "task")
     assert "not permitted: Delete all" in (run.verdict.reason or "")
@@ -236,7 +236,7 @@ def test_a_turn_that_ends_with_a_refusal_of_ours_is_no_success(stage: Stage) -> 
     assert run.verdict.result == "Not so"
 
 
-def test_a_permission_that_a_person_must_give_becomes_a_question(stage: Stage) -> None:
+def test_a_permission_that_a_person_must_give_becomes_a_question(stage: Parts) -> None:
     run = stage.run(["say", "Well"], ["ask", "Delete all"], ["say", "x"], permissions="ask")
     assert run.code == 0
     question = run.verdict.question or ""
@@ -248,7 +248,7 @@ def test_a_permission_that_a_person_must_give_becomes_a_question(stage: Stage) -
     assert not run.texts("error")
 
 
-def test_usage_is_estimated_and_then_replaced_by_what_the_agent_counts(stage: Stage) -> None:
+def test_usage_is_estimated_and_then_replaced_by_what_the_agent_counts(stage: Parts) -> None:
     steps: list[list[Any]] = [
         ["used", 101],
         ["used", 120],
@@ -270,7 +270,7 @@ def test_usage_is_estimated_and_then_replaced_by_what_the_agent_counts(stage: St
     assert told.cost_usd == 0.5
 
 
-def test_geminis_quota_counts_too(stage: Stage) -> None:
+def test_geminis_quota_counts_too(stage: Parts) -> None:
     quota = {
         "token_count": {"input_tokens": 60, "output_tokens": 9},
         "model_usage": [{"model": "g"}],
@@ -290,7 +290,7 @@ def test_geminis_quota_counts_too(stage: Stage) -> None:
         ("cancelled", "task"),
     ],
 )
-def test_a_turn_that_does_not_end_well_is_an_error(stage: Stage, reason: str, failure: str) -> None:
+def test_a_turn_that_does_not_end_well_is_an_error(stage: Parts, reason: str, failure: str) -> None:
     run = stage.run(["say", "half"], script={"stop": reason})
     assert (run.code, run.failure) == (1, failure)
     assert run.summary.result is None
@@ -310,32 +310,32 @@ def test_a_turn_that_does_not_end_well_is_an_error(stage: Stage, reason: str, fa
     ],
 )  # fmt: skip
 def test_errors_tell_what_the_provider_said(
-    stage: Stage, error: tuple[int, str, Any], failure: str
+    stage: Parts, error: tuple[int, str, Any], failure: str
 ) -> None:
     run = stage.run(["fail", *error])
     assert (run.code, run.failure) == (1, failure)
     assert error[1] in (run.verdict.reason or "")
 
 
-def test_a_failure_that_looks_like_an_answer_is_an_error(stage: Stage) -> None:
+def test_a_failure_that_looks_like_an_answer_is_an_error(stage: Parts) -> None:
     failure = {"severity": "error", "title": "retry limit, last status: 429 Too Many Requests"}
     meta = {"jetbrains": {"air": {"sessionFailure": failure}}}
     run = stage.run(["say", "oh"], script={"meta": meta})
     assert (run.code, run.failure, run.summary.result) == (1, "rate_limit", None)
 
 
-def test_a_login_that_is_missing_is_told(stage: Stage) -> None:
+def test_a_login_that_is_missing_is_told(stage: Parts) -> None:
     run = stage.run(["say", "x"], env={"ACP_OFFERS": "login"})
     assert (run.code, run.failure) == (1, "authentication")
 
 
-def test_a_key_in_the_environment_is_used_to_log_in(stage: Stage) -> None:
+def test_a_key_in_the_environment_is_used_to_log_in(stage: Parts) -> None:
     run = stage.run(["say", "x"], env={"ACP_OFFERS": "login", "OPENAI_API_KEY": "key"})
     assert run.got("authenticate")["method_id"] == "api-key"
     assert run.verdict.success
 
 
-def test_an_agent_that_dies_is_told_with_its_last_words(stage: Stage) -> None:
+def test_an_agent_that_dies_is_told_with_its_last_words(stage: Parts) -> None:
     run = stage.run(["say", "half a "], ["die", 3])
     assert (run.code, run.failure) == (1, "crash")
     assert run.verdict.reason == "The agent ended with exit code 3: the sky fell"
@@ -343,21 +343,21 @@ def test_an_agent_that_dies_is_told_with_its_last_words(stage: Stage) -> None:
     assert run.texts("text") == ["half a "]
 
 
-def test_what_is_no_message_goes_to_standard_error(stage: Stage) -> None:
+def test_what_is_no_message_goes_to_standard_error(stage: Parts) -> None:
     lines = ["hello", "[1]", "7", '{"id": [], "result": 1}', '{"id": 1, "error": "x"}']
     run = stage.run(["garbage", *lines], ["say", "done"])
     assert run.verdict.success
     assert "hello" in run.stderr
 
 
-def test_an_agent_that_speaks_no_acp_fails_at_once(stage: Stage) -> None:
+def test_an_agent_that_speaks_no_acp_fails_at_once(stage: Parts) -> None:
     run = stage.run(argv=["sh", "-c", "echo usage: tool; echo wrong >&2; exit 2"])
     assert (run.code, run.failure) == (1, "environment")
     assert "exit code 2" in (run.verdict.reason or "")
     assert "wrong" in (run.verdict.reason or "")
 
 
-def test_an_agent_that_never_answers_is_given_up(stage: Stage) -> None:
+def test_an_agent_that_never_answers_is_given_up(stage: Parts) -> None:
     command = stage.command({"do": []}, env={"ACP_OFFERS": "silent"})
     job = Job(greeting_s=1.0)
     (stage.path / "acp.json").write_text(job.to_text(), encoding="utf-8")
@@ -371,7 +371,7 @@ def test_an_agent_that_never_answers_is_given_up(stage: Stage) -> None:
     [(signal.SIGTERM, "wait"), (signal.SIGINT, "wait"), (signal.SIGTERM, "ignore")],
 )
 def test_a_signal_cancels_the_turn_and_reports_no_result(
-    stage: Stage, number: signal.Signals, step: str
+    stage: Parts, number: signal.Signals, step: str
 ) -> None:
     process = stage.start(stage.command({"do": [["say", "half"], [step], ["say", "x"]]}))
     stage.wait_for("prompt")
@@ -383,13 +383,13 @@ def test_a_signal_cancels_the_turn_and_reports_no_result(
     assert not run.texts("error")
 
 
-def test_a_prompt_of_a_megabyte_arrives_whole(stage: Stage) -> None:
+def test_a_prompt_of_a_megabyte_arrives_whole(stage: Parts) -> None:
     run = stage.run(["say", "x" * 2**20])
     assert run.verdict.result == "x" * 100_000
     assert len(run.got("prompt")["text"]) > 2**20
 
 
-def test_modules_of_the_workspace_are_not_imported(stage: Stage) -> None:
+def test_modules_of_the_workspace_are_not_imported(stage: Parts) -> None:
     for name in ("acp", "kapelle", "json"):
         (stage.workspace / f"{name}.py").write_text("raise SystemExit('mine')")
     assert stage.run(["say", "x"]).verdict.success

@@ -18,36 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kapelle.api.errors import error_response
 from kapelle.domain.errors import Forbidden, InvalidInput, NotFound
-from kapelle.domain.tokens import attempt_of
+from kapelle.domain.ids import attempt_of
 from kapelle.service import Service
-
-_DIRECT = frozenset({"same-origin", "none"})
-
-
-def own_host(headers: Headers, allowed: frozenset[str]) -> str | None:
-    """The Host header with its port, if it is exactly one and one of ours."""
-    hosts = headers.getlist("host")
-    host = _with_port(hosts[0].lower()) if len(hosts) == 1 else None
-    return host if host in allowed else None
-
-
-def is_foreign(headers: Headers, host: str | None) -> bool:
-    """Whether a web page of any other address than this very host made the request."""
-    for origin in headers.getlist("origin"):
-        scheme, separator, sender = origin.partition("://")
-        if (scheme, separator) != ("http", "://") or host is None or _with_port(sender) != host:
-            return True
-    # Pages of other ports on this machine count as the same site, so SameSite does not stop them.
-    site = headers.get("sec-fetch-site")
-    navigates = headers.get("sec-fetch-mode") == "navigate"
-    return site is not None and site not in _DIRECT and not navigates
-
-
-def _with_port(host: str) -> str:
-    # Browsers leave out the port that http has by default.
-    named = host.rpartition("]")[2] if host.startswith("[") else host
-    return host if ":" in named else f"{host}:80"
-
 
 SECURITY_HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -58,19 +30,12 @@ SECURITY_HEADERS = {
     "Cache-Control": "no-store",
 }
 
-
-def with_security_headers(send: Send) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            MutableHeaders(scope=message).update(SECURITY_HEADERS)
-        await send(message)
-
-    return sending
-
-
 COOKIE = "kapelle_session"
 OPEN_PATHS = frozenset({"/healthz", "/api/v1/healthz", "/api/v1/login"})
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_DIRECT = frozenset({"same-origin", "none"})
+# A prompt and a system prompt of 1 MB each, with every character escaped in JSON, and the rest.
+MAX_BODY = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -190,10 +155,6 @@ class WithoutEmptyParameters:
         await self._app(scope, receive, send)
 
 
-# A prompt and a system prompt of 1 MB each, with every character escaped in JSON, and the rest.
-MAX_BODY = 16_000_000
-
-
 class TooLarge(Exception):
     """The body goes on behind the limit."""
 
@@ -235,3 +196,37 @@ class BodyLimit:
 def _declared(scope: Scope) -> int:
     length = Headers(scope=scope).get("content-length", "")
     return int(length) if length.isascii() and length.isdigit() else 0
+
+
+def own_host(headers: Headers, allowed: frozenset[str]) -> str | None:
+    """The Host header with its port, if it is exactly one and one of ours."""
+    hosts = headers.getlist("host")
+    host = _with_port(hosts[0].lower()) if len(hosts) == 1 else None
+    return host if host in allowed else None
+
+
+def is_foreign(headers: Headers, host: str | None) -> bool:
+    """Whether a web page of any other address than this very host made the request."""
+    for origin in headers.getlist("origin"):
+        scheme, separator, sender = origin.partition("://")
+        if (scheme, separator) != ("http", "://") or host is None or _with_port(sender) != host:
+            return True
+    # Pages of other ports on this machine count as the same site, so SameSite does not stop them.
+    site = headers.get("sec-fetch-site")
+    navigates = headers.get("sec-fetch-mode") == "navigate"
+    return site is not None and site not in _DIRECT and not navigates
+
+
+def _with_port(host: str) -> str:
+    # Browsers leave out the port that http has by default.
+    named = host.rpartition("]")[2] if host.startswith("[") else host
+    return host if ":" in named else f"{host}:80"
+
+
+def with_security_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            MutableHeaders(scope=message).update(SECURITY_HEADERS)
+        await send(message)
+
+    return sending

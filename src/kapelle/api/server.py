@@ -1,5 +1,6 @@
 """The daemon's two doors: a TCP port for programs and browsers, a private socket for the CLI."""
 
+import asyncio
 import contextlib
 import ipaddress
 import os
@@ -30,6 +31,9 @@ class Protocol(H11Protocol):
         self.transport.close()
 
 
+_TICK_S = 1.0
+
+
 class Door:
     """Serves an application on a socket until it is closed."""
 
@@ -56,9 +60,20 @@ class Door:
         # Streams have no end of their own, and would otherwise be cut off after the timeout.
         AppStatus.should_exit = True
         self._server.should_exit = True
+        self._server.woken.set()
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.woken = asyncio.Event()
+
+    async def main_loop(self) -> None:
+        # Its own wakes up ten times a second; the Date header needs one, and a stop none.
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.woken.wait(), _TICK_S)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         # Signals end the daemon, which then closes its doors.

@@ -74,7 +74,7 @@ def check(
 
     Exits with 1 when one that was named cannot.
     """
-    from kapelle.cli.task_spec import absolute_directory
+    from kapelle.cli.spec_options import absolute_directory
 
     client, directory = Client(), absolute_directory(None)
     named = [not_empty(name, "The name of an agent").strip() for name in names or []]
@@ -168,7 +168,7 @@ def list_agents(as_json: Json = False) -> None:
 
 
 def show(as_json: bool) -> None:
-    from kapelle.cli.task_spec import absolute_directory
+    from kapelle.cli.spec_options import absolute_directory
 
     known = Client().get("/agents", {"directory": absolute_directory(None)})
     if as_json:

@@ -7,26 +7,12 @@ from typing import Any
 import typer
 
 from kapelle.cli.coercion import LightCommand, LightGroup
+from kapelle.cli.spec_options import built_in
 
 COMMANDS = {
-    "run": ("kapelle.cli.run:run", "Give an agent a task and print the task's id."),
-    "pipeline": (
-        "kapelle.cli.patterns.pipeline:pipeline",
-        "Have agents do steps one after another, each told what the one before it did.",
-    ),
-    "loop": (
-        "kapelle.cli.patterns.loop:loop",
-        "Have an agent try again until a condition holds, or to make a number better.",
-    ),
-    "team": (
-        "kapelle.cli.patterns.team:team",
-        "Have a team reach a goal: plan, work in parallel, verify, review, again until done.",
-    ),
-    "best-of": (
-        "kapelle.cli.patterns.best_of:best_of",
-        "Give the same task to several at once and keep the best of what they made.",
-    ),
-    "start": ("kapelle.cli.patterns.start:start", "Start a run of any pattern, your own too."),
+    "run": ("kapelle.cli.start:run_command", "Give an agent a task and print the task's id."),
+    **{name: ("kapelle.cli.start:pattern_command", about) for name, about in built_in().items()},
+    "start": ("kapelle.cli.start:start", "Start a run of any pattern, your own too."),
     "runs": (
         "kapelle.cli.runs:runs",
         "List runs, look at them, and pause, answer or end them.",
@@ -133,6 +119,8 @@ def load(name: str) -> Any:
     if importlib.util.find_spec(module) is None:
         return None
     found = getattr(importlib.import_module(module), attribute)
+    if attribute.endswith("_command"):
+        found = found(name)
     if isinstance(found, typer.Typer):
         command = typer.main.get_command(found)
     else:

@@ -5,12 +5,11 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.ids import TaskId, task_path
-from kapelle.cli.options import Json
+from kapelle.cli.options import Budget, FollowToEnd, Json, MaxTurns
 from kapelle.cli.outcome import Task
 from kapelle.cli.output import say
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.run import show_new
-from kapelle.cli.run_options import Budget, FollowToEnd, MaxTurns
 from kapelle.cli.tasks import new_limits
 from kapelle.client.http import Connection as Client
 

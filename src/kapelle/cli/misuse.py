@@ -32,7 +32,9 @@ def usage_error(error: typer.TyperException) -> InvalidInput:
     option: str | None = getattr(error, "option_name", None)
     if too_many:
         quoted = "Put a text of several words into quotation marks."
-        return InvalidInput(f"This is too much: {too_many[1]}.", hint=f"{quoted} {see}")
+        return InvalidInput(
+            f"No further argument is expected: {too_many[1]}.", hint=f"{quoted} {see}"
+        )
     if option is not None and hasattr(error, "possibilities"):
         return InvalidInput(_unknown(option, error.possibilities or ()), hint=see)
     if context is not None and option is not None:

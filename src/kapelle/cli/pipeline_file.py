@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kapelle.cli.task_spec import absolute_directory
+from kapelle.cli.spec_options import absolute_directory
 from kapelle.cli.values import duration_s
 from kapelle.domain.errors import InvalidInput, KapelleError
 

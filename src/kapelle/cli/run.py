@@ -1,64 +1,16 @@
-"""`kapelle run`."""
+"""What `kapelle run` and `kapelle continue` show of a task that they started."""
 
 import sys
 from typing import Any
 
 import typer
 
-from kapelle.cli import run_options as given
-from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, json_line, say
-from kapelle.cli.starting import begin
-from kapelle.cli.task_spec import task_spec
 from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 
 
-def run(
-    ctx: typer.Context,
-    prompt: given.Prompt = None,
-    prompt_file: given.PromptFile = None,
-    agent: given.Agent = None,
-    model: given.Model = None,
-    directory: given.Directory = None,
-    title: given.Title = None,
-    priority: given.Priority = None,
-    after: given.After = None,
-    deps_policy: given.DepsPolicy = None,
-    continue_from: given.ContinueFrom = None,
-    fork: given.Fork = False,
-    fallback: given.Fallback = None,
-    max_turns: given.MaxTurns = None,
-    budget: given.Budget = None,
-    timeout: given.Timeout = None,
-    check: given.Check = None,
-    check_timeout: given.CheckTimeout = None,
-    retry: given.Retry = None,
-    max_attempts: given.MaxAttempts = None,
-    retry_delay: given.RetryDelay = None,
-    env: given.Env = None,
-    mcp: given.Mcp = None,
-    worktree: given.Worktree = False,
-    in_place: given.InPlace = False,
-    base: given.Base = None,
-    system_prompt: given.SystemPrompt = None,
-    project: given.Project = None,
-    tag: given.Tag = None,
-    context: given.ContextValue = None,
-    every: given.Every = None,
-    follow: given.FollowToEnd = False,
-    as_json: Json = False,
-) -> None:
-    """Give an agent a task and print the task's id."""
-    spec = task_spec(ctx.params)
-    if every is not None:
-        _repeat(spec, every, follow, as_json)
-        return
-    client = Client()
-    show_new(client, begin(client, "/tasks", spec), follow, as_json)
-
-
-def _repeat(spec: dict[str, Any], every: str, follow: bool, as_json: bool) -> None:
+def repeat(spec: dict[str, Any], every: str, follow: bool, as_json: bool) -> None:
     """Create a schedule that does it again and again, and print the schedule's id."""
     from kapelle.cli.schedules.create import every_s, send
 

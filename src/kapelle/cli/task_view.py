@@ -61,7 +61,7 @@ def _who(attempt: Task) -> str:
 
 def _how_it_went(attempt: Task) -> list[str]:
     # An attempt that ended with a question counts as failed, but nothing about it failed.
-    if attempt["status"] == "failed" and attempt["failure"] is None:
+    if attempt["status"] == "failed" and attempt["question"] is not None:
         return [paint("asked", STATUS_STYLE["waiting"])]
     status = paint(attempt["status"], STATUS_STYLE.get(attempt["status"]))
     return [status, ending(attempt["exit"])]

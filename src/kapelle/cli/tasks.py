@@ -9,12 +9,11 @@ import typer
 
 from kapelle.cli.format import clean, colourful, one_line, paint
 from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, path_of, run_path, task_path
-from kapelle.cli.options import Json
+from kapelle.cli.options import Budget, Json, MaxTurns
 from kapelle.cli.outcome import ERROR, FINAL, Task, exit_code_of_all, settled
 from kapelle.cli.outcome import waiting_words as what_it_waits_for
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
-from kapelle.cli.run_options import Budget, MaxTurns
 from kapelle.cli.values import listed, optional_duration_s, optional_text, optional_usd
 from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput, KapelleError

@@ -30,7 +30,7 @@ def duration_s(text: str, option: str = "the duration", *, none: bool = False) -
         )
     if not 0 < seconds <= LONGEST_S and not (none and seconds == 0):
         raise InvalidInput(
-            f"{option} must be more than nothing and at most a year, not {text!r}.",
+            f"{option} must be more than 0 and at most a year, not {text!r}.",
             hint="Write it like 90, 90s, 10m or 2h.",
         )
     return seconds

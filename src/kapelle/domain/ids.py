@@ -1,5 +1,7 @@
-"""Ids: a prefix that names the kind, then 26 characters that sort by time of creation."""
+"""Ids, a prefix for the kind and 26 characters that sort by time; tokens made from them."""
 
+import hashlib
+import hmac
 import re
 import secrets
 import threading
@@ -44,3 +46,21 @@ def as_prefix(kind: Kind, text: str) -> str | None:
     if not body or len(body) > 26 or any(letter not in _ALPHABET for letter in body):
         return None
     return f"{kind}_{body}"
+
+
+_PREFIX = "kapelle-attempt."
+
+
+def attempt_token(secret: str, attempt_id: str) -> str:
+    """The token of an attempt: made from the daemon's secret, so that none has to be stored."""
+    digest = hmac.new(secret.encode(), attempt_id.encode(), hashlib.sha256).hexdigest()
+    return f"{_PREFIX}{attempt_id}.{digest}"
+
+
+def attempt_of(secret: str, token: str) -> str | None:
+    """The attempt that a token was made for; None for any other text."""
+    if not token.startswith(_PREFIX):
+        return None
+    attempt_id = token.removeprefix(_PREFIX).rpartition(".")[0]
+    made = attempt_token(secret, attempt_id)
+    return attempt_id if hmac.compare_digest(made.encode(), token.encode()) else None

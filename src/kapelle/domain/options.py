@@ -37,7 +37,7 @@ def option(
     """
     return _metadata(
         names=[*names], metavar=metavar, help=help, kind=kind, complete=complete, hidden=hidden,
-        flags={name: [*flag] for name, flag in (flags or {}).items()},
+        flags=[[name, *flag] for name, flag in (flags or {}).items()],
         implies=dict(implies or {}), timeout=[*(timeout or ())],
     )  # fmt: skip
 

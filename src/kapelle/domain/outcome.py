@@ -28,7 +28,7 @@ class Evidence:
     """Everything known about an attempt that has ended."""
 
     exit: Exit
-    wish: str | None  # "cancel" or "requeue": a person wanted it to end
+    stop: str | None  # "cancel" or "requeue": a person wanted it to end
     detail: str | None
     success: bool
     reason: str | None
@@ -67,9 +67,9 @@ def decide(
     evidence: Evidence, retry: RetrySpec, history: History, now: datetime, jitter: float
 ) -> Outcome:
     """The statuses that follow; jitter is in [0, 1)."""
-    if evidence.wish == "requeue":
+    if evidence.stop == "requeue":
         return Outcome(AttemptStatus.CANCELLED, TaskStatus.QUEUED, "requeued", spends_a_try=False)
-    if evidence.wish is not None:
+    if evidence.stop is not None:
         reason = evidence.detail or "cancelled"
         return Outcome(AttemptStatus.CANCELLED, TaskStatus.CANCELLED, reason)
     if evidence.success and evidence.failure is None:

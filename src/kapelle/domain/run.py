@@ -31,6 +31,7 @@ class Run(Record):
     status: RunStatus
     reason: str | None
     waiting_for: Literal["input"] | None
+    question: str | None = None  # what it, or the task that it waits for, asks a person
     questions: list[Question]
     directory: str
     project: str | None

@@ -178,7 +178,11 @@ class WorkSpec(Spec):
     env: dict[EnvName, Text] = Field(
         default={},
         description="a variable for agents and commands, which is kept out of the database",
-        json_schema_extra=option(metavar="NAME[=VALUE]", kind="environment"),
+        json_schema_extra=option(
+            metavar="NAME[=VALUE]",
+            kind="environment",
+            help="a variable for the agent; NAME alone passes yours on",
+        ),
     )
     workspace: WorkspaceKind | None = Field(
         default=None,
@@ -249,7 +253,9 @@ class TaskSpec(WorkSpec):
     fork_session: bool = Field(
         default=False,
         description="with continue_from: go on in a copy of that task's conversation",
-        json_schema_extra=option("--fork"),
+        json_schema_extra=option(
+            "--fork", help="with --continue-from: go on in a copy of that task's conversation"
+        ),
     )
     max_turns: Turns | None = Field(default=None, description="stop an attempt after so many")
     timeout_s: Seconds | None = Field(
@@ -299,7 +305,9 @@ class TaskSpec(WorkSpec):
     @model_validator(mode="after")
     def _a_session_to_fork(self) -> "TaskSpec":
         if self.fork_session and self.continue_from is None:
-            raise ValueError("fork_session needs continue_from: the task whose session is forked")
+            raise ValueError(
+                "`fork_session` needs `continue_from`: the task whose session is forked"
+            )
         return self
 
     @property

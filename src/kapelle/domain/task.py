@@ -56,6 +56,7 @@ class Attempt(Record):
     ended_at: datetime | None
     output_bytes: int
     reason: str | None
+    question: str | None  # what it ended with, where the agent asked a person something
     failure: FailureClass | None
     evidence: str | None
     diagnosis: str | None
@@ -92,6 +93,7 @@ class Task(Record):
     status: TaskStatus
     reason: str | None
     waiting_for: Literal["input", "rate_limit"] | None
+    question: str | None  # what its agent asks, while it waits for input
     priority: Priority
     project: str | None
     tags: list[str]

@@ -1,1 +1,1 @@
-"""Durable execution: what starts when, what an attempt does step by step, and recovery."""
+"""What starts when, and what is done from then on: tasks, runs, schedules, and upkeep."""

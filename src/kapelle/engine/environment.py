@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from urllib.parse import unquote
 
 from kapelle.agents.base import Agent
@@ -61,3 +62,12 @@ def agent_environment(
     dropped = fitting(env, agent.drops) - set(agent.passes)
     env = {name: value for name, value in env.items() if name not in dropped}
     return env | settings.environment.set | agent.settings.env | dict(own)
+
+
+def place(process_dir: Path, files: Mapping[str, str]) -> None:
+    """Write them, readable by their owner only, before the process is started."""
+    process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, content in files.items():
+        path = process_dir / name
+        path.touch(mode=0o600)
+        path.write_text(content, encoding="utf-8", errors="replace")

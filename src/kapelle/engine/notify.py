@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from kapelle.engine.retry import steadily
+from kapelle.engine.retry import retried
 from kapelle.store import events
 from kapelle.store.database import Database
 
-_log = logging.getLogger("kapelle.bell")
+_log = logging.getLogger("kapelle.notify")
 # Other daemons on the same database write events that do not wake this process.
 _LOOK_S = 2.0
 
@@ -25,13 +25,13 @@ class Heard:
         self._event.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Return when the bell has rung since the last wait, or when time is up."""
+        """Return when the notifier has rung since the last wait, or when time is up."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._event.wait(), timeout_s)
         self._event.clear()
 
 
-class Bell:
+class Notifier:
     """Reads the history once for all who listen, however many they are."""
 
     def __init__(self, db: Database) -> None:
@@ -52,13 +52,13 @@ class Bell:
                 self._somebody.clear()
 
     async def _ring_while_heard(self) -> None:
-        seq = await steadily(self._db.read)(events.last_seq)
+        seq = await retried(self._db.read)(events.last_seq)
         # Whoever began to listen before this moment may have missed something.
         self._ring_all()
         with self._db.watch() as changed:
             while self._listeners:
                 await changed.wait(_LOOK_S)
-                found = await steadily(self._db.glance)(events.subjects_after, seq)
+                found = await retried(self._db.glance)(events.subjects_after, seq)
                 for number, task_id, run_id in found:
                     seq = number
                     self._ring(task_id)

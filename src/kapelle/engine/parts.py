@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kapelle.domain.ids import attempt_token
 from kapelle.domain.specs import McpServer
-from kapelle.domain.tokens import attempt_token
 from kapelle.engine.environment import secrets_in
 from kapelle.home import Home, repository_config
 from kapelle.runner.process_dir import Ended, Launch
@@ -22,11 +22,11 @@ from kapelle.workspaces import Workspaces
 
 _MOST_SETTINGS = 100
 
-Wish = Callable[[Connection, str], str | None]
+StopRequest = Callable[[Connection, str], str | None]
 
 
 @dataclass
-class Stage:
+class Parts:
     home: Home
     db: Database
     runner: Runner
@@ -90,21 +90,23 @@ class Stage:
             self.live.pop(performer, None)
 
     async def execute(self, attempt_id: str, task_id: str, launch: Launch) -> Ended:
-        """Run a process of an attempt; a wish to stop that came at any moment reaches it."""
+        """Run a process of an attempt; a request to stop, whenever it came, reaches it."""
         return await self._execute(attempt_id, launch, tasks.stop_requested, task_id)
 
     async def execute_step(self, run_id: str, launch: Launch) -> Ended:
         """Run a process of a run itself, such as a check, in the same way."""
         return await self._execute(run_id, launch, runs.end_requested, run_id)
 
-    async def _execute(self, performer: str, launch: Launch, wish_of: Wish, owner: str) -> Ended:
+    async def _execute(
+        self, performer: str, launch: Launch, request_of: StopRequest, owner: str
+    ) -> Ended:
         running = self.live.setdefault(performer, set())
         running.add(launch.process_dir)
         try:
             # Looked up after the directory is registered: stop() does these in the other order.
-            wish = await self.db.glance(wish_of, owner)
-            if wish is not None:
-                self.runner.stop(launch.process_dir, wish)
+            stop = await self.db.glance(request_of, owner)
+            if stop is not None:
+                self.runner.stop(launch.process_dir, stop)
             return await self.runner.execute(launch)
         finally:
             running.discard(launch.process_dir)
@@ -135,7 +137,7 @@ class Stage:
         return "its workspace is being prepared"
 
     def stop(self, performer: str, reason: str) -> None:
-        """End the processes that an attempt or run has going; the wish must be stored before."""
+        """End the processes that an attempt or run has going; the request must be stored before."""
         for process_dir in list(self.live.get(performer, ())):
             self.runner.stop(process_dir, reason)
 

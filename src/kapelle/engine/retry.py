@@ -1,4 +1,4 @@
-"""Patience with a machine that is out of something: a step waits and is made again."""
+"""Repeats what fails because disk, memory or database are not to be had for a while."""
 
 import asyncio
 import errno
@@ -12,14 +12,14 @@ from kapelle.domain.errors import Unavailable
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_log = logging.getLogger("kapelle.steadily")
+_log = logging.getLogger("kapelle.retry")
 _PAUSE_S = 1.0
 PASSING = {
     errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN,
 }  # fmt: skip
 
 
-def steadily(
+def retried(
     function: Callable[P, Coroutine[Any, Any, T]],
 ) -> Callable[P, Coroutine[Any, Any, T]]:
     """The function, repeated as long as the disk, memory or database are not to be had."""

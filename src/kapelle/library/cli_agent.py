@@ -13,9 +13,8 @@ from kapelle.agents import registry
 from kapelle.agents.base import Agent as Adapter
 from kapelle.agents.base import AgentRequest, Command
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput
-from kapelle.engine import cost, side_log
-from kapelle.engine.environment import agent_environment
-from kapelle.engine.run_files import place
+from kapelle.engine.environment import agent_environment, place
+from kapelle.engine.usage import attempt_usage, remember_side_log
 from kapelle.library.agent import Agent, Request, Response
 from kapelle.library.permissions import guarded, guarded_settings, require_guardable
 from kapelle.library.process import Ended, Program, execute
@@ -185,14 +184,14 @@ class CliAgent(Agent):
             )
         )
         place(directory, command.files)
-        side_log.remember(directory, command.side_log, None)
+        remember_side_log(directory, command.side_log, None)
         return guarded(self.name, self._kind, command) if self._guarded else command
 
     def _response(self, request: Request, ended: Ended, directory: Path) -> Response:
         adapter = self._adapter()
         summary, tail = read(adapter, directory)
         verdict = adapter.judge(summary, ended.exit, tail)
-        usage = cost.of_attempt(summary, {}, adapter.settings.model, self._settings)
+        usage = attempt_usage(summary, {}, adapter.settings.model, self._settings)
         reason = _why(ended, self._limit_s(request), request.stop.reason)
         ok = verdict.success and reason is None
         return Response(

@@ -5,15 +5,13 @@ from pathlib import Path
 
 from kapelle.agents.base import Agent, Summary, Verdict
 from kapelle.agents.summary import Fold, completed_by, summarise
-from kapelle.engine import cost, side_log
-from kapelle.runner.output import LineSplitter, lines_of, tail_text
-from kapelle.runner.output import read as read_bytes
+from kapelle.engine.usage import attempt_usage, side_log_lines, side_log_of
+from kapelle.runner.output import LogReader, lines_of, tail_text
 from kapelle.runner.shim.files import ERR, OUT
 from kapelle.settings import Settings
 
 _TAIL = 10_000
 _LAST_BYTES = 1 << 18
-_BLOCK = 1 << 20
 _ANSWER = 1 << 20
 
 
@@ -33,9 +31,9 @@ def answer(agent: Agent, directory: Path, verdict: Verdict, summary: Summary) ->
 
 def _completed(agent: Agent, directory: Path, told: Summary) -> Summary:
     """With what the agent noted beside its output."""
-    if side_log.of_run(directory) is None:
+    if side_log_of(directory) is None:
         return told
-    return completed_by(told, summarise(agent, side_log.lines(directory, told.session_id)))
+    return completed_by(told, summarise(agent, side_log_lines(directory, told.session_id)))
 
 
 class Meter:
@@ -49,19 +47,17 @@ class Meter:
         self._settings = settings
         self._tell = tell
         self._fold = Fold()
-        self._splitter = LineSplitter()
-        self._offset = 0
+        self._out = LogReader(directory / OUT)
 
     def look(self) -> None:
         """Read what has come since the last look."""
         if not self._agent.capabilities.usage:
             return
-        while block := read_bytes(self._directory / OUT, self._offset, _BLOCK):
-            self._offset += len(block)
-            for line in self._splitter.feed(block):
-                for event in self._agent.parse(line.data.decode("utf-8", "replace")):
+        while lines := self._out.lines():
+            for line in lines:
+                for event in self._agent.parse(line.text):
                     self._fold.add(event)
         summary = _completed(self._agent, self._directory, self._fold.summary())
-        usage = cost.of_attempt(summary, {}, self._agent.settings.model, self._settings)
+        usage = attempt_usage(summary, {}, self._agent.settings.model, self._settings)
         if usage is not None and usage.cost_usd is not None:
             self._tell(usage.cost_usd)

@@ -22,7 +22,10 @@ class CandidateSpec(Spec):
     @classmethod
     def _from_text(cls, value: Any) -> Any:
         if isinstance(value, str):
-            agent, _, model = value.partition(":")
+            agent, colon, model = value.partition(":")
+            if colon and not (agent.strip() and model.strip()):
+                lacks = "model" if agent.strip() else "agent"
+                raise ValueError(f"{value!r} lacks the {lacks}: write AGENT or AGENT:MODEL")
             return {"agent": agent or None, "model": model or None}
         return value
 
@@ -118,13 +121,21 @@ class BestOfSpec(PatternSpec):
     @model_validator(mode="after")
     def _is_complete(self) -> "BestOfSpec":
         if len(self.candidates) > 1 and self.count is not None:
-            raise ValueError("count goes with one candidate or none")
+            raise ValueError(
+                "`count` is for tries of one candidate, and these are several candidates"
+            )
         if len(self.candidates) == 1 and self.count is None:
-            raise ValueError("one candidate alone is no choice: name more, or a count")
+            raise ValueError(
+                "one candidate alone is no choice: name more with `candidates`, or add `count`"
+            )
         if (self.eval is None) != (self.direction is None):
-            raise ValueError("eval and direction go together")
+            raise ValueError(
+                "`eval` prints a number and `direction` says which is better: give both or neither"
+            )
         if self.eval is not None and self.judge is not None:
-            raise ValueError("either a score or a judge decides")
+            raise ValueError(
+                "either the number of `eval` decides or `judge` does: leave one of them out"
+            )
         return self
 
 

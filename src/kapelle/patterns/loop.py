@@ -169,20 +169,30 @@ class LoopSpec(PatternSpec):
         if self.eval_mode == "agent":
             if self.eval is not None or self.until:
                 raise ValueError(
-                    "with eval_mode agent a judge decides: there is neither until nor eval"
+                    "a judge decides (`eval_mode` agent), so leave `until` and `eval` out and tell "
+                    "the judge what counts with `eval_prompt`"
                 )
         elif self.eval_prompt or self.judge or self.eval_schema:
-            raise ValueError("eval_prompt, eval_schema and judge need eval_mode agent")
+            raise ValueError("`eval_prompt`, `eval_schema` and `judge` need `eval_mode` agent")
         if self.optimises:
             if self.until:
-                raise ValueError("until and direction exclude each other: retry or optimise")
+                raise ValueError(
+                    "`until` passes or not, so there is no number to better: give `eval` instead"
+                )
             if self.eval is None and self.eval_mode == "shell":
-                raise ValueError("to optimise, eval must be a command that prints a number")
+                raise ValueError(
+                    "there is no number to make better: add `eval`, a command that prints it"
+                )
         else:
             if self.eval is not None or self.target is not None:
-                raise ValueError("eval and target need a direction: minimize or maximize")
+                raise ValueError(
+                    "`eval` and `target` need to know which way the number is to go: "
+                    "add `direction`, minimize or maximize"
+                )
             if not self.until and self.eval_mode == "shell":
-                raise ValueError("a loop needs a condition: until, or eval with a direction")
+                raise ValueError(
+                    "a loop needs a condition: `until`, or `eval` with `direction`, or `judge`"
+                )
         return self
 
 

@@ -7,7 +7,7 @@ from typing import BinaryIO, NamedTuple
 
 from kapelle.runner.shim.files import open_regular, size
 
-_BLOCK = 1 << 18
+_BLOCK = 1 << 20
 MAX_LINE = 8 << 20
 
 
@@ -75,49 +75,6 @@ def tail_text(path: Path, max_bytes: int) -> str:
         _, newline, rest = data.partition(b"\n")
         data = rest if newline and rest else data[1:]
     return data.decode("utf-8", "replace")
-
-
-class Line(NamedTuple):
-    """One line without its newline; a truncated one has lost what exceeded the limit."""
-
-    data: bytes
-    truncated: bool
-
-
-class LineSplitter:
-    """Cuts a stream into lines in bounded memory."""
-
-    def __init__(self, max_line: int = MAX_LINE) -> None:
-        self._max_line = max_line
-        self._begun = bytearray()
-        self._truncated = False
-
-    def feed(self, chunk: bytes) -> list[Line]:
-        """The lines that this chunk completes."""
-        *whole, rest = chunk.split(b"\n")
-        lines = []
-        for piece in whole:
-            self._add(piece)
-            lines.append(self._take())
-        self._add(rest)
-        return lines
-
-    def flush(self) -> Line | None:
-        """The last line, if it was not terminated."""
-        return self._take() if self._begun or self._truncated else None
-
-    def _add(self, piece: bytes) -> None:
-        room = self._max_line - len(self._begun)
-        if len(piece) > room:
-            self._truncated = True
-            piece = piece[:room]
-        self._begun += piece
-
-    def _take(self) -> Line:
-        line = Line(bytes(self._begun), self._truncated)
-        self._begun = bytearray()
-        self._truncated = False
-        return line
 
 
 class LogLine(NamedTuple):

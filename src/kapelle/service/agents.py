@@ -20,10 +20,10 @@ from kapelle.agents.registry import AgentInfo
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.views import AgentView, LoginView
-from kapelle.engine.accounts import Credential, account_of, credential
-from kapelle.engine.consult import question, read
 from kapelle.engine.environment import agent_environment
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.accounts import Credential, account_of, credential
+from kapelle.engine.tasks.consult import question, read
 from kapelle.runner.process_dir import Ended
 from kapelle.runner.short_call import printed
 from kapelle.settings import Settings
@@ -118,8 +118,8 @@ _ANSWER = 200
 class Trial:
     """One trial of one agent, in a directory that is removed at its end."""
 
-    def __init__(self, stage: Stage, info: AgentInfo, settings: Settings) -> None:
-        self._stage = stage
+    def __init__(self, parts: Parts, info: AgentInfo, settings: Settings) -> None:
+        self._parts = parts
         self._info = info
         self._settings = settings
 
@@ -131,7 +131,7 @@ class Trial:
         if agent is None or info.installed is None or problem:
             problem = problem or f"The agent {info.name} is not installed."
             return {**found, "usable": False, "problem": problem, "hint": info.hint}
-        place = await asyncio.to_thread(_make_place, self._stage.home.checks)
+        place = await asyncio.to_thread(_make_place, self._parts.home.checks)
         try:
             if agent.tested:
                 found["version"], problem = await self._version(agent, info.installed, place)
@@ -148,7 +148,7 @@ class Trial:
         self, agent: Agent, program: str, place: Path
     ) -> tuple[str | None, str | None]:
         """The version of the program, and what is wrong with it."""
-        env = agent_environment(self._stage.environ, self._settings, agent, {})
+        env = agent_environment(self._parts.environ, self._settings, agent, {})
         try:
             said = await asyncio.to_thread(printed, [program, "--version"], env, place, _VERSION_S)
         except OSError as error:
@@ -165,8 +165,8 @@ class Trial:
         except KapelleError as error:
             failure = Failure(FailureClass.ENVIRONMENT, error.message)
             answer, reason = None, error.message
-        account = account_of(self._stage, agent, self._settings, {})
-        await self._stage.db.write(_note, agent.name, account, failure)
+        account = account_of(self._parts, agent, self._settings, {})
+        await self._parts.db.write(_note, agent.name, account, failure)
         view = LiveView(
             ok=failure is None,
             answer=answer,
@@ -179,15 +179,15 @@ class Trial:
     async def _ask(
         self, agent: Agent, process_dir: Path
     ) -> tuple[str | None, Failure | None, str | None]:
-        stage, settings = self._stage, self._settings
+        parts, settings = self._parts, self._settings
         launch = question(
-            stage, process_dir, agent.name, PROMPT, settings, {}, process_dir.parent.name
+            parts, process_dir, agent.name, PROMPT, settings, {}, process_dir.parent.name
         )
         launch = replace(launch, timeout_s=_LIVE_S, label=f"{agent.name} is tried out")
         try:
-            ended = await stage.runner.execute(launch)
+            ended = await parts.runner.execute(launch)
         except asyncio.CancelledError:
-            stage.runner.stop(process_dir, "nobody waits for the answer any more")
+            parts.runner.stop(process_dir, "nobody waits for the answer any more")
             raise
         summary, tail = await asyncio.to_thread(read, process_dir, agent.name, settings)
         early = _ended_otherwise(ended)
@@ -249,31 +249,31 @@ _LONGEST_KEY = 10_000
 
 
 class Agents:
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
         self._writing = asyncio.Lock()  # two keys stored at once must not lose one another
 
     async def known(self, directory: str | None) -> list[AgentView]:
         """The agents that a task in a directory may use."""
-        settings = self._stage.settings(directory)
+        settings = self._parts.settings(directory)
         found = await asyncio.to_thread(registry.available, settings)
         return await self._views(found, settings)
 
     async def get(self, name: str, directory: str | None) -> AgentView:
-        settings = self._stage.settings(directory)
+        settings = self._parts.settings(directory)
         info = await asyncio.to_thread(registry.describe, name, settings)
         return (await self._views([info], settings))[0]
 
     async def check(self, name: str, live: bool, directory: str | None) -> CheckView:
         """Try an agent out; a real call is made only if live, and lifts a pause if it succeeds."""
-        settings = self._stage.settings(directory)
+        settings = self._parts.settings(directory)
         info = await asyncio.to_thread(registry.describe, name, settings)
-        trial = await Trial(self._stage, info, settings).hold(live)
+        trial = await Trial(self._parts, info, settings).hold(live)
         return CheckView(agent=await self.get(name, directory), **trial)
 
     async def store_key(self, name: str, key: str, directory: str | None) -> AgentView:
         """Keep an API key for an agent, in place of the one before."""
-        agent = registry.get(name, self._stage.settings(directory))
+        agent = registry.get(name, self._parts.settings(directory))
         if not agent.access.variables:
             raise AgentMisconfigured(
                 f"The agent {name} takes no key from Kapelle.",
@@ -282,7 +282,7 @@ class Agents:
         _require_key(key)
         try:
             async with self._writing:
-                await asyncio.to_thread(self._stage.vault.put, name, key)
+                await asyncio.to_thread(self._parts.vault.put, name, key)
         except (KapelleError, OSError):
             raise
         except Exception as error:
@@ -291,26 +291,26 @@ class Agents:
                 f"The system's keyring did not take the key: {type(error).__name__}.",
                 hint="Unlock the keyring and try again.",
             ) from None
-        _log.info("a key was stored for %s in the %s", name, self._stage.vault.place)
+        _log.info("a key was stored for %s in the %s", name, self._parts.vault.place)
         return await self.get(name, directory)
 
     async def forget_key(self, name: str, directory: str | None) -> KeyRemovedView:
         """Remove the stored key of an agent, even of one that is no longer known."""
         async with self._writing:
-            removed = await asyncio.to_thread(self._stage.vault.forget, name)
+            removed = await asyncio.to_thread(self._parts.vault.forget, name)
         if removed:
             _log.info("the stored key of %s was removed", name)
         else:
-            registry.type_of(name, self._stage.settings(directory))
+            registry.type_of(name, self._parts.settings(directory))
         return KeyRemovedView(removed=removed)
 
     async def _views(self, infos: list[AgentInfo], settings: Settings) -> list[AgentView]:
         # In a thread, for a keyring may take its time to answer.
         found = await asyncio.to_thread(
-            lambda: [_standing(self._stage, info, settings) for info in infos]
+            lambda: [_standing(self._parts, info, settings) for info in infos]
         )
         ids = [account for _, account in found]
-        rows = await self._stage.db.read(accounts.of_ids, ids)
+        rows = await self._parts.db.read(accounts.of_ids, ids)
         now = datetime.now(UTC)
         return [
             agent_view(info, credential, rows.get(account), now)
@@ -318,12 +318,12 @@ class Agents:
         ]
 
 
-def _standing(stage: Stage, info: AgentInfo, settings: Settings) -> tuple[Credential, str]:
+def _standing(parts: Parts, info: AgentInfo, settings: Settings) -> tuple[Credential, str]:
     """An agent's credential, and the account whose limits it works under."""
     if info.agent is None:
         return Credential(None), info.name
-    found = credential(stage, info.agent, settings, {})
-    return found, account_of(stage, info.agent, settings, {})
+    found = credential(parts, info.agent, settings, {})
+    return found, account_of(parts, info.agent, settings, {})
 
 
 def _require_key(key: str) -> None:

@@ -12,9 +12,12 @@ from kapelle import __version__
 from kapelle.domain.errors import Conflict
 from kapelle.domain.task import Event
 from kapelle.domain.views import DaemonView
-from kapelle.engine.conductor import Conductor
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.store import backup, events, runs, tasks
+
+# Other daemons on the same database write events that do not wake this process.
+_LOOK_S = 1.0
 
 
 class BackupView(BaseModel):
@@ -30,37 +33,37 @@ class Stopping:
 
 
 class Daemon:
-    def __init__(self, stage: Stage, conductor: Conductor, stopping: Stopping) -> None:
-        self._stage = stage
-        self._conductor = conductor
+    def __init__(self, parts: Parts, queue: TaskQueue, stopping: Stopping) -> None:
+        self._parts = parts
+        self._queue = queue
         self._stopping = stopping
         self._started_at = datetime.now(UTC)
 
     async def describe(self) -> DaemonView:
-        counts = await self._stage.db.read(tasks.counts)
+        counts = await self._parts.db.read(tasks.counts)
         return DaemonView(
             version=__version__,
             pid=os.getpid(),
             started_at=self._started_at,
-            home=str(self._stage.home.root),
-            url=self._stage.url,
-            database=self._stage.db.engine.dialect.name,
-            running=self._conductor.running,
-            max_attempts=self._conductor.slots,
+            home=str(self._parts.home.root),
+            url=self._parts.url,
+            database=self._parts.db.engine.dialect.name,
+            running=self._queue.running,
+            max_attempts=self._queue.slots,
             queued=counts.get("queued", 0),
-            runs_under_way=sum(performer.startswith("run_") for performer in self._stage.live),
-            runs_queued=await self._stage.db.read(runs.count_queued),
-            held=self._conductor.held,
+            runs_under_way=sum(performer.startswith("run_") for performer in self._parts.live),
+            runs_queued=await self._parts.db.read(runs.count_queued),
+            held=self._queue.held,
         )
 
     async def back_up(self) -> BackupView:
         """Copy the database now, while it is in use."""
-        if not self._stage.db.is_sqlite:
+        if not self._parts.db.is_sqlite:
             raise Conflict(
                 "This daemon keeps its data in PostgreSQL, which Kapelle does not back up.",
                 hint="Use pg_dump.",
             )
-        home, keep = self._stage.home, self._stage.settings().backup.keep
+        home, keep = self._parts.home, self._parts.settings().backup.keep
         made = await asyncio.to_thread(backup.make, home.database, home.backups, keep)
         return BackupView(path=str(made))
 
@@ -69,13 +72,9 @@ class Daemon:
         self._stopping.event.set()
 
 
-# Other daemons on the same database write events that do not wake this process.
-_LOOK_S = 1.0
-
-
 class Events:
-    def __init__(self, stage: Stage) -> None:
-        self._db = stage.db
+    def __init__(self, parts: Parts) -> None:
+        self._db = parts.db
 
     async def last_seq(self) -> int:
         return await self._db.read(events.last_seq)

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from kapelle.agents.base import AgentEvent
@@ -11,11 +10,14 @@ from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Attempt, Task
-from kapelle.engine.parts import Stage
-from kapelle.runner.output import read, tail_offset
+from kapelle.engine.parts import Parts
+from kapelle.runner.output import LogReader, read, tail_offset
 from kapelle.store import attempts, tasks
 
 Stream = Literal["out", "err"]
+Parse = Callable[[str], list[AgentEvent]]
+
+_LOOK_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -27,21 +29,104 @@ class Chunk:
     complete: bool
 
 
+@dataclass(frozen=True)
+class Line:
+    """One event of a transcript; position is where to go on after it."""
+
+    kind: str
+    body: dict[str, Any]
+    position: str
+
+
 class Output:
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
 
     async def chunk(
         self, text: str, which: str | None, stream: Stream, offset: int, limit: int
     ) -> Chunk:
-        task = await self._stage.db.read(tasks.get, text)
+        task = await self._parts.db.read(tasks.get, text)
         if not task.attempts and which is None:
             return Chunk(b"", 0, task.status in FINAL)
         attempt = attempt_of(task, which)
-        path = self._stage.process_directory(attempt.id) / f"{stream}.log"
+        path = self._parts.process_directory(attempt.id) / f"{stream}.log"
         data = await asyncio.to_thread(read, path, offset, limit)
         ended = attempt.ended_at is not None
         return Chunk(data, offset + len(data), ended and len(data) < limit)
+
+
+class Transcripts:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def task_with(self, text: str, which: str | None) -> Task:
+        """The task, which must have the attempt if one is named."""
+        task = await self._parts.db.read(tasks.get, text)
+        if which is not None:
+            attempt_of(task, which)
+        return task
+
+    async def lines(
+        self, task: Task, which: str | None, follow: bool, tail: int | None, after: str | None
+    ) -> AsyncIterator[Line]:
+        """Over all attempts or one; with follow, to the end of the task."""
+        number = None if which is None else attempt_of(task, which).number
+        place = _Place.parse(after)
+        while True:
+            shown = [a for a in task.attempts if _wanted(a, number, place, tail, task)]
+            for attempt in shown:
+                if attempt.number != place.number:
+                    place = _Place(attempt.number)
+                    if tail is not None:
+                        await asyncio.to_thread(self._skip, attempt, place, tail)
+                    about = {"number": attempt.number, "agent": attempt.agent}
+                    yield place.line("attempt", about)
+                async for line in self._attempt_lines(task, attempt, place, follow):
+                    yield line
+            task = await self._parts.db.read(tasks.get, task.id)
+            more = number is None and any(a.number > place.number for a in task.attempts)
+            over = task.status in FINAL or task.waiting_for == "input"
+            if not follow or (number is not None and shown) or (over and not more):
+                yield place.line("end", {"status": task.status, "reason": task.reason})
+                return
+            if not more:
+                with self._parts.db.watch() as changed:
+                    await changed.wait(1.0)
+
+    def _skip(self, attempt: Attempt, place: "_Place", tail: int) -> None:
+        process_dir = self._parts.process_directory(attempt.id)
+        place.out = tail_offset(process_dir / "out.log", tail)
+        place.err = tail_offset(process_dir / "err.log", tail)
+
+    async def _attempt_lines(
+        self, task: Task, attempt: Attempt, place: "_Place", follow: bool
+    ) -> AsyncIterator[Line]:
+        parse = self._parser(task, attempt)
+        process_dir = self._parts.process_directory(attempt.id)
+        out_log = LogReader(process_dir / "out.log", place.out)
+        err_log = LogReader(process_dir / "err.log", place.err)
+        ended = attempt.ended_at is not None
+        while True:
+            out = await asyncio.to_thread(out_log.lines, ended=ended)
+            for text, end in out:
+                for line in _told(parse(text), place, end):
+                    yield line
+            err = await asyncio.to_thread(err_log.lines, ended=ended)
+            for text, place.err in err:
+                yield place.event(AgentEvent("stderr", text))
+            if out or err:
+                continue
+            if ended or not follow:
+                return
+            await asyncio.sleep(_LOOK_S)
+            row = await self._parts.db.glance(attempts.row, attempt.id)
+            ended = row["ended_at"] is not None
+
+    def _parser(self, task: Task, attempt: Attempt) -> Parse:
+        try:
+            return get_agent(attempt.agent, self._parts.settings(task.directory)).parse
+        except KapelleError:
+            return _as_text  # the agent is not configured any more
 
 
 def attempt_of(task: Task, which: str | None) -> Attempt:
@@ -54,22 +139,6 @@ def attempt_of(task: Task, which: str | None) -> Attempt:
         if which in {str(attempt.number), attempt.id}:
             return attempt
     raise NotFound(f"{task.id} has no attempt {which}.", hint=f"It has {len(task.attempts)}.")
-
-
-Parse = Callable[[str], list[AgentEvent]]
-
-_BLOCK = 1 << 16
-_LONGEST_LINE = 8 << 20
-_LOOK_S = 0.1
-
-
-@dataclass(frozen=True)
-class Line:
-    """One event of a transcript; position is where to go on after it."""
-
-    kind: str
-    body: dict[str, Any]
-    position: str
 
 
 @dataclass
@@ -96,83 +165,11 @@ class _Place:
         return cls()
 
 
-class Transcripts:
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-
-    async def task_with(self, text: str, which: str | None) -> Task:
-        """The task, which must have the attempt if one is named."""
-        task = await self._stage.db.read(tasks.get, text)
-        if which is not None:
-            attempt_of(task, which)
-        return task
-
-    async def lines(
-        self, task: Task, which: str | None, follow: bool, tail: int | None, after: str | None
-    ) -> AsyncIterator[Line]:
-        """Over all attempts or one; with follow, to the end of the task."""
-        number = None if which is None else attempt_of(task, which).number
-        place = _Place.parse(after)
-        while True:
-            shown = [a for a in task.attempts if _wanted(a, number, place, tail, task)]
-            for attempt in shown:
-                if attempt.number != place.number:
-                    place = _Place(attempt.number)
-                    if tail is not None:
-                        await asyncio.to_thread(self._skip, attempt, place, tail)
-                    about = {"number": attempt.number, "agent": attempt.agent}
-                    yield place.line("attempt", about)
-                async for line in self._attempt_lines(task, attempt, place, follow):
-                    yield line
-            task = await self._stage.db.read(tasks.get, task.id)
-            more = number is None and any(a.number > place.number for a in task.attempts)
-            over = task.status in FINAL or task.waiting_for == "input"
-            if not follow or (number is not None and shown) or (over and not more):
-                yield place.line("end", {"status": task.status, "reason": task.reason})
-                return
-            if not more:
-                with self._stage.db.watch() as changed:
-                    await changed.wait(1.0)
-
-    def _skip(self, attempt: Attempt, place: _Place, tail: int) -> None:
-        process_dir = self._stage.process_directory(attempt.id)
-        place.out = tail_offset(process_dir / "out.log", tail)
-        place.err = tail_offset(process_dir / "err.log", tail)
-
-    async def _attempt_lines(
-        self, task: Task, attempt: Attempt, place: _Place, follow: bool
-    ) -> AsyncIterator[Line]:
-        parse = self._parser(task, attempt)
-        process_dir = self._stage.process_directory(attempt.id)
-        ended = attempt.ended_at is not None
-        while True:
-            out = await asyncio.to_thread(_whole_lines, process_dir / "out.log", place.out, ended)
-            for text, end in out:
-                for line in _told(parse(text), place, end):
-                    yield line
-            err = await asyncio.to_thread(_whole_lines, process_dir / "err.log", place.err, ended)
-            for text, place.err in err:
-                yield place.event(AgentEvent("stderr", text))
-            if out or err:
-                continue
-            if ended or not follow:
-                return
-            await asyncio.sleep(_LOOK_S)
-            row = await self._stage.db.glance(attempts.row, attempt.id)
-            ended = row["ended_at"] is not None
-
-    def _parser(self, task: Task, attempt: Attempt) -> Parse:
-        try:
-            return get_agent(attempt.agent, self._stage.settings(task.directory)).parse
-        except KapelleError:
-            return _as_text  # the agent is not configured any more
-
-
 def _as_text(line: str) -> list[AgentEvent]:
     return [AgentEvent("text", line)]
 
 
-def _told(found: list[AgentEvent], place: _Place, end: int) -> list[Line]:
+def _told(found: list[AgentEvent], place: "_Place", end: int) -> list[Line]:
     """The events of one line that were not told yet, each with the place behind it."""
     lines = []
     for index in range(place.told, len(found)):
@@ -184,33 +181,10 @@ def _told(found: list[AgentEvent], place: _Place, end: int) -> list[Line]:
 
 
 def _wanted(
-    attempt: Attempt, number: int | None, place: _Place, tail: int | None, task: Task
+    attempt: Attempt, number: int | None, place: "_Place", tail: int | None, task: Task
 ) -> bool:
     if number is not None:
         return attempt.number == number
     if place.number == 0 and tail is not None:
         return attempt.number == task.attempts[-1].number
     return attempt.number >= place.number
-
-
-def _whole_lines(path: Path, offset: int, ended: bool) -> list[tuple[str, int]]:
-    """Lines from an offset on, with the offsets behind them; an unfinished one only at the end."""
-    size = _BLOCK
-    while True:
-        block = read(path, offset, size)
-        border = block.rfind(b"\n") + 1
-        if border:
-            return _cut(block[:border], offset)
-        if len(block) < size and not ended:
-            return []
-        if len(block) < size or size >= _LONGEST_LINE:
-            return [(block.decode("utf-8", "replace"), offset + len(block))] if block else []
-        size *= 4
-
-
-def _cut(block: bytes, offset: int) -> list[tuple[str, int]]:
-    lines = []
-    for line in block[:-1].split(b"\n"):
-        offset += len(line) + 1
-        lines.append((line.decode("utf-8", "replace"), offset))
-    return lines

@@ -8,10 +8,10 @@ from typing import Any
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
 from kapelle.engine.runs.start import Starter
-from kapelle.engine.submission import require_directory
+from kapelle.engine.tasks.submit import require_directory
 from kapelle.patterns import registry
 from kapelle.patterns.registry import Pattern
 from kapelle.service.work import wait
@@ -22,9 +22,9 @@ _RESTING = RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
 
 
 class Runs:
-    def __init__(self, stage: Stage, starter: Starter) -> None:
-        self._stage = stage
-        self._db = stage.db
+    def __init__(self, parts: Parts, starter: Starter) -> None:
+        self._parts = parts
+        self._db = parts.db
         self._starter = starter
 
     async def start(
@@ -41,7 +41,7 @@ class Runs:
     def patterns(self, directory: str | None) -> tuple[list[Pattern], list[InvalidInput]]:
         """Every pattern that may be named, as seen from a directory, and what is wrong there."""
         place = Path(require_directory(directory)) if directory else None
-        return registry.available(self._stage.home, place)
+        return registry.available(self._parts.home, place)
 
     async def get(self, text: str) -> Run:
         return await self._db.read(_get, text)
@@ -81,7 +81,7 @@ class Runs:
     async def pause(self, text: str, *, now: bool = False) -> Run:
         """Start nothing more; what is at work ends first, or at once goes back to the queue."""
         run_id = await self._id(text)
-        await control.pause(self._stage, run_id, "paused by a person", now=now)
+        await control.pause(self._parts, run_id, "paused by a person", now=now)
         return await self.get(run_id)
 
     async def resume(self, text: str) -> Run:
@@ -91,7 +91,7 @@ class Runs:
         """End a run, with its tasks and the runs inside it or without."""
         run_id = await self._id(text)
         why = reason or "cancelled by a person"
-        await control.cancel(self._stage, run_id, why, with_tasks=with_tasks)
+        await control.cancel(self._parts, run_id, why, with_tasks=with_tasks)
         return await self.get(run_id)
 
     async def answer(self, text: str, answer: str, token: str | None = None) -> Run:
@@ -102,7 +102,7 @@ class Runs:
         """Pause whatever is under way; running tasks go back to their queue."""
         for run_id in await self._db.read(runs.running):
             with suppress(Conflict):  # it has just ended, or is paused with its parent
-                await control.pause(self._stage, run_id, reason, now=True)
+                await control.pause(self._parts, run_id, reason, now=True)
 
     async def _id(self, text: str) -> str:
         return await self._db.read(lambda c: runs.row(c, runs.resolve(c, text))["id"])
@@ -126,18 +126,13 @@ def _shown(connection: Connection, run: Run) -> Run:
         return run
     going = runs.open_tasks(connection, [run.id])
     asking = [task for task in going if task["waiting_for"] == "input"]
-    if asking and len(asking) == len(going) and not _never_blocks(run):
-        first = asking[0]
-        question = str(first["reason"]).removeprefix("It asks: ")
-        reason = f'{first["id"]} asks: {question} (kapelle resume {first["id"]} "…")'
-        return run.model_copy(update={"waiting_for": "input", "reason": reason})
+    if asking and len(asking) == len(going) and runs.row(connection, run.id)["may_ask"]:
+        task_id, question = asking[0]["id"], asking[0]["question"]
+        reason = f'{task_id} asks: {question} (kapelle resume {task_id} "…")'
+        found = {"waiting_for": "input", "reason": reason, "question": question}
+        return run.model_copy(update=found)
     told = ", ".join(f"{task['id']} is {task['status']}" for task in going)
     return run.model_copy(update={"reason": told or "between two tasks"})
-
-
-def _never_blocks(run: Run) -> bool:
-    """Whether its tasks that ask are ended, which takes a moment; see TeamSpec."""
-    return run.pattern == "team" and not run.spec.get("ask", False)
 
 
 def _get(connection: Connection, text: str) -> Run:

@@ -13,13 +13,13 @@ from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
 from kapelle.domain.ids import is_id, new_id
 from kapelle.domain.schedule import OPEN, Firing, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import TaskSpec
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.engine.runs.start import Starter
-from kapelle.engine.schedules import actions
+from kapelle.engine.schedules import transitions
 from kapelle.engine.schedules.rules import GRACE, next_by_cron
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.schedules.secrets import ScheduleSecrets
-from kapelle.engine.submission import Belonging, examine, submit
+from kapelle.engine.tasks.submit import Belonging, examine, submit
 from kapelle.patterns.spec import PatternSpec
 from kapelle.service.runs import Runs
 from kapelle.service.tasks import Tasks
@@ -40,8 +40,8 @@ class Examined:
 
 
 class ScheduledWork:
-    def __init__(self, stage: Stage, tasks: Tasks, runs: Runs, patterns: Starter) -> None:
-        self._stage = stage
+    def __init__(self, parts: Parts, tasks: Tasks, runs: Runs, patterns: Starter) -> None:
+        self._parts = parts
         self._tasks = tasks
         self._runs = runs
         self._patterns = patterns
@@ -51,10 +51,10 @@ class ScheduledWork:
         checked: TaskSpec | PatternSpec
         if kind == TASK:
             checked = _task(spec)
-            await examine(self._stage, checked)
+            await examine(self._parts, checked)
         else:
             checked, _ = await self._patterns.examine(kind, spec)
-        settings = self._stage.settings(checked.directory)
+        settings = self._parts.settings(checked.directory)
         return Examined(
             spec=checked.model_dump(mode="json", exclude_unset=True),
             title=checked.display_title or kind,
@@ -65,7 +65,7 @@ class ScheduledWork:
     async def start(self, kind: str, spec: dict[str, Any], key: str, schedule_id: str) -> str:
         if kind == TASK:
             belonging = Belonging(schedule_id=schedule_id)
-            return (await submit(self._stage, _task(spec), key, belonging)).id
+            return (await submit(self._parts, _task(spec), key, belonging)).id
         return (await self._runs.start(kind, spec, key, schedule_id)).id
 
     async def cancel(self, subject: str, reason: str) -> None:
@@ -152,23 +152,23 @@ class Schedules:
 
     async def pause(self, text: str) -> Schedule:
         """Start nothing until it is resumed; what was started goes on."""
-        return await self._alter(text, actions.pause)
+        return await self._alter(text, transitions.pause)
 
     async def resume(self, text: str) -> Schedule:
         """Go on with the next slot; those that came meanwhile are not made up for."""
-        return await self._alter(text, actions.resume)
+        return await self._alter(text, transitions.resume)
 
     async def cancel(self, text: str, *, with_work: bool = False) -> Schedule:
         """End a schedule, with what it started and what is still going or without."""
         schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
-        going = await self._scheduler.alter(actions.cancel, schedule_id, with_work, now)
+        going = await self._scheduler.alter(transitions.cancel, schedule_id, with_work, now)
         await self._scheduler.cancel_work(going, f"cancelled with {schedule_id}")
         return await self.get(schedule_id)
 
     async def run_now(self, text: str) -> Firing:
         """Start at once what it starts, besides its slots."""
         schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
-        slot = await self._scheduler.alter(actions.run_now, schedule_id, now)
+        slot = await self._scheduler.alter(transitions.run_now, schedule_id, now)
         row = await self._db.read(schedules.get_firing, schedule_id, slot)
         if row is None:
             raise Conflict(f"The firing of {schedule_id} is not in its history any more.")

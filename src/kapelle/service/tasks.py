@@ -8,26 +8,26 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import TaskSpec
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.engine import actions
-from kapelle.engine.accounts import candidates
-from kapelle.engine.actions import NewLimits
-from kapelle.engine.conductor import Conductor
-from kapelle.engine.parts import Stage
-from kapelle.engine.submission import submit
+from kapelle.engine.parts import Parts
+from kapelle.engine.tasks import actions
+from kapelle.engine.tasks.accounts import candidates
+from kapelle.engine.tasks.actions import NewLimits
+from kapelle.engine.tasks.queue import TaskQueue
+from kapelle.engine.tasks.submit import submit
 from kapelle.service.work import wait
 from kapelle.store import tasks
 from kapelle.store.database import Connection
 
 
 class Tasks:
-    def __init__(self, stage: Stage, conductor: Conductor) -> None:
-        self._stage = stage
-        self._db = stage.db
-        self._conductor = conductor
+    def __init__(self, parts: Parts, queue: TaskQueue) -> None:
+        self._parts = parts
+        self._db = parts.db
+        self._queue = queue
 
     async def submit(self, spec: TaskSpec, idempotency_key: str | None = None) -> Task:
         """Store a task; once this returned, nothing but a person ends it without a verdict."""
-        return self._shown(await submit(self._stage, spec, idempotency_key))
+        return self._shown(await submit(self._parts, spec, idempotency_key))
 
     async def get(self, text: str) -> Task:
         return self._shown(await self._db.read(tasks.get, text))
@@ -98,20 +98,20 @@ class Tasks:
     async def _lift_pauses(self, text: str) -> None:
         task = await self._db.read(_row, text)
         if task["waiting_for"] == "rate_limit":
-            paused = [candidate.account for candidate in candidates(self._stage, task)]
+            paused = [candidate.account for candidate in candidates(self._parts, task)]
             await self._db.write(actions.lift_pauses, task["id"], paused)
 
     async def _turn(self, text: str, change: Any, *args: Any) -> Task:
         """Apply a change of course; where it wants a running attempt ended, end it."""
         task_id, stop = await self._db.write(_apply, text, change, args)
         if stop is not None:
-            self._stage.stop(*stop)
+            self._parts.stop(*stop)
         return await self.get(task_id)
 
     def _shown(self, task: Task) -> Task:
         """What holds a queued task, or what a running one is at, is known to the daemon alone."""
         if task.status is TaskStatus.RUNNING and task.reason is None and task.attempts:
-            number, phase = task.attempts[-1].number, self._stage.phase(task.attempts[-1].id)
+            number, phase = task.attempts[-1].number, self._parts.phase(task.attempts[-1].id)
             return task.model_copy(update={"reason": f"attempt {number}: {phase}"})
         if task.status is not TaskStatus.QUEUED:
             return task
@@ -120,7 +120,7 @@ class Tasks:
             seconds = (task.not_before - now).total_seconds()
             reason = f"starts in {seconds:.0f} s; {task.reason or 'delayed'}"
         else:
-            reason = self._conductor.held or "about to start"
+            reason = self._queue.held or "about to start"
         return task.model_copy(update={"reason": reason})
 
 

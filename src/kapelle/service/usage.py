@@ -6,7 +6,7 @@ from typing import Any
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.views import By, UsageReport, UsageRow, UsageSum
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.store import runs, tasks, usage
 from kapelle.store.database import Connection
 from kapelle.store.usage import Filters
@@ -16,8 +16,8 @@ _ONE_DAY = timedelta(days=1)
 
 
 class Usages:
-    def __init__(self, stage: Stage) -> None:
-        self._db = stage.db
+    def __init__(self, parts: Parts) -> None:
+        self._db = parts.db
 
     async def report(
         self,

@@ -13,9 +13,9 @@ from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergeView
-from kapelle.engine.actions import archive as archive_task
-from kapelle.engine.parts import Stage
-from kapelle.engine.task_diff import task_diff
+from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.actions import archive as archive_task
+from kapelle.engine.tasks.work import task_diff
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.workspaces import Diff
@@ -28,9 +28,9 @@ _LOOK_S = 5.0
 
 
 class Work:
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._db = stage.db
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._db = parts.db
 
     async def diff(self, kind: Kind, text: str, against: str | None = None) -> DiffView:
         """What a task or run changed since it began, uncommitted work included; or how a task's
@@ -52,11 +52,11 @@ class Work:
         if force:
             # What failed was never committed, and is what is wanted here.
             message = f"{work.title}\n\n{noun}: {work.id}, {work.status}"
-            commit = await self._stage.workspaces.commit(work.id, message)
+            commit = await self._parts.workspaces.commit(work.id, message)
         if commit is None or commit == work.workspace.base_commit:
             raise Conflict(f"{work.id} changed nothing, so there is nothing to merge.")
         target, message = into or work.workspace.base, f"Merge {work.title}\n\n{noun}: {work.id}"
-        merged = await self._stage.workspaces.merge(work.id, target, message, expected=commit)
+        merged = await self._parts.workspaces.merge(work.id, target, message, expected=commit)
         if not merged.already or work.merged_at is None:
             await self._db.write(_record_merge, work, merged.base, merged.commit)
         updated = merged.checkout_updated
@@ -91,13 +91,13 @@ class Work:
         """Remove the worktree and the secrets of what is archived; where that fails, it is not."""
         try:
             if work.workspace.branch and work.workspace.owner is None:
-                await self._stage.workspaces.remove(work.id)
+                await self._parts.workspaces.remove(work.id)
         except KapelleError:
             if undo:
                 table = tasks if isinstance(work, Task) else runs
                 await self._db.write(table.update, work.id, archived_at=None)
             raise
-        (self._stage.home.secrets / f"{work.id}.json").unlink(missing_ok=True)
+        (self._parts.home.secrets / f"{work.id}.json").unlink(missing_ok=True)
 
     async def _get(self, kind: Kind, text: str) -> Task | Run:
         if kind == "task":
@@ -114,8 +114,8 @@ class Work:
         if work.workspace.branch is None:
             return Diff(b"", "", [])
         if isinstance(work, Task):
-            return await task_diff(self._stage, work.id, work.workspace)
-        return await self._stage.workspaces.diff(work.workspace.owner or work.id)
+            return await task_diff(self._parts, work.id, work.workspace)
+        return await self._parts.workspaces.diff(work.workspace.owner or work.id)
 
     async def _between(self, one: str, other: str) -> Diff:
         found = [await self._db.read(tasks.get, text) for text in (one, other)]
@@ -124,7 +124,7 @@ class Work:
                 raise Conflict(f"{task.id} left no commit that could be compared.")
         owner = found[0].workspace.owner or found[0].id
         commits = [str(task.workspace.commit) for task in found]
-        return await self._stage.workspaces.compare(owner, *commits)
+        return await self._parts.workspaces.compare(owner, *commits)
 
 
 async def wait(

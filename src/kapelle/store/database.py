@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event
 
-from kapelle.domain.errors import InvalidInput, Unavailable
+from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 
 Connection = sa.Connection
 P = ParamSpec("P")
@@ -22,6 +23,8 @@ _POSTGRES_WRITER_LOCK = 0x6B6170656C6C65
 _POSTGRES_DAEMON_LOCK = _POSTGRES_WRITER_LOCK + 1
 _RESERVATION_S = 5.0
 _READERS = 4
+# An option of connections whose transactions are begun and ended by statements of ours.
+_KEPT = "kapelle_kept"
 
 
 def sqlite_url(path: Path) -> str:
@@ -62,8 +65,8 @@ def connect(url: str, *, synchronous: str = "FULL") -> sa.Engine:
     @event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
         # A deferred transaction that reads and then writes fails at once under contention.
-        write = connection.get_execution_options().get("write", True)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+        if not connection.get_execution_options().get(_KEPT):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
 
@@ -84,6 +87,9 @@ class Database:
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
         self._waiters: set[asyncio.Event] = set()
         self._reservation: sa.Connection | None = None
+        # On SQLite a connection for every thread: to take one from the pool costs more than a read.
+        self._own = threading.local()
+        self._kept: set[sa.Connection] = set()
 
     async def write(
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -91,11 +97,12 @@ class Database:
         """Run work in one write transaction; all of it happens or nothing does."""
 
         def transaction() -> T:
+            if self.is_sqlite:
+                return self._in_kept("BEGIN IMMEDIATE", work, *args, **kwargs)
             with self.engine.begin() as connection:
-                if not self.is_sqlite:
-                    # Keeps the order of event numbers the order of commits.
-                    lock = sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_WRITER_LOCK))
-                    connection.execute(lock)
+                # Keeps the order of event numbers the order of commits.
+                lock = sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_WRITER_LOCK))
+                connection.execute(lock)
                 return work(connection, *args, **kwargs)
 
         result = await _in_thread(self._writer, transaction)
@@ -112,7 +119,8 @@ class Database:
     async def glance(
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """The same for a row or two: on SQLite a thread would cost more than the reading."""
+        """Read a row or two in one transaction, on SQLite right here: it blocks the event loop,
+        but for less time than handing the work to a thread would take."""
         if not self.is_sqlite:
             return await self.read(work, *args, **kwargs)
         try:
@@ -123,11 +131,41 @@ class Database:
     def _read(
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
+        if self.is_sqlite:
+            return self._in_kept("BEGIN", work, *args, **kwargs)
         # Several statements must see one moment, which PostgreSQL does not promise by itself.
-        level = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
-        reading = self.engine.connect().execution_options(write=False, **level)
+        reading = self.engine.connect().execution_options(isolation_level="REPEATABLE READ")
         with reading as connection, connection.begin():
             return work(connection, *args, **kwargs)
+
+    def _in_kept(
+        self,
+        begin: str,
+        work: Callable[Concatenate[sa.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """One transaction on this thread's own connection, which is dropped after an error."""
+        connection: sa.Connection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            options = {"isolation_level": "AUTOCOMMIT", _KEPT: True}
+            connection = self.engine.connect().execution_options(**options)
+            self._own.connection = connection
+            self._kept.add(connection)
+        try:
+            connection.exec_driver_sql(begin)
+            result = work(connection, *args, **kwargs)
+            connection.exec_driver_sql("COMMIT")
+        except KapelleError:
+            connection.connection.rollback()
+            raise
+        except BaseException:
+            self._own.connection = None
+            self._kept.discard(connection)
+            connection.invalidate()
+            connection.close()
+            raise
+        return result
 
     def reserve(self) -> None:
         """Be the only daemon on this database for as long as this process lives."""
@@ -154,6 +192,8 @@ class Database:
             self._reservation.close()
         self._writer.shutdown()
         self._readers.shutdown()
+        for connection in self._kept:
+            connection.close()
         self.engine.dispose()
 
 

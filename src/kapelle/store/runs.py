@@ -155,8 +155,8 @@ def depth(connection: sa.Connection, run_id: str | None) -> int:
 
 def open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
     """Tasks of these runs that have not ended."""
-    columns = (tasks.c.id, tasks.c.status, tasks.c.reason, tasks.c.waiting_for, tasks.c.stop)
-    query = sa.select(*columns).where(tasks.c.run_id.in_(run_ids))
+    names = ("id", "status", "reason", "waiting_for", "question", "stop")
+    query = sa.select(*(tasks.c[name] for name in names)).where(tasks.c.run_id.in_(run_ids))
     query = query.where(tasks.c.status.not_in(FINAL)).order_by(tasks.c.id)
     return list(connection.execute(query).mappings())
 
@@ -255,6 +255,7 @@ def as_run(connection: sa.Connection, row: Row) -> Run:
             **values,
             "workspace": workspace_of(row),
             "questions": asked,
+            "question": asked[0].text if asked else None,
             "spent": Spent(seconds=_seconds(row), agent_calls=calls, cost_usd=cost),
         }
     )

@@ -67,16 +67,10 @@ def remember(connection: sa.Connection, run_id: str, position: str, data: dict[s
     connection.execute(_UPDATE, {"run": run_id, "at": position, "data": data})
 
 
-def see(connection: sa.Connection, run_id: str, position: str) -> None:
-    """What the step started has ended, and the run goes on with what came of it."""
-    remember(connection, run_id, position, {"seen": True})
-
-
 def is_open(connection: sa.Connection, run_id: str, subject: str) -> bool:
     """Whether a run still waits for what one of its steps started."""
-    query = sa.select(steps.c.data).where(steps.c.run_id == run_id, steps.c.subject == subject)
-    waiting = connection.execute(query.where(steps.c.ended_at.is_(None))).scalars()
-    return any("seen" not in data for data in waiting)
+    query = sa.select(steps.c.position).where(steps.c.run_id == run_id, steps.c.subject == subject)
+    return connection.execute(query.where(steps.c.ended_at.is_(None))).first() is not None
 
 
 def unanswered(connection: sa.Connection, run_id: str) -> set[str]:

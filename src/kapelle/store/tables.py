@@ -81,6 +81,7 @@ tasks = sa.Table(
     sa.Column("status", sa.String(20), nullable=False),
     sa.Column("reason", Words),
     sa.Column("waiting_for", sa.String(20)),
+    sa.Column("question", Words),
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("deps_policy", sa.String(20), nullable=False),
     sa.Column("continue_from", sa.String(40)),
@@ -116,7 +117,7 @@ tasks = sa.Table(
     sa.Column("next_mode", sa.String(10), nullable=False, server_default="fresh"),
     sa.Column("next_message", Words),
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
-    # A person's wish that the running attempt ends: "cancel" or "requeue".
+    # A person's request that the running attempt ends: "cancel" or "requeue".
     sa.Column("stop", sa.String(20)),
     sa.Column("idempotency_key", sa.String(200), unique=True),
     sa.Column("run_id", sa.String(40)),
@@ -170,6 +171,7 @@ attempts = sa.Table(
     # Who performs it: a home on a host, as the daemon that claimed it is called.
     sa.Column("performer", Words),
     sa.Column("diagnosis", Words),
+    sa.Column("question", Words),
     sa.Column("exit_kind", sa.String(20)),
     sa.Column("exit_code", sa.Integer),
     sa.Column("exit_signal", sa.Integer),
@@ -251,9 +253,11 @@ runs = sa.Table(
     sa.Column("status", sa.String(20), nullable=False),
     sa.Column("reason", Words),
     sa.Column("waiting_for", sa.String(20)),
+    # Whether its tasks may wait for a person; where they may not, one that asks is ended.
+    sa.Column("may_ask", sa.Boolean, nullable=False, server_default=sa.true()),
     sa.Column("progress", Facts, nullable=False),
     sa.Column("result", Facts),
-    # A person's wish: "pause", "cancel", or "abandon" (cancel, but let its tasks go on).
+    # A person's request: "pause", "cancel", or "abandon" (cancel, but let its tasks go on).
     sa.Column("stop", sa.String(20)),
     # Who performs it: a home on a host, as the daemon that claimed it is called.
     sa.Column("performer", Words),

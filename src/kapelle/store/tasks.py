@@ -353,7 +353,7 @@ def _apply_status(
     require_transition(task_id, TaskStatus(task["status"]), status)
     if status in FINAL:
         values = {"ended_at": datetime.now(UTC), "stop": None, "not_before": None, **values}
-    values.setdefault("waiting_for", None)
+    values = {"waiting_for": None, "question": None, **values}
     update(connection, task_id, status=status, reason=reason, **values)
     facts = {"title": task["title"], "reason": reason}
     if status is TaskStatus.WAITING:

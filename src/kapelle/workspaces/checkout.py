@@ -16,14 +16,14 @@ from pathlib import Path
 from kapelle.domain.errors import Conflict, GitError, Unavailable, WorkspaceError
 from kapelle.workspaces.commit import commit_tree, is_ancestor, keep
 from kapelle.workspaces.files import unlink_inside
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place, repository_place
+from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
 from kapelle.workspaces.refs import BRANCHES, head_branch, move_ref, read_ref
 from kapelle.workspaces.repository import (
     Checkout,
     checkout_at,
-    habits_of,
     linked_gitdir,
     read_pointer,
+    read_settings,
 )
 from kapelle.workspaces.shadow import Lender, Shadows
 from kapelle.workspaces.staging import (
@@ -75,7 +75,6 @@ def _refuse_rewriting(checkout: Checkout, branch: str) -> None:
 class BaseCheckout:
     """One checkout while it is being moved; its index is locked as git itself would lock it."""
 
-    git: Git
     place: Place
     work_tree: WorkTree
     gitdir: Path
@@ -129,7 +128,7 @@ class BaseCheckout:
                 hint=f"Finish or abort it there (git -C {top} status), then merge again",
             )
         await self._require_whole()
-        await self.git.run(self._files, "update-index", "-q", "--refresh", ok=(0, 1))
+        await self._files.run("update-index", "-q", "--refresh", ok=(0, 1))
         dirty = await self._names("diff-files") or await self._names("diff-index", "--cached", old)
         if dirty:
             raise Conflict(
@@ -147,7 +146,7 @@ class BaseCheckout:
     async def _require_whole(self) -> None:
         if not (self.gitdir / "info" / "sparse-checkout").exists():
             return
-        output = await self.git.run(self._files, "ls-files", "-z", "-t")
+        output = await self._files.run("ls-files", "-z", "-t")
         if any(record.startswith(b"S ") for record in output.fields):
             raise Conflict(
                 f"{self.work_tree.directory} is a sparse checkout, which Kapelle does not update.",
@@ -156,8 +155,8 @@ class BaseCheckout:
 
     async def _names(self, command: str, *arguments: str) -> list[bytes]:
         options = ("--name-only", "-z", "--ignore-submodules=all", "--no-ext-diff")
-        output = await self.git.run(
-            self._files, command, *options, *arguments, "--", timeout_s=CONTENT_TIMEOUT_S
+        output = await self._files.run(
+            command, *options, *arguments, "--", timeout_s=CONTENT_TIMEOUT_S
         )
         return sorted(set(output.fields))
 
@@ -173,8 +172,8 @@ class BaseCheckout:
         touched = await self._changed(old, new)
         paths = b"".join(name + b"\0" for name in touched)
         arguments = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
-        await self.git.run(self._files, *arguments, stdin=paths, timeout_s=CONTENT_TIMEOUT_S)
-        present = (await self.git.run(self._files, "write-tree")).line
+        await self._files.run(*arguments, stdin=paths, timeout_s=CONTENT_TIMEOUT_S)
+        present = (await self._files.run("write-tree")).line
         foreign = set(await self._changed(old, present)) & set(await self._changed(new, present))
         if foreign:
             top = self.work_tree.directory
@@ -187,10 +186,10 @@ class BaseCheckout:
 
     async def _changed(self, old: str, new: str) -> list[bytes]:
         options = ("-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=all")
-        return (await self.git.run(self._files, "diff-tree", *options, old, new, "--")).fields
+        return (await self._files.run("diff-tree", *options, old, new, "--")).fields
 
     async def _read_tree(self, *arguments: str) -> None:
-        await self.git.run(self._files, "read-tree", *arguments, timeout_s=CONTENT_TIMEOUT_S)
+        await self._files.run("read-tree", *arguments, timeout_s=CONTENT_TIMEOUT_S)
 
 
 def shown(names: Sequence[bytes]) -> str:
@@ -254,12 +253,11 @@ class Journal:
 class Recovery:
     """For one repository; whoever uses it holds the lock for merging there."""
 
-    def __init__(self, git: Git, shadows: Shadows, lender: Lender, journal: Journal) -> None:
-        self._git = git
+    def __init__(self, shadows: Shadows, lender: Lender, journal: Journal) -> None:
         self._shadows = shadows
         self._lender = lender
         self._journal = journal
-        self._refs = repository_place(lender.common_dir)
+        self._refs = shadows.git.at(lender.common_dir)
 
     async def recover(self) -> Path | None:
         """Finish or forget what the journal says; returns the checkout it concerned."""
@@ -285,16 +283,18 @@ class Recovery:
 
     async def _is_done(self, move: Move) -> bool:
         """Whether the branch holds the merge."""
-        now = await read_ref(self._git, self._refs, move.ref)
+        now = await read_ref(self._refs, move.ref)
         reading = await self._shadows.reading(self._lender)
-        return now is not None and await is_ancestor(self._git, reading, move.new, now)
+        return now is not None and await is_ancestor(reading, move.new, now)
 
     async def base_checkout(self, reading: Place, found: Checkout, scratch: Path) -> BaseCheckout:
-        habits = await habits_of(self._git, found)
+        configured = await read_settings(reading.git, found)
         index = found.gitdir / "index"
-        work_tree = WorkTree(found.toplevel, index, self._lender, habits.settings, habits.ignore)
+        work_tree = WorkTree(
+            found.toplevel, index, self._lender, configured.settings, configured.ignore
+        )
         own = Path(tempfile.mkdtemp(dir=scratch)) / "index"
-        return BaseCheckout(self._git, reading, work_tree, found.gitdir, own)
+        return BaseCheckout(reading, work_tree, found.gitdir, own)
 
 
 def clear_ref_locks(common_dir: Path, move: Move) -> None:
@@ -314,22 +314,12 @@ class Mover:
     The worktree of ours that stands on the branch, if there is one, is told as well.
     """
 
-    def __init__(
-        self,
-        git: Git,
-        shadows: Shadows,
-        owner: Marker,
-        journals: Path,
-        standing: Marker | None = None,
-    ) -> None:
-        self._git = git
-        self._shadows = shadows
+    def __init__(self, owner: Marker, journals: Path, standing: Marker | None = None) -> None:
         self._owner = owner
         self._standing = standing
         self._common_dir = Path(owner.common_dir)
-        self._refs = repository_place(self._common_dir)
         self._journal = Journal(journals, self._common_dir)
-        self._recovery = Recovery(git, shadows, owner.lender, self._journal)
+        self._recovery = Recovery(owner.shadows, owner.lender, self._journal)
 
     async def recover(self) -> Path | None:
         """Make good what was cut short in this repository; returns the checkout it concerned."""
@@ -338,13 +328,13 @@ class Mover:
     async def move(self, ref: str, old: str, new: str) -> Path | None:
         """Compare and swap the branch and take its clean checkouts along; returns the first."""
         toplevel, name = Path(self._owner.toplevel), ref.removeprefix(BRANCHES)
-        reading = await self._shadows.reading(self._owner.lender)
+        reading = await self._owner.reading()
         if self._standing is not None:
-            await _make_way(self._git, self._shadows, self._standing, old, new)
-        found = await checkouts_of(self._git, self._common_dir, toplevel, name)
+            await _make_way(self._standing, old, new)
+        found = await checkouts_of(self._owner.git, self._common_dir, toplevel, name)
         toplevels = tuple(str(item.toplevel) for item in found)
         self._journal.write(Move(ref, old, new, toplevels, self._owner.task_id))
-        with self._shadows.scratch() as scratch:
+        with self._owner.shadows.scratch() as scratch:
             checkouts = [
                 await self._recovery.base_checkout(reading, item, scratch) for item in found
             ]
@@ -365,7 +355,7 @@ class Mover:
         for checkout in checkouts:
             checkout.lock()
             await checkout.require_clean(old, new)
-        await move_ref(self._git, self._refs, ref, new, old, f"kapelle: {self._owner.task_id}")
+        await move_ref(self._owner.refs, ref, new, old, f"kapelle: {self._owner.task_id}")
         await self._advance(checkouts, ref, old, new)
         for checkout in checkouts:
             checkout.unlock()
@@ -376,7 +366,7 @@ class Mover:
                 await checkout.advance(old, new)
             except (GitError, Unavailable) as error:
                 if number == 0:
-                    await move_ref(self._git, self._refs, ref, old, new, "kapelle: undo")
+                    await move_ref(self._owner.refs, ref, old, new, "kapelle: undo")
                     if isinstance(error, Unavailable):
                         raise
                 top = checkout.work_tree.directory
@@ -386,28 +376,28 @@ class Mover:
                 ) from error
 
 
-async def _make_way(git: Git, shadows: Shadows, marker: Marker, old: str, new: str) -> None:
+async def _make_way(marker: Marker, old: str, new: str) -> None:
     """Archive and take away ignored files where the new commit has files of its own."""
-    reading = await shadows.reading(marker.lender)
-    found = await obstacles(git, reading, Path(marker.path), old, new)
+    reading = await marker.reading()
+    found = await obstacles(reading, Path(marker.path), old, new)
     if not found:
         return
-    with shadows.scratch() as scratch:
-        staging = Staging(git, reading, marker.work_tree, scratch)
+    with marker.shadows.scratch() as scratch:
+        staging = Staging(reading, marker.work_tree, scratch)
         await staging.stage(old)
         ignored = await staging.ignored(found)
         if not ignored:
             return
-        await _archive_with(git, reading, marker, staging, ignored, old)
+        await _archive_with(reading, marker, staging, ignored, old)
     marker.require_present()
     for name in ignored:
         await asyncio.to_thread(unlink_inside, Path(marker.path), os.fsdecode(name))
 
 
 async def _archive_with(
-    git: Git, reading: Place, marker: Marker, staging: Staging, ignored: list[bytes], old: str
+    reading: Place, marker: Marker, staging: Staging, ignored: list[bytes], old: str
 ) -> None:
     tree = await staging.include(ignored)
     message = f"kapelle: {marker.task_id} with ignored files that were in the way"
-    commit = await commit_tree(git, reading, tree, [old], message)
-    await keep(git, reading, marker, "in-the-way", commit, is_new=True)
+    commit = await commit_tree(reading, tree, [old], message)
+    await keep(reading, marker, "in-the-way", commit, is_new=True)

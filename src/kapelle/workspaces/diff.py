@@ -8,7 +8,7 @@ from kapelle.workspaces.commit import commit_now, read_heads, require_commit, ti
 from kapelle.workspaces.files import shown_path
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
 from kapelle.workspaces.refs import empty_tree, head_commit
-from kapelle.workspaces.repository import Checkout, find_checkout, habits_of
+from kapelle.workspaces.repository import Checkout, find_checkout, read_settings
 from kapelle.workspaces.shadow import Lender, Shadows
 from kapelle.workspaces.staging import Staging, WorkTree
 from kapelle.workspaces.worktree import Marker
@@ -28,61 +28,61 @@ class Diff:
     truncated: bool = False
 
 
-async def diff_worktree(git: Git, shadows: Shadows, marker: Marker) -> Diff:
+async def diff_worktree(marker: Marker) -> Diff:
     """From the base commit to the worktree's files, or to the branch when the worktree is gone."""
-    with shadows.scratch() as scratch:
-        place, new = await _content(git, shadows, marker, scratch)
-        return await _diff(git, place, marker.base_commit, new)
+    with marker.shadows.scratch() as scratch:
+        place, new = await _content(marker, scratch)
+        return await _diff(place, marker.base_commit, new)
 
 
-async def worktree_changed(git: Git, shadows: Shadows, marker: Marker) -> bool:
-    with shadows.scratch() as scratch:
-        place, new = await _content(git, shadows, marker, scratch)
-        return await _differ(git, place, marker.base_commit, new)
+async def worktree_changed(marker: Marker) -> bool:
+    with marker.shadows.scratch() as scratch:
+        place, new = await _content(marker, scratch)
+        return await _differ(place, marker.base_commit, new)
 
 
-async def uncommitted_files(git: Git, shadows: Shadows, marker: Marker) -> list[str]:
+async def uncommitted_files(marker: Marker) -> list[str]:
     """Files of the worktree that differ from what the branch holds."""
-    with shadows.scratch() as scratch:
-        place, new = await _content(git, shadows, marker, scratch)
-        return await _names(git, place, await tip_of(git, marker), new)
+    with marker.shadows.scratch() as scratch:
+        place, new = await _content(marker, scratch)
+        return await _names(place, await tip_of(marker), new)
 
 
-async def diff_commits(git: Git, shadows: Shadows, marker: Marker, old: str, new: str) -> Diff:
+async def diff_commits(marker: Marker, old: str, new: str) -> Diff:
     """Between two commits of the repository, given by their full ids."""
     for commit in (old, new):
-        await require_commit(git, marker, commit)
-    return await _diff(git, await shadows.reading(marker.lender), old, new)
+        await require_commit(marker, commit)
+    return await _diff(await marker.reading(), old, new)
 
 
-async def take_snapshot(git: Git, shadows: Shadows, directory: Path) -> str:
+async def take_snapshot(shadows: Shadows, directory: Path) -> str:
     """The tree of a repository's files as they are now, kept in our own object store."""
-    checkout, work_tree = await _in_place(git, directory)
+    checkout, work_tree = await _in_place(shadows.git, directory)
     ours = await shadows.directory(work_tree.lender.object_format) / "objects"
     place = await shadows.writing_to(ours, work_tree.lender)
     with shadows.scratch() as scratch:
-        staging = Staging(git, place, work_tree, scratch)
-        return (await staging.stage(await head_commit(git, checkout))).tree
+        staging = Staging(place, work_tree, scratch)
+        return (await staging.stage(await head_commit(shadows.git, checkout))).tree
 
 
-async def diff_since_snapshot(git: Git, shadows: Shadows, directory: Path, tree: str) -> Diff:
-    checkout, work_tree = await _in_place(git, directory)
+async def diff_since_snapshot(shadows: Shadows, directory: Path, tree: str) -> Diff:
+    checkout, work_tree = await _in_place(shadows.git, directory)
     if len(tree) != len(empty_tree(work_tree.lender.object_format)) or not tree.isalnum():
         raise InvalidInput(f"{tree!r} is not a snapshot of this repository.")
     ours = await shadows.directory(work_tree.lender.object_format) / "objects"
     with shadows.scratch() as scratch:
         place = await shadows.writing_to(scratch / "objects", work_tree.lender, ours)
-        staging = Staging(git, place, work_tree, scratch)
-        staged = await staging.stage(await head_commit(git, checkout))
-        return await _diff(git, place, tree, staged.tree)
+        staging = Staging(place, work_tree, scratch)
+        staged = await staging.stage(await head_commit(shadows.git, checkout))
+        return await _diff(place, tree, staged.tree)
 
 
-async def _content(git: Git, shadows: Shadows, marker: Marker, scratch: Path) -> tuple[Place, str]:
+async def _content(marker: Marker, scratch: Path) -> tuple[Place, str]:
     if marker.present:
-        place = await shadows.writing_to(scratch / "objects", marker.lender)
+        place = await marker.shadows.writing_to(scratch / "objects", marker.lender)
         try:
-            heads = await read_heads(git, marker)
-            staged = await Staging(git, place, marker.work_tree, scratch).stage(heads.parent)
+            heads = await read_heads(marker)
+            staged = await Staging(place, marker.work_tree, scratch).stage(heads.parent)
         except WorkspaceError:
             if marker.present:
                 raise
@@ -90,24 +90,25 @@ async def _content(git: Git, shadows: Shadows, marker: Marker, scratch: Path) ->
             # Replaced meanwhile, it may have been foreign files that were staged.
             if marker.present:
                 return place, staged.tree
-    branch = await commit_now(git, marker)
-    return await shadows.reading(marker.lender), branch or marker.base_commit
+    branch = await commit_now(marker)
+    return await marker.reading(), branch or marker.base_commit
 
 
 async def _in_place(git: Git, directory: Path) -> tuple[Checkout, WorkTree]:
     checkout = find_checkout(directory)
     if checkout is None:
         raise WorkspaceError(f"{directory} is not in a git repository.")
-    habits = await habits_of(git, checkout)
-    lender = Lender(checkout.common_dir, habits.object_format)
+    configured = await read_settings(git, checkout)
+    lender = Lender(checkout.common_dir, configured.object_format)
     index = checkout.gitdir / "index"
-    return checkout, WorkTree(checkout.toplevel, index, lender, habits.settings, habits.ignore)
+    return checkout, WorkTree(
+        checkout.toplevel, index, lender, configured.settings, configured.ignore
+    )
 
 
-async def _diff(git: Git, place: Place, old: str, new: str) -> Diff:
+async def _diff(place: Place, old: str, new: str) -> Diff:
     """Paths, summary and patch, in this order, out of one call: only the patch may be cut short."""
-    output = await git.run(
-        place,
+    output = await place.run(
         *(*_DIFF, *_PATCH, "-r", "-z", "--raw", "--stat=120", old, new, "--"),
         timeout_s=CONTENT_TIMEOUT_S,
         max_output=MAX_PATCH,
@@ -129,11 +130,11 @@ async def _diff(git: Git, place: Place, old: str, new: str) -> Diff:
     )
 
 
-async def _names(git: Git, place: Place, old: str, new: str) -> list[str]:
+async def _names(place: Place, old: str, new: str) -> list[str]:
     arguments = (*_DIFF, "-r", "-z", "--name-only", "--no-renames", old, new, "--")
-    return [shown_path(name) for name in (await git.run(place, *arguments)).fields]
+    return [shown_path(name) for name in (await place.run(*arguments)).fields]
 
 
-async def _differ(git: Git, place: Place, old: str, new: str) -> bool:
-    output = await git.run(place, *_DIFF, "--quiet", old, new, "--", ok=(0, 1))
+async def _differ(place: Place, old: str, new: str) -> bool:
+    output = await place.run(*_DIFF, "--quiet", old, new, "--", ok=(0, 1))
     return output.code == 1

@@ -86,21 +86,48 @@ class LockBusy(Unavailable):
 class Place:
     """Where one call of git happens: the repository variables, the directory, extra settings."""
 
+    git: "Git"
     cwd: Path
     variables: Mapping[str, str] = field(default_factory=dict)
     settings: tuple[str, ...] = ()
 
+    async def run(
+        self,
+        *args: str,
+        stdin: bytes | None = None,
+        ok: Sequence[int] = (0,),
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        max_output: int = MAX_OUTPUT,
+    ) -> "Output":
+        """Run one command; an exit code outside ok raises, a held lock is waited for.
+
+        What the machine is out of is Unavailable: it passes, and the same may work later.
+        """
+        command = Command(
+            argv=[*self.git.argv, *_options((*_HARDENING, *self.settings)), *args],
+            environment={**self.git.environment, **self.variables},
+            cwd=self.cwd,
+            stdin=stdin,
+            timeout_s=timeout_s,
+            max_output=max_output,
+            descriptors=inherited.get(),
+        )
+        for pause_s in (*_LOCK_PATIENCE_S, None):
+            finished = await self.git.execute(command)
+            if finished.timed_out:
+                # Not Unavailable: one that always takes too long would be repeated for ever.
+                raise GitError(f"git {args[0]} did not finish within {timeout_s:g} s.")
+            stderr = finished.stderr.decode("utf-8", "replace")
+            exhausted = finished.code != 0 and _EXHAUSTED.search(stderr) is not None
+            if finished.truncated or (finished.code in ok and not exhausted):
+                return Output(finished.code, finished.stdout, finished.truncated)
+            if pause_s is None or exhausted or not _BUSY.search(stderr):
+                raise _error(args, finished.code, stderr)
+            await asyncio.sleep(pause_s)
+        raise AssertionError("unreachable")
+
     def with_variables(self, **variables: str) -> "Place":
         return replace(self, variables={**self.variables, **variables})
-
-
-def repository_place(common_dir: Path, gitdir: Path | None = None) -> Place:
-    """For commands that only touch references or the list of worktrees."""
-    variables = {"GIT_DIR": str(gitdir or common_dir)}
-    if gitdir is not None and gitdir != common_dir:
-        # Named here, so that a planted commondir file cannot lead elsewhere.
-        variables["GIT_COMMON_DIR"] = str(common_dir)
-    return Place(common_dir, variables)
 
 
 @dataclass(frozen=True)
@@ -140,7 +167,7 @@ class Git:
     def __init__(
         self, executable: str, empty_home: Path, author_name: str, author_email: str
     ) -> None:
-        self._executable = shutil.which(executable) or executable
+        self.argv = [shutil.which(executable) or executable, "--no-pager", "--literal-pathspecs"]
         self._empty_home = empty_home
         self._author = (author_name, author_email)
         # By repository: the tree of a commit that exists there, and of an index by its digest.
@@ -150,43 +177,16 @@ class Git:
     def close(self) -> None:
         self._threads.shutdown()
 
-    async def run(
-        self,
-        place: Place,
-        *args: str,
-        stdin: bytes | None = None,
-        ok: Sequence[int] = (0,),
-        timeout_s: float = DEFAULT_TIMEOUT_S,
-        max_output: int = MAX_OUTPUT,
-    ) -> Output:
-        """Run one command; an exit code outside ok raises, a held lock is waited for.
+    def at(self, common_dir: Path, gitdir: Path | None = None) -> Place:
+        """For commands that only touch references or the list of worktrees of a repository."""
+        variables = {"GIT_DIR": str(gitdir or common_dir)}
+        if gitdir is not None and gitdir != common_dir:
+            # Named here, so that a planted commondir file cannot lead elsewhere.
+            variables["GIT_COMMON_DIR"] = str(common_dir)
+        return Place(self, common_dir, variables)
 
-        What the machine is out of is Unavailable: it passes, and the same may work later.
-        """
-        command = Command(
-            argv=self._argv(place, args),
-            environment=self._environment(place),
-            cwd=place.cwd,
-            stdin=stdin,
-            timeout_s=timeout_s,
-            max_output=max_output,
-            descriptors=inherited.get(),
-        )
-        for pause_s in (*_LOCK_PATIENCE_S, None):
-            finished = await self._once(command)
-            if finished.timed_out:
-                # Not Unavailable: one that always takes too long would be repeated for ever.
-                raise GitError(f"git {args[0]} did not finish within {timeout_s:g} s.")
-            stderr = finished.stderr.decode("utf-8", "replace")
-            exhausted = finished.code != 0 and _EXHAUSTED.search(stderr) is not None
-            if finished.truncated or (finished.code in ok and not exhausted):
-                return Output(finished.code, finished.stdout, finished.truncated)
-            if pause_s is None or exhausted or not _BUSY.search(stderr):
-                raise _error(args, finished.code, stderr)
-            await asyncio.sleep(pause_s)
-        raise AssertionError("unreachable")
-
-    def _environment(self, place: Place) -> dict[str, str]:
+    @property
+    def environment(self) -> dict[str, str]:
         name, email = self._author
         return {
             "PATH": os.environ.get("PATH", os.defpath),
@@ -209,16 +209,9 @@ class Git:
             "GIT_AUTHOR_EMAIL": email,
             "GIT_COMMITTER_NAME": name,
             "GIT_COMMITTER_EMAIL": email,
-            **place.variables,
         }
 
-    def _argv(self, place: Place, args: Sequence[str]) -> list[str]:
-        argv = [self._executable, "--no-pager", "--literal-pathspecs"]
-        for setting in (*_HARDENING, *place.settings):
-            argv += ["-c", setting]
-        return [*argv, *args]
-
-    async def _once(self, command: Command) -> Finished:
+    async def execute(self, command: Command) -> Finished:
         running = Running(command)
         done = asyncio.get_running_loop().run_in_executor(self._threads, running.run)
         try:
@@ -228,6 +221,10 @@ class Git:
             raise
         except OSError as error:
             raise _not_started(command.cwd, error) from error
+
+
+def _options(settings: Sequence[str]) -> list[str]:
+    return [option for setting in settings for option in ("-c", setting)]
 
 
 async def _stop(running: Running, done: asyncio.Future[Finished]) -> None:

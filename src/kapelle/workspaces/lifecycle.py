@@ -15,7 +15,6 @@ from kapelle.domain.errors import InvalidInput, WorkspaceError
 from kapelle.domain.task import Workspace
 from kapelle.workspaces.commit import (
     archive_worktree,
-    checkout_of,
     commit_now,
     is_ancestor,
     keep,
@@ -24,7 +23,7 @@ from kapelle.workspaces.commit import (
     tree_of,
 )
 from kapelle.workspaces.files import copy_into, link_into, relative_parts
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, repository_place
+from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git
 from kapelle.workspaces.refs import (
     Resolved,
     branch_of,
@@ -39,11 +38,10 @@ from kapelle.workspaces.refs import (
 from kapelle.workspaces.repository import (
     Checkout,
     find_checkout,
-    habits_of,
     linked_gitdir,
     read_pointer,
+    read_settings,
 )
-from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.staging import Staging, files_place, install_index
 from kapelle.workspaces.worktree import (
     Marker,
@@ -61,7 +59,7 @@ from kapelle.workspaces.worktree import (
 
 
 @dataclass(frozen=True)
-class Order:
+class WorktreeSpec:
     """What is asked for: a worktree for a task or a run, from a directory's repository."""
 
     task_id: str
@@ -71,27 +69,27 @@ class Order:
     link: Sequence[str]
 
 
-async def create_worktree(git: Git, shadows: Shadows, markers: Markers, order: Order) -> Workspace:
+async def create_worktree(markers: Markers, spec: WorktreeSpec) -> Workspace:
     """Make the worktree, or return the one that is there; what was half-made is made anew."""
-    for path in (*order.copy, *order.link):
+    for path in (*spec.copy, *spec.link):
         relative_parts(path)
-    marker = markers.read(order.task_id)
+    marker = markers.read(spec.task_id)
     if marker is not None and marker.present:
-        markers.fulfilled(order.task_id)
-        return marker.as_workspace(await _progress(git, marker))
-    await _make_room(markers, order.task_id, marker)
-    if os.path.lexists(markers.worktree(order.task_id)):
+        markers.fulfilled(spec.task_id)
+        return marker.as_workspace(await _progress(marker))
+    await _make_room(markers, spec.task_id, marker)
+    if os.path.lexists(markers.worktree(spec.task_id)):
         raise WorkspaceError(
-            f"{markers.worktree(order.task_id)} exists and was not made by Kapelle.",
+            f"{markers.worktree(spec.task_id)} exists and was not made by Kapelle.",
             hint="Move it away, then try again.",
         )
     if marker is not None:
         # The branch it was made from may be gone by now; its own was kept, and so is the base.
-        order = replace(order, base=marker.base_commit)
-    plan = await _plan(git, markers, order)
+        spec = replace(spec, base=marker.base_commit)
+    plan = await _plan(markers, spec)
     if marker is not None:
         plan = replace(plan, base=marker.base)
-    return await _make(git, shadows, markers, plan, order, afresh=marker is None)
+    return await _make(markers, plan, spec, afresh=marker is None)
 
 
 async def _make_room(markers: Markers, task_id: str, marker: Marker | None) -> None:
@@ -111,9 +109,9 @@ async def _make_room(markers: Markers, task_id: str, marker: Marker | None) -> N
 
 async def base_of(git: Git, checkout: Checkout, base: str | None) -> Resolved:
     """The branch and commit that new work starts from."""
-    place = repository_place(checkout.common_dir, checkout.gitdir)
+    place = git.at(checkout.common_dir, checkout.gitdir)
     if base is not None:
-        resolved = await resolve(git, place, base)
+        resolved = await resolve(place, base)
         if resolved is None:
             raise InvalidInput(
                 f"{base!r} is neither a branch nor a commit of {checkout.toplevel}.",
@@ -153,43 +151,41 @@ def _belongs_to(admin: Path, path: Path) -> bool:
     return not target or Path(target) == path / ".git"
 
 
-async def _progress(git: Git, marker: Marker) -> str | None:
-    commit = await commit_now(git, marker)
+async def _progress(marker: Marker) -> str | None:
+    commit = await commit_now(marker)
     return None if commit == marker.base_commit else commit
 
 
-async def _plan(git: Git, markers: Markers, order: Order) -> Marker:
-    checkout = find_checkout(order.directory)
+async def _plan(markers: Markers, spec: WorktreeSpec) -> Marker:
+    checkout = find_checkout(spec.directory)
     if checkout is None:
         raise WorkspaceError(
-            f"{order.directory} is not in a git repository.",
+            f"{spec.directory} is not in a git repository.",
             hint="Run `git init` and commit there, or work in place.",
         )
-    base = await base_of(git, checkout, order.base)
-    habits = await habits_of(git, checkout)
+    base = await base_of(markers.shadows.git, checkout, spec.base)
+    configured = await read_settings(markers.shadows.git, checkout)
     return Marker(
-        task_id=order.task_id,
-        path=str(markers.worktree(order.task_id)),
+        task_id=spec.task_id,
+        path=str(markers.worktree(spec.task_id)),
         toplevel=str(checkout.toplevel),
         common_dir=str(checkout.common_dir),
         gitdir="",
-        object_format=habits.object_format,
-        branch=branch_of(order.task_id),
-        base=base.branch or order.base or base.commit,
+        object_format=configured.object_format,
+        branch=branch_of(spec.task_id),
+        base=base.branch or spec.base or base.commit,
         base_commit=base.commit,
         excluded=(),
-        settings=habits.settings,
-        ignore=habits.ignore,
+        settings=configured.settings,
+        ignore=configured.ignore,
+        shadows=markers.shadows,
     )
 
 
-async def _make(
-    git: Git, shadows: Shadows, markers: Markers, plan: Marker, order: Order, *, afresh: bool
-) -> Workspace:
+async def _make(markers: Markers, plan: Marker, spec: WorktreeSpec, *, afresh: bool) -> Workspace:
     markers.intend(plan.task_id, Path(plan.common_dir))
-    start = await _place_branch(git, shadows, plan, afresh=afresh)
-    await git.run(
-        repository_place(Path(plan.common_dir)),
+    start = await _place_branch(plan, afresh=afresh)
+    await plan.refs.run(
         *("worktree", "add", "--quiet", "--no-checkout", "--lock", "--reason", "kapelle"),
         *("--", plan.path, plan.branch),
     )
@@ -197,12 +193,12 @@ async def _make(
     if gitdir is None or gitdir.parent.parent != Path(plan.common_dir):
         raise WorkspaceError(f"git did not link {plan.path} to {plan.common_dir}.")
     marker = replace(plan, gitdir=str(gitdir), inode=inode_of(Path(plan.path)))
-    reading = await shadows.reading(marker.lender)
+    reading = await marker.reading()
     files = files_place(reading, marker.work_tree, marker.work_tree.index)
-    await git.run(files, "read-tree", "--reset", "-u", start, timeout_s=CONTENT_TIMEOUT_S)
+    await files.run("read-tree", "--reset", "-u", start, timeout_s=CONTENT_TIMEOUT_S)
     source, target = Path(marker.toplevel), Path(marker.path)
-    copied = await asyncio.to_thread(copy_into, source, target, order.copy)
-    linked = await asyncio.to_thread(link_into, source, target, order.link)
+    copied = await asyncio.to_thread(copy_into, source, target, spec.copy)
+    linked = await asyncio.to_thread(link_into, source, target, spec.link)
     excluded = ("/".join(relative_parts(path)) for path in (*copied, *linked))
     marker = replace(marker, excluded=tuple(excluded))
     markers.write(marker)
@@ -210,62 +206,55 @@ async def _make(
     return marker.as_workspace(None if start == marker.base_commit else start)
 
 
-async def _place_branch(git: Git, shadows: Shadows, plan: Marker, *, afresh: bool) -> str:
+async def _place_branch(plan: Marker, *, afresh: bool) -> str:
     """Put the task's branch at the base, and say which commit it then holds."""
-    tip = await commit_now(git, plan)
+    tip = await commit_now(plan)
     if tip is not None and (tip == plan.base_commit or not afresh):
         return tip
     if tip is not None:
-        await keep(git, await shadows.reading(plan.lender), plan, "found", tip)
-    place = repository_place(Path(plan.common_dir))
-    await move_ref(git, place, plan.ref, plan.base_commit, tip, "kapelle: begin")
+        await keep(await plan.reading(), plan, "found", tip)
+    await move_ref(plan.refs, plan.ref, plan.base_commit, tip, "kapelle: begin")
     return plan.base_commit
 
 
-async def reset_worktree(
-    git: Git, shadows: Shadows, markers: Markers, marker: Marker, name: str, base: str | None
-) -> Marker:
+async def reset_worktree(markers: Markers, marker: Marker, name: str, base: str | None) -> Marker:
     """Put a worktree back to its base, or to another base."""
     make_ready(marker)
     goal = marker
     if base is not None:
-        resolved = await base_of(git, checkout_of(marker), base)
+        resolved = await base_of(marker.git, marker.checkout, base)
         goal = replace(marker, base=resolved.branch or base, base_commit=resolved.commit)
-    await restore_worktree(git, shadows, marker, name, goal.base_commit)
+    await restore_worktree(marker, name, goal.base_commit)
     markers.write(goal)
     return goal
 
 
-async def restore_worktree(
-    git: Git, shadows: Shadows, marker: Marker, name: str, commit: str
-) -> None:
+async def restore_worktree(marker: Marker, name: str, commit: str) -> None:
     """Archive, then put branch, index and files to the commit; nothing is done where it stands."""
     make_ready(marker)
-    if await _stands_at(git, shadows, marker, commit):
+    if await _stands_at(marker, commit):
         return
-    await archive_worktree(git, shadows, marker, name, commit)
-    await _restore_files(git, shadows, marker, commit)
-    tip = await commit_now(git, marker)
+    await archive_worktree(marker, name, commit)
+    await _restore_files(marker, commit)
+    tip = await commit_now(marker)
     if tip != commit:
-        place = repository_place(Path(marker.common_dir))
-        await move_ref(git, place, marker.ref, commit, tip, "kapelle: restore")
-    own = repository_place(Path(marker.common_dir), Path(marker.gitdir))
-    await point_head(git, own, marker.ref)
+        await move_ref(marker.refs, marker.ref, commit, tip, "kapelle: restore")
+    await point_head(marker.own, marker.ref)
     clear_operations(marker)
 
 
-async def _stands_at(git: Git, shadows: Shadows, marker: Marker, commit: str) -> bool:
+async def _stands_at(marker: Marker, commit: str) -> bool:
     """Whether branch and files hold the commit and nothing else; then the index does after it."""
-    heads = await read_heads(git, marker)
+    heads = await read_heads(marker)
     if heads.tip != commit or is_amid_operation(marker):
         return False
-    if await head_branch(git, checkout_of(marker)) != marker.branch:
+    if await head_branch(marker.git, marker.checkout) != marker.branch:
         return False
-    reading = await shadows.reading(marker.lender)
-    with shadows.scratch() as scratch:
-        staging = Staging(git, reading, marker.work_tree, scratch)
+    reading = await marker.reading()
+    with marker.shadows.scratch() as scratch:
+        staging = Staging(reading, marker.work_tree, scratch)
         staged = await staging.stage(commit)
-        if staged.tree != await tree_of(git, reading, commit):
+        if staged.tree != await tree_of(reading, commit):
             return False
         if await staging.nested_repositories(as_staged=True):
             return False
@@ -273,24 +262,24 @@ async def _stands_at(git: Git, shadows: Shadows, marker: Marker, commit: str) ->
     return True
 
 
-async def _restore_files(git: Git, shadows: Shadows, marker: Marker, commit: str) -> None:
+async def _restore_files(marker: Marker, commit: str) -> None:
     """With an index that knows the untracked files, read-tree removes them as well."""
-    heads = await read_heads(git, marker)
-    reading = await shadows.reading(marker.lender)
-    with shadows.scratch() as scratch:
-        staging = Staging(git, reading, marker.work_tree, scratch)
+    heads = await read_heads(marker)
+    reading = await marker.reading()
+    with marker.shadows.scratch() as scratch:
+        staging = Staging(reading, marker.work_tree, scratch)
         staged = await staging.stage(heads.parent)
         files = files_place(reading, marker.work_tree, staged.index)
         marker.require_present()
         arguments = ("read-tree", "--reset", "-u", commit)
-        await git.run(files, *arguments, timeout_s=CONTENT_TIMEOUT_S)
+        await files.run(*arguments, timeout_s=CONTENT_TIMEOUT_S)
         for nested in await staging.nested_repositories():
             # Its files are archived; what is left is a repository of the agent's own making.
             await asyncio.to_thread(shutil.rmtree, nested, ignore_errors=True)
         install_index(staged.index, marker.work_tree.index)
 
 
-async def remove_worktree(git: Git, shadows: Shadows, markers: Markers, marker: Marker) -> None:
+async def remove_worktree(markers: Markers, marker: Marker) -> None:
     """Archive, verify the archive, and only then remove; the branch stays.
 
     What somebody put in the place of the worktree is not ours and stays as well.
@@ -305,8 +294,8 @@ async def remove_worktree(git: Git, shadows: Shadows, markers: Markers, marker: 
     if marker.present:
         restore_dot_git(marker)
     clear_stale_locks(marker)
-    archived = await archive_worktree(git, shadows, marker, "final")
-    await _verify(git, shadows, marker, archived)
+    archived = await archive_worktree(marker, "final")
+    await _verify(marker, archived)
     # Not `git worktree remove`, which follows a link that is put there at the last moment.
     if marker.present:
         inode = marker.inode or inode_of(Path(marker.path))
@@ -315,31 +304,26 @@ async def remove_worktree(git: Git, shadows: Shadows, markers: Markers, marker: 
     markers.write(replace(marker, removed=True))
 
 
-async def _verify(
-    git: Git, shadows: Shadows, marker: Marker, archived: tuple[str, str] | None
-) -> None:
-    reading = await shadows.reading(marker.lender)
+async def _verify(marker: Marker, archived: tuple[str, str] | None) -> None:
+    reading = await marker.reading()
     held: str | None = marker.base_commit
     if archived is not None:
-        place = repository_place(Path(marker.common_dir))
-        held = await read_ref(git, place, archived[0], believe_files=False)
+        held = await read_ref(marker.refs, archived[0], believe_files=False)
     if held is None or (archived is not None and held != archived[1]):
         raise WorkspaceError(f"The archive of {marker.task_id} could not be verified.")
     if not marker.present:
         return
-    heads = await read_heads(git, marker)
-    if await stage_all(git, shadows, marker, heads) != await tree_of(
-        git, reading, held, remembered=False
-    ):
+    heads = await read_heads(marker)
+    if await stage_all(marker, heads) != await tree_of(reading, held, remembered=False):
         raise WorkspaceError(
             f"{marker.path} changed while it was being archived.",
             hint="See that nothing works there any more, then try again.",
         )
 
 
-async def drop_empty_branch(git: Git, shadows: Shadows, marker: Marker) -> None:
+async def drop_empty_branch(marker: Marker) -> None:
     """Delete the branch of a removed worktree when all that it holds is in its base."""
-    tip = await commit_now(git, marker)
-    reading = await shadows.reading(marker.lender)
-    if tip is not None and await is_ancestor(git, reading, tip, marker.base_commit):
-        await delete_ref(git, repository_place(Path(marker.common_dir)), marker.ref, tip)
+    tip = await commit_now(marker)
+    reading = await marker.reading()
+    if tip is not None and await is_ancestor(reading, tip, marker.base_commit):
+        await delete_ref(marker.refs, marker.ref, tip)

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from kapelle.domain.errors import Conflict, KapelleError
 from kapelle.workspaces.checkout import Journal, Move, Mover, Recovery
-from kapelle.workspaces.commit import checkout_of
-from kapelle.workspaces.git import Git, inherited
+from kapelle.workspaces.git import inherited
 from kapelle.workspaces.refs import head_branch, owner_of, plain_name
-from kapelle.workspaces.repository import Checkout, habits_of
-from kapelle.workspaces.shadow import Lender, Shadows
+from kapelle.workspaces.repository import Checkout, read_settings
+from kapelle.workspaces.shadow import Lender
 from kapelle.workspaces.worktree import Marker, Markers, ensure_gitdir, restore_dot_git
 
 _STRIPES = 256
@@ -67,9 +66,7 @@ async def _acquire(path: Path, name: str) -> int:
 class Guard:
     """The lock of an owner is always taken before the one for merging, and never two of owners."""
 
-    def __init__(self, git: Git, shadows: Shadows, markers: Markers, home: Path) -> None:
-        self._git = git
-        self._shadows = shadows
+    def __init__(self, markers: Markers, home: Path) -> None:
         self._markers = markers
         self._journals = home / "merges"
         self.locks = Locks(home / "locks")
@@ -130,14 +127,14 @@ class Guard:
         """A worktree that stands elsewhere would not move along, and undo the merge later."""
         ensure_gitdir(marker)
         restore_dot_git(marker)
-        if await head_branch(self._git, checkout_of(marker)) != marker.branch:
+        if await head_branch(marker.git, marker.checkout) != marker.branch:
             raise Conflict(
                 f"{marker.path} does not stand on its branch {marker.branch}.",
                 hint=f"git -C {marker.path} switch {marker.branch}, then merge again",
             )
 
     def mover(self, marker: Marker, standing: Marker | None = None) -> Mover:
-        return Mover(self._git, self._shadows, marker, self._journals, standing)
+        return Mover(marker, self._journals, standing)
 
     async def finish_merges(self) -> list[str]:
         """Recover every journalled merge; one that cannot be is told only after all were tried."""
@@ -168,7 +165,9 @@ class Guard:
                 raise Conflict(
                     f"A merge into {common_dir} was cut short, and that is not there now."
                 )
-            habits = await habits_of(self._git, Checkout(common_dir, common_dir, common_dir))
-            lender = Lender(common_dir, habits.object_format)
-            await Recovery(self._git, self._shadows, lender, journal).recover()
+            configured = await read_settings(
+                self._markers.shadows.git, Checkout(common_dir, common_dir, common_dir)
+            )
+            lender = Lender(common_dir, configured.object_format)
+            await Recovery(self._markers.shadows, lender, journal).recover()
         return move

@@ -15,7 +15,6 @@ from typing import BinaryIO
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, MergeConflict, WorkspaceError
 from kapelle.workspaces.checkout import Mover, shown
 from kapelle.workspaces.commit import (
-    checkout_of,
     commit_now,
     commit_worktree,
     is_ancestor,
@@ -24,10 +23,9 @@ from kapelle.workspaces.commit import (
     tree_of,
 )
 from kapelle.workspaces.files import open_inside, shown_path
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place, RefMoved, repository_place
+from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Place, RefMoved
 from kapelle.workspaces.lifecycle import restore_worktree
 from kapelle.workspaces.refs import BRANCHES, branch_ref, head_branch, is_symbolic, read_ref
-from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, is_amid_operation
 
 _ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
@@ -45,9 +43,9 @@ class Merged:
     conflicts: list[bytes]
 
 
-async def merged_tree(git: Git, reading: Place, ours: str, theirs: str) -> Merged:
+async def merged_tree(reading: Place, ours: str, theirs: str) -> Merged:
     options = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
-    output = await git.run(reading, *options, ours, theirs, ok=(0, 1), timeout_s=CONTENT_TIMEOUT_S)
+    output = await reading.run(*options, ours, theirs, ok=(0, 1), timeout_s=CONTENT_TIMEOUT_S)
     tree, *conflicts = output.fields
     return Merged(tree.decode(), conflicts if output.code == 1 else [])
 
@@ -93,30 +91,27 @@ def _is_marker(line: bytes, marker: bytes) -> bool:
     return line.startswith(marker) if marker.endswith(b" ") else line.rstrip(b"\r\n") == marker
 
 
-async def take_in(
-    git: Git, shadows: Shadows, marker: Marker, mover: Mover, branch: str, message: str
-) -> list[str]:
+async def take_in(marker: Marker, mover: Mover, branch: str, message: str) -> list[str]:
     """Merge the branch into the worktree; returns the paths in conflict.
 
     A conflict is committed with its markers. While any of them stand, they are returned again and
     nothing more is taken in on top of them.
     """
-    await _require_branch(git, marker, branch)
+    await _require_branch(marker, branch)
     await mover.recover()
     for _ in range(_TAKE_IN_TRIES):
         try:
-            tip = await _committed(git, shadows, marker, branch)
-            theirs = await _require_branch(git, marker, branch)
-            return await _merge_into_worktree(git, shadows, marker, mover, (tip, theirs), message)
+            tip = await _committed(marker, branch)
+            theirs = await _require_branch(marker, branch)
+            return await _merge_into_worktree(marker, mover, tip, theirs, message)
         except RefMoved:
             continue
     raise GitError(f"{marker.branch} kept changing while {branch} was being taken in.")
 
 
-async def _require_branch(git: Git, marker: Marker, branch: str) -> str:
+async def _require_branch(marker: Marker, branch: str) -> str:
     ref = branch_ref(branch)
-    place = repository_place(Path(marker.common_dir))
-    commit = None if ref is None else await read_ref(git, place, ref)
+    commit = None if ref is None else await read_ref(marker.refs, ref)
     if commit is None:
         raise InvalidInput(
             f"{branch!r} is not a branch of {marker.toplevel}.", hint="`git branch` lists them."
@@ -124,50 +119,44 @@ async def _require_branch(git: Git, marker: Marker, branch: str) -> str:
     return commit
 
 
-async def _committed(git: Git, shadows: Shadows, marker: Marker, branch: str) -> str:
+async def _committed(marker: Marker, branch: str) -> str:
     """Commit what is there and stand on the branch's tip, whatever the agent was amid."""
-    await commit_worktree(git, shadows, marker, f"Work before {branch} was taken in")
-    tip = await tip_of(git, marker)
-    is_on_branch = await head_branch(git, checkout_of(marker)) == marker.branch
+    await commit_worktree(marker, f"Work before {branch} was taken in")
+    tip = await tip_of(marker)
+    is_on_branch = await head_branch(marker.git, marker.checkout) == marker.branch
     if not is_on_branch or is_amid_operation(marker):
-        await restore_worktree(git, shadows, marker, f"before-{tip[:12]}", tip)
+        await restore_worktree(marker, f"before-{tip[:12]}", tip)
     return tip
 
 
 async def _merge_into_worktree(
-    git: Git,
-    shadows: Shadows,
-    marker: Marker,
-    mover: Mover,
-    sides: tuple[str, str],
-    message: str,
+    marker: Marker, mover: Mover, tip: str, theirs: str, message: str
 ) -> list[str]:
-    tip, theirs = sides
-    reading = await shadows.reading(marker.lender)
-    standing = await _standing_conflicts(git, reading, marker, tip)
-    if await is_ancestor(git, reading, theirs, tip):
+    reading = await marker.reading()
+    standing = await _standing_conflicts(reading, marker, tip)
+    if await is_ancestor(reading, theirs, tip):
         return standing
     if await _marked(marker, standing):
         return standing
-    merged = await merged_tree(git, reading, tip, theirs)
-    new = await new_commit(git, reading, merged.tree, [tip, theirs], message)
+    merged = await merged_tree(reading, tip, theirs)
+    new = await new_commit(reading, merged.tree, [tip, theirs], message)
     await mover.move(marker.ref, tip, new)
     return [shown_path(name) for name in merged.conflicts]
 
 
-async def _standing_conflicts(git: Git, reading: Place, marker: Marker, tip: str) -> list[str]:
+async def _standing_conflicts(reading: Place, marker: Marker, tip: str) -> list[str]:
     """What is left of the last merge: all its conflicts while nobody did anything, else markers."""
     options = ("rev-list", "--first-parent", "--merges", "--max-count=1", "--parents")
-    output = await git.run(reading, *options, tip, f"^{marker.base_commit}", "--")
+    output = await reading.run(*options, tip, f"^{marker.base_commit}", "--")
     last, *parents = output.line.split() or [""]
     if len(parents) != 2:
         return []
     try:
-        merged = await merged_tree(git, reading, parents[0], parents[1])
+        merged = await merged_tree(reading, parents[0], parents[1])
     except GitError:  # somebody's own merge of what git would not merge by itself
         return []
     conflicts = [shown_path(name) for name in merged.conflicts]
-    if last == tip and merged.tree == await tree_of(git, reading, tip):
+    if last == tip and merged.tree == await tree_of(reading, tip):
         return conflicts
     return await _marked(marker, conflicts)
 
@@ -189,12 +178,10 @@ class Merge:
 class Merger:
     """One merge of one task's branch into one base."""
 
-    def __init__(self, git: Git, shadows: Shadows, marker: Marker, mover: Mover) -> None:
-        self._git = git
-        self._shadows = shadows
+    def __init__(self, marker: Marker, mover: Mover) -> None:
         self._marker = marker
         self._mover = mover
-        self._refs = repository_place(Path(marker.common_dir))
+        self._refs = marker.refs
 
     async def merge(self, into: str | None, message: str, expected: str | None) -> Merge:
         """Merge, again from the start when the base moved meanwhile."""
@@ -210,21 +197,21 @@ class Merger:
     async def is_merged(self, into: str | None) -> bool:
         """Whether the branch holds work of its own and all of it is in the base."""
         ref = await self._base_ref(into)
-        branch = await commit_now(self._git, self._marker)
-        base = await read_ref(self._git, self._refs, ref)
+        branch = await commit_now(self._marker)
+        base = await read_ref(self._refs, ref)
         if branch is None or base is None or branch == self._marker.base_commit:
             return False
-        return await is_ancestor(self._git, await self._reading(), branch, base)
+        return await is_ancestor(await self._reading(), branch, base)
 
     async def _base_ref(self, into: str | None) -> str:
         name = self._marker.base if into is None else into
         ref = branch_ref(name)
-        if ref is None or await read_ref(self._git, self._refs, ref) is None:
+        if ref is None or await read_ref(self._refs, ref) is None:
             raise InvalidInput(
                 f"{name!r} is not a branch of {self._marker.toplevel}.",
                 hint="Name the branch to merge into; `git branch` lists them.",
             )
-        if await is_symbolic(self._git, self._refs, ref):
+        if await is_symbolic(self._refs, ref):
             raise InvalidInput(f"{name!r} is only another name for a branch.")
         return ref
 
@@ -233,19 +220,19 @@ class Merger:
     ) -> Merge:
         name = ref.removeprefix(BRANCHES)
         reading = await self._reading()
-        old = await read_ref(self._git, self._refs, ref)
-        branch = await commit_now(self._git, self._marker)
+        old = await read_ref(self._refs, ref)
+        branch = await commit_now(self._marker)
         if old is None or branch is None:
             missing = name if old is None else self._marker.branch
             raise WorkspaceError(f"The branch {missing} does not exist any more.")
         self._require_verified(branch, expected)
-        if await is_ancestor(self._git, reading, branch, old):
+        if await is_ancestor(reading, branch, old):
             return Merge(name, old, already=True, checkout_updated=recovered)
         tree = await self._merged_tree(reading, name, old, branch)
-        new = await new_commit(self._git, reading, tree, [old, branch], message)
+        new = await new_commit(reading, tree, [old, branch], message)
         updated = await self._mover.move(ref, old, new)
-        now = await read_ref(self._git, self._refs, ref)
-        if now is None or not await is_ancestor(self._git, reading, branch, now):
+        now = await read_ref(self._refs, ref)
+        if now is None or not await is_ancestor(reading, branch, now):
             raise GitError(f"After the merge, {name} does not hold {self._marker.branch}.")
         return Merge(name, new, already=False, checkout_updated=updated)
 
@@ -260,7 +247,7 @@ class Merger:
             )
 
     async def _merged_tree(self, reading: Place, name: str, old: str, branch: str) -> str:
-        merged = await merged_tree(self._git, reading, old, branch)
+        merged = await merged_tree(reading, old, branch)
         if not merged.conflicts:
             return merged.tree
         raise MergeConflict(
@@ -271,4 +258,4 @@ class Merger:
         )
 
     async def _reading(self) -> Place:
-        return await self._shadows.reading(self._marker.lender)
+        return await self._marker.reading()

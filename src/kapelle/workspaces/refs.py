@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import GitError, InvalidInput
-from kapelle.workspaces.git import Git, Place, repository_place
+from kapelle.workspaces.git import Git, Place
 from kapelle.workspaces.repository import Checkout, read_pointer
 
 BRANCHES = "refs/heads/"
@@ -64,16 +64,16 @@ class Resolved:
     commit: str
 
 
-async def read_ref(git: Git, place: Place, ref: str, *, believe_files: bool = True) -> str | None:
+async def read_ref(place: Place, ref: str, *, believe_files: bool = True) -> str | None:
     """The commit that a reference holds, by its exact full name.
 
     Read from the repository's files when they name a commit that git has shown to exist; whatever
     else they say, git is asked.
     """
     held = _stored(place.cwd, ref) if believe_files else None
-    if held is not None and git.trees.get(place.cwd, held) is not None:
+    if held is not None and place.git.trees.get(place.cwd, held) is not None:
         return held
-    output = await git.run(place, "show-ref", "--verify", "--hash", "--", ref, ok=(0, 1, 128))
+    output = await place.run("show-ref", "--verify", "--hash", "--", ref, ok=(0, 1, 128))
     return output.line or None
 
 
@@ -103,49 +103,47 @@ def _small_file(path: Path) -> bytes:
         return stream.read(_MAX_BYTES) if is_small else b""
 
 
-async def resolve(git: Git, place: Place, base: str) -> Resolved | None:
+async def resolve(place: Place, base: str) -> Resolved | None:
     """What a person means by base: a branch first, then anything git understands as a commit."""
     ref = branch_ref(base)
-    if ref is not None and (commit := await read_ref(git, place, ref)) is not None:
+    if ref is not None and (commit := await read_ref(place, ref)) is not None:
         return Resolved(ref.removeprefix(BRANCHES), commit)
     if not base or base.startswith("-") or not is_text(base):
         return None
-    commit = await commit_of(git, place, base)
+    commit = await commit_of(place, base)
     return None if commit is None else Resolved(None, commit)
 
 
-async def commit_of(git: Git, place: Place, revision: str) -> str | None:
+async def commit_of(place: Place, revision: str) -> str | None:
     """The full id of the commit that a revision means, or None."""
-    if git.trees.get(place.cwd, revision) is not None:
+    if place.git.trees.get(place.cwd, revision) is not None:
         return revision
     arguments = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    output = await git.run(place, *arguments, ok=(0, 1, 128))
+    output = await place.run(*arguments, ok=(0, 1, 128))
     return output.line or None if output.code == 0 else None
 
 
-async def move_ref(
-    git: Git, place: Place, ref: str, new: str, old: str | None, reason: str
-) -> None:
+async def move_ref(place: Place, ref: str, new: str, old: str | None, reason: str) -> None:
     """Compare and swap; old None means that the reference must not exist. Raises RefMoved."""
     expected = old or "0" * len(new)
     # A branch turned into a symbolic reference must not lead the write to another branch.
     text = f"option no-deref\0update {ref}\0{new}\0{expected}\0"
-    await git.run(place, "update-ref", "-m", reason, "--stdin", "-z", stdin=text.encode())
+    await place.run("update-ref", "-m", reason, "--stdin", "-z", stdin=text.encode())
 
 
-async def delete_ref(git: Git, place: Place, ref: str, old: str) -> None:
+async def delete_ref(place: Place, ref: str, old: str) -> None:
     """Compare and delete. Raises RefMoved."""
     text = f"option no-deref\0delete {ref}\0{old}\0"
-    await git.run(place, "update-ref", "--stdin", "-z", stdin=text.encode())
+    await place.run("update-ref", "--stdin", "-z", stdin=text.encode())
 
 
-async def is_symbolic(git: Git, place: Place, ref: str) -> bool:
-    output = await git.run(place, "symbolic-ref", "--quiet", "--", ref, ok=(0, 1, 128))
+async def is_symbolic(place: Place, ref: str) -> bool:
+    output = await place.run("symbolic-ref", "--quiet", "--", ref, ok=(0, 1, 128))
     return output.code == 0
 
 
-async def point_head(git: Git, place: Place, ref: str) -> None:
-    await git.run(place, "symbolic-ref", "-m", "kapelle", "--", "HEAD", ref)
+async def point_head(place: Place, ref: str) -> None:
+    await place.run("symbolic-ref", "-m", "kapelle", "--", "HEAD", ref)
 
 
 async def head_branch(git: Git, checkout: Checkout) -> str | None:
@@ -153,8 +151,8 @@ async def head_branch(git: Git, checkout: Checkout) -> str | None:
     line = read_pointer(checkout.gitdir / "HEAD") or ""
     target = line.removeprefix("ref: ").strip() if line.startswith("ref: ") else ""
     if target == "refs/heads/.invalid":  # how a reftable repository marks its HEAD file
-        place = repository_place(checkout.common_dir, checkout.gitdir)
-        target = (await git.run(place, "symbolic-ref", "--quiet", "--", "HEAD", ok=(0, 1))).line
+        place = git.at(checkout.common_dir, checkout.gitdir)
+        target = (await place.run("symbolic-ref", "--quiet", "--", "HEAD", ok=(0, 1))).line
     return target.removeprefix(BRANCHES) if target.startswith(BRANCHES) else None
 
 
@@ -166,7 +164,7 @@ async def head_commit(git: Git, checkout: Checkout) -> str | None:
         held = None if ref is None else _stored(checkout.common_dir, ref)
     if held is not None and git.trees.get(checkout.common_dir, held) is not None:
         return held
-    return await commit_of(git, repository_place(checkout.common_dir, checkout.gitdir), "HEAD")
+    return await commit_of(git.at(checkout.common_dir, checkout.gitdir), "HEAD")
 
 
 def empty_tree(object_format: str) -> str:

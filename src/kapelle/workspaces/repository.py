@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
-from kapelle.workspaces.git import Git, repository_place
+from kapelle.workspaces.git import Git
 
 _MAX_POINTER = 65_536
 _HARMLESS = ("core.autocrlf", "core.eol", "core.filemode", "core.symlinks", "core.ignorecase")
@@ -95,7 +95,7 @@ def read_pointer(path: Path) -> str | None:
 
 
 @dataclass(frozen=True)
-class Habits:
+class RepositorySettings:
     """What the repository and its user ask of any git: conversions and ignored names."""
 
     object_format: str
@@ -103,12 +103,10 @@ class Habits:
     ignore: str
 
 
-async def habits_of(git: Git, checkout: Checkout) -> Habits:
+async def read_settings(git: Git, checkout: Checkout) -> RepositorySettings:
     """Read with `git config`, which runs nothing; the user's own configuration counts as well."""
-    place = repository_place(checkout.common_dir, checkout.gitdir).with_variables(
-        **_own_configuration()
-    )
-    output = await git.run(place, "config", "-z", "--get-regexp", _KEYS, ok=(0, 1))
+    place = git.at(checkout.common_dir, checkout.gitdir).with_variables(**_own_configuration())
+    output = await place.run("config", "-z", "--get-regexp", _KEYS, ok=(0, 1))
     values: dict[str, str] = {}
     for record in output.fields:
         key, _, value = record.decode("utf-8", "surrogateescape").partition("\n")
@@ -120,7 +118,7 @@ async def habits_of(git: Git, checkout: Checkout) -> Habits:
     settings = tuple(f"{key}={values[key]}" for key in _HARMLESS if _is_plain(values.get(key)))
     own = _own_ignore_file(values.get("core.excludesfile"))
     ignore = _text_of(own) + "\n" + _text_of(checkout.common_dir / "info" / "exclude")
-    return Habits(object_format, settings, ignore)
+    return RepositorySettings(object_format, settings, ignore)
 
 
 def _is_plain(value: str | None) -> bool:

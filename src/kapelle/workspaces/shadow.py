@@ -31,7 +31,7 @@ class Shadows:
     """One shadow for each object format, made when first needed."""
 
     def __init__(self, git: Git, home: Path) -> None:
-        self._git = git
+        self.git = git
         self._directory = home / "git"
         self._scratch = home / "tmp"
         self._making = asyncio.Lock()
@@ -47,8 +47,7 @@ class Shadows:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self.scratch() as scratch:
             fresh = scratch / "shadow.git"
-            await self._git.run(
-                Place(scratch),
+            await Place(self.git, scratch).run(
                 *("init", "--quiet", "--bare", "--template=", "--initial-branch=none"),
                 *(f"--object-format={object_format}", "--", str(fresh)),
             )
@@ -65,7 +64,7 @@ class Shadows:
         shallow = lender.common_dir / "shallow"
         if shallow.exists():
             variables["GIT_SHALLOW_FILE"] = str(shallow)
-        return Place(shadow, variables)
+        return Place(self.git, shadow, variables)
 
     async def writing_to(self, objects: Path, lender: Lender, *more: Path) -> Place:
         """Like reading, but new objects go to a directory of ours."""
@@ -90,7 +89,7 @@ class Shadows:
         """Drop old snapshots, and what killed processes left in the scratch directory."""
         for shadow in self._directory.glob("*.git"):
             expire = f"--expire={snapshot_age_days}.days.ago"
-            await self._git.run(Place(shadow, {"GIT_DIR": str(shadow)}), "prune", expire)
+            await Place(self.git, shadow, {"GIT_DIR": str(shadow)}).run("prune", expire)
         await asyncio.to_thread(_remove_older, self._scratch, time.time() - _LEFTOVER_AGE_S)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kapelle.domain.errors import GitError, WorkspaceError
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
+from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Place
 from kapelle.workspaces.shadow import Lender
 
 _GITLINK = b"160000"
@@ -43,14 +43,15 @@ class Staged:
 def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
     """For commands that read or write the files of a work tree through an index."""
     variables = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(work_tree.directory)}
-    return Place(work_tree.directory, {**place.variables, **variables}, work_tree.settings)
+    return Place(
+        place.git, work_tree.directory, {**place.variables, **variables}, work_tree.settings
+    )
 
 
 class Staging:
     """Brings a copy of a work tree's index up to date with its files."""
 
-    def __init__(self, git: Git, place: Place, work_tree: WorkTree, scratch: Path) -> None:
-        self._git = git
+    def __init__(self, place: Place, work_tree: WorkTree, scratch: Path) -> None:
         self._work_tree = work_tree
         self._index = scratch / "index"
         self._no_index = scratch / "no-index"
@@ -75,7 +76,7 @@ class Staging:
             except GitError:
                 self._index.unlink(missing_ok=True)
         if fallback is not None:
-            await self._git.run(self._place, "read-tree", fallback, timeout_s=CONTENT_TIMEOUT_S)
+            await self._place.run("read-tree", fallback, timeout_s=CONTENT_TIMEOUT_S)
         return await self._stage(flatten, None)
 
     async def include(self, paths: list[bytes]) -> str:
@@ -85,7 +86,7 @@ class Staging:
 
     async def ignored(self, paths: list[bytes]) -> list[bytes]:
         """Those of the files that staging passed over."""
-        known = set((await self._git.run(self._place, "ls-files", "-z")).fields)
+        known = set((await self._place.run("ls-files", "-z")).fields)
         return [
             path
             for path in paths
@@ -115,21 +116,20 @@ class Staging:
         await self._add(await self._untracked(self._place, b"", 0))
         tree = None
         if digest is not None and not self._is_touched:
-            tree = self._git.index_trees.get(self._work_tree.lender.common_dir, digest)
+            tree = self._place.git.index_trees.get(self._work_tree.lender.common_dir, digest)
         return Staged(tree or await self._write_tree(), self._index)
 
     async def _write_tree(self) -> str:
-        tree = (await self._git.run(self._place, "write-tree", timeout_s=CONTENT_TIMEOUT_S)).line
+        tree = (await self._place.run("write-tree", timeout_s=CONTENT_TIMEOUT_S)).line
         lender = self._work_tree.lender
         # Elsewhere its objects do not last.
         if self._place.variables["GIT_OBJECT_DIRECTORY"] == str(lender.objects):
             digest = _digest(self._index.read_bytes())
-            self._git.index_trees.put(lender.common_dir, digest, tree)
+            self._place.git.index_trees.put(lender.common_dir, digest, tree)
         return tree
 
     async def _differences(self) -> tuple[list[bytes], list[bytes]]:
-        output = await self._git.run(
-            self._place,
+        output = await self._place.run(
             *("diff-files", "--raw", "-z", "--no-renames", "--ignore-submodules=dirty"),
             timeout_s=CONTENT_TIMEOUT_S,
         )
@@ -168,7 +168,7 @@ class Staging:
 
     async def _others(self, place: Place) -> list[bytes]:
         arguments = ("ls-files", "-z", "--others", "--exclude-standard")
-        return (await self._git.run(place, *arguments, timeout_s=CONTENT_TIMEOUT_S)).fields
+        return (await place.run(*arguments, timeout_s=CONTENT_TIMEOUT_S)).fields
 
     async def _nested(self, place: Place, prefix: bytes, name: bytes, depth: int) -> list[bytes]:
         directory = place.cwd / os.fsdecode(name)
@@ -179,7 +179,7 @@ class Staging:
 
     async def _flatten(self) -> None:
         """Replace each populated submodule by its files, so that unpublished work in it is kept."""
-        output = await self._git.run(self._place, "ls-files", "-z", "--stage")
+        output = await self._place.run("ls-files", "-z", "--stage")
         for record in output.fields:
             header, _, path = record.partition(b"\t")
             inside = self._work_tree.directory / os.fsdecode(path) / ".git"
@@ -209,8 +209,7 @@ class Staging:
     async def _update(self, records: list[bytes], mode: str) -> None:
         if records:
             self._is_touched = True
-            await self._git.run(
-                self._place,
+            await self._place.run(
                 *("update-index", "-z", "--add", "--remove", "--replace", mode),
                 stdin=b"".join(record + b"\0" for record in records),
                 timeout_s=CONTENT_TIMEOUT_S,
@@ -248,11 +247,10 @@ def install_index(source: Path, target: Path) -> None:
     fresh.replace(target)
 
 
-async def obstacles(git: Git, reading: Place, directory: Path, tree: str, goal: str) -> list[bytes]:
+async def obstacles(reading: Place, directory: Path, tree: str, goal: str) -> list[bytes]:
     """What lies in the directory where the goal has files that the tree does not have."""
     options = ("-r", "-z", "--name-only", "--no-renames", "--diff-filter=A")
-    output = await git.run(
-        reading,
+    output = await reading.run(
         *("diff-tree", *options, "--ignore-submodules=all", tree, goal, "--"),
         timeout_s=CONTENT_TIMEOUT_S,
     )

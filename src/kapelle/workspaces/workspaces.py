@@ -27,7 +27,7 @@ from kapelle.workspaces.diff import (
 )
 from kapelle.workspaces.git import Git
 from kapelle.workspaces.lifecycle import (
-    Order,
+    WorktreeSpec,
     base_of,
     clear_half_made,
     create_worktree,
@@ -39,7 +39,7 @@ from kapelle.workspaces.lifecycle import (
 from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.merge import Merge, Merger, marked_files, take_in
 from kapelle.workspaces.refs import head_branch, head_commit, plain_name
-from kapelle.workspaces.repository import find_checkout, habits_of
+from kapelle.workspaces.repository import find_checkout, read_settings
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
 
@@ -75,8 +75,8 @@ class Workspaces:
         empty_home.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._git = Git(executable, empty_home, author_name, author_email)
         self._shadows = Shadows(self._git, self._home)
-        self._markers = Markers(self._home / "worktrees")
-        self._guard = Guard(self._git, self._shadows, self._markers, self._home)
+        self._markers = Markers(self._home / "worktrees", self._shadows)
+        self._guard = Guard(self._markers, self._home)
 
     def close(self) -> None:
         """End the threads that wait for git."""
@@ -90,7 +90,7 @@ class Workspaces:
         return Repository(
             toplevel=checkout.toplevel,
             common_dir=checkout.common_dir,
-            object_format=(await habits_of(self._git, checkout)).object_format,
+            object_format=(await read_settings(self._git, checkout)).object_format,
             head_branch=await head_branch(self._git, checkout),
             head_commit=await head_commit(self._git, checkout),
         )
@@ -106,42 +106,42 @@ class Workspaces:
         """A worktree on the branch kapelle/<owner>; called again, it returns the same one."""
         async with self._guard.alone(owner):
             await self._guard.try_to_settle(self._markers.read(owner))
-            order = Order(owner, directory, base, copy, link)
-            return await create_worktree(self._git, self._shadows, self._markers, order)
+            spec = WorktreeSpec(owner, directory, base, copy, link)
+            return await create_worktree(self._markers, spec)
 
     async def commit(self, owner: str, message: str) -> str | None:
         """Commit everything onto the owner's branch; None when there is nothing but the base."""
         async with self._guard.standing(owner) as marker:
-            return await commit_worktree(self._git, self._shadows, marker, message)
+            return await commit_worktree(marker, message)
 
     async def tip(self, owner: str) -> str:
         """The commit that the owner's branch holds now, or the base commit without a branch."""
-        return await tip_of(self._git, self._markers.require(owner))
+        return await tip_of(self._markers.require(owner))
 
     async def log(self, owner: str, limit: int | None = 20) -> list[Commit]:
         """What the branch gained since its base, newest first; a branch taken in counts as one."""
-        return await log_of(self._git, self._shadows, self._markers.require(owner), limit)
+        return await log_of(self._markers.require(owner), limit)
 
     async def diff(self, owner: str) -> Diff:
-        return await diff_worktree(self._git, self._shadows, self._markers.require(owner))
+        return await diff_worktree(self._markers.require(owner))
 
     async def changed(self, owner: str) -> bool:
-        return await worktree_changed(self._git, self._shadows, self._markers.require(owner))
+        return await worktree_changed(self._markers.require(owner))
 
     async def uncommitted(self, owner: str) -> list[str]:
         """Files of the worktree that differ from what the owner's branch holds."""
-        return await uncommitted_files(self._git, self._shadows, self._markers.require(owner))
+        return await uncommitted_files(self._markers.require(owner))
 
     async def compare(self, owner: str, old: str, new: str) -> Diff:
         """From one commit of the owner's repository to another, whosever they are."""
         marker = self._markers.require(owner)
-        return await diff_commits(self._git, self._shadows, marker, old, new)
+        return await diff_commits(marker, old, new)
 
     async def snapshot(self, directory: Path) -> str:
-        return await take_snapshot(self._git, self._shadows, directory)
+        return await take_snapshot(self._shadows, directory)
 
     async def diff_since(self, directory: Path, tree: str) -> Diff:
-        return await diff_since_snapshot(self._git, self._shadows, directory, tree)
+        return await diff_since_snapshot(self._shadows, directory, tree)
 
     async def archive(self, owner: str, name: str) -> str | None:
         """Keep the content under refs/kapelle/archive/<owner>/<name>; None if it is the base."""
@@ -149,15 +149,14 @@ class Workspaces:
         async with self._guard.known(owner) as marker:
             if not marker.removed:
                 marker.require_present()
-            archived = await archive_worktree(self._git, self._shadows, marker, name)
+            archived = await archive_worktree(marker, name)
             return None if archived is None else archived[1]
 
     async def reset(self, owner: str, name: str, base: str | None = None) -> Workspace:
         """Archive, then go back to the base commit, or to the present commit of another base."""
         plain_name(name)
         async with self._guard.known(owner) as marker:
-            tools = (self._git, self._shadows, self._markers)
-            return (await reset_worktree(*tools, marker, name, base)).as_workspace()
+            return (await reset_worktree(self._markers, marker, name, base)).as_workspace()
 
     async def restore(self, owner: str, commit: str, name: str) -> None:
         """Put branch, index and files to a commit; what would be lost is archived before.
@@ -166,8 +165,8 @@ class Workspaces:
         """
         plain_name(name)
         async with self._guard.known(owner) as marker:
-            await require_commit(self._git, marker, commit)
-            await restore_worktree(self._git, self._shadows, marker, name, commit)
+            await require_commit(marker, commit)
+            await restore_worktree(marker, name, commit)
 
     async def take_in(self, owner: str, branch: str, message: str) -> list[str]:
         """Merge a branch into the owner's branch and worktree; returns the paths in conflict.
@@ -177,7 +176,7 @@ class Workspaces:
         """
         async with self._guard.standing(owner) as marker, self._guard.merging(marker):
             mover = self._guard.mover(marker, marker)
-            return await take_in(self._git, self._shadows, marker, mover, branch, message)
+            return await take_in(marker, mover, branch, message)
 
     async def conflicted(self, owner: str, paths: Sequence[str]) -> list[str]:
         """Those of the paths that are text files of the worktree and hold conflict markers."""
@@ -195,7 +194,7 @@ class Workspaces:
             marker = (self._markers.read if half_made else self._markers.require)(owner)
             await self._put_away(owner, marker)
             if empty_branch and marker is not None:
-                await drop_empty_branch(self._git, self._shadows, marker)
+                await drop_empty_branch(marker)
 
     async def check_base(self, directory: Path, base: str) -> None:
         """Raise InvalidInput when the base is unknown in the repository around the directory."""
@@ -242,13 +241,13 @@ class Workspaces:
             marker = self._markers.read(owner)
             await self._put_away(owner, marker)
             if marker is not None:
-                await drop_empty_branch(self._git, self._shadows, marker)
+                await drop_empty_branch(marker)
             self._markers.forget(owner)
 
     async def _put_away(self, owner: str, marker: Marker | None) -> None:
         begun_in = self._markers.intended(owner)
         if marker is not None and not marker.removed:
-            await remove_worktree(self._git, self._shadows, self._markers, marker)
+            await remove_worktree(self._markers, marker)
         elif begun_in is not None:
             await clear_half_made(self._markers, owner, begun_in)
             self._markers.fulfilled(owner)
@@ -261,7 +260,7 @@ class Workspaces:
 
     def _merger(self, marker: Marker, standing: Marker | None = None) -> Merger:
         mover = self._guard.mover(marker, standing)
-        return Merger(self._git, self._shadows, marker, mover)
+        return Merger(marker, mover)
 
 
 def working_directory(workspace: Workspace, directory: Path) -> Path:

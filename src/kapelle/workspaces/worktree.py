@@ -7,15 +7,16 @@ import json
 import os
 import shutil
 import stat
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
+from kapelle.workspaces.git import Git, Place
 from kapelle.workspaces.refs import BRANCHES, plain_name
-from kapelle.workspaces.repository import linked_gitdir, read_pointer
-from kapelle.workspaces.shadow import Lender
+from kapelle.workspaces.repository import Checkout, linked_gitdir, read_pointer
+from kapelle.workspaces.shadow import Lender, Shadows
 from kapelle.workspaces.staging import WorkTree
 
 _STATES = (
@@ -81,6 +82,8 @@ def _delete_entry(name: str, parent: int) -> None:
 
 @dataclass(frozen=True)
 class Marker:
+    """What the marker file says about a worktree, with the tools to work on it."""
+
     task_id: str
     path: str
     toplevel: str
@@ -95,6 +98,29 @@ class Marker:
     ignore: str
     removed: bool = False
     inode: int | None = None
+    shadows: Shadows = field(kw_only=True, compare=False, repr=False)
+
+    @property
+    def git(self) -> Git:
+        return self.shadows.git
+
+    @property
+    def refs(self) -> Place:
+        """For the references of its repository."""
+        return self.git.at(Path(self.common_dir))
+
+    @property
+    def own(self) -> Place:
+        """For its own HEAD."""
+        return self.git.at(Path(self.common_dir), Path(self.gitdir))
+
+    @property
+    def checkout(self) -> Checkout:
+        return Checkout(Path(self.path), Path(self.gitdir), Path(self.common_dir))
+
+    async def reading(self) -> Place:
+        """For looking at commits and trees of its repository, and writing new ones there."""
+        return await self.shadows.reading(self.lender)
 
     @property
     def ref(self) -> str:
@@ -153,11 +179,15 @@ class Marker:
         )
 
 
+_STORED = tuple(item.name for item in fields(Marker) if item.name != "shadows")
+
+
 class Markers:
     """Markers and intents, side by side with the worktrees they belong to."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, shadows: Shadows) -> None:
         self.directory = directory
+        self.shadows = shadows
 
     def worktree(self, task_id: str) -> Path:
         return self.directory / plain_name(task_id)
@@ -175,13 +205,12 @@ class Markers:
             return None
         try:
             values = json.loads(text)
-            known = {item.name for item in fields(Marker)}
-            values = {key: value for key, value in values.items() if key in known}
+            values = {key: value for key, value in values.items() if key in _STORED}
             for name in ("excluded", "settings"):
                 values[name] = tuple(values[name])
             # Derived, because the files at this path are cleaned and deleted.
             values["path"] = str(self.worktree(task_id))
-            return Marker(**values)
+            return Marker(**values, shadows=self.shadows)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WorkspaceError(f"{self._marker(task_id)} is damaged: {error}.") from error
 
@@ -192,7 +221,10 @@ class Markers:
         return marker
 
     def write(self, marker: Marker) -> None:
-        write_durably(self._marker(marker.task_id), json.dumps(asdict(marker), indent=1))
+        write_durably(
+            self._marker(marker.task_id),
+            json.dumps({name: getattr(marker, name) for name in _STORED}, indent=1),
+        )
 
     def forget(self, task_id: str) -> None:
         self._marker(task_id).unlink(missing_ok=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents.registry import get
-from kapelle.engine import side_log
-from kapelle.engine.ending import noted
+from kapelle.engine.tasks.watch import noted
+from kapelle.engine.usage import side_log_lines
 from kapelle.settings import AgentSettings, Settings
 from tests.agents.programs import PROGRAMS, cache
 from tests.agents.real.scene import Scene
@@ -31,7 +31,7 @@ def keep(scene: Scene, task: Any, scenario: str) -> None:
         "scenario": scenario,
         "out": _lines(scene, (process_dir / "out.log").read_text("utf-8", "replace")),
         "err": _lines(scene, (process_dir / "err.log").read_text("utf-8", "replace")),
-        "side": _telling(scene, _lines(scene, "\n".join(side_log.lines(process_dir, session)))),
+        "side": _telling(scene, _lines(scene, "\n".join(side_log_lines(process_dir, session)))),
         "exit": attempt["exit"],
         "ended_by_kapelle": noted(process_dir) is not None,
         "expected": {

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from tests.integration.engine.test_run_wishes import add_run
+from tests.integration.engine.test_run_control import add_run
 
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import RunStatus
-from kapelle.engine import orphans
-from kapelle.engine.parts import Stage
+from kapelle.engine import upkeep
+from kapelle.engine.parts import Parts
 from kapelle.home import Home
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
@@ -38,7 +38,7 @@ class Hall:
 
     async def look(self) -> list[Path]:
         self.stopped = []
-        await orphans.stop_unknown_steps(cast(Stage, SimpleNamespace(**vars(self))))
+        await upkeep.stop_unknown_steps(cast(Parts, SimpleNamespace(**vars(self))))
         return self.stopped
 
     async def add(self, status: RunStatus) -> str:
@@ -65,7 +65,7 @@ async def hall(tmp_path: Path) -> AsyncIterator[Hall]:
 
 @pytest.fixture
 def no_new_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(orphans, "_BEGAN", time.monotonic() - _HOUR_S)
+    monkeypatch.setattr(upkeep, "_BEGAN", time.monotonic() - _HOUR_S)
 
 
 @pytest.mark.usefixtures("no_new_daemon")
@@ -93,14 +93,14 @@ async def test_what_ended_long_ago_is_not_looked_through_every_minute(
 ) -> None:
     for _ in range(3):
         hall.leave(await hall.add(RunStatus.FAILED), 2 * _HOUR_S)
-    monkeypatch.setattr(orphans, "_unfinished", pytest.fail)
+    monkeypatch.setattr(upkeep, "_unfinished", pytest.fail)
     assert await hall.look() == []
 
 
 async def test_a_new_daemon_finds_what_was_left_however_long_there_was_none(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(orphans, "_BEGAN", time.monotonic())
+    monkeypatch.setattr(upkeep, "_BEGAN", time.monotonic())
     left = hall.leave(await hall.add(RunStatus.FAILED), 900 * _HOUR_S)
     assert await hall.look() == [left]
 

@@ -13,12 +13,12 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from tests.integration.engine.test_run_wishes import add_run
+from tests.integration.engine.test_run_control import add_run
 
 from kapelle.domain.states import RunStatus
 from kapelle.engine import notify, retry
-from kapelle.engine.notify import Bell
-from kapelle.engine.parts import Stage
+from kapelle.engine.notify import Notifier
+from kapelle.engine.parts import Parts
 from kapelle.engine.runs import mirror as mirror_module
 from kapelle.engine.runs.mirror import RunMirror
 from kapelle.home import Home
@@ -28,20 +28,20 @@ from kapelle.store.migrate import migrate
 
 
 @pytest.fixture
-async def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stage]:
+async def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Parts]:
     for module, name in ((mirror_module, "_LOOK_S"), (notify, "_LOOK_S"), (retry, "_PAUSE_S")):
         monkeypatch.setattr(module, name, 0.05)
     home = Home(tmp_path / "home")
     home.create()
     db = Database(sqlite_url(home.database))
     migrate(db.engine)
-    yield cast(Stage, SimpleNamespace(home=home, db=db))
+    yield cast(Parts, SimpleNamespace(home=home, db=db))
     db.close()
 
 
 @pytest.fixture
-async def mirror(stage: Stage) -> AsyncIterator[asyncio.Task[None]]:
-    mirroring = asyncio.create_task(RunMirror(stage).run())
+async def mirror(parts: Parts) -> AsyncIterator[asyncio.Task[None]]:
+    mirroring = asyncio.create_task(RunMirror(parts).run())
     yield mirroring
     await end(mirroring)
 
@@ -53,18 +53,18 @@ async def end(duty: asyncio.Task[None]) -> None:
         await duty
 
 
-async def begin(stage: Stage) -> str:
-    run_id = await add_run(stage.db)
-    await tell(stage, run_id, 1)
+async def begin(parts: Parts) -> str:
+    run_id = await add_run(parts.db)
+    await tell(parts, run_id, 1)
     return run_id
 
 
-async def tell(stage: Stage, run_id: str, number: int) -> None:
-    await stage.db.write(lambda c: events.append(c, "run.progress", run_id=run_id, number=number))
+async def tell(parts: Parts, run_id: str, number: int) -> None:
+    await parts.db.write(lambda c: events.append(c, "run.progress", run_id=run_id, number=number))
 
 
-def numbers(stage: Stage, run_id: str) -> list[int]:
-    path = stage.home.runs / run_id / "events.jsonl"
+def numbers(parts: Parts, run_id: str) -> list[int]:
+    path = parts.home.runs / run_id / "events.jsonl"
     if not path.is_file():
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -81,30 +81,30 @@ async def until(condition: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("name", ["events.jsonl", "status.json"])
 async def test_a_run_whose_files_cannot_be_written_keeps_no_other_from_it(
-    stage: Stage, mirror: asyncio.Task[None], caplog: pytest.LogCaptureFixture, name: str
+    parts: Parts, mirror: asyncio.Task[None], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    broken = await begin(stage)
-    await until(lambda: numbers(stage, broken) == [1])
-    path = stage.home.runs / broken / name
+    broken = await begin(parts)
+    await until(lambda: numbers(parts, broken) == [1])
+    path = parts.home.runs / broken / name
     path.unlink()
     (path / "x").mkdir(parents=True)
     for number in (2, 3):
-        await tell(stage, broken, number)
-        other = await begin(stage)
-        await until((stage.home.runs / other / "events.jsonl").exists)
+        await tell(parts, broken, number)
+        other = await begin(parts)
+        await until((parts.home.runs / other / "events.jsonl").exists)
     told = [record for record in caplog.records if broken in record.getMessage()]
     assert len(told) == 1
     assert str(path) in caplog.text
     shutil.rmtree(path)
-    await tell(stage, broken, 4)
+    await tell(parts, broken, 4)
     await until(path.is_file)
-    await until(lambda: numbers(stage, broken) == [1, 2, 3, 4])
+    await until(lambda: numbers(parts, broken) == [1, 2, 3, 4])
 
 
 async def test_a_directory_that_may_not_be_written_ends_nothing(
-    stage: Stage, mirror: asyncio.Task[None], monkeypatch: pytest.MonkeyPatch
+    parts: Parts, mirror: asyncio.Task[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    denied = await begin(stage)
+    denied = await begin(parts)
     opened = os.open
 
     def deny(path: Any, *args: Any, **kwargs: Any) -> int:
@@ -112,45 +112,45 @@ async def test_a_directory_that_may_not_be_written_ends_nothing(
             raise PermissionError(errno.EACCES, "denied", str(path))
         return opened(path, *args, **kwargs)
 
-    await until(lambda: numbers(stage, denied) == [1])
+    await until(lambda: numbers(parts, denied) == [1])
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", deny)
-        await tell(stage, denied, 2)
-        other = await begin(stage)
-        await until(lambda: numbers(stage, other) == [1])
-    await tell(stage, denied, 3)
-    await until(lambda: numbers(stage, denied) == [1, 2, 3])
+        await tell(parts, denied, 2)
+        other = await begin(parts)
+        await until(lambda: numbers(parts, other) == [1])
+    await tell(parts, denied, 3)
+    await until(lambda: numbers(parts, denied) == [1, 2, 3])
 
 
 @pytest.mark.parametrize("all_of_them", [True, False])
 async def test_a_directory_that_was_removed_is_made_again(
-    stage: Stage, mirror: asyncio.Task[None], all_of_them: bool
+    parts: Parts, mirror: asyncio.Task[None], all_of_them: bool
 ) -> None:
-    run_id = await begin(stage)
-    await until((stage.home.runs / "position").exists)
-    shutil.rmtree(stage.home.runs if all_of_them else stage.home.runs / run_id)
-    await tell(stage, run_id, 2)
-    await until(lambda: numbers(stage, run_id) == [1, 2])
-    await until((stage.home.runs / "position").exists)
-    assert stage.home.runs.stat().st_mode & 0o777 == 0o700
+    run_id = await begin(parts)
+    await until((parts.home.runs / "position").exists)
+    shutil.rmtree(parts.home.runs if all_of_them else parts.home.runs / run_id)
+    await tell(parts, run_id, 2)
+    await until(lambda: numbers(parts, run_id) == [1, 2])
+    await until((parts.home.runs / "position").exists)
+    assert parts.home.runs.stat().st_mode & 0o777 == 0o700
 
 
 async def test_a_position_that_cannot_be_kept_stops_nothing(
-    stage: Stage, mirror: asyncio.Task[None]
+    parts: Parts, mirror: asyncio.Task[None]
 ) -> None:
-    (stage.home.runs / "position" / "x").mkdir(parents=True)
-    first = await begin(stage)
-    await until(lambda: numbers(stage, first) == [1])
-    await tell(stage, first, 2)
-    await until(lambda: numbers(stage, first) == [1, 2])
+    (parts.home.runs / "position" / "x").mkdir(parents=True)
+    first = await begin(parts)
+    await until(lambda: numbers(parts, first) == [1])
+    await tell(parts, first, 2)
+    await until(lambda: numbers(parts, first) == [1, 2])
 
 
 async def test_a_disk_that_was_full_for_a_moment_leaves_no_line_out_and_none_twice(
-    stage: Stage, mirror: asyncio.Task[None], monkeypatch: pytest.MonkeyPatch
+    parts: Parts, mirror: asyncio.Task[None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = await begin(stage)
-    path = stage.home.runs / run_id / "events.jsonl"
-    await until(lambda: numbers(stage, run_id) == [1])
+    run_id = await begin(parts)
+    path = parts.home.runs / run_id / "events.jsonl"
+    await until(lambda: numbers(parts, run_id) == [1])
     full = 3
     written = mirror_module._replace
 
@@ -164,23 +164,23 @@ async def test_a_disk_that_was_full_for_a_moment_leaves_no_line_out_and_none_twi
         written(target, text)
 
     monkeypatch.setattr(mirror_module, "_replace", write)
-    await tell(stage, run_id, 2)
+    await tell(parts, run_id, 2)
     await until(lambda: full == 0)
-    await tell(stage, run_id, 3)
+    await tell(parts, run_id, 3)
     await until(lambda: path.read_text(encoding="utf-8").endswith("}\n"))
-    await until(lambda: numbers(stage, run_id) == [1, 2, 3])
+    await until(lambda: numbers(parts, run_id) == [1, 2, 3])
 
 
 async def test_a_run_that_ends_during_a_pass_has_its_last_line_before_its_result(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = await begin(stage)
+    run_id = await begin(parts)
     ends = runs.change
     found = events.of_runs
 
     def end_it_then(connection: Connection, seq: int) -> Any:
         told = found(connection, seq)
-        with stage.db.engine.begin() as other:
+        with parts.db.engine.begin() as other:
             ends(other, run_id, RunStatus.COMPLETED)
         monkeypatch.setattr(events, "of_runs", found)
         return told
@@ -196,39 +196,39 @@ async def test_a_run_that_ends_during_a_pass_has_its_last_line_before_its_result
         replace(path, text)
 
     monkeypatch.setattr(mirror_module, "_replace", note)
-    mirroring = asyncio.create_task(RunMirror(stage).run())
+    mirroring = asyncio.create_task(RunMirror(parts).run())
     await until(lambda: written)
     await end(mirroring)
     assert set(written) == {"run.completed"}
 
 
 async def test_a_position_that_was_lost_repeats_no_line(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_id = await begin(stage)
+    run_id = await begin(parts)
     for number in range(2, 8):
-        await tell(stage, run_id, number)
+        await tell(parts, run_id, number)
     few = events.of_runs
     monkeypatch.setattr(events, "of_runs", lambda c, seq: few(c, seq, limit=2))
     for _ in range(2):
-        mirroring = asyncio.create_task(RunMirror(stage).run())
-        await until((stage.home.runs / "position").exists)
-        await tell(stage, run_id, 0)
-        await until(lambda: 0 in numbers(stage, run_id))
+        mirroring = asyncio.create_task(RunMirror(parts).run())
+        await until((parts.home.runs / "position").exists)
+        await tell(parts, run_id, 0)
+        await until(lambda: 0 in numbers(parts, run_id))
         await asyncio.sleep(0.3)
         await end(mirroring)
-        (stage.home.runs / "position").unlink()
-    await stage.db.write(runs.change, run_id, RunStatus.COMPLETED)
-    assert numbers(stage, run_id) == [*range(1, 8), 0, 0]
+        (parts.home.runs / "position").unlink()
+    await parts.db.write(runs.change, run_id, RunStatus.COMPLETED)
+    assert numbers(parts, run_id) == [*range(1, 8), 0, 0]
 
 
 async def test_what_nobody_expected_ends_neither_the_mirror_nor_the_bell(
-    stage: Stage,
+    parts: Parts,
     mirror: asyncio.Task[None],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    rung = Bell(stage.db)
+    rung = Notifier(parts.db)
     ringing = asyncio.create_task(rung.run())
 
     def fail(*_: Any) -> Any:
@@ -239,16 +239,16 @@ async def test_what_nobody_expected_ends_neither_the_mirror_nor_the_bell(
         with monkeypatch.context() as patch:
             patch.setattr(events, "of_runs", fail)
             patch.setattr(events, "subjects_after", fail)
-            await stage.db.write(_nothing)
+            await parts.db.write(_nothing)
             await until(lambda: caplog.text.count("ValueError: unexpected") >= 2)
-        run_id = await begin(stage)
-        await until(lambda: numbers(stage, run_id) == [1])
+        run_id = await begin(parts)
+        await until(lambda: numbers(parts, run_id) == [1])
         await asyncio.sleep(0.3)
         await heard.wait(0.01)
-        await tell(stage, "run_x", 1)
+        await tell(parts, "run_x", 1)
         async with asyncio.timeout(5):
             await heard.wait(60)
-    assert {record.name for record in caplog.records} >= {"kapelle.runs", "kapelle.bell"}
+    assert {record.name for record in caplog.records} >= {"kapelle.runs", "kapelle.notify"}
     await end(ringing)
 
 

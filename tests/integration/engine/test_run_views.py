@@ -1,9 +1,9 @@
 """How a run is shown whose tasks ask a person something, on both databases."""
 
-from typing import Any, cast
+from typing import cast
 
 import pytest
-from tests.integration.engine.test_run_wishes import add_run, add_task, stage
+from tests.integration.engine.test_run_control import add_run, add_task, parts
 
 from kapelle.domain.states import TaskStatus
 from kapelle.engine.runs.start import Starter
@@ -12,30 +12,26 @@ from kapelle.store.database import Database
 
 
 async def ask(db: Database, run_id: str) -> None:
-    asked = {"waiting_for": "input", "reason": "It asks: Why?"}
+    asked = {"waiting_for": "input", "reason": "It asks: Why?", "question": "Why?"}
     await add_task(db, run_id, TaskStatus.WAITING, **asked)
 
 
 @pytest.mark.parametrize(
-    ("pattern", "spec", "waiting_for"),
-    [
-        ("loop", {}, "input"),
-        ("team", {"ask": True}, "input"),
-        ("team", {"ask": False}, None),
-        ("team", {}, None),
-    ],
+    ("may_ask", "waiting_for", "question"), [(True, "input", "Why?"), (False, None, None)]
 )
 async def test_a_run_that_waits_for_nobody_is_never_shown_as_waiting(
-    db: Database, pattern: str, spec: dict[str, Any], waiting_for: str | None
+    db: Database, may_ask: bool, waiting_for: str | None, question: str | None
 ) -> None:
-    use = Runs(stage(db), cast(Starter, None))
-    run_id = await add_run(db, pattern=pattern, spec={"directory": "/", **spec})
+    use = Runs(parts(db), cast(Starter, None))
+    run_id = await add_run(db, may_ask=may_ask)
     await ask(db, run_id)
-    assert (await use.get(run_id)).waiting_for == waiting_for
+    run = await use.get(run_id)
+    assert (run.waiting_for, run.question) == (waiting_for, question)
+    assert may_ask == (" asks: Why? (kapelle resume " in str(run.reason))
 
 
 async def test_a_run_goes_on_while_one_of_its_tasks_does(db: Database) -> None:
-    use = Runs(stage(db), cast(Starter, None))
+    use = Runs(parts(db), cast(Starter, None))
     run_id = await add_run(db, pattern="loop")
     await ask(db, run_id)
     working = await add_task(db, run_id, TaskStatus.RUNNING)

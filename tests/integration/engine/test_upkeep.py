@@ -18,10 +18,9 @@ from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import TaskStatus
-from kapelle.engine import orphans, retention
-from kapelle.engine.parts import Stage
-from kapelle.engine.setbacks import Setbacks
-from kapelle.engine.upkeep import Upkeep
+from kapelle.engine import upkeep
+from kapelle.engine.parts import Parts
+from kapelle.engine.upkeep import Setbacks, Upkeep
 from kapelle.home import Home
 from kapelle.runner.runner import Runner
 from kapelle.store import backup, events, tasks
@@ -35,12 +34,12 @@ _LIMIT = datetime.now(UTC) - timedelta(days=7)
 
 
 @pytest.fixture
-async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
     home = Home(tmp_path / "home")
     home.create()
     db = Database(sqlite_url(home.database))
     migrate(db.engine)
-    yield Stage(
+    yield Parts(
         home=home,
         db=db,
         runner=Runner(home.root),
@@ -57,197 +56,197 @@ def repository(tmp_path: Path) -> Path:
     return make_repository(tmp_path / "repository")
 
 
-async def add(stage: Stage, repository: Path | None = None, **changes: Any) -> str:
+async def add(parts: Parts, repository: Path | None = None, **changes: Any) -> str:
     """A task that ended long ago, with a worktree if it has a repository."""
     kind = "worktree" if repository else "in_place"
     ended = {"status": TaskStatus.COMPLETED, "created_at": _LONG_AGO, "ended_at": _LONG_AGO}
     place = {"directory": str(repository or "/"), "workspace_kind": kind}
     row = task_row(**ended | place | changes)
-    await stage.db.write(tasks.insert, row, [])
+    await parts.db.write(tasks.insert, row, [])
     if repository is not None:
-        made = await stage.workspaces.create(row["id"], repository, None)
-        await stage.db.write(tasks.update, row["id"], workspace_branch=made.branch)
+        made = await parts.workspaces.create(row["id"], repository, None)
+        await parts.db.write(tasks.update, row["id"], workspace_branch=made.branch)
         Path(made.path, "new.txt").write_text("kept", encoding="utf-8")
     return str(row["id"])
 
 
-async def stored(stage: Stage, task_id: str) -> bool:
-    return task_id in await stage.db.read(tasks.archived_at_of, [task_id])
+async def stored(parts: Parts, task_id: str) -> bool:
+    return task_id in await parts.db.read(tasks.archived_at_of, [task_id])
 
 
-def secret_of(stage: Stage, task_id: str, age_s: float = 0) -> Path:
-    path = stage.home.secrets / f"{task_id}.json"
+def secret_of(parts: Parts, task_id: str, age_s: float = 0) -> Path:
+    path = parts.home.secrets / f"{task_id}.json"
     path.write_text(json.dumps({"KEY": "value"}), encoding="utf-8")
     os.utime(path, (time.time() - age_s, time.time() - age_s))
     return path
 
 
 async def test_a_failing_duty_keeps_none_of_the_others_from_being_done(
-    stage: Stage, repository: Path, caplog: pytest.LogCaptureFixture
+    parts: Parts, repository: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     lost = make_repository(repository.parent / "lost")
-    stuck = await add(stage, lost)
+    stuck = await add(parts, lost)
     shutil.rmtree(lost)
-    damaged, old = await add(stage, repository), await add(stage, repository)
-    (stage.home.worktrees / f"{damaged}.json").write_text("{", encoding="utf-8")
-    undeletable = stage.home.secrets / "task_x.json"
+    damaged, old = await add(parts, repository), await add(parts, repository)
+    (parts.home.worktrees / f"{damaged}.json").write_text("{", encoding="utf-8")
+    undeletable = parts.home.secrets / "task_x.json"
     undeletable.mkdir()
     os.utime(undeletable, (0, 0))
-    duties = Upkeep(stage)
+    duties = Upkeep(parts)
     with caplog.at_level(logging.WARNING, "kapelle.upkeep"):
         await duties.round()
         await duties.round()
-    assert len(backup.existing(stage.home.backups)) == 1
-    assert not await stored(stage, old)
-    assert await stored(stage, stuck)
-    assert await stored(stage, damaged)
+    assert len(backup.existing(parts.home.backups)) == 1
+    assert not await stored(parts, old)
+    assert await stored(parts, stuck)
+    assert await stored(parts, damaged)
     assert not lost.exists()
-    assert (stage.home.worktrees / stuck / "new.txt").read_text(encoding="utf-8") == "kept"
+    assert (parts.home.worktrees / stuck / "new.txt").read_text(encoding="utf-8") == "kept"
     told = [record.getMessage() for record in caplog.records]
     assert len([line for line in told if "dropping secrets failed" in line]) == 2
     for task_id in (stuck, damaged):
         assert len([line for line in told if task_id in line]) == 1, told
 
 
-async def test_a_backup_is_due_by_the_age_of_the_last_one_not_of_the_daemon(stage: Stage) -> None:
-    await Upkeep(stage).round()
-    [first] = backup.existing(stage.home.backups)
-    await Upkeep(stage).round()
-    assert backup.existing(stage.home.backups) == [first]
+async def test_a_backup_is_due_by_the_age_of_the_last_one_not_of_the_daemon(parts: Parts) -> None:
+    await Upkeep(parts).round()
+    [first] = backup.existing(parts.home.backups)
+    await Upkeep(parts).round()
+    assert backup.existing(parts.home.backups) == [first]
     two_hours_ago = datetime.now(UTC) - timedelta(hours=2)
     first.rename(first.with_name(two_hours_ago.strftime("%Y%m%dT%H%M%S.%fZ")))
-    await Upkeep(stage).round()
-    assert len(backup.existing(stage.home.backups)) == 2
+    await Upkeep(parts).round()
+    assert len(backup.existing(parts.home.backups)) == 2
 
 
 async def test_an_old_task_is_forgotten_with_its_worktree_and_marker_but_not_its_work(
-    stage: Stage, repository: Path
+    parts: Parts, repository: Path
 ) -> None:
-    task_id = await add(stage, repository)
-    secret = secret_of(stage, task_id)
-    await retention.forget_old_tasks(stage, Setbacks())
-    assert not await stored(stage, task_id)
-    assert await stage.workspaces.traces() == set()
+    task_id = await add(parts, repository)
+    secret = secret_of(parts, task_id)
+    await upkeep.forget_old_tasks(parts, Setbacks())
+    assert not await stored(parts, task_id)
+    assert await parts.workspaces.traces() == set()
     assert not secret.exists()
     assert git(repository, "show", f"refs/kapelle/archive/{task_id}/final:new.txt") == "kept"
     assert git(repository, "branch", "--list", f"kapelle/{task_id}")
-    told = await stage.db.read(events.after, 0, task_id=task_id)
+    told = await parts.db.read(events.after, 0, task_id=task_id)
     assert [event.kind for event in told] == ["task.archived"]
 
 
-async def test_old_events_are_forgotten_and_their_numbers_not_given_again(stage: Stage) -> None:
+async def test_old_events_are_forgotten_and_their_numbers_not_given_again(parts: Parts) -> None:
     for _ in range(5):
-        await stage.db.write(events.append, "daemon.started")
-    known = await stage.db.read(events.after, 0)
-    await stage.db.write(events.delete_oldest, known[3].at, 2)
-    assert await stage.db.read(events.after, 0) == known[2:]
-    await stage.db.write(events.delete_oldest, known[4].at, 100)
-    assert await stage.db.read(events.after, 0) == known[4:]
-    await stage.db.write(events.delete_oldest, datetime.now(UTC), 100)
-    await stage.db.write(events.append, "daemon.started")
-    assert (await stage.db.read(events.after, 0))[0].seq == known[4].seq + 1
-    await retention.forget_old_history(stage)
-    assert len(await stage.db.read(events.after, 0)) == 1
+        await parts.db.write(events.append, "daemon.started")
+    known = await parts.db.read(events.after, 0)
+    await parts.db.write(events.delete_oldest, known[3].at, 2)
+    assert await parts.db.read(events.after, 0) == known[2:]
+    await parts.db.write(events.delete_oldest, known[4].at, 100)
+    assert await parts.db.read(events.after, 0) == known[4:]
+    await parts.db.write(events.delete_oldest, datetime.now(UTC), 100)
+    await parts.db.write(events.append, "daemon.started")
+    assert (await parts.db.read(events.after, 0))[0].seq == known[4].seq + 1
+    await upkeep.forget_old_history(parts)
+    assert len(await parts.db.read(events.after, 0)) == 1
 
 
 async def test_a_task_that_was_retried_meanwhile_is_not_forgotten(
-    stage: Stage, repository: Path
+    parts: Parts, repository: Path
 ) -> None:
-    again, ended_again = await add(stage, repository), await add(stage, repository)
-    assert await stage.db.read(tasks.ended_before, _LIMIT, 10) == [again, ended_again]
-    await stage.db.write(tasks.enqueue_again, again)
-    await stage.db.write(tasks.update, ended_again, ended_at=datetime.now(UTC))
+    again, ended_again = await add(parts, repository), await add(parts, repository)
+    assert await parts.db.read(tasks.ended_before, _LIMIT, 10) == [again, ended_again]
+    await parts.db.write(tasks.enqueue_again, again)
+    await parts.db.write(tasks.update, ended_again, ended_at=datetime.now(UTC))
     for task_id in (again, ended_again):
-        await retention.forget(stage, task_id, _LIMIT)
-        assert (await stage.db.read(tasks.get, task_id)).archived_at is None
-        assert (stage.home.worktrees / task_id / "new.txt").exists()
+        await upkeep.forget(parts, task_id, _LIMIT)
+        assert (await parts.db.read(tasks.get, task_id)).archived_at is None
+        assert (parts.home.worktrees / task_id / "new.txt").exists()
 
 
-async def test_only_an_ended_and_archived_task_is_deleted(stage: Stage) -> None:
-    ended = await add(stage)
-    queued = await add(stage, status=TaskStatus.QUEUED, archived_at=_LONG_AGO)
+async def test_only_an_ended_and_archived_task_is_deleted(parts: Parts) -> None:
+    ended = await add(parts)
+    queued = await add(parts, status=TaskStatus.QUEUED, archived_at=_LONG_AGO)
     for task_id in (ended, queued):
-        assert not await stage.db.write(tasks.delete_archived, task_id)
-        assert await stored(stage, task_id)
-    await stage.db.write(tasks.update, ended, archived_at=datetime.now(UTC))
-    assert await stage.db.write(tasks.delete_archived, ended)
+        assert not await parts.db.write(tasks.delete_archived, task_id)
+        assert await stored(parts, task_id)
+    await parts.db.write(tasks.update, ended, archived_at=datetime.now(UTC))
+    assert await parts.db.write(tasks.delete_archived, ended)
 
 
 async def test_a_forgetting_that_was_cut_short_is_finished_later(
-    stage: Stage, repository: Path
+    parts: Parts, repository: Path
 ) -> None:
-    task_id = await add(stage, repository, archived_at=_LONG_AGO)
-    await stage.workspaces.discard(task_id)
-    await retention.forget_old_tasks(stage, Setbacks())
-    assert not await stored(stage, task_id)
+    task_id = await add(parts, repository, archived_at=_LONG_AGO)
+    await parts.workspaces.discard(task_id)
+    await upkeep.forget_old_tasks(parts, Setbacks())
+    assert not await stored(parts, task_id)
 
 
 async def test_tasks_that_cannot_be_forgotten_do_not_keep_others_from_it(
-    stage: Stage, repository: Path, monkeypatch: pytest.MonkeyPatch
+    parts: Parts, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "_AT_A_TIME", 1)
+    monkeypatch.setattr(upkeep, "_AT_A_TIME", 1)
     lost = make_repository(repository.parent / "lost")
-    stuck = await add(stage, lost)
+    stuck = await add(parts, lost)
     shutil.rmtree(lost)
-    old = await add(stage, repository)
+    old = await add(parts, repository)
     setbacks = Setbacks()
     for _ in range(2):
-        await retention.forget_old_tasks(stage, setbacks)
-    assert await stored(stage, stuck)
-    assert not await stored(stage, old)
+        await upkeep.forget_old_tasks(parts, setbacks)
+    assert await stored(parts, stuck)
+    assert not await stored(parts, old)
 
 
 class Busy(Workspaces):
     """Whoever lists the worktrees finds that one was made a moment ago."""
 
-    stage: Stage
+    parts: Parts
     repository: Path
     made: str
 
     async def traces(self) -> set[str]:
-        self.made = await add(self.stage, self.repository, status=TaskStatus.RUNNING)
+        self.made = await add(self.parts, self.repository, status=TaskStatus.RUNNING)
         return await super().traces()
 
 
 async def test_a_task_that_is_submitted_during_the_search_keeps_its_worktree(
-    stage: Stage, repository: Path
+    parts: Parts, repository: Path
 ) -> None:
     unknown = new_id("task")
-    await stage.workspaces.create(unknown, repository, None)
-    busy = Busy(stage.home.root, "Kapelle", "kapelle@localhost")
-    busy.stage, busy.repository = stage, repository
-    stage.workspaces = busy
-    await orphans.put_away_unknown_worktrees(stage, Setbacks())
-    assert await stage.workspaces.standing() == {busy.made}
+    await parts.workspaces.create(unknown, repository, None)
+    busy = Busy(parts.home.root, "Kapelle", "kapelle@localhost")
+    busy.parts, busy.repository = parts, repository
+    parts.workspaces = busy
+    await upkeep.put_away_unknown_worktrees(parts, Setbacks())
+    assert await parts.workspaces.standing() == {busy.made}
 
 
 async def test_secrets_of_no_task_are_dropped_when_no_request_can_still_store_it(
-    stage: Stage,
+    parts: Parts,
 ) -> None:
-    living, archived = await add(stage), await add(stage, archived_at=_LONG_AGO)
-    kept = [secret_of(stage, living, age_s=3600), secret_of(stage, new_id("task"), age_s=60)]
+    living, archived = await add(parts), await add(parts, archived_at=_LONG_AGO)
+    kept = [secret_of(parts, living, age_s=3600), secret_of(parts, new_id("task"), age_s=60)]
     for task_id in (archived, new_id("task")):
-        secret_of(stage, task_id, age_s=3600)
-    await orphans.drop_unused_secrets(stage)
-    assert sorted(stage.home.secrets.iterdir()) == sorted(kept)
+        secret_of(parts, task_id, age_s=3600)
+    await upkeep.drop_unused_secrets(parts)
+    assert sorted(parts.home.secrets.iterdir()) == sorted(kept)
 
 
 async def test_an_archiving_that_a_crash_cut_short_is_finished(
-    stage: Stage, repository: Path
+    parts: Parts, repository: Path
 ) -> None:
-    cut = await add(stage, repository, archived_at=_LONG_AGO)
-    just_now = await add(stage, repository, archived_at=datetime.now(UTC))
-    ended = await add(stage, repository)
-    await orphans.finish_archiving(stage, Setbacks())
-    assert await stage.workspaces.standing() == {just_now, ended}
+    cut = await add(parts, repository, archived_at=_LONG_AGO)
+    just_now = await add(parts, repository, archived_at=datetime.now(UTC))
+    ended = await add(parts, repository)
+    await upkeep.finish_archiving(parts, Setbacks())
+    assert await parts.workspaces.standing() == {just_now, ended}
     assert git(repository, "show", f"refs/kapelle/archive/{cut}/final:new.txt") == "kept"
-    assert (await stage.workspaces.diff(cut)).patch == b""
+    assert (await parts.workspaces.diff(cut)).patch == b""
 
 
 _LOGGING = """
 import os, sys
 from pathlib import Path
-from kapelle.engine.daemon_log import shorten
+from kapelle.engine.upkeep import shorten
 print("the last line", file=sys.stderr)
 print(shorten(Path(sys.argv[1])))
 print("a later line", file=sys.stderr)

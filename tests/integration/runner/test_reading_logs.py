@@ -1,14 +1,13 @@
 """Logs are read by offset, and lines are cut in bounded memory."""
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kapelle.runner.output import (
-    Line,
-    LineSplitter,
     LogLine,
     LogReader,
     lines_of,
@@ -56,21 +55,20 @@ def test_the_end_as_text(tmp_path: Path) -> None:
 
 @given(st.lists(st.binary(max_size=30)), st.integers(1, 12))
 def test_lines_do_not_depend_on_chunks(chunks: list[bytes], limit: int) -> None:
-    splitter = LineSplitter(limit)
-    lines = [line for chunk in chunks for line in splitter.feed(chunk)]
-    last = splitter.flush()
-    lines += [last] if last is not None else []
+    with TemporaryDirectory() as directory:
+        log = Path(directory) / "log"
+        reader = LogReader(log, max_line=limit)
+        lines = []
+        for chunk in chunks:
+            with log.open("ab") as stream:
+                stream.write(chunk)
+            lines += reader.lines()
+        lines += reader.lines(ended=True)
     *whole, rest = b"".join(chunks).split(b"\n")
     expected = whole + ([rest] if rest else [])
-    assert lines == [Line(line[:limit], len(line) > limit) for line in expected]
-
-
-def test_an_endless_line_takes_no_memory() -> None:
-    splitter = LineSplitter(1000)
-    for _ in range(1000):
-        assert splitter.feed(b"x" * 10_000) == []
-    assert len(splitter._begun) == 1000
-    assert splitter.feed(b"y\nnext\n") == [Line(b"x" * 1000, True), Line(b"next", False)]
+    assert [line.text for line in lines] == [
+        line[:limit].decode("utf-8", "replace") for line in expected
+    ]
 
 
 def test_a_growing_log_gives_each_line_once_it_is_complete(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from tests.integration.engine.test_run_wishes import add_run
+from tests.integration.engine.test_run_control import add_run
 from tests.integration.rows import task_row
 
 from kapelle.domain.states import RunStatus, TaskStatus

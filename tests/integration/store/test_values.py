@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
-from tests.integration.engine.test_run_wishes import add_run
+from tests.integration.engine.test_run_control import add_run
 
 from kapelle.store import events, runs, steps, tables
 from kapelle.store.database import Connection, Database

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import GitError, WorkspaceError
-from kapelle.workspaces.git import Git, LockBusy, Place, repository_place
+from kapelle.workspaces.git import Git, LockBusy, Place
 from kapelle.workspaces.refs import move_ref
 
 from .sandbox import Sandbox
@@ -30,14 +30,14 @@ def alive(pid: int) -> bool:
 async def test_a_time_limit_kills_the_whole_group(tmp_path: Path) -> None:
     git = fake(tmp_path, f"sleep 60 & echo $! > {tmp_path}/child; wait")
     with pytest.raises(GitError, match="did not finish"):
-        await git.run(Place(tmp_path), "status", timeout_s=0.5)
+        await Place(git, tmp_path).run("status", timeout_s=0.5)
     await asyncio.sleep(0.05)
     assert not alive(int((tmp_path / "child").read_text()))
 
 
 async def test_cancelling_kills_it_too(tmp_path: Path) -> None:
     git = fake(tmp_path, f"echo $$ > {tmp_path}/pid; exec sleep 60")
-    running = asyncio.create_task(git.run(Place(tmp_path), "status"))
+    running = asyncio.create_task(Place(git, tmp_path).run("status"))
     for _ in range(500):
         await asyncio.sleep(0.01)
         if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
@@ -50,7 +50,7 @@ async def test_cancelling_kills_it_too(tmp_path: Path) -> None:
 
 async def test_output_is_bounded(tmp_path: Path) -> None:
     git = fake(tmp_path, "yes")
-    output = await git.run(Place(tmp_path), "diff", max_output=100_000)
+    output = await Place(git, tmp_path).run("diff", max_output=100_000)
     assert output.truncated
     assert len(output.stdout) == 100_000
 
@@ -60,18 +60,18 @@ async def test_errors_are_a_sentence_with_the_last_line_of_git(tmp_path: Path) -
         tmp_path, "yes warning: noise | head -100000 >&2; echo 'fatal: it broke' >&2; exit 128"
     )
     with pytest.raises(GitError, match="git status failed: fatal: it broke"):
-        await git.run(Place(tmp_path), "status")
+        await Place(git, tmp_path).run("status")
 
 
 async def test_input_that_nobody_reads_is_no_error(tmp_path: Path) -> None:
     git = fake(tmp_path, "exit 0")
-    await git.run(Place(tmp_path), "update-index", stdin=b"x" * 1_000_000)
+    await Place(git, tmp_path).run("update-index", stdin=b"x" * 1_000_000)
 
 
 async def test_no_git_at_all(tmp_path: Path) -> None:
     git = Git("/nowhere/git", tmp_path, "K", "k@localhost")
     with pytest.raises(WorkspaceError, match="could not be started") as refused:
-        await git.run(Place(tmp_path), "status")
+        await Place(git, tmp_path).run("status")
     assert refused.value.hint
 
 
@@ -81,7 +81,7 @@ async def test_the_environment_is_ours(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("SECRET_TOKEN", "s3cret")
     monkeypatch.setenv("LD_PRELOAD", "")
     git = fake(tmp_path, "env")
-    text = (await git.run(Place(tmp_path), "status")).line
+    text = (await Place(git, tmp_path).run("status")).line
     assert "evil" not in text
     assert "s3cret" not in text
     assert "GIT_CONFIG_GLOBAL=/dev/null" in text
@@ -89,10 +89,10 @@ async def test_the_environment_is_ours(tmp_path: Path, monkeypatch: pytest.Monke
 
 async def test_a_held_lock_is_waited_for(box: Sandbox) -> None:
     git = Git("git", box.root, "K", "k@localhost")
-    place = repository_place(box.repo / ".git")
+    place = git.at(box.repo / ".git")
     lock = box.write(".git/refs/heads/x.lock", "")
     asyncio.get_running_loop().call_later(0.2, os.unlink, lock)
-    await move_ref(git, place, "refs/heads/x", box.commit_of("main"), None, "test")
+    await move_ref(place, "refs/heads/x", box.commit_of("main"), None, "test")
     assert box.commit_of("x") == box.commit_of("main")
 
 
@@ -100,6 +100,6 @@ async def test_a_lock_that_stays_is_reported(box: Sandbox, monkeypatch: pytest.M
     monkeypatch.setattr("kapelle.workspaces.git._LOCK_PATIENCE_S", (0.01, 0.01))
     git = Git("git", box.root, "K", "k@localhost")
     box.write(".git/refs/heads/x.lock", "")
-    place = repository_place(box.repo / ".git")
+    place = git.at(box.repo / ".git")
     with pytest.raises(LockBusy):
-        await move_ref(git, place, "refs/heads/x", box.commit_of("main"), None, "test")
+        await move_ref(place, "refs/heads/x", box.commit_of("main"), None, "test")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import GitError, Unavailable
-from kapelle.engine.retry import PASSING, steadily
+from kapelle.engine.retry import PASSING, retried
 from kapelle.workspaces import git as git_module
-from kapelle.workspaces.git import Git, LockBusy, Place, repository_place
+from kapelle.workspaces.git import Git, LockBusy, Place
 from kapelle.workspaces.process import Running
 from kapelle.workspaces.refs import move_ref, read_ref
 
@@ -45,10 +45,10 @@ def saying(root: Path, words: str) -> Git:
 async def test_a_full_machine_passes(tmp_path: Path, words: str) -> None:
     git = saying(tmp_path, words)
     with pytest.raises(Unavailable, match="git write-tree failed"):
-        await git.run(Place(tmp_path), "write-tree")
+        await Place(git, tmp_path).run("write-tree")
     # Else a reference that could not be read would be one that is not there.
     with pytest.raises(Unavailable):
-        await read_ref(git, Place(tmp_path), "refs/heads/x")
+        await read_ref(Place(git, tmp_path), "refs/heads/x")
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ async def test_a_full_machine_passes(tmp_path: Path, words: str) -> None:
 )
 async def test_anything_else_stays(tmp_path: Path, words: str) -> None:
     with pytest.raises(GitError):
-        await saying(tmp_path, words).run(Place(tmp_path), "write-tree")
+        await Place(saying(tmp_path, words), tmp_path).run("write-tree")
 
 
 @pytest.mark.parametrize("number", sorted(PASSING))
@@ -69,7 +69,7 @@ async def test_a_git_that_the_machine_cannot_start_now(
     monkeypatch.setattr(Running, "run", refuse)
     git = Git("git", tmp_path, "K", "k@localhost")
     with pytest.raises(Unavailable, match="could not be started") as refused:
-        await git.run(Place(tmp_path), "status")
+        await Place(git, tmp_path).run("status")
     assert "Install" not in (refused.value.hint or "")
     assert git_module._PASSING == PASSING
 
@@ -88,21 +88,21 @@ async def test_what_could_not_be_started_is_done_later(
     monkeypatch.setattr(Running, "run", second_time)
     monkeypatch.setattr("kapelle.engine.retry._PAUSE_S", 0.01)
     git = Git("git", box.root, "K", "k@localhost")
-    found = await steadily(read_ref)(git, repository_place(box.repo / ".git"), "refs/heads/main")
+    found = await retried(read_ref)(git.at(box.repo / ".git"), "refs/heads/main")
     assert found == box.commit_of("main")
 
 
 async def test_a_lock_passes_while_it_is_new(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kapelle.workspaces.git._LOCK_PATIENCE_S", (0.01, 0.01))
     monkeypatch.setattr("kapelle.engine.retry._PAUSE_S", 0.01)
-    git, place = Git("git", box.root, "K", "k@localhost"), repository_place(box.repo / ".git")
+    place = Git("git", box.root, "K", "k@localhost").at(box.repo / ".git")
     main = box.commit_of("main")
     lock = box.write(".git/refs/heads/x.lock", "")
     with pytest.raises(Unavailable) as refused:
-        await move_ref(git, place, "refs/heads/x", main, None, "test")
+        await move_ref(place, "refs/heads/x", main, None, "test")
     assert isinstance(refused.value, LockBusy)
     asyncio.get_running_loop().call_later(0.3, os.unlink, lock)
-    await steadily(move_ref)(git, place, "refs/heads/x", main, None, "test")
+    await retried(move_ref)(place, "refs/heads/x", main, None, "test")
     assert box.commit_of("x") == main
 
 
@@ -110,12 +110,12 @@ async def test_a_lock_that_was_left_does_not_pass(
     box: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kapelle.workspaces.git._LOCK_PATIENCE_S", (0.01, 0.01))
-    git, place = Git("git", box.root, "K", "k@localhost"), repository_place(box.repo / ".git")
+    place = Git("git", box.root, "K", "k@localhost").at(box.repo / ".git")
     lock = box.write(".git/refs/heads/x.lock", "")
     old = time.time() - 120
     os.utime(lock, (old, old))
     with pytest.raises(GitError, match="File exists") as refused:
-        await move_ref(git, place, "refs/heads/x", box.commit_of("main"), None, "test")
+        await move_ref(place, "refs/heads/x", box.commit_of("main"), None, "test")
     assert str(lock) in (refused.value.hint or "")
 
 

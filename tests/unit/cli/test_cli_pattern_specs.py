@@ -2,30 +2,27 @@
 
 import json
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from kapelle.cli.commands import load
-from kapelle.cli.patterns.best_of import best_of_spec
-from kapelle.cli.patterns.loop_spec import loop_spec
-from kapelle.cli.patterns.pipeline import pipeline_spec
-from kapelle.cli.patterns.team_spec import team_spec
-from kapelle.domain.errors import InvalidInput
+from kapelle.cli.spec_options import options_of, schemas, spell
+from kapelle.cli.start import pattern_spec
+from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.patterns.best_of import BestOfSpec
 from kapelle.patterns.loop import LoopSpec
 from kapelle.patterns.pipeline import PipelineSpec
 from kapelle.patterns.spec import PatternSpec
 from kapelle.patterns.team import TeamSpec
 
-Build = Callable[[dict[str, Any]], dict[str, Any]]
-PATTERNS: dict[str, tuple[Build, type[PatternSpec]]] = {
-    "pipeline": (pipeline_spec, PipelineSpec),
-    "loop": (loop_spec, LoopSpec),
-    "team": (team_spec, TeamSpec),
-    "best-of": (best_of_spec, BestOfSpec),
+PATTERNS: dict[str, type[PatternSpec]] = {
+    "pipeline": PipelineSpec,
+    "loop": LoopSpec,
+    "team": TeamSpec,
+    "best-of": BestOfSpec,
 }
 
 
@@ -38,16 +35,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def spec_of(line: str) -> dict[str, Any]:
     """The specification that a command line asks for, as the daemon would take it."""
     name, *arguments = shlex.split(line)
-    build, model = PATTERNS[name]
-    spec = build(load(name).make_context(name, arguments).params)
-    model.model_validate(spec)
+    spec = pattern_spec(name, load(name).make_context(name, arguments).params)
+    try:
+        PATTERNS[name].model_validate(spec)
+    except ValidationError as error:
+        refused = InvalidInput(sentence(error))
+        spell(refused, options_of(schemas()[name]))
+        raise refused from None
     return spec
 
 
 def refusal(line: str) -> InvalidInput:
-    name, *arguments = shlex.split(line)
+    """What the command line, or else the specification, says against it."""
     with pytest.raises(InvalidInput) as caught:
-        PATTERNS[name][0](load(name).make_context(name, arguments).params)
+        spec_of(line)
     return caught.value
 
 
@@ -145,21 +146,21 @@ def test_what_every_pattern_takes(command: str, here: Path) -> None:
         ("pipeline a b --var x=1", "for the steps of a file", "-F"),
         ("pipeline a -F steps.yaml", "given twice", "-F"),
         ("pipeline a b --workspaces both", "cannot be 'both'", "shared or each"),
-        ("loop x", "Nothing says when", "--until"),
-        ("loop x --until a --eval b --minimize", "exclude each other", ""),
+        ("loop x", "needs a condition", "--until"),
+        ("loop x --until a --eval b --minimize", "passes or not", "--eval instead"),
         ("loop x --until a --minimize", "no number", "--eval"),
         ("loop x --eval a", "which way", "--minimize or --maximize"),
-        ("loop x --minimize", "no number", "--eval COMMAND"),
-        ("loop x --eval a --minimize --maximize", "both smaller and larger", "--maximize out"),
-        ("loop x --eval a --minimize --direction maximize", "both smaller and larger", ""),
+        ("loop x --minimize", "no number", "add --eval"),
+        ("loop x --eval a --minimize --maximize", "exclude each other", "Leave one"),
+        ("loop x --eval a --minimize --direction maximize", "exclude each other", ""),
         ("loop x --eval a --direction up", "cannot be 'up'", "minimize or maximize"),
         ("loop x --until a --target 3", "--target", "--minimize"),
         ("loop x --eval a --minimize --target much", "not a number", "--target 100"),
         ("loop x --eval a --minimize --target nan", "not a number", "--target 100"),
-        ("loop x --eval a --minimize --eval-mode agent", "no command for --eval", "--eval-prompt"),
-        ("loop x --eval a --minimize --judge b", "no command for --eval", "--eval-prompt"),
-        ("loop x --until a --judge b", "Either --until decides or a judge", "--until out"),
-        ("loop x --until a --eval-mode shell --judge b", "has none", "--eval-mode agent"),
+        ("loop x --eval a --minimize --eval-mode agent", "a judge decides", "--eval-prompt"),
+        ("loop x --eval a --minimize --judge b", "a judge decides", "--eval-prompt"),
+        ("loop x --until a --judge b", "a judge decides", "leave --until"),
+        ("loop x --until a --eval-mode shell --judge b", "--judge need --eval-mode", "agent"),
         ("loop x --eval-mode magic", "cannot be 'magic'", "shell or agent"),
         ("loop x --until ' '", "--until is empty", "make test"),
         ("loop x --until no_error_in_output", "single task's output", "diff_not_empty"),
@@ -170,13 +171,13 @@ def test_what_every_pattern_takes(command: str, here: Path) -> None:
         ("team ''", "The goal is empty", "kapelle team"),
         ("team g --verify no_error_in_output", "single task's output", "diff_not_empty"),
         ("team g --criteria ''", "--criteria is empty", ""),
-        ("best-of x --candidate a", "no choice", "-n 3"),
-        ("best-of x --candidate a --candidate b -n 2", "several candidates", "Leave -n out"),
+        ("best-of x --candidate a", "no choice", "--count"),
+        ("best-of x --candidate a --candidate b -n 2", "several candidates", "--count"),
         ("best-of x --candidate ''", "--candidate is empty", ""),
-        ("best-of x --eval a", "whether more is better", "--minimize or --maximize"),
-        ("best-of x --minimize", "needs a number", "--eval COMMAND"),
-        ("best-of x --eval a --minimize --judge b", "Either the number", "Leave one"),
-        ("best-of x --in-place", "worktree of its own", "--in-place out"),
+        ("best-of x --eval a", "--minimize or --maximize says which is better", ""),
+        ("best-of x --minimize", "--eval prints a number", ""),
+        ("best-of x --eval a --minimize --judge b", "either the number of --eval", "leave one"),
+        ("best-of x --candidate claude: -n 2", "'claude:' lacks the model", "AGENT:MODEL"),
         ("best-of", "There is no prompt", "kapelle best-of"),
         ("team g --in-place --worktree", "exclude each other", "Leave one"),
         ("team g --budget 0", "US dollars above zero", "--budget 5"),
@@ -187,7 +188,7 @@ def test_what_every_pattern_takes(command: str, here: Path) -> None:
 def test_contradictions_get_a_sentence(line: str, problem: str, instead: str) -> None:
     error = refusal(line)
     assert problem in error.message
-    assert instead in (error.hint or "")
+    assert instead in f"{error.message} {error.hint}"
 
 
 def test_the_judges_schema_is_read_from_a_file(here: Path) -> None:

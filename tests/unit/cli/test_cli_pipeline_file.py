@@ -437,7 +437,7 @@ MISTAKES: list[tuple[str, list[str]]] = [
     ("steps:\n- a\n- prompt: b\n  timeout: [1]\n",
      ["4: step 2: timeout_s must be a number, not a list"]),
     ("max_seconds: 0\n" + STEPS,
-     ["1: max_seconds must be more than nothing and at most a year, not '0'"]),
+     ["1: max_seconds must be more than 0 and at most a year, not '0'"]),
     ("steps:\n- a\n- prompt: b\n  timeout: 1m\n  timeout_s: 5\n",
      ["4: timeout and timeout_s mean the same"]),
     ("- a\n- b\n", ["1: a pipeline is a mapping with steps, not a list"]),

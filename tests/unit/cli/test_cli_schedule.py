@@ -108,7 +108,7 @@ def test_every_command_that_starts_work_is_known() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "It is not said when."),
+        ({}, "No trigger given: use --cron, --at, --every or --after."),
         ({"cron": "* * * * *", "at": "2h"}, "--cron and --at exclude each other."),
         ({"at": "2h", "every": "2h"}, "--at and --every exclude each other."),
         ({"every": "2h", "after": "schedule_x"}, "--every and --after exclude each other."),

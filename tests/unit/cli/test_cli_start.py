@@ -8,9 +8,8 @@ import pytest
 from pydantic import Field
 
 from kapelle.cli.commands import load
-from kapelle.cli.patterns.help import pattern_help
-from kapelle.cli.patterns.schema_options import options_of, spec_from
-from kapelle.cli.patterns.start import start_spec
+from kapelle.cli.spec_options import options_of
+from kapelle.cli.start import pattern_help, start_spec, words_spec
 from kapelle.domain.errors import InvalidInput
 from kapelle.patterns.best_of import BestOfSpec
 from kapelle.patterns.loop import LoopSpec
@@ -35,7 +34,7 @@ SAMPLE = {"name": "sample", "summary": "Greets.", "origin": "/here.py", "spec_sc
 
 
 def given(*words: str) -> dict[str, Any]:
-    return spec_from(words, options_of(SCHEMA))
+    return words_spec(words, options_of(SCHEMA))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_keys_are_options(words: list[str], spec: dict[str, Any]) -> None:
         (["--extra", "{"], "is not JSON", ""),
         (["--labels", "a"], "not a pair", "KEY=VALUE"),
         (["--labels", '{"a": 1}'], "texts only", "NAME=VALUE"),
-        (["--times"], "needs a value", "--times INTEGER"),
+        (["--times"], "needs a value", "--times NUMBER"),
         (["--times", "1", "--times", "2"], "given twice", ""),
         (["stray"], "belongs to no option", "--key value"),
     ],
@@ -153,14 +152,14 @@ def test_the_help_of_a_pattern() -> None:
 @pytest.mark.parametrize("model", [PipelineSpec, LoopSpec, TeamSpec, BestOfSpec])
 def test_every_key_of_the_built_in_patterns_is_an_option(model: type[PatternSpec]) -> None:
     options = options_of(model.model_json_schema())
-    assert set(options) == set(model.model_fields)
-    assert all(option.kind != "any" for option in options.values())
+    assert {option.key for option in options} == set(model.model_fields)
+    assert all(option.kind != "any" for option in options)
 
 
 def test_a_loop_by_its_keys() -> None:
     options = options_of(LoopSpec.model_json_schema())
     words = ["--prompt", "x", "--until", "make test", "--until", '{"command": "b", "timeout_s": 5}']
-    spec = spec_from(words, options)
+    spec = words_spec(words, options)
     loop = LoopSpec.model_validate({**spec, "directory": "/"})
     assert [check.command for check in loop.until] == ["make test", "b"]
     assert json.dumps(spec)

@@ -5,7 +5,7 @@ import pytest
 
 from kapelle.cli.commands import load
 from kapelle.cli.continue_ import forked
-from kapelle.cli.task_spec import check_specs, retry_spec, task_spec
+from kapelle.cli.start import task_spec
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import TaskSpec
 
@@ -84,18 +84,17 @@ def test_values_that_do_not_exist(arguments: list[str]) -> None:
 
 
 def test_checks() -> None:
-    assert check_specs(["make test", "no_error_in_output"], None) == [
-        "make test",
-        "no_error_in_output",
-    ]
+    checks = ["make test", "no_error_in_output"]
+    assert spec_of("do it", "--check", checks[0], "--check", checks[1])["checks"] == checks
     with pytest.raises(InvalidInput):
-        check_specs([" "], None)
+        spec_of("do it", "--check", " ")
 
 
 def test_several_attempts_mean_to_retry() -> None:
-    assert retry_spec(None, None, None) is None
-    assert retry_spec(None, 2, None) == {"policy": "same", "max_attempts": 2}
-    assert retry_spec("none", None, None) == {"policy": "none"}
+    assert "retry" not in spec_of("do it")
+    retry = spec_of("do it", "--max-attempts", "2")["retry"]
+    assert retry == {"policy": "same", "max_attempts": 2}
+    assert spec_of("do it", "--retry", "none")["retry"] == {"policy": "none"}
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,6 @@ def test_two_kinds_of_workspace_exclude_each_other() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--fork"], "--fork needs a task"),
         (["--fallback", ""], "--fallback is empty"),
         (["--budget", "0"], "not an amount of US dollars above zero"),
         (["--budget", "much"], "not an amount of US dollars above zero"),

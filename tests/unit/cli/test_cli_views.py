@@ -47,6 +47,7 @@ TASK: dict[str, Any] = {
             "ended_at": "2026-01-01T00:01:05Z",
             "output_bytes": 1234,
             "reason": "killed",
+            "question": None,
             "mode": "fresh",
             "claimed": "success",
             "agent": "claude",
@@ -166,7 +167,8 @@ def test_an_archived_task_says_so_and_names_no_removed_worktree(tmp_path: Path) 
 
 def test_an_attempt_that_asked_did_not_fail() -> None:
     ended = {"kind": "exited", "code": 0, "signal": None}
-    asked = {**TASK["attempts"][0], "failure": None, "reason": "It asks: which one?", "exit": ended}
+    question = {"question": "which one?", "reason": "It asks: which one?"}
+    asked = {**TASK["attempts"][0], **question, "failure": None, "exit": ended}
     lines = [line for line in describe({**TASK, "attempts": [asked]}) if "attempt 1" in line]
     assert "asked" in lines[0]
     assert "failed" not in lines[0]

@@ -16,7 +16,7 @@ from kapelle.domain.task import Exit
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GOOD = Evidence(
     exit=Exit(kind="exited", code=0),
-    wish=None,
+    stop=None,
     detail=None,
     success=True,
     reason=None,
@@ -56,9 +56,9 @@ def test_a_lost_attempt_is_lost() -> None:
 
 
 def test_a_persons_wish_comes_before_everything_else() -> None:
-    cancelled = decide(replace(GOOD, wish="cancel", detail="enough"), SAME, FIRST, NOW, 0.5)
+    cancelled = decide(replace(GOOD, stop="cancel", detail="enough"), SAME, FIRST, NOW, 0.5)
     assert (cancelled.task, cancelled.reason) == (TaskStatus.CANCELLED, "enough")
-    requeued = decide(replace(BAD, wish="requeue"), RetrySpec(), FIRST, NOW, 0.5)
+    requeued = decide(replace(BAD, stop="requeue"), RetrySpec(), FIRST, NOW, 0.5)
     assert (requeued.task, requeued.spends_a_try) == (TaskStatus.QUEUED, False)
 
 

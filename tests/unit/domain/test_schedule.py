@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from kapelle.domain.cron import require_cron, require_zone
-from kapelle.domain.schedule import MissedPolicy, ScheduleSpec
+from kapelle.domain.schedule import MissedPolicy, ScheduleSpec, require_cron, require_zone
 from kapelle.engine.schedules.slots import next_slot
 
 AT = "2026-11-01T03:00:00Z"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from kapelle.engine.admission import Reading, held, max_attempts
+from kapelle.engine.tasks.queue import Reading, held, max_attempts
 from kapelle.settings import Limits
 
 _GB = 1_000_000_000

@@ -9,7 +9,7 @@ from kapelle.engine import performers
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 
 
-class Stage:
+class Parts:
     """Records what is performed; each performance waits, or raises what it is told to."""
 
     def __init__(self, error: BaseException | None = None) -> None:
@@ -35,21 +35,21 @@ async def _settle() -> None:
 
 
 async def test_what_is_performed_is_not_started_again() -> None:
-    stage = Stage()
-    stage.performers.start("attempt_1")
-    stage.performers.start("attempt_1")
-    await stage.performers.restart(["attempt_1", "attempt_2"])
+    parts = Parts()
+    parts.performers.start("attempt_1")
+    parts.performers.start("attempt_1")
+    await parts.performers.restart(["attempt_1", "attempt_2"])
     await _settle()
-    assert stage.begun == ["attempt_1", "attempt_2"]
-    await stage.performers.close()
+    assert parts.begun == ["attempt_1", "attempt_2"]
+    await parts.performers.close()
 
 
 async def test_what_a_crash_left_running_is_started_at_once() -> None:
-    stage = Stage()
-    await stage.performers.restart(["run_1.3"])
+    parts = Parts()
+    await parts.performers.restart(["run_1.3"])
     await _settle()
-    assert stage.begun == ["run_1.3"]
-    await stage.performers.close()
+    assert parts.begun == ["run_1.3"]
+    await parts.performers.close()
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), SystemExit(3), KeyboardInterrupt()])
@@ -57,36 +57,36 @@ async def test_an_internal_error_is_logged_and_given_up_in_the_end(
     error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(performers, "_PAUSE_S", -1.0)
-    stage = Stage(error)
+    parts = Parts(error)
     with caplog.at_level(logging.ERROR, "kapelle.performers"):
         for _ in range(MAX_PERFORMANCES):
-            assert not stage.given_up
-            await stage.performers.restart(["attempt_1"])
+            assert not parts.given_up
+            await parts.performers.restart(["attempt_1"])
             await _settle()
-    assert len(stage.begun) == len(caplog.records) == MAX_PERFORMANCES
-    await stage.performers.restart(["attempt_1"])
-    assert stage.given_up == ["attempt_1"]
+    assert len(parts.begun) == len(caplog.records) == MAX_PERFORMANCES
+    await parts.performers.restart(["attempt_1"])
+    assert parts.given_up == ["attempt_1"]
 
 
 async def test_after_an_internal_error_there_is_a_pause() -> None:
-    stage = Stage(ValueError("x"))
+    parts = Parts(ValueError("x"))
     for _ in range(3):
-        await stage.performers.restart(["attempt_1"])
+        await parts.performers.restart(["attempt_1"])
         await _settle()
-    assert stage.begun == ["attempt_1"]
+    assert parts.begun == ["attempt_1"]
 
 
 async def test_what_has_ended_by_its_row_counts_no_more() -> None:
-    stage = Stage(ValueError("x"))
+    parts = Parts(ValueError("x"))
     for running in (["attempt_1"], [], ["attempt_1"]):
-        await stage.performers.restart(running)
+        await parts.performers.restart(running)
         await _settle()
-    assert stage.begun == ["attempt_1", "attempt_1"]
+    assert parts.begun == ["attempt_1", "attempt_1"]
 
 
 async def test_closing_cancels_and_waits() -> None:
-    stage = Stage()
-    stage.performers.start("attempt_1")
+    parts = Parts()
+    parts.performers.start("attempt_1")
     await _settle()
-    await stage.performers.close()
+    await parts.performers.close()
     assert len(asyncio.all_tasks()) == 1

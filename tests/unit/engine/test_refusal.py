@@ -2,7 +2,7 @@
 
 from kapelle.agents.base import AgentEvent
 from kapelle.domain.failures import FailureClass
-from kapelle.engine.refusal import Refusal
+from kapelle.engine.tasks.watch import Refusal
 
 LIMITED = AgentEvent("notice", "Reconnecting... 1/2", data={"status": 429})
 

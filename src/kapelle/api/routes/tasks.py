@@ -10,7 +10,7 @@ from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, TaskSpec, Text
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergeView
-from kapelle.engine.actions import NewLimits
+from kapelle.engine.tasks.actions import NewLimits
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 _owner = [Depends(owner_only)]

@@ -12,12 +12,13 @@ from kapelle.cli.misuse import usage_error
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
 from kapelle.cli.schedules.view import future_time as time_to_come
+from kapelle.cli.spec_options import built_in
 from kapelle.cli.starting import begin, collecting
 from kapelle.cli.values import choice, duration_s, optional_text
 from kapelle.client.http import Connection as Client
 from kapelle.domain.errors import InvalidInput
 
-STARTING = ("run", "pipeline", "loop", "team", "best-of", "start")
+STARTING = ("run", *built_in(), "start")
 
 Words = Annotated[
     list[str] | None,
@@ -165,8 +166,8 @@ def _require_trigger(triggers: dict[str, str | None]) -> None:
     given = [option for option, value in triggers.items() if value is not None]
     if not given:
         raise InvalidInput(
-            "It is not said when.",
-            hint='Before the command add --cron "0 3 * * *", --at 18:30, --every 1h or --after ID.',
+            "No trigger given: use --cron, --at, --every or --after.",
+            hint='Write --cron "0 3 * * *", --at 18:30, --every 1h or --after ID first.',
         )
     if len(given) > 1 and given not in (["--cron", "--after"], ["--at", "--after"]):
         raise InvalidInput(f"{' and '.join(given)} exclude each other.", hint="Keep one of them.")

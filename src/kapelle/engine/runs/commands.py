@@ -7,12 +7,13 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
+from kapelle.engine.commands import SHOWN_OUTPUT, both_streams, succeeded
 from kapelle.engine.environment import passed
-from kapelle.engine.parts import Stage
-from kapelle.engine.retry import steadily
+from kapelle.engine.parts import Parts
+from kapelle.engine.retry import retried
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.workspace import restore_deleted
-from kapelle.engine.task_diff import task_diff
+from kapelle.engine.tasks.work import task_diff
 from kapelle.patterns.results import Scored, read_score
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import tail_text
@@ -22,14 +23,12 @@ from kapelle.store.database import Connection
 from kapelle.store.query import workspace_of
 from kapelle.workspaces import working_directory
 
-_SHOWN = 20_000
-
 
 class Commands:
     """Runs the commands of one run's steps, each in a directory of its own."""
 
-    def __init__(self, stage: Stage, run: runs.Row, spec: PatternSpec, budget: RunBudget) -> None:
-        self._stage = stage
+    def __init__(self, parts: Parts, run: runs.Row, spec: PatternSpec, budget: RunBudget) -> None:
+        self._parts = parts
         self._run_id: str = run["id"]
         self._owner: str = run["workspace_owner"] or run["id"]
         self._spec = spec
@@ -41,11 +40,11 @@ class Commands:
         specs: list[CheckSpec],
         env: dict[str, str],
         task: str | None,
-        told: int = 0,
+        known: int = 0,
     ) -> list[Any]:
         """The results in order; all are made, so that all that is wrong is known.
 
-        told is how many the history has been told of, before a crash.
+        known is how many were announced before a crash; the last is left to the step's end.
         """
         found = []
         for number, spec in enumerate(specs):
@@ -55,15 +54,19 @@ class Commands:
                 result = await self._diff_not_empty(spec, task)
             else:
                 raise InvalidInput(f"The check {spec.label} is one of tasks, not of runs.")
-            if number >= told:
-                await self._stage.db.write(self._tell, position, number, result)
+            if known <= number < len(specs) - 1:
+                await self._parts.db.write(self._note, position, number, result)
             found.append(result.model_dump(mode="json"))
         return found
 
-    def _tell(
+    def _note(
         self, connection: Connection, position: str, number: int, result: CheckResult
     ) -> None:
         steps.remember(connection, self._run_id, position, {"told": number + 1})
+        self.announce(connection, result)
+
+    def announce(self, connection: Connection, result: CheckResult) -> None:
+        """Add what came of a check to the history."""
         kind = "check.passed" if result.passed else "check.failed"
         events.append(connection, kind, run_id=self._run_id, name=result.name)
 
@@ -71,7 +74,7 @@ class Commands:
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
     ) -> CheckResult:
         ended, output = await self._execute(name, spec.command or "", spec.timeout_s, env, task)
-        good = _succeeded(ended)
+        good = succeeded(ended)
         text = output if good else f"{output}\n[{_ending(ended, spec.timeout_s)}]".lstrip()
         return CheckResult(
             name=spec.label, passed=good, output=text, duration_s=round(ended.duration_s, 3)
@@ -79,11 +82,11 @@ class Commands:
 
     async def _diff_not_empty(self, spec: CheckSpec, task: str | None) -> CheckResult:
         if task is not None:
-            row = await self._stage.db.read(tasks.get, task)
-            diff = await task_diff(self._stage, task, row.workspace)
+            row = await self._parts.db.read(tasks.get, task)
+            diff = await task_diff(self._parts, task, row.workspace)
         else:
-            diff = await self._stage.workspaces.diff(self._owner)
-        text = diff.stat[-_SHOWN:] if diff.files else "Nothing was changed."
+            diff = await self._parts.workspaces.diff(self._owner)
+        text = diff.stat[-SHOWN_OUTPUT:] if diff.files else "Nothing was changed."
         return CheckResult(name=spec.label, passed=bool(diff.files), output=text, duration_s=0)
 
     async def score(
@@ -91,21 +94,21 @@ class Commands:
     ) -> Scored:
         """The number in the last line of the output that is not empty."""
         ended, output = await self._execute(position, command, timeout_s, env, task)
-        if not _succeeded(ended):
+        if not succeeded(ended):
             problem = f"the score command ended with {_ending(ended, timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
         printed = await asyncio.to_thread(
-            tail_text, self._stage.step_directory(self._run_id, position) / "out.log", _SHOWN
+            tail_text, self._parts.step_directory(self._run_id, position) / "out.log", SHOWN_OUTPUT
         )
         return read_score(printed, output)
 
     async def _execute(
         self, name: str, command: str, timeout_s: float, env: dict[str, str], task: str | None
     ) -> tuple[Ended, str]:
-        process_dir = self._stage.step_directory(self._run_id, name)
-        settings = self._stage.settings(self._spec.directory)
+        process_dir = self._parts.step_directory(self._run_id, name)
+        settings = self._parts.settings(self._spec.directory)
         left = await self._budget.left_s()
-        variables = passed(self._stage.environ, settings.environment.pass_)
+        variables = passed(self._parts.environ, settings.environment.pass_)
         variables |= settings.environment.set | self._spec.env | env
         variables["KAPELLE_RUN_ID"] = self._run_id
         launch = Launch(
@@ -116,35 +119,31 @@ class Commands:
             stdin=None,
             timeout_s=timeout_s if left is None else max(0.1, min(timeout_s, left)),
             grace_s=settings.tasks.grace_s,
-            redact=self._stage.redactions(self._run_id, variables),
+            redact=self._parts.redactions(self._run_id, variables),
             label=f"{name} of {self._run_id}",
         )
-        ended = await steadily(self._launch)(launch)
+        ended = await retried(self._launch)(launch)
         if ended.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.
             await self._budget.require_time_and_money()
-        return ended, await asyncio.to_thread(_both_streams, process_dir)
+        return ended, await asyncio.to_thread(both_streams, process_dir)
 
     async def _launch(self, launch: Launch) -> Ended:
         launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return await self._stage.execute_step(self._run_id, launch)
+        return await self._parts.execute_step(self._run_id, launch)
 
     async def _directory(self, task: str | None) -> Path:
         """Where a command runs: in the run's workspace, or in that of one of its tasks."""
         if task is not None:
-            row = await self._stage.db.read(tasks.get, task)
+            row = await self._parts.db.read(tasks.get, task)
             workspace, directory = row.workspace, Path(row.directory)
         else:
-            await restore_deleted(self._stage, self._owner)
-            run = await self._stage.db.read(runs.row, self._owner)
+            await restore_deleted(self._parts, self._owner)
+            run = await self._parts.db.read(runs.row, self._owner)
             workspace, directory = workspace_of(run), Path(self._spec.directory)
         if workspace.branch is None:
             return directory
         return working_directory(workspace, directory)
-
-
-def _succeeded(ended: Ended) -> bool:
-    return ended.exit.kind == "exited" and ended.exit.code == 0 and ended.ended_by is None
 
 
 def _ending(ended: Ended, timeout_s: float) -> str:
@@ -155,8 +154,3 @@ def _ending(ended: Ended, timeout_s: float) -> str:
     if ended.exit.code is not None:
         return f"exit code {ended.exit.code}"
     return ended.detail or "no end of its own"
-
-
-def _both_streams(process_dir: Path) -> str:
-    texts = [tail_text(process_dir / name, _SHOWN) for name in ("out.log", "err.log")]
-    return "\n".join(text.rstrip("\n") for text in texts if text.strip())

@@ -13,19 +13,18 @@ from pydantic import ValidationError
 from kapelle.domain.errors import InvalidInput, KapelleError, sentence
 from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
-from kapelle.domain.task import Task
+from kapelle.domain.task import CheckResult
 from kapelle.domain.text import titled, writable
-from kapelle.engine.notify import Bell
-from kapelle.engine.parts import Stage
+from kapelle.engine.notify import Notifier
+from kapelle.engine.parts import Parts
 from kapelle.engine.runs.commands import Commands
-from kapelle.engine.runs.control import Going
+from kapelle.engine.runs.control import Control
 from kapelle.engine.runs.git import changes_of, difference, merge_verified
-from kapelle.engine.runs.journal import Begin, Journal
-from kapelle.engine.runs.limits import RunBudget
+from kapelle.engine.runs.journal import Begin, Journal, NotYet, no_work
+from kapelle.engine.runs.limits import ChildWait, RunBudget
 from kapelle.engine.runs.start import Starter
-from kapelle.engine.runs.wait import Waiting
-from kapelle.engine.runs.workspace import put_back, restore_deleted
-from kapelle.engine.submission import Belonging, submit
+from kapelle.engine.runs.workspace import restore_deleted
+from kapelle.engine.tasks.submit import Belonging, submit
 from kapelle.patterns.context import Context, Place, TaskArgs
 from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
@@ -40,24 +39,24 @@ _NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base
 class DurableContext(Context):
     def __init__(
         self,
-        stage: Stage,
-        bell: Bell,
+        parts: Parts,
+        notifier: Notifier,
         starter: Starter,
         run: runs.Row,
         spec: PatternSpec,
         journal: Journal,
-        going: Going,
+        control: Control,
         budget: RunBudget,
     ) -> None:
         self.run_id = run["id"]
         self.spec = spec
-        self._stage = stage
+        self._parts = parts
         self._starter = starter
         self._owner: str = run["workspace_owner"] or run["id"]
         self._is_git: bool = run["workspace_kind"] == WorkspaceKind.WORKTREE
-        self._journal, self._going, self._budget = journal, going, budget
-        self._waiting = Waiting(stage, bell, self.run_id, self._budget, self._going)
-        self._commands = Commands(stage, run, spec, self._budget)
+        self._journal, self._control, self._budget = journal, control, budget
+        self._waiting = ChildWait(parts, notifier, self.run_id, self._budget, self._control)
+        self._commands = Commands(parts, run, spec, self._budget)
 
     @property
     def is_git(self) -> bool:
@@ -90,11 +89,15 @@ class DurableContext(Context):
             }
             await self._submit(position, self._task_spec(prompt, fields, own), is_own=is_own)
 
-        async def perform(position: str, _data: dict[str, Any]) -> Any:
-            return await self._see_task(position, disposable=disposable and is_own)
+        async def perform(position: str, _data: dict[str, Any]) -> str:
+            task_id = await self._parts.db.read(steps.subject, self.run_id, position)
+            await self._waiting.for_task(task_id, may_ask=not self.spec.never_blocks)
+            if disposable and is_own:
+                await self._put_away(task_id)
+            return task_id
 
         label = fields.get("title") or prompt.strip()[:80]
-        result = await self._journal.step("task", label, perform, begin=begin)
+        result = await self._journal.step("task", label, perform, begin=begin, end=self._ended)
         return TaskResult.model_validate(result)
 
     async def _place(
@@ -156,34 +159,22 @@ class DurableContext(Context):
 
         key = f"{self.run_id}/{position}"
         belonging = Belonging(run_id=self.run_id, workspace_owner=shared)
-        await submit(self._stage, spec, key, belonging, also)
+        await submit(self._parts, spec, key, belonging, also)
 
-    async def _see_task(self, position: str, *, disposable: bool) -> Any:
-        task_id = await self._stage.db.read(steps.subject, self.run_id, position)
-        task = None
-        # A person may have it done again in the very moment in which it ends.
-        while task is None:
-            await self._waiting.for_task(task_id, may_ask=not self.spec.never_blocks)
-            task = await self._stage.db.write(self._seen, position, task_id)
-        if task.workspace.owner == self._owner and task.workspace.commit:
-            await self._remember(task.workspace.commit)
-        if disposable:
-            await self._put_away(task_id)
-        return TaskResult.of(task).model_dump(mode="json")
-
-    def _seen(self, connection: Connection, position: str, task_id: str) -> Task | None:
-        """The task if it has ended, after which it is not done again in the run's worktree."""
+    def _ended(self, connection: Connection, task_id: str) -> Any:
+        """How a task ended; with its step ended, it is not done again in the run's worktree."""
         task = tasks.get(connection, task_id)
         if task.status not in FINAL:
-            return None
-        steps.see(connection, self.run_id, position)
-        return task
+            raise NotYet  # a person has it done again in the very moment in which it ends
+        if task.workspace.owner == self._owner and task.workspace.commit:
+            self._remember(connection, task.workspace.commit)
+        return TaskResult.of(task).model_dump(mode="json")
 
     async def _put_away(self, task_id: str) -> None:
         """Remove a worktree that has served its purpose; its content is archived first."""
         if self._is_git:
             try:
-                await self._stage.workspaces.remove(task_id, empty_branch=True)
+                await self._parts.workspaces.remove(task_id, empty_branch=True)
             except KapelleError as error:
                 _log.warning("the worktree of %s stays: %s", task_id, error.message)
 
@@ -219,9 +210,9 @@ class DurableContext(Context):
         return inherited
 
     async def _see_run(self, position: str, _data: dict[str, Any]) -> Any:
-        run_id = await self._stage.db.read(steps.subject, self.run_id, position)
+        run_id = await self._parts.db.read(steps.subject, self.run_id, position)
         await self._waiting.for_run(run_id)
-        run = await self._stage.db.read(runs.row, run_id)
+        run = await self._parts.db.read(runs.row, run_id)
         ended = RunResult(
             id=run_id,
             status=run["status"],
@@ -238,21 +229,29 @@ class DurableContext(Context):
         self, *checks: CheckSpec | str, env: dict[str, str] | None = None, task: str | None = None
     ) -> Checked:
         specs = [CheckSpec.model_validate(check) for check in checks]
+        known = 0
 
         async def perform(position: str, data: dict[str, Any]) -> Any:
-            told: int = data.get("told", 0)
-            return await self._commands.check(position, specs, env or {}, task, told)
+            nonlocal known
+            known = data.get("told", 0)
+            return await self._commands.check(position, specs, env or {}, task, known)
+
+        def end(connection: Connection, found: list[Any]) -> Any:
+            if known < len(found):
+                self._commands.announce(connection, CheckResult.model_validate(found[-1]))
+            return found
 
         label = ", ".join(spec.label for spec in specs)
         begin = self._within_limits("check", label)
-        return Checked(checks=await self._journal.step("check", label, perform, begin=begin))
+        found = await self._journal.step("check", label, perform, begin=begin, end=end)
+        return Checked(checks=found)
 
     def _within_limits(self, kind: str, label: str) -> Begin:
         """How a step begins that takes time."""
 
         async def begin(position: str) -> None:
             await self._budget.require_time_and_money()
-            await self._stage.db.write(self._journal.store, position, kind, label)
+            await self._parts.db.write(self._journal.store, position, kind, label)
 
         return begin
 
@@ -278,7 +277,7 @@ class DurableContext(Context):
             raise InvalidInput(f"ctx.ask: the default is a text, not {default!r}.")
 
         async def perform(position: str, _data: dict[str, Any]) -> Any:
-            await self._going.suspend(position)
+            await self._control.suspend(position)
 
         answer: str = await self._journal.step("ask", question, perform, data={"default": default})
         return answer
@@ -296,7 +295,7 @@ class DurableContext(Context):
         async def perform(_position: str, _data: dict[str, Any]) -> float:
             return time.time()
 
-        return datetime.fromtimestamp(await self._journal.step("now", "now", perform), UTC)
+        return datetime.fromtimestamp(await self._journal.record("now", "now", perform), UTC)
 
     async def progress(self, **facts: str | float | bool | None) -> None:
         for name, value in facts.items():
@@ -305,62 +304,73 @@ class DurableContext(Context):
             if not isinstance(value, str | int | float | None):
                 raise InvalidInput(f"ctx.progress: {name} is no text, number or truth: {value!r}.")
 
-        async def perform(_position: str, _data: dict[str, Any]) -> None:
-            return
+        def end(connection: Connection, _made: None) -> None:
+            known = runs.row(connection, self.run_id)["progress"]
+            runs.update(connection, self.run_id, progress={**known, **facts})
+            events.append(connection, "run.progress", run_id=self.run_id, **facts)
 
-        async def begin(position: str) -> None:
-            await self._stage.db.write(self._tell, position, facts)
-
-        await self._journal.step("progress", "progress", perform, begin=begin)
-
-    def _tell(self, connection: Connection, position: str, facts: dict[str, Any]) -> None:
-        self._journal.store(connection, position, "progress", "progress", facts)
-        known = runs.row(connection, self.run_id)["progress"]
-        runs.update(connection, self.run_id, progress={**known, **facts})
-        events.append(connection, "run.progress", run_id=self.run_id, **facts)
+        await self._journal.record("progress", "progress", no_work, end=end, data=facts)
 
     async def commit(self, message: str) -> str | None:
-        async def perform(_position: str, _data: dict[str, Any]) -> str | None:
+        async def perform(_position: str, _data: dict[str, Any]) -> tuple[str | None, str | None]:
             if not self._is_git:
-                return None
+                return None, None
+            await restore_deleted(self._parts, self._owner)
             text = f"{message}\n\nRun: {self.run_id}"
-            await restore_deleted(self._stage, self._owner)
-            made = await self._stage.workspaces.commit(self._owner, text)
-            await self._remember(made)
-            return made or await self._stage.workspaces.tip(self._owner)
+            made = await self._parts.workspaces.commit(self._owner, text)
+            return made, made or await self._parts.workspaces.tip(self._owner)
 
-        made: str | None = await self._journal.step("commit", message, perform)
-        return made
+        def end(connection: Connection, found: tuple[str | None, str | None]) -> str | None:
+            if self._is_git:
+                self._remember(connection, found[0])
+            return found[1]
+
+        tip: str | None = await self._journal.record("commit", message, perform, end=end)
+        return tip
 
     async def revert(self, commit: str) -> None:
         async def perform(position: str, _data: dict[str, Any]) -> None:
             if self._is_git:
+                await restore_deleted(self._parts, self._owner)
                 name = f"step-{position.replace('.', '-')}"
-                await put_back(self._stage, self._owner, commit, name)
+                await self._parts.workspaces.restore(self._owner, commit, name)
 
-        await self._journal.step("revert", commit[:12], perform)
+        def end(connection: Connection, _made: None) -> None:
+            if self._is_git:
+                self._remember(connection, commit)
 
-    async def _remember(self, commit: str | None) -> None:
+        await self._journal.record("revert", commit[:12], perform, end=end)
+
+    def _remember(self, connection: Connection, commit: str | None) -> None:
         """What the run's branch holds, so that exactly this is merged later."""
-        await self._stage.db.write(runs.update, self._owner, workspace_commit=commit)
+        runs.update(connection, self._owner, workspace_commit=commit)
 
     async def _is_here(self, directory: str) -> bool:
         """Whether a directory is in the repository that the run works in."""
-        own = await self._stage.workspaces.locate(Path(self.spec.directory))
-        other = await self._stage.workspaces.locate(Path(directory))
+        own = await self._parts.workspaces.locate(Path(self.spec.directory))
+        other = await self._parts.workspaces.locate(Path(directory))
         return own is not None and other is not None and own.common_dir == other.common_dir
 
     async def _branch(self) -> str:
-        run = await self._stage.db.glance(runs.row, self._owner)
+        run = await self._parts.db.glance(runs.row, self._owner)
         branch: str = run["workspace_branch"]
         return branch
 
     async def merge(self, work: TaskResult | RunResult) -> Merged:
-        async def perform(_position: str, _data: dict[str, Any]) -> Any:
+        async def perform(_position: str, _data: dict[str, Any]) -> Merged:
             merged = await self._merge(work)
+            if merged.ok:
+                await self._put_away(work.id)
+            return merged
+
+        def end(connection: Connection, merged: Merged) -> Any:
+            if merged.ok:
+                self._remember(connection, merged.commit)
+                update = tasks.update if isinstance(work, TaskResult) else runs.update
+                update(connection, work.id, merged_at=datetime.now(UTC))
             return merged.model_dump(mode="json")
 
-        return Merged.model_validate(await self._journal.step("merge", work.id, perform))
+        return Merged.model_validate(await self._journal.step("merge", work.id, perform, end=end))
 
     async def _merge(self, work: TaskResult | RunResult) -> Merged:
         if not self._is_git or not work.changed or work.commit is None:
@@ -368,35 +378,29 @@ class DurableContext(Context):
         if not await self._is_here(work.directory):
             return Merged(commit=None, problem="it is in another repository", elsewhere=True)
         message = f"Merge {work.title}\n\nFrom: {work.id}\nRun: {self.run_id}"
-        branch, workspaces = await self._branch(), self._stage.workspaces
-        merged = await merge_verified(workspaces, work.id, branch, message, work.commit)
-        if merged.ok:
-            await self._remember(merged.commit)
-            update = tasks.update if isinstance(work, TaskResult) else runs.update
-            await self._stage.db.write(update, work.id, merged_at=datetime.now(UTC))
-            await self._put_away(work.id)
-        return merged
+        branch, workspaces = await self._branch(), self._parts.workspaces
+        return await merge_verified(workspaces, work.id, branch, message, work.commit)
 
     async def put_away(self, task: TaskResult) -> None:
         async def perform(_position: str, _data: dict[str, Any]) -> None:
             await self._put_away(task.id)
 
-        await self._journal.step("put_away", task.id, perform)
+        await self._journal.record("put_away", task.id, perform)
 
     async def take_in(self, task: TaskResult) -> list[str]:
         async def perform(_position: str, _data: dict[str, Any]) -> list[str]:
             branch = await self._branch()
             message = f"Take in {branch}\n\nTask: {task.id}\nRun: {self.run_id}"
-            return await self._stage.workspaces.take_in(task.id, branch, message)
+            return await self._parts.workspaces.take_in(task.id, branch, message)
 
         found: list[str] = await self._journal.step("take_in", task.id, perform)
         return found
 
     async def conflicted(self, task: TaskResult, paths: list[str]) -> list[str]:
         async def perform(_position: str, _data: dict[str, Any]) -> list[str]:
-            return await self._stage.workspaces.conflicted(task.id, paths)
+            return await self._parts.workspaces.conflicted(task.id, paths)
 
-        found: list[str] = await self._journal.step("conflicted", task.id, perform)
+        found: list[str] = await self._journal.record("conflicted", task.id, perform)
         return found
 
     async def changes(self, task: TaskResult | None = None, *, patch: bool = False) -> str:
@@ -404,23 +408,23 @@ class DurableContext(Context):
             if not self._is_git:
                 return ""
             owner = task.id if task else self._owner
-            return await changes_of(self._stage.workspaces, owner, patch=patch)
+            return await changes_of(self._parts.workspaces, owner, patch=patch)
 
-        text: str = await self._journal.step("changes", task.id if task else "changes", perform)
+        text: str = await self._journal.record("changes", task.id if task else "changes", perform)
         return text
 
     async def compare(self, one: TaskResult, other: TaskResult) -> str:
         async def perform(_position: str, _data: dict[str, Any]) -> str:
-            return await difference(self._stage.workspaces, one, other) if self._is_git else ""
+            return await difference(self._parts.workspaces, one, other) if self._is_git else ""
 
-        text: str = await self._journal.step("compare", f"{one.id} {other.id}", perform)
+        text: str = await self._journal.record("compare", f"{one.id} {other.id}", perform)
         return text
 
     async def budget(self) -> Left:
         async def perform(_position: str, _data: dict[str, Any]) -> Any:
             return (await self._budget.left()).model_dump()
 
-        return Left.model_validate(await self._journal.step("budget", "budget", perform))
+        return Left.model_validate(await self._journal.record("budget", "budget", perform))
 
     def lock(self, name: str, places: int = 1) -> AbstractAsyncContextManager[None]:
         return self._journal.lock(name, places)

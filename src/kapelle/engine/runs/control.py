@@ -8,9 +8,9 @@ from pathlib import Path
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
-from kapelle.engine import actions
-from kapelle.engine.notify import Bell
-from kapelle.engine.parts import Stage
+from kapelle.engine.notify import Notifier
+from kapelle.engine.parts import Parts
+from kapelle.engine.tasks import actions
 from kapelle.patterns.context import State
 from kapelle.store import events, runs, steps
 from kapelle.store.database import Connection
@@ -38,11 +38,11 @@ class Cancelled(Interrupted):
     state: State | None = None
 
 
-class Going:
+class Control:
     """What one run's branches ask before they do anything, and again whenever they wake up."""
 
-    def __init__(self, stage: Stage, run_id: str) -> None:
-        self._stage = stage
+    def __init__(self, parts: Parts, run_id: str) -> None:
+        self._parts = parts
         self._run_id = run_id
         # Why branches have left off; the others go on beside them.
         self._paused = False
@@ -50,10 +50,10 @@ class Going:
 
     async def require(self, *, still: bool = False) -> None:
         """Raise unless the run may go on; a pause lets what is still at work end first."""
-        await self._stage.db.glance(self.check, still=still)
+        await self._parts.db.glance(self.check, still=still)
 
     def check(self, connection: Connection, *, still: bool = False) -> None:
-        """The same inside a transaction, so that no wish comes between it and what is stored."""
+        """The same inside a transaction, so that no request comes between it and what is stored."""
         stop = runs.row(connection, self._run_id)["stop"]
         if stop in {"cancel", "abandon"}:
             raise Cancelled
@@ -77,34 +77,34 @@ class Going:
 _AT_REST = frozenset({RunStatus.QUEUED, RunStatus.WAITING, RunStatus.PAUSED})
 
 
-async def cancel(stage: Stage, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
+async def cancel(parts: Parts, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
     """End a run and the runs inside it; its tasks are ended too, or left to go on."""
-    wish = "cancel" if with_tasks else "abandon"
-    wishes, family = await stage.db.write(_cancel, run_id, reason, wish)
-    for attempt_id, stop in wishes:
-        stage.stop(attempt_id, stop)
+    stop = "cancel" if with_tasks else "abandon"
+    stops, family = await parts.db.write(_cancel, run_id, reason, stop)
+    for attempt_id, request in stops:
+        parts.stop(attempt_id, request)
     for member in family:
-        stage.stop(member, reason)  # its checks
+        parts.stop(member, reason)  # its checks
 
 
 def _cancel(
-    connection: Connection, run_id: str, reason: str, wish: str
+    connection: Connection, run_id: str, reason: str, stop: str
 ) -> tuple[list[tuple[str, str]], list[str]]:
     _require_open(connection, run_id)
     family = runs.family(connection, run_id)
     stops = []
-    if wish == "cancel":
+    if stop == "cancel":
         for task in runs.open_tasks(connection, family):
-            stop = actions.cancel(connection, task["id"], reason)
-            if stop is not None:
-                stops.append(stop)
-    # Children first: a parent that is told of a child's end must see the wish for itself as well.
+            request = actions.cancel(connection, task["id"], reason)
+            if request is not None:
+                stops.append(request)
+    # Children first: a parent that is told of a child's end must see its own request as well.
     for member in reversed(family):
         status = RunStatus(runs.row(connection, member)["status"])
         if status in _AT_REST:
             runs.change(connection, member, RunStatus.CANCELLED, reason)
         elif status not in RUN_FINAL:
-            _wish(connection, member, wish, reason)
+            _request_stop(connection, member, stop, reason)
     return stops, family
 
 
@@ -116,10 +116,10 @@ def give_up(connection: Connection, run_id: str, reason: str) -> list[tuple[str,
     return stops
 
 
-async def pause(stage: Stage, run_id: str, reason: str, *, now: bool = False) -> None:
+async def pause(parts: Parts, run_id: str, reason: str, *, now: bool = False) -> None:
     """Have a run start nothing more; what is at work ends first, or now goes back to its queue."""
-    for attempt_id, stop in await stage.db.write(_pause, run_id, reason, now):
-        stage.stop(attempt_id, stop)
+    for attempt_id, stop in await parts.db.write(_pause, run_id, reason, now):
+        parts.stop(attempt_id, stop)
 
 
 def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[tuple[str, str]]:
@@ -133,7 +133,7 @@ def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[
         if status in {RunStatus.QUEUED, RunStatus.WAITING}:
             runs.change(connection, member, RunStatus.PAUSED, reason)
         elif status is RunStatus.RUNNING:
-            _wish(connection, member, "pause", reason)
+            _request_stop(connection, member, "pause", reason)
     stops = []
     for task in runs.open_tasks(connection, family) if now else ():
         # One that a person has cancelled does not come back.
@@ -187,9 +187,9 @@ def _who_asks(connection: Connection, row: runs.Row) -> str:
     return f"It is {row['status']}."
 
 
-def _wish(connection: Connection, run_id: str, wish: str, reason: str) -> None:
-    runs.update(connection, run_id, stop=wish, reason=reason)
-    kind = "run.pausing" if wish == "pause" else "run.stopping"
+def _request_stop(connection: Connection, run_id: str, stop: str, reason: str) -> None:
+    runs.update(connection, run_id, stop=stop, reason=reason)
+    kind = "run.pausing" if stop == "pause" else "run.stopping"
     events.append(connection, kind, run_id=run_id, reason=reason)
 
 
@@ -210,50 +210,50 @@ _LOOK_S = 1.0
 _LONGEST_S = 30.0
 
 
-async def end_task(stage: Stage, task_id: str, reason: str) -> None:
+async def end_task(parts: Parts, task_id: str, reason: str) -> None:
     try:
-        wish = await stage.db.write(actions.cancel, task_id, reason)
+        stop = await parts.db.write(actions.cancel, task_id, reason)
     except Conflict:
         return  # it has just ended by itself
-    if wish is not None:
-        stage.stop(*wish)
+    if stop is not None:
+        parts.stop(*stop)
 
 
-async def end_run(stage: Stage, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
+async def end_run(parts: Parts, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
     try:
-        await cancel(stage, run_id, reason, with_tasks=with_tasks)
+        await cancel(parts, run_id, reason, with_tasks=with_tasks)
     except Conflict:
         return
 
 
 async def end_leftovers(
-    stage: Stage, bell: Bell, run_id: str, reason: str, *, with_tasks: bool = True
+    parts: Parts, notifier: Notifier, run_id: str, reason: str, *, with_tasks: bool = True
 ) -> None:
     """Return when no run inside this one is open, nor any of their tasks; what is, is ended."""
-    with bell.listen(run_id) as heard:
+    with notifier.listen(run_id) as heard:
         while True:
-            inner, tasks = await stage.db.read(_open, run_id)
+            inner, tasks = await parts.db.read(_open, run_id)
             if not inner and not (tasks and with_tasks):
                 return
-            # Each is told once: telling is an event, which would ring the bell for ever.
+            # Each is told once: telling is an event, which would wake this for ever.
             for run in inner:
                 if run["stop"] not in {"cancel", "abandon"}:
-                    await end_run(stage, run["id"], reason, with_tasks=with_tasks)
+                    await end_run(parts, run["id"], reason, with_tasks=with_tasks)
             for task in tasks if with_tasks else ():
                 if task["stop"] != "cancel":
-                    await end_task(stage, task["id"], reason)
+                    await end_task(parts, task["id"], reason)
             await heard.wait(_LOOK_S)
 
 
-async def end_checks(stage: Stage, run_id: str, reason: str) -> None:
+async def end_checks(parts: Parts, run_id: str, reason: str) -> None:
     """End the commands of a run that a daemon before this one started and nobody watches."""
     deadline = time.monotonic() + _LONGEST_S
-    while left := await asyncio.to_thread(_unfinished, stage.step_directory(run_id, "")):
+    while left := await asyncio.to_thread(_unfinished, parts.step_directory(run_id, "")):
         if time.monotonic() > deadline:
             _log.warning("%s leaves commands running: %s", run_id, left)
             return
         for process_dir in left:
-            stage.runner.stop(process_dir, reason)
+            parts.runner.stop(process_dir, reason)
         await asyncio.sleep(_LOOK_S / 10)
 
 

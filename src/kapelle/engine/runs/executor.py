@@ -19,13 +19,13 @@ import kapelle
 from kapelle.domain.errors import Conflict, KapelleError, LimitReached, Unavailable, sentence
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.notify import Bell
-from kapelle.engine.parts import Stage
-from kapelle.engine.retry import PASSING, steadily
+from kapelle.engine.notify import Notifier
+from kapelle.engine.parts import Parts
+from kapelle.engine.retry import PASSING, retried
 from kapelle.engine.runs.context import DurableContext
 from kapelle.engine.runs.control import (
     Cancelled,
-    Going,
+    Control,
     Paused,
     Suspended,
     end_checks,
@@ -51,12 +51,12 @@ _GRACE_S = 10.0
 _DEATHS, _DEATHS_IN_STEPS = 10, 30
 
 
-class Playing:
-    """Plays one pattern, and calls it off if it heeds neither a wish nor a limit by itself."""
+class Execution:
+    """Plays one pattern, and calls it off if it heeds neither a request nor a limit by itself."""
 
-    def __init__(self, journal: Journal, going: Going, budget: RunBudget) -> None:
+    def __init__(self, journal: Journal, control: Control, budget: RunBudget) -> None:
         self._journal = journal
-        self._going = going
+        self._control = control
         self._budget = budget
 
     async def play(self, pattern: Coroutine[Any, Any, Any]) -> Any:
@@ -64,7 +64,7 @@ class Playing:
         playing = asyncio.create_task(self._journal.main(pattern))
         try:
             while not (await asyncio.wait({playing}, timeout=_LOOK_S))[0]:
-                # In a step it sees wishes and limits itself, and ends what it has begun.
+                # In a step it sees requests and limits itself, and ends what it has begun.
                 if self._journal.idle_s > _GRACE_S:
                     await self._require()
         except BaseException as error:
@@ -75,7 +75,7 @@ class Playing:
         return playing.result()
 
     async def _require(self) -> None:
-        await self._going.require()
+        await self._control.require()
         await self._budget.require_time_and_money()
 
     async def _call_off(self, playing: "asyncio.Task[Any]", error: BaseException) -> None:
@@ -87,7 +87,7 @@ class Playing:
 
 
 @contextmanager
-def noted_deaths(path: Path, place: str, *, in_step: bool) -> Iterator[bool]:
+def count_deaths(path: Path, place: str, *, in_step: bool) -> Iterator[bool]:
     """Whether the daemon may be trusted to survive what follows, as far as a file tells.
 
     The file is there only while the pattern plays: whoever finds it comes after a daemon that
@@ -117,15 +117,15 @@ _DEADLY = (
 Verdict = tuple[RunStatus, str | None, dict[str, Any]]
 
 
-class RunPerformance:
+class RunExecutor:
     """Performs runs, each of its executions from the top."""
 
-    def __init__(self, stage: Stage, bell: Bell, starter: Starter) -> None:
-        self._stage = stage
-        self._bell = bell
+    def __init__(self, parts: Parts, notifier: Notifier, starter: Starter) -> None:
+        self._parts = parts
+        self._notifier = notifier
         self._starter = starter
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._began_at, self._last_alive = datetime.now(UTC), last_alive(stage)
+        self._began_at, self._last_alive = datetime.now(UTC), last_alive(parts)
 
     async def perform(self, execution: str) -> None:
         """Play the pattern to its end, or to where it has to wait for a person."""
@@ -133,9 +133,9 @@ class RunPerformance:
         lock = self._locks.setdefault(run_id, asyncio.Lock())
         # A run that is resumed at once is executed anew before its last execution has returned.
         async with lock:
-            with self._stage.performing(run_id):
+            with self._parts.performing(run_id):
                 failpoint("run_begin")
-                while not await steadily(self._perform)(run_id, int(number)):
+                while not await retried(self._perform)(run_id, int(number)):
                     continue
 
     async def _perform(self, run_id: str, number: int) -> bool:
@@ -144,7 +144,7 @@ class RunPerformance:
         if not _is_current(run, number):
             return True  # it was ended just before a crash, or there is a newer execution
         if run["active_since"] < self._began_at:
-            await self._stage.db.write(runs.leave_out_downtime, run_id, self._last_alive)
+            await self._parts.db.write(runs.leave_out_downtime, run_id, self._last_alive)
         verdict = await self._verdict(run)
         if await self._settled(run_id, number, verdict):
             return True
@@ -156,16 +156,16 @@ class RunPerformance:
     async def _settled(self, run_id: str, number: int, verdict: Verdict) -> bool:
         status, reason, values = verdict
         if status in {RunStatus.COMPLETED, RunStatus.FAILED}:
-            await end_leftovers(self._stage, self._bell, run_id, f"{run_id} has {status}")
+            await end_leftovers(self._parts, self._notifier, run_id, f"{run_id} has {status}")
         if status in {RunStatus.CANCELLED, RunStatus.FAILED}:
-            await end_checks(self._stage, run_id, f"{run_id} was {status}")
+            await end_checks(self._parts, run_id, f"{run_id} was {status}")
         failpoint("run_before_end")
-        settled = await self._stage.db.write(_settle, run_id, number, status, reason, values)
+        settled = await self._parts.db.write(_settle, run_id, number, status, reason, values)
         failpoint("run_after_end")
         return settled
 
     async def _row(self, run_id: str) -> runs.Row:
-        return await self._stage.db.glance(runs.row, run_id)
+        return await self._parts.db.glance(runs.row, run_id)
 
     async def _verdict(self, run: runs.Row) -> Verdict:
         try:
@@ -179,18 +179,18 @@ class RunPerformance:
 
     async def _play(self, run: runs.Row) -> Verdict:
         try:
-            known = await self._stage.db.read(steps.of_run, run["id"])
+            known = await self._parts.db.read(steps.of_run, run["id"])
             try:
-                await run_workspace(self._stage, run)
+                await run_workspace(self._parts, run)
             except KapelleError as error:
                 if isinstance(error, Unavailable) or not known:
                     raise
                 # A repository that is away for a while must not cost the run.
                 reason = f"{error.message} When that is mended, resume it."
                 return RunStatus.PAUSED, reason, {}
-            mark = self._stage.home.runs / run["id"] / "playing"
+            mark = self._parts.home.runs / run["id"] / "playing"
             place, in_step = _place(run, known)
-            with noted_deaths(mark, place, in_step=in_step) as trusted:
+            with count_deaths(mark, place, in_step=in_step) as trusted:
                 if not trusted:
                     return RunStatus.PAUSED, _DEADLY, {}
                 return await self._play_pattern(run, known)
@@ -211,12 +211,12 @@ class RunPerformance:
 
     async def _play_pattern(self, run: runs.Row, known: dict[str, steps.Row]) -> Verdict:
         try:
-            pattern = registry.get(run["pattern"], self._stage.home, Path(run["directory"]))
+            pattern = registry.get(run["pattern"], self._parts.home, Path(run["directory"]))
         except KapelleError as error:
             # A checkout that was switched to another branch for a while must not cost the run.
             reason = f"{error.message} When its pattern is there again, resume it."
             return RunStatus.PAUSED, reason, {}
-        env = self._stage.task_env(run["id"])
+        env = self._parts.task_env(run["id"])
         try:
             spec: PatternSpec = pattern.spec.model_validate({**run["spec"], "env": env})
         except ValidationError as error:
@@ -224,15 +224,15 @@ class RunPerformance:
                 f"The pattern's specification changed: {sentence(error)}. When it fits, resume."
             )
             return RunStatus.PAUSED, reason, {}
-        going = Going(self._stage, run["id"])
-        journal = Journal(self._stage, run["id"], known, going)
-        budget = RunBudget(self._stage, run["id"], spec)
+        control = Control(self._parts, run["id"])
+        journal = Journal(self._parts, run["id"], known, control)
+        budget = RunBudget(self._parts, run["id"], spec)
         context = DurableContext(
-            self._stage, self._bell, self._starter, run, spec, journal, going, budget
+            self._parts, self._notifier, self._starter, run, spec, journal, control, budget
         )
-        playing = Playing(journal, going, budget)
+        execution = Execution(journal, control, budget)
         try:
-            result = await playing.play(pattern.function(context, spec))
+            result = await execution.play(pattern.function(context, spec))
         except Cancelled as stop:
             stop.state = context.kept
             raise
@@ -256,7 +256,7 @@ class RunPerformance:
         run = await self._row(run_id)
         with_tasks = run["stop"] != "abandon"
         reason = f"{run_id} was cancelled"
-        await end_leftovers(self._stage, self._bell, run_id, reason, with_tasks=with_tasks)
+        await end_leftovers(self._parts, self._notifier, run_id, reason, with_tasks=with_tasks)
         result = None
         if stop is not None and stop.state is not None:
             if with_tasks:
@@ -270,7 +270,7 @@ class RunPerformance:
             return
         owner = run["workspace_owner"] or run["id"]
         try:
-            await put_back(self._stage, owner, commit, name)
+            await put_back(self._parts, owner, commit, name)
         except Unavailable:
             raise
         except KapelleError as error:

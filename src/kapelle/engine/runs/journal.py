@@ -4,15 +4,16 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.parts import Stage
-from kapelle.engine.retry import PASSING, steadily
-from kapelle.engine.runs.control import Cancelled, Going, Interrupted, Paused, Suspended
+from kapelle.engine.parts import Parts
+from kapelle.engine.retry import PASSING, retried
+from kapelle.engine.runs.control import Cancelled, Control, Interrupted, Paused, Suspended
 from kapelle.store import steps
 from kapelle.store.database import Connection
 
@@ -67,6 +68,7 @@ class Gate:
 
 Perform = Callable[[str, dict[str, Any]], Awaitable[Any]]
 Begin = Callable[[str], Awaitable[None]]
+End = Callable[[Connection, Any], Any]
 
 _log = logging.getLogger("kapelle.runs")
 _PAUSE_S = 1.0
@@ -78,6 +80,10 @@ class PatternChanged(KapelleError):
     """The pattern does something else than it did when the run began."""
 
     code = "pattern_changed"
+
+
+class NotYet(Exception):
+    """What a step waited for goes on after all, so it is to be waited for again."""
 
 
 class Exited(Exception):
@@ -102,16 +108,30 @@ class _Scope:
 _scope: ContextVar[_Scope] = ContextVar("scope")
 
 
+@dataclass(frozen=True)
+class _Step:
+    """A step as the pattern asks for it; at_once, it is stored only when it has been made."""
+
+    position: str
+    kind: str
+    label: str
+    perform: Perform
+    begin: Begin | None
+    end: End | None
+    data: dict[str, Any]
+    at_once: bool = False
+
+
 class Journal:
     """What the run has done so far, read once, and what it does now, written as it happens."""
 
     def __init__(
-        self, stage: Stage, run_id: str, known: dict[str, steps.Row], going: Going
+        self, parts: Parts, run_id: str, known: dict[str, steps.Row], control: Control
     ) -> None:
-        self._stage = stage
+        self._parts = parts
         self._run_id = run_id
         self._known = known
-        self._going = going
+        self._control = control
         self._gates: dict[str, Gate] = {}
         self._open = 0
         self._idle_since = time.monotonic()
@@ -150,42 +170,55 @@ class Journal:
         perform: Perform,
         *,
         begin: Begin | None = None,
+        end: End | None = None,
         data: dict[str, Any] | None = None,
     ) -> Any:
         """The result of a step: remembered, or made now.
 
         perform is given the position and the data of the step, and may be called again after a
-        crash. begin stores the step with whatever belongs to its beginning.
+        crash. begin stores the step with whatever belongs to its beginning; end, in the transaction
+        that ends the step, stores what belongs to its end and makes the result of what perform
+        returned, or raises NotYet.
         """
         if not isinstance(label, str):
             raise InvalidInput(f"ctx.{kind} takes a text, not {label!r}.")
-        return await self._performed(self._next(), kind, label, perform, begin, data)
+        step = _Step(self._next(), kind, label, perform, begin, end, data or {})
+        return await self._performed(step)
 
-    async def _performed(
+    async def record(
         self,
-        position: str,
         kind: str,
         label: str,
         perform: Perform,
-        begin: Begin | None = None,
+        *,
+        end: End | None = None,
         data: dict[str, Any] | None = None,
     ) -> Any:
+        """A step that is stored in one transaction when it was made: one that may be made twice."""
+        if not isinstance(label, str):
+            raise InvalidInput(f"ctx.{kind} takes a text, not {label!r}.")
+        step = _Step(self._next(), kind, label, perform, None, end, data or {}, at_once=True)
+        return await self._performed(step)
+
+    async def _performed(self, step: _Step) -> Any:
         """A step, however often what it needs is not to be had."""
         with self._leaving(), self._at_work():
             while True:
                 try:
-                    return await self._step(position, kind, label, perform, begin, data)
+                    return await self._step(step)
                 except (Unavailable, OSError) as error:
                     if isinstance(error, OSError) and error.errno not in PASSING:
                         raise
-                    _log.warning("%s %s of %s waits: %s", kind, position, self._run_id, error)
-                await self._take_breath()
+                    _log.warning(
+                        "%s %s of %s waits: %s", step.kind, step.position, self._run_id, error
+                    )
+                await self._wait_for_resources()
 
-    async def _take_breath(self) -> None:
+    async def _wait_for_resources(self) -> None:
         """Wait for what passes, unless a person does not want to, and see how far it has come."""
         await asyncio.sleep(_PAUSE_S)
-        await steadily(self._going.require)()
-        self._known = await steadily(self._stage.db.read)(steps.of_run, self._run_id)
+        await retried(self._control.require)()
+        self._known = await retried(self._parts.db.read)(steps.of_run, self._run_id)
 
     @asynccontextmanager
     async def lock(self, name: str, places: int) -> AsyncIterator[None]:
@@ -197,7 +230,8 @@ class Journal:
         with self._leaving():
             await self._gates[name].enter(was_in=entry is not None and _is_in(name)(entry))
         try:
-            await self._performed(position, "lock", name, _nothing)
+            step = _Step(position, "lock", name, no_work, None, None, {}, at_once=True)
+            await self._performed(step)
             yield
         finally:
             self._gates[name].leave()
@@ -227,33 +261,26 @@ class Journal:
             self._open -= 1
             self._idle_since = time.monotonic()
 
-    async def _step(
-        self,
-        position: str,
-        kind: str,
-        label: str,
-        perform: Perform,
-        begin: Begin | None,
-        data: dict[str, Any] | None,
-    ) -> Any:
-        entry = self._known.get(position)
+    async def _step(self, step: _Step) -> Any:
+        entry = self._known.get(step.position)
         if entry is None:
-            await self._going.require()
+            await self._control.require()
             failpoint("step_before_begin")
-            if begin is None:
-                await self._stage.db.write(self.store, position, kind, label, data)
-            else:
-                await self._begin(position, kind, label, begin)
+            if step.begin is not None:
+                await self._begin(step.position, step.kind, step.label, step.begin)
+            elif not step.at_once:
+                begun = (step.position, step.kind, step.label, step.data)
+                await self._parts.db.write(self.store, *begun)
             failpoint("step_after_begin")
-        elif entry["kind"].removesuffix(_REFUSED) != kind:
+        elif entry["kind"].removesuffix(_REFUSED) != step.kind:
             raise PatternChanged(
-                f"Step {position} was {entry['kind']} ({entry['label']}) and would now be "
-                f"{kind} ({label}): the pattern changed while the run was under way.",
+                f"Step {step.position} was {entry['kind']} ({entry['label']}) and would now be "
+                f"{step.kind} ({step.label}): the pattern changed while the run was under way.",
                 hint="Put the pattern back as it was, or start a new run.",
             )
         elif entry["ended_at"] is not None:
             return _remembered(entry)
-        return await self._make(position, perform, entry["data"] if entry else data or {})
+        return await self._make(step, entry)
 
     async def _begin(self, position: str, kind: str, label: str, begin: Begin) -> None:
         try:
@@ -262,7 +289,7 @@ class Journal:
             raise
         except KapelleError as error:
             # Remembered too: what was over, or not installed, may be there at the next replay.
-            await self._stage.db.write(self._refuse, position, kind, label, _told(error))
+            await self._parts.db.write(self._refuse, position, kind, label, _told(error))
             raise
 
     def _refuse(
@@ -271,18 +298,37 @@ class Journal:
         self.store(connection, position, kind + _REFUSED, label)
         steps.end(connection, self._run_id, position, None, told)
 
-    async def _make(self, position: str, perform: Perform, data: dict[str, Any]) -> Any:
-        try:
-            result = await perform(position, data)
-        except Unavailable:
-            raise  # it passes, and nothing is to be remembered of it
-        except KapelleError as error:
+    async def _make(self, step: _Step, entry: steps.Row | None) -> Any:
+        is_new = entry is None and step.at_once
+        while True:
+            try:
+                made = await step.perform(step.position, entry["data"] if entry else step.data)
+            except Unavailable:
+                raise  # it passes, and nothing is to be remembered of it
+            except KapelleError as error:
+                failpoint("step_before_end")
+                await self._parts.db.write(self._end, step, is_new, None, _told(error))
+                raise
             failpoint("step_before_end")
-            await self._stage.db.write(steps.end, self._run_id, position, None, _told(error))
-            raise
-        failpoint("step_before_end")
-        await self._stage.db.write(steps.end, self._run_id, position, result)
-        failpoint("step_after_end")
+            with suppress(NotYet):
+                result = await self._parts.db.write(self._end, step, is_new, made)
+                failpoint("step_after_end")
+                return result
+
+    def _end(
+        self,
+        connection: Connection,
+        step: _Step,
+        is_new: bool,
+        made: Any,
+        error: dict[str, Any] | None = None,
+    ) -> Any:
+        """Store what came of a step, and one that is stored at once as a whole."""
+        result = made if step.end is None or error else step.end(connection, made)
+        if is_new:
+            what = (step.position, step.kind, step.label)
+            steps.begin(connection, self._run_id, *what, data=step.data)
+        steps.end(connection, self._run_id, step.position, result, error)
         return result
 
     def store(
@@ -295,7 +341,7 @@ class Journal:
         subject: str | None = None,
     ) -> None:
         """Store that a step begins; once a person wants the run to stop, none does."""
-        self._going.check(connection)
+        self._control.check(connection)
         steps.begin(connection, self._run_id, position, kind, label, data=data, subject=subject)
 
     async def gather(self, branches: tuple[Coroutine[Any, Any, Any], ...]) -> list[Any]:
@@ -341,12 +387,12 @@ def _is_in(name: str) -> Callable[[steps.Row], bool]:
     return is_in
 
 
-async def _nothing(_position: str, _data: dict[str, Any]) -> None:
-    return
+async def no_work(_position: str, _data: dict[str, Any]) -> None:
+    """What a step does that is only recorded."""
 
 
 def _severity(error: BaseException) -> int:
-    """A wish to end goes before one to pause, and both before errors, which the replay repeats."""
+    """The end goes before a pause, and both before errors, which the replay repeats."""
     order = (Cancelled, Paused, Suspended)
     return next((n for n, kind in enumerate(order) if isinstance(error, kind)), len(order))
 

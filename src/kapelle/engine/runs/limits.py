@@ -1,11 +1,16 @@
-"""How often a run may call agents, held where attempts begin."""
+"""What a run may use, its children included: held where attempts begin and while it waits."""
+
+import time
 
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.run import Run
-from kapelle.engine.parts import Stage
+from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
+from kapelle.engine.notify import Notifier
+from kapelle.engine.parts import Parts
+from kapelle.engine.runs.control import Control, end_run, end_task
 from kapelle.patterns.results import Left
 from kapelle.patterns.spec import PatternSpec
-from kapelle.store import runs
+from kapelle.store import runs, tasks
 from kapelle.store.database import Connection
 
 # By this a run tells a task that ended for its sake from one that somebody cancelled.
@@ -38,13 +43,13 @@ _LONG_S = 60.0
 class RunBudget:
     """The limits of one run against what it has spent."""
 
-    def __init__(self, stage: Stage, run_id: str, spec: PatternSpec) -> None:
-        self._stage = stage
+    def __init__(self, parts: Parts, run_id: str, spec: PatternSpec) -> None:
+        self._parts = parts
         self._run_id = run_id
         self._spec = spec
 
     async def _run(self) -> Run:
-        return await self._stage.db.glance(runs.get, self._run_id)
+        return await self._parts.db.glance(runs.get, self._run_id)
 
     async def left_s(self) -> float | None:
         """Seconds that are left, None for any number."""
@@ -62,7 +67,7 @@ class RunBudget:
         limit = self._spec.max_agent_calls
         if limit is None:
             return None
-        return max(0, limit - await self._stage.db.glance(runs.calls, self._run_id))
+        return max(0, limit - await self._parts.db.glance(runs.calls, self._run_id))
 
     async def left(self) -> Left:
         return Left(
@@ -82,7 +87,7 @@ class RunBudget:
             raise LimitReached(problem)
 
     def require_more_calls(self, connection: Connection) -> None:
-        """The same for a run inside this one, which is of no use if it may call nobody."""
+        """Raise LimitReached if a run inside this one, just stored, could call nobody."""
         problem = too_many_calls(connection, self._run_id, one_more=True)
         if problem is not None:
             raise LimitReached(problem)
@@ -101,3 +106,73 @@ class RunBudget:
         left = await self.left_s()
         longest = _LONG_S if self._spec.budget_usd is None else _LOOK_S
         return longest if left is None else max(0.01, min(left, longest))
+
+
+_PATIENCE_S = 60.0
+
+
+class ChildWait:
+    """How one run waits."""
+
+    def __init__(
+        self, parts: Parts, notifier: Notifier, run_id: str, budget: RunBudget, control: Control
+    ) -> None:
+        self._parts = parts
+        self._notifier = notifier
+        self._run_id = run_id
+        self._budget = budget
+        self._control = control
+
+    async def for_task(self, task_id: str, *, may_ask: bool) -> None:
+        """Return when the task has ended; when nothing is left of the budget, end it and raise."""
+        spent = False
+        with self._notifier.listen(task_id, self._run_id) as heard:
+            while True:
+                task = await self._parts.db.glance(tasks.row, task_id)
+                if task["status"] in FINAL:
+                    _require_not_spent(task["status"], task["reason"])
+                    return
+                await self._control.require(still=task["status"] == TaskStatus.RUNNING)
+                if task["waiting_for"] == "input" and not may_ask:
+                    reason = f"nobody is there to answer: {task['reason']}"
+                    await end_task(self._parts, task_id, reason)
+                if not spent and (problem := await self._overspent()):
+                    spent = True
+                    await end_task(self._parts, task_id, SPENT + problem)
+                await heard.wait(_PATIENCE_S if spent else await self._budget.patience_s())
+
+    async def for_run(self, run_id: str) -> None:
+        """Return when a run inside this one has ended; out of budget, end it and raise."""
+        spent = False
+        with self._notifier.listen(run_id, self._run_id) as heard:
+            while True:
+                run = await self._parts.db.glance(runs.row, run_id)
+                if run["status"] in RUN_FINAL:
+                    _require_not_spent(run["status"], run["reason"])
+                    return
+                await self._control.require(still=run["status"] == RunStatus.RUNNING)
+                if not spent and (problem := await self._overspent()):
+                    spent = True
+                    await end_run(self._parts, run_id, SPENT + problem)
+                await heard.wait(_PATIENCE_S if spent else await self._budget.patience_s())
+
+    async def until(self, deadline: float) -> None:
+        """Return at a time (seconds since 1970)."""
+        with self._notifier.listen(self._run_id) as heard:
+            while (left := deadline - time.time()) > 0:
+                await self._control.require()
+                await self._budget.require_time_and_money()
+                await heard.wait(min(left, await self._budget.patience_s()))
+
+    async def _overspent(self) -> str | None:
+        try:
+            await self._budget.require_time_and_money()
+        except LimitReached as error:
+            return error.message
+        return None
+
+
+def _require_not_spent(status: str, reason: str | None) -> None:
+    """Raise what ended the task or run, as its row tells also after a restart."""
+    if status in {TaskStatus.CANCELLED, RunStatus.CANCELLED} and (reason or "").startswith(SPENT):
+        raise LimitReached((reason or "").removeprefix(SPENT))

@@ -13,8 +13,8 @@ from kapelle.domain.errors import NotFound, Unavailable
 from kapelle.domain.run import Run
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Event
-from kapelle.engine.parts import Stage
-from kapelle.engine.retry import PASSING, steadily
+from kapelle.engine.parts import Parts
+from kapelle.engine.retry import PASSING, retried
 from kapelle.store import events, runs
 
 _log = logging.getLogger("kapelle.runs")
@@ -27,9 +27,9 @@ _PART = 65_536
 class RunMirror:
     """Writes what the database knows; a crash in the middle leaves no line out and none twice."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._position = stage.home.runs / "position"
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._position = parts.home.runs / "position"
         # The last line of each open run's file, if it was written without trouble.
         self._last: dict[str, int] = {}
         self._in_trouble: set[str] = set()
@@ -37,10 +37,10 @@ class RunMirror:
     async def run(self) -> None:
         """Mirror until cancelled; a failing pass is logged and made again."""
         seq: int | None = None
-        with self._stage.db.watch() as changed:
+        with self._parts.db.watch() as changed:
             while True:
                 try:
-                    seq = await steadily(self._pass)(await self._start() if seq is None else seq)
+                    seq = await retried(self._pass)(await self._start() if seq is None else seq)
                     pause = _PAUSE_S
                 except Exception:
                     _log.exception("a pass over the files of runs failed and will be made again")
@@ -49,11 +49,11 @@ class RunMirror:
                 await changed.wait(_LOOK_S)
 
     async def _start(self) -> int:
-        return min(self._read_position(), await steadily(self._stage.db.read)(events.last_seq))
+        return min(self._read_position(), await retried(self._parts.db.read)(events.last_seq))
 
     async def _pass(self, seq: int) -> int:
         while True:
-            found, reached = await self._stage.db.read(events.of_runs, seq)
+            found, reached = await self._parts.db.read(events.of_runs, seq)
             for run_id in dict.fromkeys(run_id for run_id, _ in found):
                 await self._mirror(run_id)
             if reached == seq:
@@ -81,11 +81,11 @@ class RunMirror:
             self._in_trouble.discard(path.name)
 
     async def _mirror(self, run_id: str) -> None:
-        directory = self._stage.home.runs / run_id
+        directory = self._parts.home.runs / run_id
         path = directory / "events.jsonl"
         with self._guarded(directory):
             try:
-                run = await self._stage.db.read(runs.get, run_id)
+                run = await self._parts.db.read(runs.get, run_id)
             except NotFound:
                 return  # it was forgotten meanwhile
             last = self._last.pop(run_id, None)
@@ -100,13 +100,13 @@ class RunMirror:
     async def _since(self, run_id: str, last: int) -> list[Event]:
         """All that a file lacks, also what could not be written to it before."""
         found: list[Event] = []
-        while more := await self._stage.db.read(events.after, last, run_id=run_id):
+        while more := await self._parts.db.read(events.after, last, run_id=run_id):
             found += more
             last = more[-1].seq
         return found
 
     def _write(self, run: Run, told: list[Event]) -> None:
-        directory = self._stage.home.runs / run.id
+        directory = self._parts.home.runs / run.id
         _make_private(directory.parent)
         _make_private(directory)
         path = directory / "events.jsonl"

@@ -11,8 +11,8 @@ from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
-from kapelle.engine.parts import Stage
-from kapelle.engine.submission import (
+from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.submit import (
     Also,
     keep_secrets,
     require_abilities,
@@ -33,10 +33,10 @@ def _nothing(_connection: Connection, _run_id: str) -> None:
 
 
 class Starter:
-    """Stores new runs; the conductor takes them up."""
+    """Stores new runs; the queue takes them up."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
 
     async def start(
         self,
@@ -51,7 +51,7 @@ class Starter:
     ) -> str:
         """The id of the run; also is done in the same transaction, if the run is a new one."""
         checked, kind = await self.examine(pattern, spec)
-        settings = self._stage.settings(checked.directory)
+        settings = self._parts.settings(checked.directory)
         run_id = new_id("run")
         directory = os.path.normpath(checked.directory)
         values: dict[str, Any] = {
@@ -64,16 +64,17 @@ class Starter:
             "parent_id": parent_id,
             "schedule_id": schedule_id,
             "status": RunStatus.QUEUED,
+            "may_ask": not checked.never_blocks,
             "progress": {},
             "workspace_kind": kind,
             "workspace_path": directory,
             "workspace_owner": workspace_owner,
             "idempotency_key": idempotency_key,
         }
-        secrets = self._stage.home.secrets / f"{run_id}.json"
+        secrets = self._parts.home.secrets / f"{run_id}.json"
         keep_secrets(secrets, {"env": checked.env})
         try:
-            stored = await self._stage.db.write(_insert, values, also)
+            stored = await self._parts.db.write(_insert, values, also)
         except BaseException:  # also when the run that it belongs to is interrupted
             secrets.unlink(missing_ok=True)
             raise
@@ -86,7 +87,7 @@ class Starter:
     ) -> tuple[PatternSpec, WorkspaceKind]:
         """The specification, and where its run would work; raises what would keep it from that."""
         checked = self.validate(pattern, spec)
-        settings = self._stage.settings(checked.directory)
+        settings = self._parts.settings(checked.directory)
         for role in dict.fromkeys(checked.cast):
             agent = require_agent(role.agent, settings)
             require_abilities(
@@ -95,7 +96,7 @@ class Starter:
             )  # fmt: skip
         for name in checked.fallback_agents:
             require_agent(name, settings)
-        kind = await workspace_kind(self._stage, checked, settings)
+        kind = await workspace_kind(self._parts, checked, settings)
         if checked.needs_git and kind is not WorkspaceKind.WORKTREE:
             raise InvalidInput(
                 f"This {pattern} needs a git repository with worktrees.",
@@ -108,7 +109,7 @@ class Starter:
         directory = spec.get("directory")
         if not isinstance(directory, str) or not directory.startswith("/"):
             raise InvalidInput("directory: the directory must be given as an absolute path.")
-        found = registry.get(pattern, self._stage.home, Path(require_directory(directory)))
+        found = registry.get(pattern, self._parts.home, Path(require_directory(directory)))
         try:
             return found.spec.model_validate(spec)
         except ValidationError as error:

@@ -4,23 +4,23 @@ from pathlib import Path
 
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
-from kapelle.engine.parts import Stage
+from kapelle.engine.parts import Parts
 from kapelle.store import runs
 from kapelle.store.query import workspace_of
 
 
-async def run_workspace(stage: Stage, run: runs.Row) -> Workspace:
+async def run_workspace(parts: Parts, run: runs.Row) -> Workspace:
     """Where a run works; a worktree is made when it is not there, and remembered."""
     if run["workspace_owner"] is not None:
-        return await run_workspace(stage, await stage.db.read(runs.row, run["workspace_owner"]))
+        return await run_workspace(parts, await parts.db.read(runs.row, run["workspace_owner"]))
     if run["workspace_kind"] != WorkspaceKind.WORKTREE:
         return workspace_of(run)
-    wanted = stage.settings(run["directory"]).workspace
-    made = await stage.workspaces.create(
+    wanted = parts.settings(run["directory"]).workspace
+    made = await parts.workspaces.create(
         run["id"], Path(run["directory"]), run["spec"].get("base"), wanted.copy_, wanted.link
     )
     if run["workspace_branch"] != made.branch or run["workspace_path"] != made.path:
-        await stage.db.write(
+        await parts.db.write(
             runs.update,
             run["id"],
             workspace_path=made.path,
@@ -31,15 +31,15 @@ async def run_workspace(stage: Stage, run: runs.Row) -> Workspace:
     return made
 
 
-async def restore_deleted(stage: Stage, owner: str) -> None:
+async def restore_deleted(parts: Parts, owner: str) -> None:
     """Make the worktree of a run again, from its branch, where somebody deleted it meanwhile."""
-    run = await stage.db.glance(runs.row, owner)
+    run = await parts.db.glance(runs.row, owner)
     if run["workspace_branch"] is not None and not Path(run["workspace_path"]).is_dir():
-        await run_workspace(stage, run)
+        await run_workspace(parts, run)
 
 
-async def put_back(stage: Stage, owner: str, commit: str, name: str) -> None:
+async def put_back(parts: Parts, owner: str, commit: str, name: str) -> None:
     """Have the worktree and the branch of a run hold a commit; what is lost by that is archived."""
-    await restore_deleted(stage, owner)
-    await stage.workspaces.restore(owner, commit, name)
-    await stage.db.write(runs.update, owner, workspace_commit=commit)
+    await restore_deleted(parts, owner)
+    await parts.workspaces.restore(owner, commit, name)
+    await parts.db.write(runs.update, owner, workspace_commit=commit)

@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.schedule import Outcome
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.schedules import changes
+from kapelle.engine.schedules import transitions
 from kapelle.engine.schedules.secrets import ScheduleSecrets
 from kapelle.store import schedules
 from kapelle.store.database import Connection, Database
@@ -130,9 +130,9 @@ class Scheduler:
     async def _attend(self, schedule_id: str, now: datetime) -> None:
         """See to one schedule; what goes wrong with it keeps no other one waiting."""
         try:
-            if not await self._db.read(changes.is_due, schedule_id, now):
+            if not await self._db.read(transitions.is_due, schedule_id, now):
                 return
-            opened = await self._db.write(changes.advance, schedule_id, now)
+            opened = await self._db.write(transitions.advance, schedule_id, now)
             failpoint("scheduler_after_decision")
         except Exception:
             # Whether it was written down is known to the database alone.
@@ -155,8 +155,8 @@ class Scheduler:
     async def _settle(self, slot: Slot, now: datetime) -> None:
         firing = await self._db.glance(schedules.get_firing, *slot)
         outcome = firing and firing["outcome"]
-        if outcome == Outcome.HELD and await self._db.read(changes.may_go, *slot, now):
-            outcome = await self._db.write(changes.let_go, *slot, now)
+        if outcome == Outcome.HELD and await self._db.read(transitions.may_go, *slot, now):
+            outcome = await self._db.write(transitions.let_go, *slot, now)
         if outcome == Outcome.STARTING:
             await self._start(slot, now)
         elif outcome != Outcome.HELD:
@@ -175,16 +175,16 @@ class Scheduler:
             self._setbacks[slot] = (tries, time.monotonic() + _PATIENCE_S)
             return
         except KapelleError as error:
-            await self._db.write(changes.not_started, *slot, _sentence(error), now)
+            await self._db.write(transitions.not_started, *slot, _sentence(error), now)
         except Exception as error:
             _log.exception("%s could not be started", slot[0])
             if tries + 1 < _TRIES:
                 self._setbacks[slot] = (tries + 1, time.monotonic() + _PATIENCE_S * 2**tries)
                 return
             problem = f"an error ended its start {_TRIES} times: {type(error).__name__}: {error}"
-            await self._db.write(changes.not_started, *slot, problem, now)
+            await self._db.write(transitions.not_started, *slot, problem, now)
         else:
-            await self._db.write(changes.started, *slot, subject, now)
+            await self._db.write(transitions.started, *slot, subject, now)
             failpoint("scheduler_after_record")
         self._setbacks.pop(slot, None)
         self._open.discard(slot)
@@ -193,7 +193,7 @@ class Scheduler:
     async def _subject(self, slot: Slot) -> str:
         """What a slot starts or, before a crash, has started."""
         schedule_id, moment = slot
-        key = changes.key_of(schedule_id, moment)
+        key = transitions.key_of(schedule_id, moment)
         known = await self._db.read(schedules.subject_of_key, key)
         if known is not None:
             return known

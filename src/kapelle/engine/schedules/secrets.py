@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.engine.submission import keep_secrets
+from kapelle.engine.tasks.submit import keep_secrets
 
 # What a specification may hold that is nobody's business.
 _SECRET = ("env", "mcp")

@@ -104,7 +104,7 @@ def _temporary(path: str, data: bytes, *, durable: bool) -> str:
     return temporary
 
 
-def patiently(action: Callable[[], object], give_up: Callable[[], bool]) -> bool:
+def retry_while_full(action: Callable[[], object], give_up: Callable[[], bool]) -> bool:
     """Do something to the disk, again and again while it is in trouble; False if given up."""
     while True:
         try:

@@ -88,14 +88,14 @@ class Shim:
     def supervise(self, stdin: int) -> None:
         """Run the command and record how it ended."""
         system.adopt_orphans()
-        if not files.patiently(self._open_logs, self._stopped) or self._stopped():
+        if not files.retry_while_full(self._open_logs, self._stopped) or self._stopped():
             self._record({"kind": "not_started", "ended_by": "stop"})
             return
         agent = self._fork(stdin)
         failpoint("shim_after_fork")
         self._started_at = time.time()
         self._begun = time.monotonic()
-        files.patiently(lambda: self._write_run_json(agent), self._stopped)
+        files.retry_while_full(lambda: self._write_run_json(agent), self._stopped)
         failpoint("shim_after_run_json")
         supervisor = Supervisor(
             agent,
@@ -201,7 +201,7 @@ class Shim:
         failpoint("shim_before_exit_json")
         data = _encode(record)
         path = self._path(files.EXIT)
-        files.patiently(lambda: _leave(path, data), lambda: False)
+        files.retry_while_full(lambda: _leave(path, data), lambda: False)
         failpoint("shim_after_exit_json")
 
     def _stop_reason(self) -> str | None:

@@ -1,0 +1,218 @@
+"""A run in the foreground: followed to its end, its questions asked, and answered later."""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from kapelle.cli.events import Event
+from kapelle.cli.follow import (
+    INTERRUPTED,
+    Show,
+    ask,
+    can_ask,
+    conclude,
+    follow_run,
+    history,
+    run_display,
+    show_lines,
+)
+from kapelle.cli.format import clean
+from kapelle.cli.ids import run_path
+from kapelle.cli.outcome import Run, exit_code
+from kapelle.cli.output import complain, data, document, say
+from kapelle.cli.spec_options import Option, Params, Spec, spell
+from kapelle.cli.starting import begin, is_collecting
+from kapelle.cli.values import not_empty
+from kapelle.client.http import Connection as Client
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
+from kapelle.domain.text import counted
+
+# The last that a run tells of an iteration.
+_ENDS = frozenset({"done", "not done", "failed"})
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How a run is shown; mute means that nobody is asked anything here."""
+
+    progress: bool = False
+    detach: bool = False
+    as_json: bool = False
+    mute: bool = False
+
+
+def perform(name: str, params: Params, spec: Callable[[], Spec], options: Sequence[Option]) -> None:
+    """Start a run of a pattern, or answer what one asked, and show it."""
+    manner = Manner(
+        progress=params["progress"], detach=params["detach"], as_json=params["as_json"],
+        mute=params.get("ask_non_interactive", False),
+    )  # fmt: skip
+    if params["resume"] or params["answer"]:
+        if is_collecting():
+            raise InvalidInput(
+                "A schedule starts new runs, and --resume goes on with one.",
+                hint="Leave --resume and --answer out.",
+            )
+        client = Client()
+        run, seen = answered(client, params, options)
+        watch(client, run, manner, seen)
+        return
+    body = {"pattern": name, "spec": spec()}
+    client = Client()
+    try:
+        run = begin(client, "/runs", body)
+    except KapelleError as error:
+        spell(error, options)
+        raise
+    watch(client, run, manner)
+
+
+def watch(client: Client, run: Run, manner: Manner, seen: int = 0) -> None:
+    """Show a run to its end and exit with what became of it, or only its id."""
+    if not manner.as_json:
+        data(run["id"])
+        sys.stdout.flush()
+    if manner.detach:
+        if manner.as_json:
+            document(run)
+        return
+    while True:
+        followed = follow_run(client, run, _display(run, manner), after=seen)
+        run, seen = followed.run, followed.seen
+        if not run["questions"] or not _may_ask(manner):
+            break
+        if not _answered(client, run, manner):
+            run = client.get(run_path(run["id"]))  # some of them may have been answered
+            break
+    if manner.as_json:
+        document(run)
+    elif not run["questions"]:
+        conclude(run)
+    _tell_how_to_go_on(run, manner)
+    raise typer.Exit(exit_code(run))
+
+
+def _may_ask(manner: Manner) -> bool:
+    return not manner.mute and not manner.as_json and can_ask()
+
+
+def _display(run: Run, manner: Manner) -> AbstractContextManager[Show]:
+    if manner.progress:
+        return nullcontext(_show_iterations)
+    if manner.as_json:
+        return nullcontext(_show_nothing)
+    if sys.stdout.isatty():
+        return run_display(run, as_json=False)
+    # What programs read, the id and the tokens of questions, stands alone on stdout.
+    return nullcontext(show_lines(sys.stderr))
+
+
+def _show_nothing(_event: Event) -> None:
+    return
+
+
+def _show_iterations(event: Event) -> None:
+    """One line of JSON on stderr for every iteration."""
+    facts: dict[str, Any] = event["data"]
+    if event["kind"] == "run.progress" and facts.get("phase") in _ENDS:
+        complain(json.dumps({"run_id": event["run_id"], "at": event["at"], **facts}))
+
+
+def _answered(client: Client, run: Run, manner: Manner) -> bool:
+    """Ask the person every open question; False when the input ended before the last."""
+    path = run_path(run["id"], "answer")
+    try:
+        for question in run["questions"]:
+            answer = ask(question)
+            if answer is None:
+                return False
+            try:
+                client.post(path, {"answer": answer, "token": question["token"]})
+            except Conflict as error:
+                say(error.message)  # somebody else was faster
+    except KeyboardInterrupt:
+        say("")
+        _tell_how_to_go_on(client.get(run_path(run["id"])), manner)
+        raise typer.Exit(INTERRUPTED) from None
+    return True
+
+
+def _tell_how_to_go_on(run: Run, manner: Manner) -> None:
+    questions = run["questions"]
+    if not questions:
+        return
+    say(f"{run['id']} waits for {counted(len(questions), 'answer')}.")
+    for question in questions:
+        if not manner.as_json:
+            data(question["token"])
+        default = question["default"]
+        say(f"? {clean(question['text'])}" + (f" [{clean(default)}]" if default else ""))
+    answers = ' --answer "…"' * len(questions)
+    say(f"Go on with: kapelle {run['pattern']} --resume {questions[0]['token']}{answers}")
+
+
+_EXAMPLE = 'Write `--resume TOKEN --answer "…"`.'
+# What may stand beside --resume; everything else is settled when a run is started.
+_BESIDE = frozenset(
+    {"resume", "answer", "progress", "detach", "as_json", "ask", "ask_non_interactive"}
+)
+
+
+def answered(client: Client, params: Params, options: Sequence[Option]) -> tuple[Run, int]:
+    """The run whose questions were answered, and the number of its last event before that."""
+    tokens = [not_empty(text.strip(), "--resume") for text in params["resume"] or ()]
+    answers = list(params["answer"] or ())
+    _require_pairs(params, options, tokens, answers)
+    run_id = tokens[0].partition(":")[0]
+    if any(token.partition(":")[0] != run_id for token in tokens):
+        raise InvalidInput("The tokens belong to different runs.", hint="Go on with one at a time.")
+    run: Run = client.get(run_path(run_id))
+    seen = max((event["seq"] for event in history(client, run["id"])), default=0)
+    for token, answer in _matched(run, tokens, answers):
+        run = client.post(run_path(run_id, "answer"), {"answer": answer, "token": token})
+    return run, seen
+
+
+def _require_pairs(
+    params: Params, options: Sequence[Option], tokens: list[str], answers: list[str]
+) -> None:
+    if not tokens:
+        raise InvalidInput("--answer needs to know which question.", hint=_EXAMPLE)
+    if not answers:
+        raise InvalidInput("--resume needs an answer.", hint=_EXAMPLE)
+    others = [name for name, value in params.items() if value and name not in _BESIDE]
+    if others:
+        raise InvalidInput(
+            f"{_shown(others[0], options)} cannot be changed when a run goes on.",
+            hint="Leave out everything but --resume, --answer and how it is shown.",
+        )
+    if len(tokens) > len(answers):
+        raise InvalidInput(
+            f"There are {len(tokens)} tokens and {len(answers)} answers.",
+            hint="Write an --answer for every --resume.",
+        )
+
+
+def _shown(name: str, options: Sequence[Option]) -> str:
+    arguments = {option.name for option in options if option.about.get("argument")}
+    return f"The {name}" if name in arguments else f"--{name.replace('_', '-')}"
+
+
+def _matched(run: Run, tokens: list[str], answers: list[str]) -> list[tuple[str, str]]:
+    """Which question each answer is for: those of the tokens first, then the others in order."""
+    named = [token for token in tokens if ":" in token]
+    others = [question["token"] for question in run["questions"]]
+    order = [*named, *(token for token in others if token not in named)]
+    if len(answers) > len(order):
+        asked = len(run["questions"])
+        many = f"{asked} of these, not {len(answers)}" if asked else "nothing"
+        raise Conflict(
+            f"{run['id']} is {run['status']} and asks {many}.",
+            hint=f"`kapelle runs status {run['id']}` shows what it asks.",
+        )
+    return list(zip(order, answers, strict=False))

@@ -1,0 +1,295 @@
+"""Reads and changes of schedules and their firings around the rules, each in one transaction."""
+
+from datetime import datetime, timedelta
+
+from kapelle.domain.errors import Conflict
+from kapelle.domain.schedule import OPEN, Outcome, ScheduleStatus
+from kapelle.domain.states import TaskStatus
+from kapelle.engine.schedules.rules import (
+    Leader,
+    Situation,
+    decide,
+    next_by_cron,
+    release,
+    trigger_of,
+)
+from kapelle.store import events, schedules
+from kapelle.store.database import Connection
+from kapelle.store.schedules import Row
+
+
+def situation(
+    connection: Connection, schedule_id: str, now: datetime, but: datetime | None = None
+) -> Situation:
+    """All that decides about a schedule; but is a slot of its own that is being decided about."""
+    schedule = schedules.row(connection, schedule_id)
+    unsettled = [
+        row for row in schedules.unsettled_firings(connection, schedule_id) if row["slot"] != but
+    ]
+    starting = sum(row["outcome"] == Outcome.STARTING for row in unsettled)
+    leader = schedule["after"]
+    return Situation(
+        schedule=schedule,
+        now=now,
+        going=_going(connection, schedule_id, bool(starting)),
+        holding=len(unsettled) > starting,
+        starting=starting,
+        latest=schedules.latest_firing(connection, schedule_id),
+        last_slot=schedules.last_slot(connection, schedule_id),
+        leader=None if leader is None else _leader(connection, schedule, leader),
+    )
+
+
+def _leader(connection: Connection, schedule: Row, leader_id: str) -> Leader:
+    to_follow: list[datetime] = []
+    if trigger_of(schedule) == "after":
+        since = schedule["created_at"]
+        to_follow = schedules.to_follow(connection, schedule["id"], leader_id, since)
+    return Leader(
+        id=leader_id,
+        is_open=schedules.row(connection, leader_id)["status"] in OPEN,
+        going=_going(
+            connection, leader_id, bool(schedules.unsettled_firings(connection, leader_id))
+        ),
+        failed=_failure(leader_id, schedules.latest_firing(connection, leader_id)),
+        to_follow=tuple(to_follow),
+    )
+
+
+def _going(connection: Connection, schedule_id: str, unsettled: bool) -> str | None:
+    subjects = schedules.in_flight(connection, [schedule_id]).get(schedule_id, [])
+    if subjects:
+        return subjects[-1]
+    return "the start of an earlier slot" if unsettled else None
+
+
+def _failure(leader_id: str, latest: Row | None) -> str | None:
+    """Why the last work of a schedule is nothing to build on."""
+    if latest is None:
+        return None
+    if latest["outcome"] == Outcome.FAILED:
+        return f"{leader_id} could not start its work: {latest['reason']}"
+    if latest["subject_status"] == TaskStatus.FAILED:
+        return f"{latest['subject']} of {leader_id} failed"
+    if latest["subject_status"] == TaskStatus.CANCELLED:
+        return f"{latest['subject']} of {leader_id} was cancelled"
+    return None
+
+
+_UNSETTLED = {Outcome.HELD, Outcome.STARTING}
+
+
+def key_of(schedule_id: str, slot: datetime) -> str:
+    """What lets a task or run know that it was started for this slot before."""
+    return f"{schedule_id}/{slot.isoformat()}"
+
+
+def is_due(connection: Connection, schedule_id: str, now: datetime) -> bool:
+    """Whether anything is to be written down, which is asked far more often than it is so."""
+    found = situation(connection, schedule_id, now)
+    return decide(found).changes(found.schedule)
+
+
+def advance(connection: Connection, schedule_id: str, now: datetime) -> list[datetime]:
+    """Write down what is due; returns the slots that are to be started or held back."""
+    schedule = schedules.row(connection, schedule_id)
+    decided = decide(situation(connection, schedule_id, now))
+    opened = []
+    for slot, outcome, reason in decided.firings:
+        if schedules.record_firing(connection, schedule_id, slot, outcome, now, reason):
+            if outcome in _UNSETTLED:
+                opened.append(slot)
+            else:
+                _tell(connection, schedule, slot, outcome, reason)
+    if decided.next_at != schedule["next_at"]:
+        schedules.update(connection, schedule_id, next_at=decided.next_at)
+    if decided.status is not None:
+        become(connection, schedule, *decided.status, now)
+    return opened
+
+
+def may_go(connection: Connection, schedule_id: str, slot: datetime, now: datetime) -> bool:
+    """Whether what holds a slot back has ended."""
+    return release(situation(connection, schedule_id, now, but=slot))[0] is not Outcome.HELD
+
+
+def let_go(connection: Connection, schedule_id: str, slot: datetime, now: datetime) -> Outcome:
+    """Have a slot that is held back started or skipped, if what holds it back has ended."""
+    found = situation(connection, schedule_id, now, but=slot)
+    outcome, reason = release(found)
+    if outcome is Outcome.HELD:
+        return outcome
+    schedules.update_firing(connection, schedule_id, slot, outcome=outcome, reason=reason)
+    if outcome is Outcome.SKIPPED:
+        schedule = schedules.row(connection, schedule_id)
+        _tell(connection, schedule, slot, outcome, reason)
+        if _is_only(schedule, slot):
+            become(connection, schedule, ScheduleStatus.FAILED, reason, now)
+    return outcome
+
+
+def started(
+    connection: Connection, schedule_id: str, slot: datetime, subject: str, now: datetime
+) -> None:
+    """Write down what a slot started; that may have been the last one."""
+    schedule = schedules.row(connection, schedule_id)
+    count = schedule["started"] + 1
+    schedules.update_firing(connection, schedule_id, slot, outcome=Outcome.STARTED, subject=subject)
+    schedules.update(connection, schedule_id, started=count)
+    _tell(connection, schedule, slot, Outcome.STARTED, None, subject)
+    enough = schedule["max_runs"] is not None and count >= schedule["max_runs"]
+    if enough or _is_only(schedule, slot):
+        become(connection, schedule, ScheduleStatus.COMPLETED, None, now)
+
+
+def not_started(
+    connection: Connection, schedule_id: str, slot: datetime, reason: str, now: datetime
+) -> None:
+    """Write down why a slot could not start anything; a schedule that has further ones goes on."""
+    schedule = schedules.row(connection, schedule_id)
+    schedules.update_firing(connection, schedule_id, slot, outcome=Outcome.FAILED, reason=reason)
+    _tell(connection, schedule, slot, Outcome.FAILED, reason)
+    if _is_only(schedule, slot) or trigger_of(schedule) == "every":
+        become(connection, schedule, ScheduleStatus.FAILED, f"it could not start: {reason}", now)
+
+
+def _is_only(schedule: Row, slot: datetime) -> bool:
+    """Whether no slot comes after this one, unless a person asks for it."""
+    return bool(trigger_of(schedule) == "at" and slot == schedule["at"])
+
+
+def skip(connection: Connection, schedule: Row, slot: datetime, reason: str) -> None:
+    """Write down that a slot which was open starts nothing."""
+    schedules.update_firing(
+        connection, schedule["id"], slot, outcome=Outcome.SKIPPED, reason=reason
+    )
+    _tell(connection, schedule, slot, Outcome.SKIPPED, reason)
+
+
+def become(
+    connection: Connection,
+    schedule: Row,
+    status: ScheduleStatus,
+    reason: str | None,
+    now: datetime,
+) -> None:
+    """Change an open schedule's status; one that has ended meanwhile stays as it ended."""
+    if schedules.row(connection, schedule["id"])["status"] not in OPEN:
+        return
+    if status not in OPEN:
+        for firing in schedules.unsettled_firings(connection, schedule["id"]):
+            if firing["outcome"] == Outcome.HELD:
+                skip(connection, schedule, firing["slot"], "the schedule has ended")
+    schedules.change(connection, schedule, status, reason, now)
+
+
+def _tell(
+    connection: Connection,
+    schedule: Row,
+    slot: datetime,
+    outcome: Outcome,
+    reason: str | None,
+    subject: str | None = None,
+) -> None:
+    events.append(
+        connection,
+        f"firing.{outcome}",
+        schedule_id=schedule["id"],
+        title=schedule["title"],
+        slot=slot.isoformat(),
+        subject=subject,
+        reason=reason,
+    )
+
+
+_INSTANT = timedelta(microseconds=1)
+
+
+def pause(connection: Connection, schedule_id: str, now: datetime) -> None:
+    schedule = _require_open(connection, schedule_id, "paused")
+    if schedule["status"] == ScheduleStatus.PAUSED:
+        raise Conflict(f"{schedule_id} is paused already.")
+    _settle_all(connection, schedule, "the schedule was paused", now)
+    become(connection, schedule, ScheduleStatus.PAUSED, "paused by a person", now)
+
+
+def resume(connection: Connection, schedule_id: str, now: datetime) -> None:
+    """Go on from now; what came while it was paused is not made up for."""
+    schedule = _require_open(connection, schedule_id, "resumed")
+    if schedule["status"] != ScheduleStatus.PAUSED:
+        raise Conflict(f"{schedule_id} is not paused.")
+    next_at: datetime | None = schedule["next_at"]
+    status, reason = ScheduleStatus.ACTIVE, None
+    match trigger_of(schedule):
+        case "cron":
+            next_at = next_by_cron(schedule, now)
+        case "at":
+            if next_at is None or next_at <= now:
+                status, reason = ScheduleStatus.EXPIRED, "its time passed while it was paused"
+        case "every":
+            latest = schedules.latest_firing(connection, schedule_id)
+            cancelled = latest is not None and latest["subject_status"] == TaskStatus.CANCELLED
+            next_at = now if cancelled else next_at
+        case "after":
+            _pass_over(connection, schedule, now)
+    schedules.update(connection, schedule_id, next_at=next_at)
+    schedules.change(connection, schedule, status, reason, now)
+
+
+def cancel(connection: Connection, schedule_id: str, with_work: bool, now: datetime) -> list[str]:
+    """End a schedule; returns what is to be cancelled with it, also if it has ended already."""
+    schedule = schedules.row(connection, schedule_id)
+    going = schedules.in_flight(connection, [schedule_id]).get(schedule_id, [])
+    if schedule["status"] not in OPEN and not (with_work and going):
+        raise Conflict(f"{schedule_id} is {schedule['status']} already.")
+    _settle_all(connection, schedule, "the schedule was cancelled", now)
+    become(connection, schedule, ScheduleStatus.CANCELLED, "cancelled by a person", now)
+    if not with_work:
+        return []
+    return schedules.in_flight(connection, [schedule_id]).get(schedule_id, [])
+
+
+def run_now(connection: Connection, schedule_id: str, now: datetime) -> datetime:
+    """Have something started outside the order of slots; returns the slot that stands for it."""
+    schedule = _require_open(connection, schedule_id, "run")
+    found = situation(connection, schedule_id, now)
+    if found.going and not schedule["overlap"]:
+        raise Conflict(
+            f"{found.going} of {schedule_id} is still going.",
+            hint="Wait until it has ended, or cancel it first.",
+        )
+    slot = now if found.last_slot is None else max(now, found.last_slot + _INSTANT)
+    # Whole minutes belong to cron.
+    slot = slot if slot.microsecond else slot + _INSTANT
+    reason = "run by a person"
+    schedules.record_firing(connection, schedule_id, slot, Outcome.STARTING, now, reason)
+    if trigger_of(schedule) == "every":
+        schedules.update(connection, schedule_id, next_at=None)
+    return slot
+
+
+def _require_open(connection: Connection, schedule_id: str, verb: str) -> Row:
+    schedule = schedules.row(connection, schedule_id)
+    if schedule["status"] not in OPEN:
+        raise Conflict(
+            f"{schedule_id} is {schedule['status']} and cannot be {verb}.",
+            hint="`kapelle schedule create` makes a new one.",
+        )
+    return schedule
+
+
+def _settle_all(connection: Connection, schedule: Row, reason: str, now: datetime) -> None:
+    """Leave no slot open: each was started, even if that was not written down, or never is."""
+    for firing in schedules.unsettled_firings(connection, schedule["id"]):
+        key = key_of(schedule["id"], firing["slot"])
+        subject = schedules.subject_of_key(connection, key)
+        if firing["outcome"] == Outcome.STARTING and subject is not None:
+            started(connection, schedule["id"], firing["slot"], subject, now)
+        else:
+            skip(connection, schedule, firing["slot"], reason)
+
+
+def _pass_over(connection: Connection, schedule: Row, now: datetime) -> None:
+    since, reason = schedule["created_at"], "the schedule was paused"
+    for slot in schedules.to_follow(connection, schedule["id"], schedule["after"], since):
+        schedules.record_firing(connection, schedule["id"], slot, Outcome.SKIPPED, now, reason)

@@ -1,0 +1,1 @@
+"""A task from submission to end: submit, queue, attempt (prepare, launch, watch, verify, settle)"""

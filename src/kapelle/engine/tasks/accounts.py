@@ -1,0 +1,113 @@
+"""Which agents may take a task, which of them takes it next, and under whose limits it works."""
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from kapelle.agents import registry
+from kapelle.agents.base import Agent
+from kapelle.domain.errors import KapelleError
+from kapelle.domain.failures import POLICIES, FailureClass, Response
+from kapelle.engine.parts import Parts
+from kapelle.settings import Settings
+from kapelle.store import attempts
+from kapelle.store.database import Connection
+
+Paused = dict[str, tuple[datetime, str]]
+Source = Literal["task", "settings", "environment", "stored", "login"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An agent that may take a task; account names who is limited when it is limited."""
+
+    agent: str
+    account: str
+
+
+@dataclass(frozen=True)
+class Credential:
+    """Where an agent's credential comes from; the value of a login is its program's affair."""
+
+    source: Source | None
+    variable: str | None = None  # or the file of a login
+    value: str | None = None
+
+
+def candidates(parts: Parts, task: Any) -> list[Candidate]:
+    """The own agent of a task, given as its row, then its fallback agents in order."""
+    try:
+        settings = parts.settings(task["directory"])
+    except KapelleError:
+        return [Candidate(task["agent"], task["agent"])]
+    names = dict.fromkeys([task["agent"], *task["fallback_agents"]])
+    own = parts.task_env(task["id"]) if task["env"] else {}
+    return [Candidate(name, _account(parts, name, settings, own)) for name in names]
+
+
+def choose(
+    connection: Connection, task_id: str, among: Sequence[Candidate], paused: Paused
+) -> Candidate | None:
+    """The first that is not paused and has not just shown that it cannot; None if all pause."""
+    able = [candidate for candidate in among if candidate.account not in paused]
+    if len(able) < 2:
+        return able[0] if able else None
+    tired = given_up(connection, task_id)
+    return next((candidate for candidate in able if candidate.agent not in tired), able[0])
+
+
+def given_up(connection: Connection, task_id: str) -> set[str]:
+    """The agents whose last attempt at this task ended so that another one should take over."""
+    last = {row["agent"]: row["failure"] for row in attempts.of_task(connection, task_id)}
+    return {agent for agent, failure in last.items() if failure and _is_over(FailureClass(failure))}
+
+
+def _is_over(failure: FailureClass) -> bool:
+    # Whoever was limited may work again as soon as the pause of the account is over.
+    policy = POLICIES[failure]
+    return policy.switches and policy.response is not Response.WAIT_FOR_RESET
+
+
+def credential(
+    parts: Parts, agent: Agent, settings: Settings, task_env: Mapping[str, str]
+) -> Credential:
+    """The first that is found: variables of task, settings and daemon, a stored key, a login."""
+    places: list[tuple[Source, Mapping[str, str]]] = [
+        ("task", task_env),
+        ("settings", agent.settings.env),
+        ("settings", settings.environment.set),
+        ("environment", parts.environ),
+    ]
+    for source, variables in places:
+        for name in agent.access.variables:
+            if variables.get(name):
+                return Credential(source, name, variables[name])
+    stored = parts.vault.get(agent.name)
+    if stored:
+        return Credential("stored", None, stored)
+    for path in agent.access.login_files:
+        if os.path.exists(os.path.expanduser(path)):
+            return Credential("login", path)
+    return Credential(None)
+
+
+def account_of(parts: Parts, agent: Agent, settings: Settings, env: Mapping[str, str]) -> str:
+    """The same for all agents that share a provider's limits, and nothing secret in it."""
+    if not agent.access.variables:
+        return agent.name
+    kind = settings.agents[agent.name].type if agent.name in settings.agents else None
+    found = credential(parts, agent, settings, env)
+    # Of two logins the files differ.
+    proof = f"{found.value or found.source} {found.variable}\n{agent.settings.base_url or ''}"
+    digest = hashlib.blake2b(proof.encode("utf-8", "replace"), key=parts.secret.encode()[:64])
+    return f"{kind or agent.name}:{digest.hexdigest()[:12]}"
+
+
+def _account(parts: Parts, name: str, settings: Settings, env: Mapping[str, str]) -> str:
+    try:
+        return account_of(parts, registry.get(name, settings), settings, env)
+    except KapelleError:
+        return name  # that it cannot be run is found out when it is

@@ -1,0 +1,161 @@
+"""What each action does to a task, inside one transaction.
+
+Each returns None, or the (attempt id, stop request) of a running attempt that is to be stopped.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from kapelle.domain.errors import Conflict
+from kapelle.domain.specs import Money, Spec, Turns
+from kapelle.domain.states import FINAL, TaskStatus
+from kapelle.domain.task import Task
+from kapelle.store import accounts, attempts, events, steps, tasks
+from kapelle.store.database import Connection
+
+Stop = tuple[str, str] | None
+
+
+class NewLimits(Spec):
+    """Limits of a task that are to hold from its next attempt on; None leaves one as it is."""
+
+    budget_usd: Money | None = None
+    max_turns: Turns | None = None
+
+    @property
+    def given(self) -> dict[str, float]:
+        return self.model_dump(include=set(NewLimits.model_fields), exclude_none=True)
+
+
+_UNCHANGED = NewLimits()
+
+
+def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[str]) -> Task:
+    task_id, title = values["id"], values["title"]
+    status = TaskStatus.BLOCKED if depends_on else TaskStatus.QUEUED
+    tasks.insert(connection, {**values, "status": status}, depends_on)
+    events.append(connection, "task.created", task_id, title=title)
+    if depends_on:
+        tasks.settle_dependencies(connection, task_id)
+    task = tasks.fresh(connection, task_id, depends_on)
+    if task.status is status:  # else the settling has told of it
+        events.append(connection, f"task.{status}", task_id, title=title, reason=task.reason)
+    return task
+
+
+def cancel(connection: Connection, task_id: str, reason: str) -> Stop:
+    status = TaskStatus(tasks.row(connection, task_id)["status"])
+    if status in FINAL:
+        raise Conflict(f"{task_id} is {status} already.")
+    if status is TaskStatus.RUNNING:
+        return _stop(connection, task_id, "cancel", reason)
+    tasks.change(connection, task_id, TaskStatus.CANCELLED, reason)
+    return None
+
+
+def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) -> Stop:
+    _require_ended(connection, task_id, "retried")
+    tasks.enqueue_again(
+        connection, task_id, next_mode="fresh", next_message=None, tries=0, **limits.given
+    )
+    return None
+
+
+def resume(
+    connection: Connection,
+    task_id: str,
+    message: str | None,
+    limits: NewLimits = _UNCHANGED,
+) -> Stop:
+    _require_ended(connection, task_id, "resumed")
+    mode = "resume" if attempts.latest(connection, task_id) else "fresh"
+    # A message that a limit kept from being read is still to be read.
+    message = message or tasks.row(connection, task_id)["next_message"]
+    tasks.enqueue_again(
+        connection, task_id, next_mode=mode, next_message=message, tries=0, **limits.given
+    )
+    return None
+
+
+def lift_pauses(connection: Connection, task_id: str, of_agents: Sequence[str]) -> None:
+    """A person who says go on knows more than a limit did that named no end, or a far one."""
+    if tasks.row(connection, task_id)["waiting_for"] == "rate_limit":
+        for account in of_agents:
+            accounts.release(connection, account)
+        tasks.wake_limited(connection, datetime.now(UTC))
+
+
+def requeue(connection: Connection, task_id: str) -> Stop:
+    status = TaskStatus(tasks.row(connection, task_id)["status"])
+    if status is TaskStatus.RUNNING:
+        return _stop(connection, task_id, "requeue", "requeued by a person")
+    if status in {TaskStatus.QUEUED, TaskStatus.BLOCKED}:
+        raise Conflict(f"{task_id} is {status} already.")
+    _require_ended(connection, task_id, "requeued")
+    tasks.enqueue_again(
+        connection,
+        task_id,
+        next_mode="fresh",
+        next_message=None,
+        tries=0,
+        workspace_base_commit=None,
+        starting_tree=None,
+    )
+    return None
+
+
+def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> Stop:
+    status = TaskStatus(tasks.row(connection, task_id)["status"])
+    if status not in {TaskStatus.BLOCKED, TaskStatus.QUEUED}:
+        raise Conflict(f"{task_id} is {status}; what it waits for cannot be changed any more.")
+    others = [tasks.resolve(connection, text) for text in depends_on]
+    for other in others:
+        tasks.row(connection, other)
+    tasks.replace_dependencies(connection, task_id, others)
+    if status is TaskStatus.QUEUED:
+        tasks.change(connection, task_id, TaskStatus.BLOCKED)
+    tasks.settle_dependencies(connection, task_id)
+    return None
+
+
+def archive(connection: Connection, text: str) -> Task:
+    task = tasks.get(connection, text)
+    if task.status not in FINAL:
+        raise Conflict(
+            f"{task.id} is {task.status}; only an ended task can be archived.",
+            hint=f"kapelle cancel {task.id} ends it.",
+        )
+    if task.archived_at is None:
+        tasks.update(connection, task.id, archived_at=datetime.now(UTC))
+        events.append(connection, "task.archived", task.id, title=task.title)
+    return tasks.get(connection, task.id)
+
+
+def _require_ended(connection: Connection, task_id: str, verb: str) -> None:
+    task = tasks.row(connection, task_id)
+    if task["archived_at"] is not None:
+        raise Conflict(
+            f"{task_id} is archived and cannot be {verb}.",
+            hint=f"kapelle run --continue-from {task_id} starts a new task that builds on it.",
+        )
+    run_id, status = task["run_id"], TaskStatus(task["status"])
+    shared = task["workspace_owner"] is not None
+    if run_id and shared and not steps.is_open(connection, run_id, task_id):
+        raise Conflict(
+            f"{run_id} has gone on in the worktree that {task_id} shared with it; "
+            f"it cannot be {verb}.",
+            hint=f"kapelle run --continue-from {task_id} starts a new task that builds on it.",
+        )
+    if status not in FINAL | {TaskStatus.WAITING}:
+        raise Conflict(
+            f"{task_id} is {status}; it cannot be {verb} before it has ended.",
+            hint=f"kapelle cancel {task_id} ends it.",
+        )
+
+
+def _stop(connection: Connection, task_id: str, stop: str, reason: str) -> Stop:
+    tasks.update(connection, task_id, stop=stop, reason=reason)
+    events.append(connection, "task.stopping", task_id, reason=reason)
+    running = attempts.latest(connection, task_id)
+    return None if running is None else (running["id"], stop)

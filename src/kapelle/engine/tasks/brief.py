@@ -1,0 +1,120 @@
+"""Collects what an agent is told beyond its task: earlier attempts, earlier tasks, a message."""
+
+import contextlib
+from dataclasses import dataclass
+
+from kapelle.agents.base import Agent
+from kapelle.agents.registry import get as get_agent
+from kapelle.agents.summary import summarise
+from kapelle.domain.errors import KapelleError, NotFound
+from kapelle.domain.failures import FailureClass
+from kapelle.domain.task import Attempt, Task
+from kapelle.engine.parts import Parts
+from kapelle.engine.prompt import Earlier, compose, follow_up
+from kapelle.engine.tasks.work import Work, task_diff
+from kapelle.runner.output import tail_text
+from kapelle.store import attempts, tasks
+
+_LAST_OUTPUT = 4_000
+_REFUSED = frozenset(
+    {FailureClass.SESSION_LOST, FailureClass.RATE_LIMIT, FailureClass.AUTHENTICATION}
+)
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What an agent is told, and the session that it goes on with."""
+
+    prompt: str
+    session_id: str | None = None
+    fork: bool = False
+    asked: bool = False  # whether the message answers a question of the agent's
+
+
+async def brief(parts: Parts, work: Work, agent: Agent, diagnosis: str | None) -> Brief:
+    """The prompt with its context; the session does for context where the agent can resume it."""
+    row = work.task
+    if row["continue_from"] is None and work.mode != "resume":
+        return Brief(compose(row["prompt"], row["context"], [], work.message, diagnosis))
+    task = await parts.db.read(tasks.get, work.task_id)
+    ended = [attempt for attempt in task.attempts if attempt.id != work.attempt_id]
+    if work.mode == "resume" and ended:
+        last = await earlier_attempt(parts, task)
+        asked = ended[-1].question is not None
+        if agent.capabilities.resume and _goes_on(ended[-1], work.agent):
+            return Brief(follow_up(last, work.message), ended[-1].session_id, asked=asked)
+        pieces = [*await _continued(parts, task), last]
+        prompt = compose(task.prompt, task.context, pieces, work.message, diagnosis)
+        return Brief(prompt, asked=asked)
+    if task.fork_session and agent.capabilities.fork:
+        session_id = await _session_of(parts, task.continue_from, work.agent)
+        if session_id:
+            return Brief(compose(task.prompt, task.context, [], work.message), session_id, True)
+    pieces = await _continued(parts, task)
+    return Brief(compose(task.prompt, task.context, pieces, work.message, diagnosis))
+
+
+async def earlier_attempt(parts: Parts, task: Task) -> Earlier:
+    """What the last attempt that ended left behind."""
+    return await _earlier(parts, task, "The attempt before this one")
+
+
+async def _continued(parts: Parts, task: Task) -> list[Earlier]:
+    if task.continue_from is None:
+        return []
+    with contextlib.suppress(NotFound):  # it may have been forgotten meanwhile
+        other = await parts.db.read(tasks.get, task.continue_from)
+        return [await _earlier(parts, other, f"An earlier task: {other.title}")]
+    return []
+
+
+async def _session_of(parts: Parts, task_id: str | None, agent: str) -> str | None:
+    """The session that a task's last attempt left, if it is one of this agent's."""
+    with contextlib.suppress(NotFound):
+        other = await parts.db.read(tasks.get, task_id or "")
+        if other.attempts and _goes_on(other.attempts[-1], agent):
+            return other.attempts[-1].session_id
+    return None
+
+
+def _goes_on(last: Attempt, agent: str) -> bool:
+    """Whether an attempt left a session that this agent can go on with."""
+    lost = last.failure is FailureClass.SESSION_LOST
+    return last.session_id is not None and last.agent == agent and not lost
+
+
+async def _earlier(parts: Parts, task: Task, heading: str) -> Earlier:
+    ended = [attempt for attempt in task.attempts if attempt.ended_at is not None]
+    # One that was refused knew nothing and did nothing: the one before it has more to tell.
+    worked = [attempt for attempt in ended if attempt.failure not in _REFUSED]
+    last = next(reversed(worked or ended), None)
+    checks = await parts.db.read(attempts.checks_of, [last.id] if last else [])
+    failed = [check for results in checks.values() for check in results if not check.passed]
+    diffstat = None
+    if task.workspace.branch:
+        try:
+            diffstat = (await task_diff(parts, task.id, task.workspace)).stat
+        except KapelleError as error:
+            diffstat = f"unknown: {error.message}"
+    return Earlier(
+        heading=heading,
+        status=last.status if last else task.status,
+        reason=last.reason if last else task.reason,
+        result=task.result,
+        last_output=_last_words(parts, task, last) if last else "",
+        failed_checks=[(check.name, check.output[-_LAST_OUTPUT:]) for check in failed],
+        branch=task.workspace.branch,
+        diffstat=diffstat,
+    )
+
+
+def _last_words(parts: Parts, task: Task, last: Attempt) -> str:
+    """The end of an attempt's output, as text and not in the agent's own line format."""
+    process_dir = parts.process_directory(last.id)
+    lines = tail_text(process_dir / "out.log", 4 * _LAST_OUTPUT).splitlines()
+    try:
+        agent = get_agent(last.agent, parts.settings(task.directory))
+    except KapelleError:
+        return "\n".join(lines)[-_LAST_OUTPUT:]
+    words = summarise(agent, lines).tail + "\n" + tail_text(process_dir / "err.log", 1000)
+    return words[-_LAST_OUTPUT:]

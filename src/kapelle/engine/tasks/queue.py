@@ -1,0 +1,307 @@
+"""The queue of tasks: which of them starts when, whether this machine has room for another attempt,
+and the sweep that finds what should move and does not."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.ids import new_id
+from kapelle.domain.states import AttemptStatus, TaskStatus
+from kapelle.domain.task import Exit
+from kapelle.engine.failpoints import failpoint
+from kapelle.engine.parts import Parts
+from kapelle.engine.performers import MAX_PERFORMANCES, Performers
+from kapelle.engine.runs.limits import SPENT, too_many_calls
+from kapelle.engine.runs.queue import RunQueue
+from kapelle.engine.tasks import watch
+from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
+from kapelle.engine.tasks.attempt import AttemptExecutor
+from kapelle.engine.tasks.settle import conclude
+from kapelle.engine.tasks.work import Findings, Finish
+from kapelle.settings import Limits, default_max_attempts
+from kapelle.store import accounts, attempts, events, tasks
+from kapelle.store.database import Connection
+
+_MB = 1_000_000
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The state of the machine at one moment."""
+
+    free_memory: int
+    free_disk: int
+    load: float
+    cores: int
+    memory: int
+
+
+def read_machine(path: Path) -> Reading:
+    memory = psutil.virtual_memory()
+    return Reading(
+        free_memory=memory.available,
+        free_disk=psutil.disk_usage(str(path)).free,
+        load=os.getloadavg()[0],
+        cores=psutil.cpu_count() or 1,
+        memory=memory.total,
+    )
+
+
+def max_attempts(limits: Limits, reading: Reading) -> int:
+    return limits.max_attempts or default_max_attempts(reading.cores, reading.memory)
+
+
+def held(limits: Limits, reading: Reading, running: int) -> str | None:
+    """Why no attempt may start now, as a sentence a person can act on; None when one may."""
+    slots = max_attempts(limits, reading)
+    if running >= slots:
+        return f"waits for a free slot: {running} of {slots} attempts are running"
+    if reading.free_disk < limits.min_free_disk_mb * _MB:
+        return (
+            f"the disk is low: {reading.free_disk // _MB} MB free, "
+            f"limits.min_free_disk_mb is {limits.min_free_disk_mb}"
+        )
+    # With nothing running, waiting for memory or load of other programs could last for ever.
+    if not running:
+        return None
+    if reading.free_memory < limits.min_free_memory_mb * _MB:
+        return (
+            f"memory is low: {reading.free_memory // _MB} MB free, "
+            f"limits.min_free_memory_mb is {limits.min_free_memory_mb}"
+        )
+    ceiling = limits.max_load_per_core * reading.cores
+    if ceiling and reading.load > ceiling:
+        return (
+            f"the machine is busy: load {reading.load:.1f}, "
+            f"limits.max_load_per_core allows {ceiling:.1f}"
+        )
+    return None
+
+
+Choice = tuple[str, Sequence[Candidate]]
+
+
+def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> list[str]:
+    """Give each task that is still queued a new attempt; at most one, whoever asks.
+
+    One whose agents are all limited waits for the first of them.
+    """
+    paused = accounts.paused(connection, datetime.now(UTC))
+    begun = []
+    for task_id, among in ready:
+        task = tasks.row(connection, task_id)
+        if task["status"] != TaskStatus.QUEUED or tasks.is_held(connection, task):
+            continue
+        if problem := _not_allowed(connection, task):
+            tasks.move(connection, task, TaskStatus.CANCELLED, problem)
+            continue
+        chosen = choose(connection, task_id, among, paused)
+        if chosen is None:
+            _wait(connection, task, among, paused)
+        else:
+            begun.append(_begin(connection, task, chosen, performer))
+    return begun
+
+
+def _not_allowed(connection: Connection, task: tasks.Row) -> str | None:
+    """Why the run that a task is part of may call no more agents."""
+    if task["run_id"] is None:
+        return None
+    problem = too_many_calls(connection, task["run_id"], one_more=True)
+    return SPENT + problem if problem else None
+
+
+def _wait(
+    connection: Connection, task: tasks.Row, among: Sequence[Candidate], paused: Paused
+) -> None:
+    until, reason = min(paused[candidate.account] for candidate in among)
+    if len(among) > 1:
+        reason = f"all of its agents are limited; first, {reason}"
+    tasks.move(
+        connection,
+        task,
+        TaskStatus.WAITING,
+        f"{reason} until {until:%Y-%m-%d %H:%M:%S} UTC",
+        waiting_for="rate_limit",
+        not_before=until,
+    )
+
+
+def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer: str) -> str:
+    last = attempts.latest(connection, task["id"])
+    attempt_id = new_id("attempt")
+    now = datetime.now(UTC)
+    number = (last["number"] if last else 0) + 1
+    attempts.insert(
+        connection,
+        id=attempt_id,
+        task_id=task["id"],
+        number=number,
+        status=AttemptStatus.RUNNING,
+        mode=task["next_mode"],
+        message=task["next_message"],
+        agent=chosen.agent,
+        account=chosen.account,
+        performer=performer,
+        warnings=[],
+        started_at=now,
+    )
+    tasks.move(
+        connection,
+        task,
+        TaskStatus.RUNNING,
+        started_at=task["started_at"] or now,
+        not_before=None,
+        next_mode="fresh",
+        next_message=None,
+        tries=task["tries"] + 1,
+    )
+    events.append(
+        connection, "attempt.started", task["id"], attempt_id, number=number, agent=chosen.agent
+    )
+    return attempt_id
+
+
+_log = logging.getLogger("kapelle.queue")
+_SWEEP_S = 2.0
+_READING_S = 1.0
+
+
+class TaskQueue:
+    """Owns the queue of one daemon."""
+
+    def __init__(self, parts: Parts, run_queue: RunQueue) -> None:
+        self._parts = parts
+        self._performers = Performers(AttemptExecutor(parts).perform, self._give_up)
+        self._run_queue = run_queue
+        self._reading: tuple[float, Reading] | None = None
+        self._admitted: set[str] = set()
+        self._asked: set[str] = set()
+        self._limits = Limits()
+        self.held: str | None = None
+        self.paused = False
+
+    @property
+    def running(self) -> int:
+        return len(self._admitted)
+
+    @property
+    def slots(self) -> int:
+        return max_attempts(self._limits, self._read())
+
+    async def run(self) -> None:
+        """Conduct until cancelled; a failing pass is logged and made again."""
+        swept = 0.0
+        with self._parts.db.watch() as changed:
+            while True:
+                try:
+                    if time.monotonic() - swept >= _SWEEP_S:
+                        await self._sweep()
+                        swept = time.monotonic()
+                    await self._admit()
+                    if not self.paused:
+                        await self._run_queue.admit()
+                    pause = min(_SWEEP_S, await self._until_due())
+                except InvalidInput as error:
+                    # A broken configuration: nothing starts, and everybody can read why.
+                    self.held = error.message
+                    pause = _SWEEP_S
+                except Exception:
+                    _log.exception("a pass of the queue failed and will be made again")
+                    pause = 0.5
+                await changed.wait(pause)
+
+    async def close(self) -> None:
+        """Perform nothing any more; agents go on, and the next daemon goes on with them."""
+        await asyncio.gather(self._performers.close(), self._run_queue.close())
+
+    async def _until_due(self) -> float:
+        due = await self._parts.db.glance(tasks.next_due)
+        if due is None:
+            return _SWEEP_S
+        left = (due - datetime.now(UTC)).total_seconds()
+        # What is due already but held back waits for the next change or sweep.
+        return max(left, 0.01) if left > 0 else _SWEEP_S
+
+    def _read(self) -> Reading:
+        if self._reading is None or time.monotonic() - self._reading[0] > _READING_S:
+            self._reading = (time.monotonic(), read_machine(self._parts.home.root))
+        return self._reading[1]
+
+    async def _admit(self) -> None:
+        self._admitted = set(await self._running())
+        limits = self._limits = self._parts.settings().limits
+        reading = self._read()
+        free = max_attempts(limits, reading) - len(self._admitted)
+        verdict = "the daemon is stopping" if self.paused else held(limits, reading, self.running)
+        if verdict is None:
+            now = datetime.now(UTC)
+            ready = await self._parts.db.glance(tasks.next_queued, now, free)
+            if ready:
+                choices = [(task["id"], candidates(self._parts, task)) for task in ready]
+                begun = await self._parts.db.write(begin, choices, self._parts.performer)
+                failpoint("conductor_after_begin")
+                for attempt_id in begun:
+                    self._performers.start(attempt_id)
+                    failpoint("conductor_after_start")
+                self._admitted |= set(begun)
+                verdict = held(limits, reading, self.running)
+        self.held = verdict
+
+    async def _sweep(self) -> None:
+        """Find what should move and does not; move it or report it."""
+        db = self._parts.db
+        if await db.read(_overdue):
+            await db.write(_release_overdue)
+        await self._performers.restart(await self._running())
+        await self._run_queue.sweep()
+        await self._warn_of_questions()
+
+    async def _running(self) -> list[str]:
+        return await self._parts.db.glance(attempts.running, self._parts.performer)
+
+    async def _warn_of_questions(self) -> None:
+        """Tell of tasks that have been waiting for a person for long."""
+        patience = timedelta(seconds=self._parts.settings().health.waiting_s)
+        moment = datetime.now(UTC) - patience
+        waiting = await self._parts.db.read(tasks.waiting_for_input_since, moment)
+        self._asked &= {task["id"] for task in waiting}
+        for task in waiting:
+            if task["id"] not in self._asked:
+                self._asked.add(task["id"])
+                await self._parts.db.write(_warn_of_question, task["id"], patience)
+
+    async def _give_up(self, attempt_id: str) -> None:
+        problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._parts.home.log}"
+        self._parts.runner.stop(self._parts.process_directory(attempt_id), problem)
+        finish = Finish(Exit(kind="lost"), detail=problem)
+        failure = Failure(FailureClass.LOST, problem)
+        await conclude(self._parts, attempt_id, finish, Findings(False, problem, failure=failure))
+
+
+def _overdue(connection: Connection) -> list[str]:
+    now = datetime.now(UTC)
+    return tasks.overdue_waiting(connection, now) + tasks.releasable(connection)
+
+
+def _release_overdue(connection: Connection) -> None:
+    for task_id in tasks.overdue_waiting(connection, datetime.now(UTC)):
+        tasks.enqueue_again(connection, task_id)
+    for task_id in tasks.releasable(connection):
+        tasks.settle_dependencies(connection, task_id)
+
+
+def _warn_of_question(connection: Connection, task_id: str, patience: timedelta) -> None:
+    attempt = attempts.latest(connection, task_id)
+    if attempt is not None:
+        text = f"nobody has answered its question for {patience.total_seconds():.0f} s"
+        watch.warn(connection, task_id, attempt["id"], "waiting", text)

@@ -1,0 +1,241 @@
+"""Submitting a task: what is asked for is examined, then stored at once or not at all."""
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kapelle.agents import registry
+from kapelle.agents.base import AgentRequest
+from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
+from kapelle.domain.ids import new_id
+from kapelle.domain.specs import TaskSpec, WorkspaceKind
+from kapelle.domain.states import FINAL
+from kapelle.domain.task import Task
+from kapelle.engine.parts import Parts
+from kapelle.engine.tasks import actions
+from kapelle.patterns.spec import PatternSpec
+from kapelle.settings import AgentSettings, Settings
+from kapelle.store import tasks
+from kapelle.store.database import Connection
+from kapelle.workspaces import is_git_directory
+
+_LARGE_PROMPT = 50_000
+
+Also = Callable[[Connection, str], None]
+
+
+@dataclass(frozen=True)
+class Belonging:
+    """What a task is part of, and whose worktree it works in where that is not its own."""
+
+    run_id: str | None = None
+    schedule_id: str | None = None
+    workspace_owner: str | None = None
+
+
+def _nothing(_connection: Connection, _task_id: str) -> None:
+    return
+
+
+async def submit(
+    parts: Parts,
+    spec: TaskSpec,
+    idempotency_key: str | None = None,
+    belonging: Belonging | None = None,
+    also: Also = _nothing,
+) -> Task:
+    """Store a task; also is done in the same transaction, if the task is a new one."""
+    belonging = belonging or Belonging()
+    settings, agent, kind = await examine(parts, spec, belonging)
+    values = _values(spec, settings, agent, belonging)
+    values["workspace_kind"] = kind
+    values["idempotency_key"] = idempotency_key
+    secrets = parts.home.secrets / f"{values['id']}.json"
+    keep_secrets(secrets, spec.model_dump(mode="json", include={"env", "mcp"}))
+    try:
+        task = await parts.db.write(_submit, spec, values, also)
+    except BaseException:
+        secrets.unlink(missing_ok=True)
+        raise
+    if task.id != values["id"]:
+        secrets.unlink(missing_ok=True)
+    return task
+
+
+async def examine(
+    parts: Parts, spec: TaskSpec, belonging: Belonging | None = None
+) -> tuple[Settings, str, WorkspaceKind]:
+    """Its settings, its agent and where it would work; raises what would keep it from that."""
+    settings = parts.settings(require_directory(spec.directory))
+    agent = require_agent(spec.agent, settings)
+    for name in spec.fallback_agents or settings.fallback_agents:
+        registry.get(name, settings)
+    require_abilities(
+        agent, settings, model=spec.model, system_prompt=spec.system_prompt, mcp=spec.mcp,
+        max_turns=spec.max_turns, budget=spec.budget_usd,
+    )  # fmt: skip
+    if len(spec.prompt) > _LARGE_PROMPT:
+        # Better to hear now than from a failed attempt that it does not fit into argv.
+        registry.get(agent, settings).command(_trial(spec, settings, agent))
+    if belonging is not None and belonging.workspace_owner:
+        return settings, agent, WorkspaceKind.WORKTREE
+    return settings, agent, await workspace_kind(parts, spec, settings)
+
+
+def require_directory(directory: str) -> str:
+    if not os.path.isdir(directory):
+        raise InvalidInput(f"There is no directory {directory}.")
+    return directory
+
+
+def require_agent(name: str | None, settings: Settings) -> str:
+    """The agent of this name, or the default one; raises unless it can be run."""
+    agent = name or registry.resolve_default(settings)
+    if registry.get(agent, settings).installed() is None:
+        raise AgentMisconfigured(
+            f"The agent {agent} cannot be run: its program is not installed.",
+            hint=(
+                "`kapelle agents` shows which ones can. A daemon sees the PATH of its start: "
+                "after an installation, `kapelle stop` and try again."
+            ),
+        )
+    return agent
+
+
+def _submit(connection: Connection, spec: TaskSpec, values: dict[str, Any], also: Also) -> Task:
+    key = values["idempotency_key"]
+    known = tasks.by_idempotency_key(connection, key) if key else None
+    if known is not None:
+        asked = (values["prompt"], values["agent"], values["directory"])
+        if (known.prompt, known.agent, known.directory) != asked:
+            raise Conflict(f"This idempotency key was used for another task, {known.id}.")
+        return known
+    depends_on = [tasks.resolve(connection, text) for text in spec.depends_on]
+    for other in depends_on:
+        tasks.row(connection, other)
+    if spec.continue_from is not None:
+        earlier = tasks.get(connection, spec.continue_from)
+        values["continue_from"] = earlier.id
+        if earlier.status not in FINAL:
+            depends_on.append(earlier.id)
+    task = actions.submit(connection, values, depends_on)
+    also(connection, task.id)
+    return task
+
+
+def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging) -> dict[str, Any]:
+    checks = spec.checks or ([] if belonging.run_id else settings.checks)
+    named = spec.fallback_agents or settings.fallback_agents
+    fallbacks = [name for name in dict.fromkeys(named) if name != agent]
+    return {
+        "id": new_id("task"),
+        "title": spec.display_title,
+        "prompt": spec.prompt,
+        "system_prompt": spec.system_prompt,
+        "agent": agent,
+        "model": spec.model,
+        "directory": os.path.normpath(spec.directory),
+        "project": spec.project or settings.project,
+        "priority": int(spec.priority.removeprefix("P")),
+        "deps_policy": spec.deps_policy,
+        "continue_from": None,
+        "fork_session": spec.fork_session,
+        "fallback_agents": fallbacks,
+        "timeout_s": spec.timeout_s,
+        "max_turns": spec.max_turns,
+        "budget_usd": spec.budget_usd,
+        "retry": spec.retry.model_dump(),
+        "check_specs": [check.model_dump(mode="json") for check in checks],
+        "env": sorted(spec.env),
+        "mcp": sorted(spec.mcp),
+        "tags": list(dict.fromkeys(spec.tags)),
+        "context": spec.context,
+        "workspace_path": os.path.normpath(spec.directory),
+        "requested_base": spec.base,
+        "workspace_base": spec.base,
+        "created_at": datetime.now(UTC),
+        "run_id": belonging.run_id,
+        "schedule_id": belonging.schedule_id,
+        "workspace_owner": belonging.workspace_owner,
+    }
+
+
+async def workspace_kind(
+    parts: Parts, spec: TaskSpec | PatternSpec, settings: Settings
+) -> WorkspaceKind:
+    wanted = spec.workspace or settings.workspace.default
+    if wanted == WorkspaceKind.IN_PLACE:
+        if spec.base is not None:
+            raise InvalidInput("A base branch needs a worktree.", hint="Leave out --in-place.")
+        return WorkspaceKind.IN_PLACE
+    directory = Path(spec.directory)
+    repository = await parts.workspaces.locate(directory)
+    if repository is not None and repository.head_commit is not None:
+        if spec.base is not None:
+            await parts.workspaces.check_base(directory, spec.base)
+        return WorkspaceKind.WORKTREE
+    if repository is not None:
+        problem, advice = "a repository without commits", "Commit something first, or work"
+    elif is_git_directory(directory):
+        problem, advice = "the inside of a git repository", "Go to a checkout of it, or work"
+    elif wanted == "auto" and spec.base is None:
+        return WorkspaceKind.IN_PLACE
+    else:
+        problem, advice = "no git repository", "Go to one, or work"
+    raise InvalidInput(
+        f"{spec.directory} is in {problem}, so there can be no worktree.",
+        hint=f"{advice} right there with --in-place.",
+    )
+
+
+def require_abilities(
+    agent: str,
+    settings: Settings,
+    *,
+    model: object = None,
+    system_prompt: object = None,
+    mcp: object = None,
+    max_turns: object = None,
+    budget: object = None,
+) -> None:
+    """Raise InvalidInput if an agent is given what it cannot take."""
+    able = registry.get(agent, settings).capabilities
+    for name, wished, can in (
+        ("model", model, able.model),
+        ("system prompt", system_prompt, able.system_prompt),
+        ("MCP server", mcp, able.mcp),
+        ("limit of turns", max_turns, able.max_turns or able.usage),
+        ("budget", budget, able.budget or able.usage or able.cost),
+    ):
+        if wished and not can:
+            raise InvalidInput(
+                f"The agent {agent} cannot be given a {name}.",
+                hint="docs/agents.md tells what each agent can; a command template needs the "
+                "placeholder for it, or has to tell what it used.",
+            )
+
+
+def _trial(spec: TaskSpec, settings: Settings, agent: str) -> AgentRequest:
+    return AgentRequest(
+        prompt=spec.prompt,
+        workspace=Path(spec.directory),
+        prompt_file=Path(os.devnull),
+        settings=settings.agents.get(agent) or AgentSettings(),
+        system_prompt=spec.system_prompt,
+        model=spec.model,
+    )
+
+
+def keep_secrets(path: Path, kept: dict[str, Any]) -> None:
+    """Keep what may be secret in a private file, out of the database."""
+    if not any(kept.values()):
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(json.dumps(kept).encode())
+        file.flush()
+        os.fsync(descriptor)

@@ -1,0 +1,325 @@
+"""Watches a running agent: counts what it uses, warns, and ends one that reached a limit, stalls or
+meets nothing but refusals; why it was ended is noted on the disk."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kapelle.agents.base import Agent, AgentEvent
+from kapelle.agents.failures import failure_of
+from kapelle.agents.resets import reset_stated
+from kapelle.agents.summary import Fold
+from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.task import Usage
+from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.work import Work
+from kapelle.engine.usage import attempt_usage, find_side_log, side_log_of
+from kapelle.runner import process_tree
+from kapelle.runner.output import LogReader
+from kapelle.runner.shim import files
+from kapelle.store import attempts, events
+from kapelle.store.database import Connection
+
+# A runtime that only waits still wakes up now and then.
+_IDLE_SHARE = 0.02
+_LOOKS = 4
+
+
+class Stall:
+    """Looks at output and CPU time; both must stand still for the whole time."""
+
+    def __init__(self, process_dir: Path, limit_s: float) -> None:
+        self._process_dir = process_dir
+        self._limit_s = limit_s
+        self._bytes = -1
+        self._cpu_s: float | None = None
+        self._since = self._looked = time.monotonic()
+
+    def silent_s(self) -> float:
+        """For how long nothing has happened, once that is too long; 0 before."""
+        now = time.monotonic()
+        written = process_tree.output_bytes(self._process_dir)
+        if written != self._bytes:
+            self._bytes, self._since = written, now
+        if now - self._looked >= self._limit_s / _LOOKS:
+            self._look_at_cpu(now)
+        silent = now - self._since
+        return silent if silent >= self._limit_s else 0.0
+
+    def _look_at_cpu(self, now: float) -> None:
+        used, before = process_tree.cpu_s(self._process_dir), self._cpu_s
+        idle = before is not None and used is not None
+        if not idle or (used or 0) - (before or 0) > _IDLE_SHARE * (now - self._looked):
+            # The first look only tells where to count from.
+            self._since = self._since if before is None and used is not None else now
+        self._cpu_s, self._looked = used, now
+
+
+_PASSING = frozenset({FailureClass.RATE_LIMIT, FailureClass.OVERLOADED})
+_PROGRESS = frozenset({"text", "tool_call", "tool_result", "plan", "usage", "result"})
+# Errors without any work between them after which nothing else will come.
+_CIRCLES = 10
+_LONGEST = 500
+
+
+class Refusal:
+    """Notes since when nothing but refusals has come; any progress is the end of it."""
+
+    def __init__(self) -> None:
+        self._failure: Failure | None = None
+        self._since = 0.0
+        self._errors = 0
+        self._last_error: AgentEvent | None = None
+
+    def add(self, event: AgentEvent) -> None:
+        if event.kind == "error":
+            self._errors, self._last_error = self._errors + 1, event
+        elif event.kind in {"tool_call", "tool_result"}:
+            self._errors = 0
+        if event.kind in _PROGRESS:
+            self._failure = None
+        elif event.kind == "notice":
+            found = failure_of(event)
+            if found is not None and found.kind in _PASSING:
+                self._since = self._since if self._failure else time.monotonic()
+                self._failure = found
+
+    def outlasts(self, patience_s: float) -> Failure | None:
+        """The refusal, once it has lasted longer than the agent's own retries should."""
+        if self._last_error is not None and self._errors >= _CIRCLES:
+            said = f"{self._errors} errors without any work between them: {self._last_error.text}"
+            found = failure_of(self._last_error) or Failure(FailureClass.TASK, "")
+            return replace(found, evidence=said[:_LONGEST])
+        if self._failure is None or time.monotonic() - self._since < patience_s:
+            return None
+        evidence = f"{self._failure.evidence}, for {patience_s:g} s and longer"
+        return replace(self._failure, evidence=evidence)
+
+
+# Ten times a cent is a little less than ten cents, to a computer.
+_ROUNDING_USD = 1e-9
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Turns of one attempt, and money of the whole task less what was spent before."""
+
+    max_turns: int | None
+    budget_usd: float | None
+    spent_usd: float
+    strict: bool  # whether somebody asked for them, rather than being capped for safety
+
+    @property
+    def budget_left_usd(self) -> float | None:
+        return None if self.budget_usd is None else max(0.0, self.budget_usd - self.spent_usd)
+
+    def exceeded(self, usage: Usage) -> str | None:
+        """The sentence about the limit that was reached; None while there is room."""
+        if self.max_turns is not None and usage.turns > self.max_turns:
+            return f"stopped at its limit of {self.max_turns} turns"
+        spent = self.spent_usd + (usage.cost_usd or 0)
+        if self.budget_usd is not None and spent + _ROUNDING_USD >= self.budget_usd:
+            return f"stopped at its budget: ${spent:.4f} spent of ${self.budget_usd:g}"
+        return None
+
+    def is_blind(self, usage: Usage) -> bool:
+        """Whether there is a budget and no way to tell what was spent of it."""
+        return self.budget_usd is not None and usage.cost_usd is None and usage.output_tokens > 0
+
+    def near(self, usage: Usage, share: float) -> list[tuple[str, str]]:
+        """The limits of which this share is used, each with a sentence."""
+        found = []
+        if self.max_turns is not None and usage.turns >= share * self.max_turns:
+            found.append(("turns", f"{usage.turns} of {self.max_turns} turns are used"))
+        spent = self.spent_usd + (usage.cost_usd or 0)
+        if self.budget_usd is not None and spent + _ROUNDING_USD >= share * self.budget_usd:
+            found.append(("budget", f"${spent:.4f} of ${self.budget_usd:g} are spent"))
+        return found
+
+
+async def limits_of(parts: Parts, work: Work) -> Limits:
+    task, defaults = work.task, work.settings.tasks
+    budget: float | None = task["budget_usd"] or defaults.budget_usd
+    spent = 0.0
+    if budget is not None:
+        rows = await parts.db.read(attempts.of_task, work.task_id)
+        spent = sum(row["cost_usd"] or 0.0 for row in rows if row["id"] != work.attempt_id)
+    return Limits(
+        max_turns=task["max_turns"] or defaults.max_turns,
+        budget_usd=budget,
+        spent_usd=spent,
+        strict=task["max_turns"] is not None or budget is not None,
+    )
+
+
+_FILE = "ended_for.json"
+
+
+def note(process_dir: Path, failure: Failure) -> None:
+    """Write it down before the run is ended."""
+    retry_at = failure.retry_at.isoformat() if failure.retry_at else None
+    body = {"kind": failure.kind, "evidence": failure.evidence, "retry_at": retry_at}
+    files.replace(str(process_dir / _FILE), json.dumps(body).encode())
+
+
+def noted(process_dir: Path) -> Failure | None:
+    """Why a run was ended, if it was."""
+    try:
+        found = json.loads((process_dir / _FILE).read_bytes())
+        kind = FailureClass(found["kind"])
+        return Failure(kind, str(found["evidence"]), reset_stated(found.get("retry_at")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+_log = logging.getLogger("kapelle.watch")
+_STRICT_S = 0.05
+_CALM_S = 1.0
+_TOLD_S = 5.0
+
+
+class Watch:
+    """Watches one attempt until its end; begun again after a crash, it reads anew."""
+
+    def __init__(
+        self, parts: Parts, work: Work, agent: Agent, limits: Limits, before: dict[str, float]
+    ) -> None:
+        self._parts = parts
+        self._work = work
+        self._agent = agent
+        self._limits = limits
+        self._before = before
+        self._fold = Fold()
+        self._out = LogReader(work.process_dir / "out.log")
+        self._err = LogReader(work.process_dir / "err.log")
+        self._side: LogReader | None = None
+        self._log = side_log_of(work.process_dir)
+        self._refusal = Refusal()
+        self._stall = Stall(work.process_dir, work.settings.health.stall_s)
+        self._warned: set[str] = {warning["what"] for warning in work.attempt["warnings"]}
+        self._over = asyncio.Event()
+        # What a run has printed before this daemon watches it may be hours old.
+        self._caught_up = not (work.process_dir / "out.log").exists()
+        self._told: tuple[float, Usage | None] = (time.monotonic(), None)
+
+    async def keep(self) -> None:
+        """Look again and again; whatever goes wrong here, the attempt goes on."""
+        own = self._agent.capabilities
+        watched = not own.budget or not own.max_turns
+        pause = _STRICT_S if self._limits.strict and watched else _CALM_S
+        while not await self._ended_within(pause):
+            try:
+                if await self._look():
+                    return
+            except Exception:
+                _log.exception("watching %s failed and goes on", self._work.attempt_id)
+                pause = max(pause, _CALM_S)
+
+    async def _ended_within(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), seconds)
+        return self._over.is_set()
+
+    def end(self) -> None:
+        """The agent has ended; keep() returns when it has looked for the last time."""
+        self._over.set()
+
+    async def _look(self) -> bool:
+        """One look; True when the agent was told to end."""
+        usage = await asyncio.to_thread(self._count) if self._agent.reads_whole_output else None
+        if usage is not None and (sentence := self._limits.exceeded(usage)):
+            return self._end(Failure(FailureClass.LIMIT, sentence))
+        if refused := self._refusal.outlasts(self._work.settings.failures.patience_s):
+            return self._end(refused)
+        if silent_s := await asyncio.to_thread(self._stall.silent_s):
+            sentence = f"no output and no work for {silent_s:.0f} s"
+            await self._warn("stalled", sentence)
+            if self._work.settings.health.on_stall != "warn":
+                return self._end(Failure(FailureClass.STALLED, f"stalled: {sentence}"))
+        await self._warn_of_limits(usage)
+        await self._tell(usage)
+        return False
+
+    async def look_back(self) -> None:
+        """Warn of what the last answer used, once the agent has ended."""
+        if not self._agent.reads_whole_output or not self._limits.strict:
+            return
+        try:
+            await self._warn_of_limits(await asyncio.to_thread(self._count))
+        except Exception:
+            _log.exception("looking back at %s failed", self._work.attempt_id)
+
+    def _count(self) -> Usage | None:
+        self._read_side_log()
+        for line in self._err.lines():
+            for event in self._agent.parse_stderr(line.text):
+                self._refusal.add(event)
+        for line in self._out.lines():
+            for event in self._agent.parse(line.text):
+                self._fold.add(event)
+                self._refusal.add(event)
+        if not self._caught_up:
+            # Refusals of then may be overcome long since.
+            self._refusal, self._caught_up = Refusal(), True
+        model = self._work.attempt["model"]
+        return attempt_usage(self._fold.summary(), self._before, model, self._work.settings)
+
+    def _read_side_log(self) -> None:
+        if self._side is None and self._log is not None:
+            session = self._fold.session_id or self._log.session_id
+            path = find_side_log(self._log.pattern, session)
+            self._side = LogReader(path, self._log.begin) if path else None
+        for line in self._side.lines() if self._side else ():
+            for event in self._agent.parse(line.text):
+                if event.kind in {"usage", "model", "session"}:
+                    self._fold.add(event)
+                elif event.kind == "notice":
+                    # It is read out of step with the output, which alone tells of progress.
+                    self._refusal.add(event)
+
+    async def _warn_of_limits(self, usage: Usage | None) -> None:
+        health, seconds = self._work.settings.health, self._age_s()
+        for what, text in self._limits.near(usage, health.warn_at) if usage else ():
+            await self._warn(what, text)
+        if usage is not None and self._limits.is_blind(usage):
+            await self._warn(
+                "price", "the budget cannot be kept: the price of its model is unknown"
+            )
+        limit = self._work.timeout_s
+        if limit is not None and seconds >= health.warn_at * limit:
+            await self._warn("time", f"{seconds:.0f} of {limit:g} s are over")
+        if seconds >= health.long_s:
+            await self._warn("long", f"it has been running for {seconds:.0f} s")
+
+    def _age_s(self) -> float:
+        started: datetime = self._work.attempt["started_at"]
+        return (datetime.now(UTC) - started).total_seconds()
+
+    async def _warn(self, what: str, text: str) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            await self._parts.db.write(warn, self._work.task_id, self._work.attempt_id, what, text)
+
+    async def _tell(self, usage: Usage | None) -> None:
+        """Store what was used so far, now and then."""
+        now = time.monotonic()
+        if usage is not None and now - self._told[0] >= _TOLD_S and usage != self._told[1]:
+            self._told = (now, usage)
+            values = usage.model_dump()
+            await self._parts.db.write(attempts.update, self._work.attempt_id, **values)
+
+    def _end(self, failure: Failure) -> bool:
+        note(self._work.process_dir, failure)
+        self._parts.runner.stop(self._work.process_dir, failure.evidence)
+        return True
+
+
+def warn(connection: Connection, task_id: str, attempt_id: str, what: str, text: str) -> None:
+    """Record a warning once, where it can be seen."""
+    if attempts.warn(connection, attempt_id, what, text):
+        events.append(connection, "attempt.warning", task_id, attempt_id, what=what, text=text)

@@ -1,0 +1,102 @@
+"""What an attempt used and what that costs, by its output and by the log that some agents keep
+beside it (the side log)."""
+
+import glob
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kapelle.agents.base import Summary
+from kapelle.agents.summary import cost_usd, price_of
+from kapelle.domain.task import Usage
+from kapelle.runner.output import lines_of
+from kapelle.settings import Settings
+
+_NOTE = "side_log.json"
+
+
+def attempt_usage(
+    summary: Summary, before: Mapping[str, float], model: str | None, settings: Settings
+) -> Usage | None:
+    """The usage of one attempt alone, with its price; before is what its session had counted."""
+    if summary.usage is None:
+        return None
+    told = summary.usage.model_dump()
+    for name in summary.of_session:
+        if told[name] is not None:
+            told[name] = max(0, told[name] - before.get(name, 0))
+    usage = Usage.model_validate(told)
+    if usage.cost_usd is not None:
+        return usage
+    price = price_of(summary.model or model or "", settings.prices)
+    return usage.model_copy(update={"cost_usd": cost_usd(usage, price)}) if price else usage
+
+
+def session_counters(summary: Summary) -> dict[str, float]:
+    """The session's counters as they stand, for the attempt that goes on with it."""
+    if summary.usage is None:
+        return {}
+    told = summary.usage.model_dump()
+    return {name: told[name] for name in summary.of_session if told[name] is not None}
+
+
+def total_usage(parts: Iterable[Usage | None]) -> Usage | None:
+    """The sum of what is known; its cost is unknown where that of any part is."""
+    known = [part for part in parts if part is not None]
+    if len(known) < 2:
+        return known[0] if known else None
+    costs = [part.cost_usd for part in known]
+    return Usage(
+        input_tokens=sum(part.input_tokens for part in known),
+        output_tokens=sum(part.output_tokens for part in known),
+        cached_tokens=sum(part.cached_tokens for part in known),
+        turns=sum(part.turns for part in known),
+        cost_usd=None if None in costs else sum(cost or 0 for cost in costs),
+    )
+
+
+def remember_side_log(process_dir: Path, pattern: str | None, session_id: str | None) -> None:
+    """Keep where an agent's side log will be, and what it holds already, for a later daemon."""
+    if pattern is not None:
+        known = find_side_log(pattern, session_id) if session_id else None
+        begin = known.stat().st_size if known else 0
+        note = {"pattern": pattern, "from": begin, "session": session_id}
+        (process_dir / _NOTE).write_text(json.dumps(note), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class SideLog:
+    """Where it is, and the offset from which on it is about this attempt."""
+
+    pattern: str
+    begin: int
+    session_id: str | None  # the one that is gone on with, unless it is forked
+
+
+def side_log_of(process_dir: Path) -> SideLog | None:
+    """The side log of the agent that was started in this directory, if it keeps one."""
+    try:
+        note = json.loads((process_dir / _NOTE).read_bytes())
+        session = note["session"]
+        return SideLog(str(note["pattern"]), int(note["from"]), session and str(session))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def find_side_log(pattern: str, session_id: str | None) -> Path | None:
+    """The newest file that fits; None while there is none, or the session is not known."""
+    if "{session}" in pattern:
+        if session_id is None:
+            return None
+        pattern = pattern.replace("{session}", glob.escape(session_id))
+    found = glob.glob(pattern, recursive=True)
+    return Path(max(found)) if found else None
+
+
+def side_log_lines(process_dir: Path, session_id: str | None) -> Iterator[str]:
+    """The lines of the side log that are about this attempt, which may be none."""
+    log = side_log_of(process_dir)
+    path = find_side_log(log.pattern, session_id or log.session_id) if log else None
+    if log is not None and path is not None:
+        yield from lines_of(path, max(0, path.stat().st_size - log.begin))
