@@ -187,6 +187,9 @@ def _serve(requests: socket.socket) -> Callable[[], object]:
             continue
         data, descriptors, _, _ = socket.recv_fds(requests, _LARGEST_REQUEST, 4)
         if not data:
+            # Whoever asked is gone, perhaps killed: nobody else would end them.
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
             sys.exit()
         *streams, answers = descriptors
         pid = os.fork()
