@@ -12,12 +12,12 @@ import typer
 from tests.unit.cli.test_cli_commands import command_of
 from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
-from kapelle.cli import format, schedule_view, schedules
+from kapelle.cli import format, schedule_view
 from kapelle.cli.commands import COMMANDS, load
 from kapelle.cli.request import collecting
 from kapelle.cli.schedule_view import describe, history, interval, listing
 from kapelle.cli.schedule_view import future_time as time_to_come
-from kapelle.cli.schedules import STARTING, STATUSES, ordered
+from kapelle.cli.schedules import STARTING, STATUSES, create, ordered
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.schedule import ScheduleStatus
 
@@ -116,7 +116,7 @@ def test_every_command_that_starts_work_is_known() -> None:
 )
 def test_options_that_do_not_go_together(options: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        schedules(["run", "x"], **options)
+        create(["run", "x"], **options)
     assert caught.value.message == said
 
 
@@ -134,7 +134,7 @@ def test_options_for_times_are_refused_where_there_are_none(
     trigger: str, options: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(InvalidInput) as caught:
-        schedules(["run", "x"], **{trigger: "1h", **options})
+        create(["run", "x"], **{trigger: "1h", **options})
     assert caught.value.message.startswith(f"{named} cannot stand beside --{trigger}")
     assert caught.value.hint == f"Leave {named} out, or write --cron or --at."
 
@@ -149,7 +149,7 @@ def test_options_for_times_are_refused_where_there_are_none(
 )
 def test_they_are_taken_where_they_mean_something(options: dict[str, Any]) -> None:
     with collecting() as orders:
-        schedules(["run", "x"], **options)
+        create(["run", "x"], **options)
     assert len(orders) == 1
 
 
@@ -184,7 +184,7 @@ def test_all_options_reach_the_daemon(tmp_path: Path) -> None:
         "title": "nightly",
     }
     with collecting() as outer:
-        schedules(["run", "x", "-C", str(tmp_path)], **options)
+        create(["run", "x", "-C", str(tmp_path)], **options)
     (order,) = outer
     assert order.path == "/schedules"
     assert order.body == {
@@ -230,7 +230,7 @@ def test_the_examples_of_the_page_about_schedules_can_be_typed(line: str) -> Non
 
 def test_the_page_about_schedules_names_every_option() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    for option in inspect.signature(schedules).parameters.keys() - {"command", "as_json"}:
+    for option in inspect.signature(create).parameters.keys() - {"command", "as_json"}:
         assert re.search(rf"`--{option.replace('_', '-')}[ `]", text), option
 
 
