@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.task import CheckResult, Workspace
-from kapelle.engine.runs.workspace import changes_of, difference, merge_verified
+from kapelle.engine.runs.git import changes_of, difference, merge_verified
 from kapelle.patterns.results import Merged, TaskResult
 from kapelle.workspaces import Diff, Workspaces, working_directory
 

@@ -19,10 +19,11 @@ from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.control import Control
+from kapelle.engine.runs.git import changes_of, difference, merge_verified
 from kapelle.engine.runs.journal import Begin, Journal, NotYet, no_work
 from kapelle.engine.runs.limits import ChildWait, RunBudget
 from kapelle.engine.runs.start import Starter
-from kapelle.engine.runs.workspace import changes_of, difference, merge_verified, restore_deleted
+from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.submit import Belonging, submit
 from kapelle.patterns.context import Context, Place, TaskArgs
 from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult

@@ -1,15 +1,12 @@
-"""The worktree of a run, in which its tasks work one after another, and the git work there."""
+"""The worktree that belongs to a run, in which its tasks work one after another."""
 
 from pathlib import Path
 
-from kapelle.domain.errors import KapelleError, MergeConflict, Unavailable
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
 from kapelle.engine.parts import Parts
-from kapelle.patterns.results import Merged, TaskResult
 from kapelle.store import runs
 from kapelle.store.query import workspace_of
-from kapelle.workspaces import Workspaces
 
 
 async def run_workspace(parts: Parts, run: runs.Row) -> Workspace:
@@ -46,39 +43,3 @@ async def put_back(parts: Parts, owner: str, commit: str, name: str) -> None:
     await restore_deleted(parts, owner)
     await parts.workspaces.restore(owner, commit, name)
     await parts.db.write(runs.update, owner, workspace_commit=commit)
-
-
-_SUMMARY = 4_000
-_PATCH = 30_000
-
-
-async def merge_verified(
-    workspaces: Workspaces, owner: str, into: str, message: str, commit: str
-) -> Merged:
-    """Merge a branch if it holds exactly this commit; whatever keeps it from that is told."""
-    try:
-        merged = await workspaces.merge(owner, into, message, expected=commit)
-    except MergeConflict as error:
-        return Merged(commit=None, problem=error.message, conflict=True)
-    except Unavailable:
-        raise
-    except KapelleError as error:
-        return Merged(commit=None, problem=error.message)
-    return Merged(commit=merged.commit)
-
-
-async def changes_of(workspaces: Workspaces, owner: str, *, patch: bool) -> str:
-    """Log and summary of what was changed on an owner's branch, and the beginning of the patch."""
-    commits = await workspaces.log(owner)
-    diff = await workspaces.diff(owner)
-    lines = [f"{commit.id[:10]} {commit.subject}" for commit in commits]
-    summary = "\n".join([*lines, "", diff.stat])[-_SUMMARY:].strip()
-    text = diff.patch[:_PATCH].decode("utf-8", "replace") if patch else ""
-    return f"{summary}\n\n{text}".strip()
-
-
-async def difference(workspaces: Workspaces, one: TaskResult, other: TaskResult) -> str:
-    """A summary of how two tasks' work differs; empty if one of them left none."""
-    if not (one.commit and other.commit):
-        return ""
-    return (await workspaces.compare(one.id, one.commit, other.commit)).stat[-_SUMMARY:]
