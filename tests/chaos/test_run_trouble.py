@@ -159,7 +159,7 @@ def test_the_time_of_a_run_goes_on_across_restarts(kapelle: Instance, repository
 def test_the_end_of_the_budget_is_the_same_after_a_crash(
     kapelle: Instance, repository: Path, failpoint: str | None
 ) -> None:
-    """Between the wish that the agent ends and what the run makes of its end."""
+    """Between the request that the agent ends and what the run makes of its end."""
     kapelle.start(**({"KAPELLE_FAILPOINT": failpoint} if failpoint else {}))
     run_id = start(kapelle, "loop", repository, prompt=FOR_EVER, until=["true"], max_seconds=1)
     if failpoint:
@@ -175,7 +175,7 @@ def test_the_end_of_the_budget_is_the_same_after_a_crash(
         }
     ]  # fmt: skip
     kinds = [step["kind"] for step in kapelle.get(f"/runs/{run_id}/steps")]
-    assert kinds == ["commit", "progress", "task", "revert"]
+    assert kinds == ["commit", "progress", "task"]
 
 
 def test_branches_together_call_no_more_agents_than_the_run_may(

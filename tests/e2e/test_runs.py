@@ -117,7 +117,11 @@ def test_the_same_key_starts_one_run(kapelle: Instance, repository: Path) -> Non
     ("pattern", "spec", "told"),
     [
         ("loop", {"prompt": "x"}, "needs a condition"),
-        ("loop", {"prompt": "x", "until": ["true"], "direction": "minimize"}, "exclude each other"),
+        (
+            "loop",
+            {"prompt": "x", "until": ["true"], "direction": "minimize"},
+            "no number to better",
+        ),
         ("loop", {"until": ["true"]}, "either a prompt or steps"),
         ("pipeline", {"steps": ["one"]}, "at least 2"),
         ("pipeline", {"steps": ["a", " "]}, "steps.1.prompt: the prompt is empty"),

@@ -141,13 +141,19 @@ class Runner:
     async def _known(self, launch: Launch, on_started: OnStarted | None) -> Ended | None:
         """How it ended, once it has; None if it was never begun."""
         process_dir = launch.process_dir
-        with contextlib.suppress(UnreadableExit):
-            if (ended := read_exit(process_dir)) is not None:
-                return ended
+        claim, trouble = None, None
         try:
             claim = read_claim(process_dir)
         except UnreadableClaim as error:
-            return await _lose(process_dir, None, self._root, str(error))
+            trouble = str(error)
+        # While its shim lives, an end that is recorded was written by somebody else.
+        if claim is not None and claim.kind == "shim" and claim.owner.is_alive():
+            return await self._follow(claim, launch, on_started)
+        with contextlib.suppress(UnreadableExit):
+            if (ended := read_exit(process_dir)) is not None:
+                return ended
+        if trouble is not None:
+            return await _lose(process_dir, None, self._root, trouble)
         if claim is not None:
             return await self._follow(claim, launch, on_started)
         if (process_dir / files.EXIT).exists():
