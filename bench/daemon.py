@@ -33,6 +33,11 @@ class BenchDaemon(Instance):
             lines += [f"[agents.{name}]", f"command = {json.dumps(command)}"]
         self.home.config.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
+    def start(self, **extra: str) -> None:
+        """A daemon as a person has it: in an interpreter of its own."""
+        self.spawn_cold(**extra)
+        self.await_ready()
+
     @property
     def main(self) -> psutil.Process:
         assert self.process is not None

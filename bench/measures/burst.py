@@ -15,7 +15,7 @@ _SUPERVISOR = [
     *BARE_PYTHON,
     "import os\npid = os.fork() or os.execvp('true', ['true'])\nos.waitpid(pid, 0)",
 ]
-_TARGET_CPU_MS = 30
+_TARGET_CPU_MS = 18
 _SHAPES = ((50, 50), (200, 16))
 
 

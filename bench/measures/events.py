@@ -8,7 +8,7 @@ from contextlib import closing
 from bench.daemon import BenchDaemon, raw_connection, raw_post, running
 from bench.report import Row, Run, spread
 
-_TARGET_MS = 100
+_TARGET_MS = 20
 _SUBSCRIBE = b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
 _MARK = b"event: task.created"
 

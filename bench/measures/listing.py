@@ -10,7 +10,7 @@ from bench.processes import BARE_PYTHON, run_and_wait
 from bench.report import Row, Run
 
 _TASKS = 10_000
-_TARGET_S = 0.15
+_TARGET_S = 0.12
 
 
 def measure(run: Run) -> list[Row]:

@@ -9,7 +9,7 @@ from bench.processes import BARE_PYTHON, pss_bytes, started
 from bench.report import Row, Run
 
 _ATTEMPTS = 50
-_TARGET_MB = 2
+_TARGET_MB = 1.5
 
 
 def measure(run: Run) -> list[Row]:

@@ -51,7 +51,7 @@ def queued(run: Run) -> list[Row]:
         percent = _idle_percent(daemon, 4 if run.quick else 10)
         daemon.kill()
         begun = time.monotonic()
-        daemon.spawn()
+        daemon.spawn_cold()
         _until_steady(daemon, count)
         recovery = time.monotonic() - begun
     name = f"{count:,} queued runs"
