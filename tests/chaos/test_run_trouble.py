@@ -1,4 +1,4 @@
-"""What may happen to a run while it is under way, other than a wish."""
+"""What may happen to a run while it is under way, other than a request."""
 
 import shutil
 import time
@@ -161,7 +161,8 @@ def test_the_end_of_the_budget_is_the_same_after_a_crash(
 ) -> None:
     """Between the request that the agent ends and what the run makes of its end."""
     kapelle.start(**({"KAPELLE_FAILPOINT": failpoint} if failpoint else {}))
-    run_id = start(kapelle, "loop", repository, prompt=FOR_EVER, until=["true"], max_seconds=1)
+    prompt = play({"run": "echo half > half.txt; sleep 60"})
+    run_id = start(kapelle, "loop", repository, prompt=prompt, until=["true"], max_seconds=2)
     if failpoint:
         kapelle.await_death()
         kapelle.start()
@@ -176,6 +177,9 @@ def test_the_end_of_the_budget_is_the_same_after_a_crash(
     ]  # fmt: skip
     kinds = [step["kind"] for step in kapelle.get(f"/runs/{run_id}/steps")]
     assert kinds == ["commit", "progress", "task"]
+    assert not Path(run["workspace"]["path"], "half.txt").exists()
+    branch = git(repository, "rev-parse", run["workspace"]["branch"])
+    assert branch == git(repository, "rev-parse", "main")
 
 
 def test_branches_together_call_no_more_agents_than_the_run_may(
