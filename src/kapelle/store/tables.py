@@ -131,12 +131,7 @@ tasks = sa.Table(
     sa.Index("ix_tasks_project_id", "project", "id"),
     sa.Index("ix_tasks_archived_at_id", "archived_at", "id"),
     sa.Index("ix_tasks_ended_at_id", "ended_at", "id"),
-    sa.Index(
-        "ix_tasks_workspace_owner",
-        "workspace_owner",
-        sqlite_where=sa.text("workspace_owner IS NOT NULL"),
-        postgresql_where=sa.text("workspace_owner IS NOT NULL"),
-    ),
+    sa.Index("ix_tasks_workspace_owner", "workspace_owner"),
 )
 
 task_tags = sa.Table(
