@@ -72,8 +72,17 @@ def _examine(
     work: Work, finish: Finish, before: dict[str, float]
 ) -> tuple[Summary, str, Verdict, Usage | None]:
     """All that is read from the disk, at once and off the event loop."""
-    summary, tail = _read_output(work)
-    return summary, tail, _judge(work, summary, finish, tail), _usage(work, summary, before)
+    tail = output_tail(work.process_dir)
+    try:
+        agent = get_agent(work.agent, work.settings)
+    except KapelleError as error:
+        return Summary(), tail, Verdict(False, error.message), _usage(work, Summary(), before)
+    summary = read_output(agent, work.process_dir)
+    if finish.exit.kind == "not_started":
+        verdict = Verdict(False, finish.detail or "the agent could not be started")
+    else:
+        verdict = agent.judge(summary, finish.exit, tail)
+    return summary, tail, verdict, _usage(work, summary, before)
 
 
 def _usage(work: Work, summary: Summary, before: dict[str, float]) -> Usage | None:
@@ -105,24 +114,6 @@ def _why(finish: Finish, verdict: Verdict, failure: Failure, ended_by_us: bool) 
     if finish.timed_out:
         return finish.detail or "timed out"
     return failure.evidence if ended_by_us else verdict.reason or finish.detail or failure.evidence
-
-
-def _judge(work: Work, summary: Summary, finish: Finish, tail: str) -> Verdict:
-    if finish.exit.kind == "not_started":
-        return Verdict(False, finish.detail or "the agent could not be started")
-    try:
-        agent = get_agent(work.agent, work.settings)
-    except KapelleError as error:
-        return Verdict(False, error.message)
-    return agent.judge(summary, finish.exit, tail)
-
-
-def _read_output(work: Work) -> tuple[Summary, str]:
-    try:
-        agent = get_agent(work.agent, work.settings)
-    except KapelleError:
-        return Summary(), output_tail(work.process_dir)
-    return read_output(agent, work.process_dir), output_tail(work.process_dir)
 
 
 async def _stopped(parts: Parts, work: Work) -> bool:
