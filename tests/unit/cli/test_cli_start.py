@@ -79,6 +79,13 @@ def test_keys_are_options(words: list[str], spec: dict[str, Any]) -> None:
     assert given(*words) == spec
 
 
+def refused(*words: str) -> None:
+    try:
+        given(*words)
+    except typer.TyperException as error:
+        raise usage_error(error) from None
+
+
 @pytest.mark.parametrize(
     ("words", "problem", "instead"),
     [
@@ -97,10 +104,7 @@ def test_keys_are_options(words: list[str], spec: dict[str, Any]) -> None:
 )
 def test_what_fits_no_key_gets_a_sentence(words: list[str], problem: str, instead: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        try:
-            given(*words)
-        except typer.TyperException as error:
-            raise usage_error(error) from None
+        refused(*words)
     assert problem in caught.value.message
     assert instead in (caught.value.hint or "")
 
