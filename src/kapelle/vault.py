@@ -13,7 +13,10 @@ Place = Literal["keyring", "file"]
 
 
 class Vault:
-    """The stored keys of one home by agent; each is read once and then kept in memory."""
+    """The stored keys of one home by agent; each is read once and then kept in memory.
+
+    The file names every agent that has a key, with null for one that the keyring keeps.
+    """
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -21,7 +24,7 @@ class Vault:
 
     @cached_property
     def _keyring(self) -> Any:
-        # Looked for when the first key is: it takes time and memory.
+        # Looked for when a key is put or read there: it takes time and memory.
         return _usable_keyring()
 
     @property
@@ -36,35 +39,34 @@ class Vault:
     def put(self, agent: str, key: str) -> None:
         if self._keyring:
             self._keyring.set_password(_SERVICE, self._name(agent), key)
-        else:
-            self._write(self._file() | {agent: key})
+        self._write(self._file() | {agent: None if self._keyring else key})
         self._known[agent] = key
 
     def forget(self, agent: str) -> bool:
         """Remove a key; False when there was none."""
-        had = self._read(agent) is not None
-        if self._keyring:
+        self._known.pop(agent, None)
+        kept = self._file()
+        if agent not in kept:
+            return False
+        if kept.pop(agent) is None and self._keyring:
             with contextlib.suppress(Exception):
                 self._keyring.delete_password(_SERVICE, self._name(agent))
-        left = {name: key for name, key in self._file().items() if name != agent}
-        if left != self._file():
-            self._write(left)
-        self._known.pop(agent, None)
-        return had
+        self._write(kept)
+        return True
 
     def all(self) -> list[str]:
         """Every key in the file or read so far, for the redaction of output."""
         return [key for key in {**self._file(), **self._known}.values() if key]
 
     def _read(self, agent: str) -> str | None:
-        if self._keyring:
+        kept = self._file()
+        if kept.get(agent) is None and agent in kept and self._keyring:
             with contextlib.suppress(Exception):  # a locked keyring is as good as none
                 found: str | None = self._keyring.get_password(_SERVICE, self._name(agent))
-                if found:
-                    return found
-        return self._file().get(agent)
+                return found
+        return kept.get(agent)
 
-    def _file(self) -> dict[str, str]:
+    def _file(self) -> dict[str, str | None]:
         try:
             if self._home.credentials.stat().st_mode & 0o077:
                 self._home.credentials.chmod(0o600)
@@ -76,9 +78,11 @@ class Vault:
                 f"{self._home.credentials} cannot be read: {error}.",
                 hint="Correct it, or delete it and store the keys again.",
             ) from error
-        return {str(k): str(v) for k, v in found.items()} if isinstance(found, dict) else {}
+        if not isinstance(found, dict):
+            return {}
+        return {str(agent): key and str(key) for agent, key in found.items()}
 
-    def _write(self, keys: dict[str, str]) -> None:
+    def _write(self, keys: dict[str, str | None]) -> None:
         write_private(self._home.credentials, json.dumps(keys, indent=1).encode())
 
     def _name(self, agent: str) -> str:

@@ -3,6 +3,7 @@
 from datetime import datetime
 from typing import Any, Literal
 
+from kapelle.domain.budget import Spent
 from kapelle.domain.states import RunStatus
 from kapelle.domain.task import Record, Workspace
 
@@ -14,14 +15,6 @@ class Question(Record):
     text: str
     default: str | None
     asked_at: datetime
-
-
-class Spent(Record):
-    """What a run has used so far, its children included."""
-
-    seconds: float
-    agent_calls: int
-    cost_usd: float | None
 
 
 class Run(Record):

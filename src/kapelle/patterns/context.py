@@ -9,9 +9,10 @@ from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 from pydantic import BaseModel
 
 from kapelle.domain.answers import Unreadable, find_json, instructions, read_answer
+from kapelle.domain.budget import Left
 from kapelle.domain.json_schema import matches_schema
 from kapelle.domain.specs import CheckSpec, Priority
-from kapelle.patterns.results import Checked, Failed, Left, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.results import Checked, Failed, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
 
 Place = Literal["run", "own"]

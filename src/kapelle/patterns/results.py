@@ -123,14 +123,6 @@ class Failed(Exception):
         self.result = result
 
 
-class Left(Record):
-    """What is left of a run's limits; None where there is none."""
-
-    seconds: float | None
-    usd: float | None
-    agent_calls: int | None
-
-
 # Not the 7 of build-7, which is a part of a name.
 _NUMBER = re.compile(r"(?<![\w.-])[-+]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
