@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import StringConstraints
 
+from kapelle.domain.budget import Spent
 from kapelle.domain.specs import Name
 from kapelle.domain.states import RunStatus
 from kapelle.domain.task import Limit, Record, Workspace
@@ -19,14 +20,6 @@ class Question(Record):
     text: str
     default: str | None
     asked_at: datetime
-
-
-class Spent(Record):
-    """What a run has used so far, its children included."""
-
-    seconds: float
-    agent_calls: int
-    cost_usd: float | None
 
 
 class Run(Record):

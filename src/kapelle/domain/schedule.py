@@ -141,9 +141,6 @@ class ScheduleSpec(Spec):
         )
     )
 
-    title: Name | None = Field(
-        default=None, description="a short name for lists", json_schema_extra=option(metavar="TEXT")
-    )
     kind: Name = "task"
     spec: dict[str, Any]
     cron: Cron | None = Field(
@@ -186,6 +183,9 @@ class ScheduleSpec(Spec):
         default=None,
         description="start nothing from then on",
         json_schema_extra=option("--expires", metavar="TIME", kind="moment"),
+    )
+    title: Name | None = Field(
+        default=None, description="a short name for lists", json_schema_extra=option(metavar="TEXT")
     )
 
     @model_validator(mode="after")

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
+from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.ids import is_id, new_id
 from kapelle.domain.schedule import (
     OPEN,
@@ -24,9 +24,9 @@ from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules import transitions
 from kapelle.engine.schedules.rules import GRACE, next_by_cron
 from kapelle.engine.schedules.scheduler import Scheduler
-from kapelle.engine.schedules.secrets import ScheduleSecrets
 from kapelle.engine.tasks.submit import Belonging, examine, submit
 from kapelle.patterns.spec import PatternSpec
+from kapelle.secrets import SpecSecrets
 from kapelle.service.runs import Runs
 from kapelle.service.tasks import Tasks
 from kapelle.store import events, schedules
@@ -106,7 +106,7 @@ class Examiner(Protocol):
 
 class Schedules:
     def __init__(
-        self, db: Database, scheduler: Scheduler, work: Examiner, secrets: ScheduleSecrets
+        self, db: Database, scheduler: Scheduler, work: Examiner, secrets: SpecSecrets
     ) -> None:
         self._db = db
         self._scheduler = scheduler
@@ -119,12 +119,8 @@ class Schedules:
         _require_future(spec, now)
         examined = await self._work.examine(spec.kind, spec.spec)
         values = _values(spec, examined, now) | {"idempotency_key": idempotency_key}
-        values["spec"] = self._secrets.keep(values["id"], values["spec"])
-        try:
+        with self._secrets.kept(values["id"], values["spec"]) as values["spec"]:
             stored = await self._db.write(_insert, values, spec.after)
-        except KapelleError:
-            self._secrets.forget(values["id"])
-            raise
         if stored != values["id"]:
             self._secrets.forget(values["id"])
         return await self.get(stored)

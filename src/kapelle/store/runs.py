@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from kapelle.domain.run import Run, RunFilter, Spent
+from kapelle.domain.budget import Spent
+from kapelle.domain.run import Run, RunFilter
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_run_transition
 from kapelle.store import events, steps
 from kapelle.store.query import Row as Row
@@ -36,6 +37,18 @@ def _going() -> sa.Select[tuple[str]]:
 
 # The open runs and all runs inside of them, ended ones too.
 GOING = _going()
+
+
+class Claim(NamedTuple):
+    """Who performs a run: a daemon, and which of the run's executions it is."""
+
+    performer: str
+    execution: int
+
+    def holds(self, run: Row) -> bool:
+        """Whether this execution may still write anything about the run."""
+        found = (run["performer"], run["executions"])
+        return run["status"] == RunStatus.RUNNING and found == self
 
 
 def insert(connection: sa.Connection, values: dict[str, Any]) -> None:

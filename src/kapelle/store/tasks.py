@@ -306,7 +306,8 @@ def settle_dependencies(connection: sa.Connection, task_id: str) -> None:
 
 def enqueue_again(connection: sa.Connection, task_id: str, /, **values: Any) -> None:
     """Put an ended or waiting task back: blocked first, then queued if nothing holds it."""
-    values = {"ended_at": None, "not_before": None, "merged_at": None, "stop": None, **values}
+    again = ("ended_at", "not_before", "merged_at", "stop", "limit_reached")
+    values = {**dict.fromkeys(again), **values}
     status = TaskStatus(row(connection, task_id)["status"])
     if status is TaskStatus.WAITING or not _dependency_statuses(connection, task_id):
         change(connection, task_id, TaskStatus.QUEUED, None, **values)
