@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
 
+from kapelle.domain.budget import Left
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import CheckSpec
@@ -21,7 +22,7 @@ from kapelle.library.jobs import Job, Jobs, Known, Tell
 from kapelle.library.ledger import Ledger
 from kapelle.library.worktrees import Worktrees
 from kapelle.patterns.context import Context, Place, TaskArgs
-from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
 
 _WORKER = "worker"

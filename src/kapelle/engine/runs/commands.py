@@ -107,7 +107,7 @@ class Commands:
     ) -> tuple[Ended, str]:
         process_dir = self._parts.step_directory(self._run_id, name)
         settings = self._parts.settings(self._spec.directory)
-        left = await self._budget.left_s()
+        left = (await self._budget.left()).seconds
         variables = passed(self._parts.environ, settings.environment.pass_)
         variables |= settings.environment.set | self._spec.env | env
         variables["KAPELLE_RUN_ID"] = self._run_id

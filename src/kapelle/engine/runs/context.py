@@ -10,6 +10,7 @@ from typing import Any, Unpack, get_args
 
 from pydantic import ValidationError
 
+from kapelle.domain.budget import Left
 from kapelle.domain.errors import InvalidInput, KapelleError, sentence
 from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
@@ -26,7 +27,7 @@ from kapelle.engine.runs.start import Starter
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.submit import Belonging, submit
 from kapelle.patterns.context import Context, Place, TaskArgs
-from kapelle.patterns.results import Checked, Left, Merged, RunResult, Scored, TaskResult
+from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
@@ -187,7 +188,7 @@ class DurableContext(Context):
 
             def also(connection: Connection, run_id: str) -> None:
                 self._journal.store(connection, position, "run", pattern, {}, run_id)
-                self._budget.require_more_calls(connection)
+                self._budget.require_call(connection, one_more=True)
 
             await self._starter.start(
                 pattern,
