@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -183,13 +184,9 @@ def _module(path: Path, _version: int, _size: int) -> ModuleType:
 
 def _place(path: Path, error: BaseException) -> str:
     """The line of the file in which it went wrong."""
-    if isinstance(error, SyntaxError) and error.lineno:
-        return f"{path}:{error.lineno}"
-    line, trace = 0, error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(path):
-            line = trace.tb_lineno
-        trace = trace.tb_next
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
     return f"{path}:{line}" if line else str(path)
 
 
