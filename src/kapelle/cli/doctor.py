@@ -248,7 +248,7 @@ def _installed(installed: "list[AgentInfo]") -> Iterator[Finding]:
 def _agent(
     name: str, info: "AgentInfo", version: str | None, login: dict[str, Any] | None
 ) -> Finding:
-    from kapelle.agents.program import compared, remark
+    from kapelle.agents.base import compared, remark
 
     tested = info.agent.tested if info.agent else None
     parts = [remark(version, tested)] if tested else [str(info.installed)]
@@ -265,7 +265,7 @@ def _agent(
 
 def _version(info: "AgentInfo") -> str | None:
     """What the program says; only programs that an adapter was tried with are asked."""
-    from kapelle.agents.program import version_in
+    from kapelle.agents.base import version_in
     from kapelle.runner.command import printed
 
     if info.agent is None or info.agent.tested is None or info.installed is None:
