@@ -5,7 +5,7 @@ command; the few kinds of parameters used here need none of it.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from kapelle.cli.options import Json
 from kapelle.cli.values import not_empty
 from kapelle.domain.errors import InvalidInput
 
@@ -135,6 +136,32 @@ class LightGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         with knowing(ctx):
             return super().parse_args(ctx, args)
+
+
+def command_group(about: str, without: Callable[[bool], None] | None = None) -> typer.Typer:
+    """A group of commands; without is called, with whether JSON is wanted, if none is named."""
+    made = typer.Typer(
+        cls=LightGroup,
+        help=about,
+        invoke_without_command=without is not None,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+    if without is None:
+        made.callback()(lambda: None)
+        return made
+
+    @made.callback()
+    def alone(ctx: typer.Context, as_json: Json = False) -> None:
+        if ctx.invoked_subcommand is None:
+            without(as_json)
+        elif as_json:
+            raise InvalidInput(
+                "--json belongs to the command it is for.",
+                hint=f"Write `{ctx.command_path} {ctx.invoked_subcommand} … --json`.",
+            )
+
+    return made
 
 
 def _name(param: Any) -> str:

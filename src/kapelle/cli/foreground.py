@@ -82,8 +82,7 @@ def watch(client: Connection, run: Run, manner: Manner, seen: int = 0) -> None:
             document(run)
         return
     while True:
-        followed = follow_run(client, run, _display(run, manner), after=seen)
-        run, seen = followed.run, followed.seen
+        run, seen = follow_run(client, run, _display(run, manner), after=seen)
         if not run["questions"] or not _may_ask(manner):
             break
         if not _answered(client, run, manner):
