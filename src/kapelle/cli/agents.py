@@ -11,7 +11,7 @@ import typer
 from kapelle.agents.program import remark
 from kapelle.cli.agent_config import config, login_words
 from kapelle.cli.command import LightCommand, command_group
-from kapelle.cli.format import moment, now, one_line, paint, short, table
+from kapelle.cli.format import mark, moment, now, one_line, paint, short, table
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
@@ -83,7 +83,7 @@ def check(
         body = {"live": live, "directory": directory}
         found.append(client.post(path, body, timeout=TIMEOUT_S))
         if not as_json:
-            _tell(found[-1])
+            _print(found[-1])
     if as_json:
         document(found)
     elif not found:
@@ -99,12 +99,13 @@ def _installed(client: Connection, directory: str) -> list[str]:
     return [agent["name"] for agent in real if agent["installed"]]
 
 
-def _tell(result: dict[str, Any]) -> None:
-    mark, style = ("✓", "green") if result["usable"] else ("✗", "red")
-    if result["usable"] and "no login found" in result["agent"]["status"]:
-        mark, style = "!", "yellow"
+def _print(result: dict[str, Any]) -> None:
+    login = result["agent"]["login"]
+    found = login["source"] != "none" or login["verified_at"]
+    doubtful = result["usable"] and login["needed"] and not found
+    sign = paint("!", "yellow") if doubtful else mark(result["usable"])
     name = one_line(result["agent"]["name"])
-    sys.stdout.write(f"{paint(mark, style)} {name}: {one_line('; '.join(_parts(result)))}\n")
+    sys.stdout.write(f"{sign} {name}: {one_line('; '.join(_parts(result)))}\n")
     sys.stdout.flush()
 
 

@@ -16,7 +16,7 @@ import typer
 
 from kapelle.cli.agent_config import login_words
 from kapelle.cli.config import config_file, current, loaded
-from kapelle.cli.format import one_line, paint, size
+from kapelle.cli.format import one_line, paint, size, wrapped
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
@@ -64,9 +64,8 @@ def doctor(as_json: Json = False) -> None:
         for finding in findings:
             mark, style = _MARKS[finding.state]
             hint = f". {paint(one_line(finding.hint), 'dim')}" if finding.hint else ""
-            sys.stdout.write(
-                f"{paint(mark, style)} {finding.name}: {one_line(finding.text).rstrip('.')}{hint}\n"
-            )
+            text = f"{finding.name}: {one_line(finding.text).rstrip('.')}{hint}"
+            sys.stdout.write(wrapped(f"{paint(mark, style)} {text}", 2) + "\n")
         sys.stdout.flush()
         say("Something is broken; see ✗ above." if broken else "Kapelle can work here.")
     if broken:

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 import typer
 
 from kapelle.cli.events import Event, line
-from kapelle.cli.format import between, clean, one_line, paint, short
+from kapelle.cli.format import between, clean, one_line, paint, short, wrapped
 from kapelle.cli.ids import run_path, task_path
 from kapelle.cli.outcome import (
     FINAL,
@@ -31,6 +31,8 @@ INTERRUPTED = 130
 RATE_LIMIT_PAUSE_S = 5.0
 # Behind whatever an attempt has written, as a position in a transcript.
 _END = 10**12
+# Where the text begins in a line that begins with the time.
+_CLOCK = 9
 # Events at which a run may have come to rest.
 _RESTS = frozenset(f"run.{status}" for status in (*FINAL, "waiting", "paused")) | {"task.waiting"}
 
@@ -187,7 +189,7 @@ def show_lines(stream: TextIO) -> Show:
     def show(event: Event) -> None:
         shown = line(event)
         if shown is not None:
-            stream.write(paint(shown.text, shown.style) + "\n")
+            stream.write(paint(wrapped(shown.text, _CLOCK), shown.style) + "\n")
             stream.flush()
 
     return show

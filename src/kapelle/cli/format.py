@@ -115,7 +115,7 @@ def table(
             for index, (cell, width) in enumerate(zip(row, widths, strict=False))
         ]
         used = indent + sum(widths) + 2 * len(widths)
-        last = row[-1] if room is None else fit(row[-1], max(room - used, 8))
+        last = row[-1] if room is None else short_title(row[-1], max(room - used, 8))
         if number == 0:
             lines.append(paint("  ".join([*cells, last]).rstrip(), "bold"))
             continue
@@ -143,6 +143,23 @@ def _folded(
         strict=True,
     )
     return [line for pair in pairs for line in pair if line.strip()]
+
+
+def wrapped(text: str, indent: int) -> str:
+    """A line that is broken between words at the terminal's edge, behind an indent."""
+    room = terminal_width()
+    if room is None:
+        return text
+    first, *words = re.split(r"(?<=\S) ", text)
+    lines = [first]
+    for word in words:
+        longer = f"{lines[-1]} {word}"
+        # The codes of its styles take no room.
+        if columns_of(clean(longer)) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(" " * indent + word.lstrip())
+    return "\n".join(lines)
 
 
 def fit(text: str, room: int) -> str:
@@ -252,7 +269,7 @@ def mark(good: bool) -> str:
 
 
 def field(name: str, value: str) -> str:
-    return f"  {paint(name.ljust(10), 'dim')} {value}".rstrip()
+    return wrapped(f"  {paint(name.ljust(10), 'dim')} {value}".rstrip(), 13)
 
 
 def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
@@ -283,9 +300,7 @@ def command_lines(commands: list[tuple[str, str]]) -> Iterator[str]:
 def short_title(title: str, width: int) -> str:
     """A title cut to a width; what stands in brackets at its end says which it is, and stays."""
     line = one_line(title)
-    if len(line) <= width:
-        return line
     start, bracket, which = line.rpartition(" (")
-    if not bracket or len(which) > width // 2:
-        return one_line(line, width)
-    return f"{one_line(start, width - len(which) - 2)} ({which}"
+    if columns_of(line) <= width or not bracket or columns_of(which) > width * 2 // 3:
+        return fit(line, width)
+    return f"{fit(start, width - columns_of(which) - 2)} ({which}"

@@ -110,13 +110,18 @@ def steps(run_id: RunId, as_json: Json = False) -> None:
             _state(step),
             step["kind"],
             between(step["started_at"], step["ended_at"]),
-            one_line(" ".join(filter(None, [step["label"], step["subject"], step["error"]]))),
+            _about(step),
         ]
         for step in found
     ]
     styles = [STATUS_STYLE.get(row[1]) for row in rows]
     lines = table(["STEP", "STATUS", "KIND", "TOOK", "WHAT"], rows, styles)
     sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def _about(step: dict[str, Any]) -> str:
+    label = step["label"] if step["label"] != step["kind"] else None
+    return one_line(" ".join(filter(None, [step["subject"], label, step["error"]])))
 
 
 def _state(step: dict[str, Any]) -> str:

@@ -14,9 +14,8 @@ from kapelle.cli.ids import path_of, task_path
 from kapelle.cli.outcome import FINAL
 from kapelle.client.http import Connection
 from kapelle.demo import sandbox as sample
-from kapelle.demo.report import DemoRun, Kill, Report
+from kapelle.demo.report import LOOP, TASKS, TEAM, DemoRun, Kill, Report
 from kapelle.demo.sandbox import Sandbox, kapelle
-from kapelle.demo.tasks import LOOP, TASKS, TEAM
 from kapelle.demo.view import Tasks, View, series
 from kapelle.domain.errors import KapelleError, Unavailable
 

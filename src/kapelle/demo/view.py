@@ -13,7 +13,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from kapelle.cli.format import STATUS_STYLE, between, one_line, paint
+from kapelle.cli.format import STATUS_STYLE, between, one_line, paint, wrapped
 from kapelle.cli.outcome import Task
 
 Tasks = dict[str, Task]
@@ -66,7 +66,9 @@ class LiveTable(View):
         self._spinner = Spinner("dots", style="cyan")
 
     def say(self, text: str = "", style: str | None = None) -> None:
-        self._console.print(Text(text, style=style or ""))
+        indent = len(text) - len(text.lstrip())
+        lines = "\n".join(wrapped(line, indent) for line in text.split("\n"))
+        self._console.print(Text(lines, style=style or ""), soft_wrap=True)
 
     @contextmanager
     def watching(self, tasks: Tasks) -> Iterator[None]:
