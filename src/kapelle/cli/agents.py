@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from kapelle.agents.program import remark
+from kapelle.agents.base import remark
 from kapelle.cli.agent_config import config, login_words
 from kapelle.cli.command import LightCommand, command_group
 from kapelle.cli.format import mark, moment, now, one_line, paint, short, table

@@ -87,7 +87,7 @@ def python(home: Home) -> Iterator[Finding]:
 
 
 def git(home: Home) -> Iterator[Finding]:
-    from kapelle.runner.short_call import printed
+    from kapelle.runner.command import printed
 
     program, problem, version = shutil.which("git"), "not found", None
     try:
@@ -203,7 +203,7 @@ def agents(home: Home) -> Iterator[Finding]:
 
 
 def _agent(info: "AgentInfo", version: str | None, login: dict[str, Any] | None) -> Finding:
-    from kapelle.agents.program import compared, remark
+    from kapelle.agents.base import compared, remark
 
     name = f"agent {info.name}"
     if info.problem:
@@ -223,8 +223,8 @@ def _agent(info: "AgentInfo", version: str | None, login: dict[str, Any] | None)
 
 def _version(info: "AgentInfo") -> str | None:
     """What the program says; only programs that an adapter was tried with are asked."""
-    from kapelle.agents.program import version_in
-    from kapelle.runner.short_call import printed
+    from kapelle.agents.base import version_in
+    from kapelle.runner.command import printed
 
     if info.agent is None or info.agent.tested is None or info.installed is None:
         return None

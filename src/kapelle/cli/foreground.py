@@ -25,10 +25,10 @@ from kapelle.cli.ids import run_path
 from kapelle.cli.outcome import Run, exit_code
 from kapelle.cli.output import complain, data, document, say
 from kapelle.cli.request import begin, is_collecting
-from kapelle.cli.spec_options import Option, Params, Spec, spell
+from kapelle.cli.spec_options import Option, Params, Spec
 from kapelle.cli.values import not_empty
 from kapelle.client.http import Connection
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
+from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.text import counted
 
 # The last that a run tells of an iteration.
@@ -47,11 +47,7 @@ def perform(name: str, params: Params, spec: Callable[[], Spec], options: Sequen
         run, seen = _answered(client, params, options)
     else:
         body = {"pattern": name, "spec": spec()}
-        try:
-            run = begin(client, "/runs", body)
-        except KapelleError as error:
-            spell(error, options)
-            raise
+        run = begin(client, "/runs", body)
     if not params["as_json"]:
         data(run["id"])
         sys.stdout.flush()

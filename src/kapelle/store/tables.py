@@ -119,6 +119,8 @@ tasks = sa.Table(
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
     # A person's request that the running attempt ends: "cancel" or "requeue".
     sa.Column("stop", sa.String(20)),
+    # The limit of its run, where it was cancelled because that was reached.
+    sa.Column("limit_reached", Words),
     sa.Column("idempotency_key", sa.String(200), unique=True),
     sa.Column("run_id", sa.String(40)),
     sa.Column("schedule_id", sa.String(40)),
@@ -131,12 +133,7 @@ tasks = sa.Table(
     sa.Index("ix_tasks_project_id", "project", "id"),
     sa.Index("ix_tasks_archived_at_id", "archived_at", "id"),
     sa.Index("ix_tasks_ended_at_id", "ended_at", "id"),
-    sa.Index(
-        "ix_tasks_workspace_owner",
-        "workspace_owner",
-        sqlite_where=sa.text("workspace_owner IS NOT NULL"),
-        postgresql_where=sa.text("workspace_owner IS NOT NULL"),
-    ),
+    sa.Index("ix_tasks_workspace_owner", "workspace_owner"),
 )
 
 task_tags = sa.Table(
@@ -259,6 +256,8 @@ runs = sa.Table(
     sa.Column("result", Facts),
     # A person's request: "pause", "cancel", or "abandon" (cancel, but let its tasks go on).
     sa.Column("stop", sa.String(20)),
+    # The limit of the run around it, where it was cancelled because that was reached.
+    sa.Column("limit_reached", Words),
     # Who performs it: a home on a host, as the daemon that claimed it is called.
     sa.Column("performer", Words),
     # How often it was taken up: each time is one execution inside the engine.

@@ -14,7 +14,7 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
-from kapelle.engine.runs.control import Cancelled, Control, Paused, Suspended
+from kapelle.engine.runs.control import Cancelled, Control, Paused, Superseded, Suspended
 from kapelle.engine.runs.journal import Journal, NotYet, no_work
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.tasks import actions
@@ -23,6 +23,7 @@ from kapelle.engine.tasks.queue import begin
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection, Database
+from kapelle.store.runs import Claim
 
 
 def parts(db: Database) -> Parts:
@@ -86,6 +87,28 @@ async def test_what_has_left_off_is_played_again_when_it_may_go_on(db: Database)
     await db.write(runs.update, run_id, stop=None)
     with pytest.raises(Paused):
         await gate.require(still=True)
+
+
+@pytest.mark.parametrize(
+    "lost", [{"performer": "another"}, {"executions": 2}, {"status": RunStatus.PAUSED}]
+)
+async def test_an_execution_that_has_lost_its_run_writes_no_step(
+    db: Database, lost: dict[str, Any]
+) -> None:
+    """Neither the end of one that is under way, nor a further one."""
+    run_id = await add_run(db, performer="this", executions=1)
+
+    async def lose(_position: str, _data: dict[str, Any]) -> str:
+        await db.write(runs.update, run_id, **lost)
+        return "made"
+
+    journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id, Claim("this", 1)))
+    with pytest.raises(Superseded):
+        await journal.main(journal.step("commit", "a commit", lose))
+    with pytest.raises(Superseded):
+        await db.write(journal.store, "0002", "sleep", "1 s")
+    known = await db.read(steps.of_run, run_id)
+    assert [step["ended_at"] for step in known.values()] == [None]
 
 
 async def test_an_error_is_of_its_class_again_when_it_is_remembered(db: Database) -> None:

@@ -35,6 +35,8 @@ _ADDED_SINCE = (
     ("tasks", "question"),
     ("attempts", "question"),
     ("runs", "may_ask"),
+    ("tasks", "limit_reached"),
+    ("runs", "limit_reached"),
 )
 
 

@@ -38,12 +38,20 @@ class Cancelled(Interrupted):
     state: State | None = None
 
 
-class Control:
-    """What one run's branches ask before they do anything, and again whenever they wake up."""
+class Superseded(Interrupted):
+    """Another performer or a later execution has the run now: this one writes nothing more."""
 
-    def __init__(self, parts: Parts, run_id: str) -> None:
+
+class Control:
+    """What one run's branches ask before they do anything, and again whenever they wake up.
+
+    An execution that has a claim on the run may write only as long as that holds.
+    """
+
+    def __init__(self, parts: Parts, run_id: str, claim: runs.Claim | None = None) -> None:
         self._parts = parts
         self._run_id = run_id
+        self._claim = claim
         # Why branches have left off; the others go on beside them.
         self._paused = False
         self._asked: set[str] = set()
@@ -54,7 +62,7 @@ class Control:
 
     def check(self, connection: Connection, *, still: bool = False) -> None:
         """The same inside a transaction, so that no request comes between it and what is stored."""
-        stop = runs.row(connection, self._run_id)["stop"]
+        stop = self.require_claim(connection)["stop"]
         if stop in {"cancel", "abandon"}:
             raise Cancelled
         if stop == "pause":
@@ -65,6 +73,13 @@ class Control:
             raise Paused  # it was resumed: the branch that left off is played again, with the rest
         elif self._asked and self._asked - steps.unanswered(connection, self._run_id):
             raise Suspended(self._asked)  # it was answered: likewise
+
+    def require_claim(self, connection: Connection) -> runs.Row:
+        """The run's row; raises Superseded if this execution has lost it."""
+        run = runs.row(connection, self._run_id)
+        if self._claim is not None and not self._claim.holds(run):
+            raise Superseded
+        return run
 
     async def suspend(self, position: str) -> None:
         """Leave off until the question at this place is answered."""
@@ -77,10 +92,20 @@ class Control:
 _AT_REST = frozenset({RunStatus.QUEUED, RunStatus.WAITING, RunStatus.PAUSED})
 
 
-async def cancel(parts: Parts, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
-    """End a run and the runs inside it; its tasks are ended too, or left to go on."""
+async def cancel(
+    parts: Parts,
+    run_id: str,
+    reason: str,
+    *,
+    with_tasks: bool = True,
+    limit_reached: str | None = None,
+) -> None:
+    """End a run and the runs inside it; its tasks are ended too, or left to go on.
+
+    limit_reached is what the run around it has used up, where that is the cause.
+    """
     stop = "cancel" if with_tasks else "abandon"
-    stops, family = await parts.db.write(_cancel, run_id, reason, stop)
+    stops, family = await parts.db.write(_cancel, run_id, reason, stop, limit_reached)
     for attempt_id, request in stops:
         parts.stop(attempt_id, request)
     for member in family:
@@ -88,23 +113,24 @@ async def cancel(parts: Parts, run_id: str, reason: str, *, with_tasks: bool = T
 
 
 def _cancel(
-    connection: Connection, run_id: str, reason: str, stop: str
+    connection: Connection, run_id: str, reason: str, stop: str, limit_reached: str | None = None
 ) -> tuple[list[tuple[str, str]], list[str]]:
     _require_open(connection, run_id)
     family = runs.family(connection, run_id)
     stops = []
     if stop == "cancel":
         for task in runs.open_tasks(connection, family):
-            request = actions.cancel(connection, task["id"], reason)
+            request = actions.cancel(connection, task["id"], reason, limit_reached)
             if request is not None:
                 stops.append(request)
     # Children first: a parent that is told of a child's end must see its own request as well.
     for member in reversed(family):
         status = RunStatus(runs.row(connection, member)["status"])
         if status in _AT_REST:
-            runs.change(connection, member, RunStatus.CANCELLED, reason)
+            cause = {"limit_reached": limit_reached}
+            runs.change(connection, member, RunStatus.CANCELLED, reason, **cause)
         elif status not in RUN_FINAL:
-            _request_stop(connection, member, stop, reason)
+            _request_stop(connection, member, stop, reason, limit_reached)
     return stops, family
 
 
@@ -187,8 +213,10 @@ def _who_asks(connection: Connection, row: runs.Row) -> str:
     return f"It is {row['status']}."
 
 
-def _request_stop(connection: Connection, run_id: str, stop: str, reason: str) -> None:
-    runs.update(connection, run_id, stop=stop, reason=reason)
+def _request_stop(
+    connection: Connection, run_id: str, stop: str, reason: str, limit_reached: str | None = None
+) -> None:
+    runs.update(connection, run_id, stop=stop, reason=reason, limit_reached=limit_reached)
     kind = "run.pausing" if stop == "pause" else "run.stopping"
     events.append(connection, kind, run_id=run_id, reason=reason)
 
@@ -210,18 +238,27 @@ _LOOK_S = 1.0
 _LONGEST_S = 30.0
 
 
-async def end_task(parts: Parts, task_id: str, reason: str) -> None:
+async def end_task(
+    parts: Parts, task_id: str, reason: str, limit_reached: str | None = None
+) -> None:
     try:
-        stop = await parts.db.write(actions.cancel, task_id, reason)
+        stop = await parts.db.write(actions.cancel, task_id, reason, limit_reached)
     except Conflict:
         return  # it has just ended by itself
     if stop is not None:
         parts.stop(*stop)
 
 
-async def end_run(parts: Parts, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
+async def end_run(
+    parts: Parts,
+    run_id: str,
+    reason: str,
+    *,
+    with_tasks: bool = True,
+    limit_reached: str | None = None,
+) -> None:
     try:
-        await cancel(parts, run_id, reason, with_tasks=with_tasks)
+        await cancel(parts, run_id, reason, with_tasks=with_tasks, limit_reached=limit_reached)
     except Conflict:
         return
 

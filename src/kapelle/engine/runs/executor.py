@@ -27,6 +27,7 @@ from kapelle.engine.runs.control import (
     Cancelled,
     Control,
     Paused,
+    Superseded,
     Suspended,
     end_checks,
     end_leftovers,
@@ -140,27 +141,30 @@ class RunExecutor:
 
     async def _perform(self, run_id: str, number: int) -> bool:
         """Play it from the top; False if it is to be played again at once."""
+        claim = runs.Claim(self._parts.performer, number)
         run = await self._row(run_id)
-        if not _is_current(run, number):
+        if not claim.holds(run):
             return True  # it was ended just before a crash, or there is a newer execution
         if run["active_since"] < self._began_at:
             await self._parts.db.write(runs.leave_out_downtime, run_id, self._last_alive)
         verdict = await self._verdict(run)
-        if await self._settled(run_id, number, verdict):
+        if await self._settled(run_id, claim, verdict):
             return True
         if (await self._row(run_id))["stop"] not in {"cancel", "abandon"}:
             return False
         # Whatever else it came to, it came to it while its parts were being ended.
-        return await self._settled(run_id, number, await self._cancelled(run_id))
+        return await self._settled(run_id, claim, await self._cancelled(run_id))
 
-    async def _settled(self, run_id: str, number: int, verdict: Verdict) -> bool:
+    async def _settled(self, run_id: str, claim: runs.Claim, verdict: Verdict) -> bool:
         status, reason, values = verdict
+        if not claim.holds(await self._row(run_id)):
+            return True  # what it has left belongs to another performer now
         if status in {RunStatus.COMPLETED, RunStatus.FAILED}:
             await end_leftovers(self._parts, self._notifier, run_id, f"{run_id} has {status}")
         if status in {RunStatus.CANCELLED, RunStatus.FAILED}:
             await end_checks(self._parts, run_id, f"{run_id} was {status}")
         failpoint("run_before_end")
-        settled = await self._parts.db.write(_settle, run_id, number, status, reason, values)
+        settled = await self._parts.db.write(_settle, run_id, claim, status, reason, values)
         failpoint("run_after_end")
         return settled
 
@@ -170,7 +174,7 @@ class RunExecutor:
     async def _verdict(self, run: runs.Row) -> Verdict:
         try:
             return await self._play(run)
-        except Paused:
+        except (Superseded, Paused):
             return RunStatus.PAUSED, None, {}
         except Suspended as stop:
             return RunStatus.WAITING, None, {"asked": stop.asked}
@@ -216,7 +220,7 @@ class RunExecutor:
             # A checkout that was switched to another branch for a while must not cost the run.
             reason = f"{error.message} When its pattern is there again, resume it."
             return RunStatus.PAUSED, reason, {}
-        env = self._parts.task_env(run["id"])
+        env = self._parts.secrets.env(run["id"])
         try:
             spec: PatternSpec = pattern.spec.model_validate({**run["spec"], "env": env})
         except ValidationError as error:
@@ -224,7 +228,8 @@ class RunExecutor:
                 f"The pattern's specification changed: {sentence(error)}. When it fits, resume."
             )
             return RunStatus.PAUSED, reason, {}
-        control = Control(self._parts, run["id"])
+        claim = runs.Claim(self._parts.performer, run["executions"])
+        control = Control(self._parts, run["id"], claim)
         journal = Journal(self._parts, run["id"], known, control)
         budget = RunBudget(self._parts, run["id"], spec)
         context = DurableContext(
@@ -283,22 +288,17 @@ def _place(run: runs.Row, known: dict[str, steps.Row]) -> tuple[str, bool]:
     return f"{run['executions']}.{len(known)}.{ended}", ended < len(known)
 
 
-def _is_current(run: runs.Row, number: int) -> bool:
-    """Whether an execution of a run may write anything about it."""
-    return run["status"] == RunStatus.RUNNING and bool(run["executions"] == number)
-
-
 def _settle(
     connection: Connection,
     run_id: str,
-    number: int,
+    claim: runs.Claim,
     status: RunStatus,
     reason: str | None,
     values: dict[str, Any],
 ) -> bool:
     """Write down how a run ended or why it rests; False if it is to go on."""
     row = runs.row(connection, run_id)
-    if not _is_current(row, number):
+    if not claim.holds(row):
         return True
     if row["stop"] in {"cancel", "abandon"} and status is not RunStatus.CANCELLED:
         return False

@@ -13,7 +13,14 @@ from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavaila
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import PASSING, retried
-from kapelle.engine.runs.control import Cancelled, Control, Interrupted, Paused, Suspended
+from kapelle.engine.runs.control import (
+    Cancelled,
+    Control,
+    Interrupted,
+    Paused,
+    Superseded,
+    Suspended,
+)
 from kapelle.store import steps
 from kapelle.store.database import Connection
 
@@ -324,6 +331,7 @@ class Journal:
         error: dict[str, Any] | None = None,
     ) -> Any:
         """Store what came of a step, and one that is stored at once as a whole."""
+        self._control.require_claim(connection)
         result = made if step.end is None or error else step.end(connection, made)
         if is_new:
             what = (step.position, step.kind, step.label)
@@ -392,8 +400,8 @@ async def no_work(_position: str, _data: dict[str, Any]) -> None:
 
 
 def _severity(error: BaseException) -> int:
-    """The end goes before a pause, and both before errors, which the replay repeats."""
-    order = (Cancelled, Paused, Suspended)
+    """A lost claim goes before the end and a pause, all before errors, which the replay repeats."""
+    order = (Superseded, Cancelled, Paused, Suspended)
     return next((n for n, kind in enumerate(order) if isinstance(error, kind)), len(order))
 
 

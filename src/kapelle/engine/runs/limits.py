@@ -2,23 +2,25 @@
 
 import time
 
+from kapelle.domain.budget import NOTHING, Budget, Left, Spent, calls_spent
 from kapelle.domain.errors import LimitReached
-from kapelle.domain.run import Run
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.control import Control, end_run, end_task
-from kapelle.patterns.results import Left
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import runs, tasks
 from kapelle.store.database import Connection
-
-# By this a run tells a task that ended for its sake from one that somebody cancelled.
-SPENT = "the run has nothing left: "
+from kapelle.store.query import Row
 
 
-def too_many_calls(connection: Connection, run_id: str, *, one_more: bool) -> str | None:
-    """Why a run, or one around it, may not have called that often; one_more counts one to come."""
+def limit_reason(limit: str) -> str:
+    """Why a task or run was cancelled whose run has reached this limit."""
+    return f"the run has nothing left: {limit}"
+
+
+def calls_limit(connection: Connection, run_id: str, *, one_more: bool) -> str | None:
+    """The limit of calls that a run, or one around it, is past; one_more counts one to come."""
     around: str | None = run_id
     while around is not None:
         run = runs.row(connection, around)
@@ -29,8 +31,7 @@ def too_many_calls(connection: Connection, run_id: str, *, one_more: bool) -> st
             else:
                 called = runs.calls(connection, around)
             if called > limit:
-                who = "It" if around == run_id else f"{around}, around it,"
-                return f"{who} may call agents {limit} times, and has."
+                return calls_spent("It" if around == run_id else f"{around}, around it,", limit)
         around = run["parent_id"]
     return None
 
@@ -46,65 +47,42 @@ class RunBudget:
     def __init__(self, parts: Parts, run_id: str, spec: PatternSpec) -> None:
         self._parts = parts
         self._run_id = run_id
-        self._spec = spec
-
-    async def _run(self) -> Run:
-        return await self._parts.db.glance(runs.get, self._run_id)
-
-    async def left_s(self) -> float | None:
-        """Seconds that are left, None for any number."""
-        if self._spec.max_seconds is None:
-            return None
-        return max(0.0, self._spec.max_seconds - (await self._run()).spent.seconds)
-
-    async def left_usd(self) -> float | None:
-        if self._spec.budget_usd is None:
-            return None
-        return max(0.0, self._spec.budget_usd - ((await self._run()).spent.cost_usd or 0.0))
-
-    async def left_calls(self) -> int | None:
-        """Calls of agents that nobody has been promised."""
-        limit = self._spec.max_agent_calls
-        if limit is None:
-            return None
-        return max(0, limit - await self._parts.db.glance(runs.calls, self._run_id))
-
-    async def left(self) -> Left:
-        return Left(
-            seconds=await self.left_s(),
-            usd=await self.left_usd(),
-            agent_calls=await self.left_calls(),
+        self._budget = Budget(
+            max_seconds=spec.max_seconds,
+            max_usd=spec.budget_usd,
+            max_agent_calls=spec.max_agent_calls,
         )
 
-    def require_call(self, connection: Connection) -> None:
-        """Raise LimitReached if a task that was just stored is one too many.
+    async def left(self) -> Left:
+        return self._budget.left(await self._parts.db.glance(self._spent))
+
+    def _spent(self, connection: Connection) -> Spent:
+        """What the run has used, calls that were promised to somebody included."""
+        if self._budget == Budget():
+            return NOTHING  # nobody asks how much it is
+        spent = runs.get(connection, self._run_id).spent
+        if self._budget.max_agent_calls is None:
+            return spent
+        return spent.model_copy(update={"agent_calls": runs.calls(connection, self._run_id)})
+
+    def require_call(self, connection: Connection, *, one_more: bool = False) -> None:
+        """Raise LimitReached if a task that was just stored, or one more to come, is too many.
 
         Counted in its own transaction, for branches may begin theirs at the same time, and for
         the runs around this one as well.
         """
-        problem = too_many_calls(connection, self._run_id, one_more=False)
-        if problem is not None:
-            raise LimitReached(problem)
-
-    def require_more_calls(self, connection: Connection) -> None:
-        """Raise LimitReached if a run inside this one, just stored, could call nobody."""
-        problem = too_many_calls(connection, self._run_id, one_more=True)
-        if problem is not None:
-            raise LimitReached(problem)
+        limit = calls_limit(connection, self._run_id, one_more=one_more)
+        if limit is not None:
+            raise LimitReached(limit)
 
     async def require_time_and_money(self) -> Left:
         """What is left; LimitReached when that is nothing of what runs out while one waits."""
-        left = await self.left()
-        if left.seconds == 0:
-            raise LimitReached(f"Its {self._spec.max_seconds:g} s are over.")
-        if left.usd == 0:
-            raise LimitReached(f"Its budget of ${self._spec.budget_usd:g} is spent.")
-        return left
+        return self._budget.require(await self._parts.db.glance(self._spent))
 
     async def patience_s(self) -> float:
         """How long one may wait before looking again."""
-        left = await self.left_s()
-        longest = _LONG_S if self._spec.budget_usd is None else _LOOK_S
+        left = (await self.left()).seconds
+        longest = _LONG_S if self._budget.max_usd is None else _LOOK_S
         return longest if left is None else max(0.01, min(left, longest))
 
 
@@ -130,15 +108,15 @@ class ChildWait:
             while True:
                 task = await self._parts.db.glance(tasks.row, task_id)
                 if task["status"] in FINAL:
-                    _require_not_spent(task["status"], task["reason"])
+                    _require_not_spent(task)
                     return
                 await self._control.require(still=task["status"] == TaskStatus.RUNNING)
                 if task["waiting_for"] == "input" and not may_ask:
                     reason = f"nobody is there to answer: {task['reason']}"
                     await end_task(self._parts, task_id, reason)
-                if not spent and (problem := await self._overspent()):
+                if not spent and (limit := await self._limit_reached()):
                     spent = True
-                    await end_task(self._parts, task_id, SPENT + problem)
+                    await end_task(self._parts, task_id, limit_reason(limit), limit)
                 await heard.wait(_PATIENCE_S if spent else await self._budget.patience_s())
 
     async def for_run(self, run_id: str) -> None:
@@ -148,12 +126,13 @@ class ChildWait:
             while True:
                 run = await self._parts.db.glance(runs.row, run_id)
                 if run["status"] in RUN_FINAL:
-                    _require_not_spent(run["status"], run["reason"])
+                    _require_not_spent(run)
                     return
                 await self._control.require(still=run["status"] == RunStatus.RUNNING)
-                if not spent and (problem := await self._overspent()):
+                if not spent and (limit := await self._limit_reached()):
                     spent = True
-                    await end_run(self._parts, run_id, SPENT + problem)
+                    reason = limit_reason(limit)
+                    await end_run(self._parts, run_id, reason, limit_reached=limit)
                 await heard.wait(_PATIENCE_S if spent else await self._budget.patience_s())
 
     async def until(self, deadline: float) -> None:
@@ -164,7 +143,7 @@ class ChildWait:
                 await self._budget.require_time_and_money()
                 await heard.wait(min(left, await self._budget.patience_s()))
 
-    async def _overspent(self) -> str | None:
+    async def _limit_reached(self) -> str | None:
         try:
             await self._budget.require_time_and_money()
         except LimitReached as error:
@@ -172,7 +151,7 @@ class ChildWait:
         return None
 
 
-def _require_not_spent(status: str, reason: str | None) -> None:
+def _require_not_spent(row: Row) -> None:
     """Raise what ended the task or run, as its row tells also after a restart."""
-    if status in {TaskStatus.CANCELLED, RunStatus.CANCELLED} and (reason or "").startswith(SPENT):
-        raise LimitReached((reason or "").removeprefix(SPENT))
+    if row["status"] == TaskStatus.CANCELLED and row["limit_reached"] is not None:
+        raise LimitReached(row["limit_reached"])

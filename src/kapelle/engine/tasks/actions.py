@@ -44,13 +44,17 @@ def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[
     return task
 
 
-def cancel(connection: Connection, task_id: str, reason: str) -> Stop:
+def cancel(
+    connection: Connection, task_id: str, reason: str, limit_reached: str | None = None
+) -> Stop:
+    """End a task; limit_reached is what its run has used up, where that is the cause."""
     status = TaskStatus(tasks.row(connection, task_id)["status"])
     if status in FINAL:
         raise Conflict(f"{task_id} is {status} already.")
     if status is TaskStatus.RUNNING:
-        return _stop(connection, task_id, "cancel", reason)
-    tasks.change(connection, task_id, TaskStatus.CANCELLED, reason)
+        return _stop(connection, task_id, "cancel", reason, limit_reached)
+    cause = {"limit_reached": limit_reached}
+    tasks.change(connection, task_id, TaskStatus.CANCELLED, reason, **cause)
     return None
 
 
@@ -154,8 +158,10 @@ def _require_ended(connection: Connection, task_id: str, verb: str) -> None:
         )
 
 
-def _stop(connection: Connection, task_id: str, stop: str, reason: str) -> Stop:
-    tasks.update(connection, task_id, stop=stop, reason=reason)
+def _stop(
+    connection: Connection, task_id: str, stop: str, reason: str, limit_reached: str | None = None
+) -> Stop:
+    tasks.update(connection, task_id, stop=stop, reason=reason, limit_reached=limit_reached)
     events.append(connection, "task.stopping", task_id, reason=reason)
     running = attempts.latest(connection, task_id)
     return None if running is None else (running["id"], stop)

@@ -20,14 +20,14 @@ from kapelle.domain.task import Exit
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
-from kapelle.engine.runs.limits import SPENT, too_many_calls
+from kapelle.engine.runs.limits import calls_limit, limit_reason
 from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.tasks import watch
 from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
 from kapelle.engine.tasks.attempt import AttemptExecutor
 from kapelle.engine.tasks.settle import conclude
 from kapelle.engine.tasks.work import Findings, Finish
-from kapelle.settings import Limits, default_max_attempts
+from kapelle.settings.models import Limits, default_max_attempts
 from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Connection
 
@@ -101,8 +101,9 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
         task = tasks.row(connection, task_id)
         if task["status"] != TaskStatus.QUEUED or tasks.is_held(connection, task):
             continue
-        if problem := _not_allowed(connection, task):
-            tasks.move(connection, task, TaskStatus.CANCELLED, problem)
+        if task["run_id"] and (limit := calls_limit(connection, task["run_id"], one_more=True)):
+            cause = {"limit_reached": limit}
+            tasks.move(connection, task, TaskStatus.CANCELLED, limit_reason(limit), **cause)
             continue
         chosen = choose(connection, task_id, among, paused)
         if chosen is None:
@@ -110,14 +111,6 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
         else:
             begun.append(_begin(connection, task, chosen, performer))
     return begun
-
-
-def _not_allowed(connection: Connection, task: tasks.Row) -> str | None:
-    """Why the run that a task is part of may call no more agents."""
-    if task["run_id"] is None:
-        return None
-    problem = too_many_calls(connection, task["run_id"], one_more=True)
-    return SPENT + problem if problem else None
 
 
 def _wait(
