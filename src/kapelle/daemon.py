@@ -30,11 +30,11 @@ from kapelle.engine.runs.mirror import RunMirror
 from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules.scheduler import Scheduler
-from kapelle.engine.schedules.secrets import ScheduleSecrets
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.upkeep import upkeep
 from kapelle.home import Home, write_private
 from kapelle.runner.runner import Runner
+from kapelle.secrets import Vault
 from kapelle.service import Service
 from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon, Events, Stopping
@@ -49,7 +49,6 @@ from kapelle.settings import Settings, load
 from kapelle.store import attempts, backup, events, runs
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
-from kapelle.vault import Vault
 from kapelle.workspaces import Workspaces
 
 _log = logging.getLogger("kapelle")
@@ -157,13 +156,12 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     stopping = Stopping(asyncio.Event())
     task_service, run_service = Tasks(parts, queue), Runs(parts, starter)
     work = ScheduledWork(parts, task_service, run_service, starter)
-    kept = ScheduleSecrets(home.secrets)
-    scheduler = Scheduler(db, work, kept)
+    scheduler = Scheduler(db, work, parts.secrets)
     service = Service(
         tasks=task_service,
         runs=run_service,
         work=Work(parts),
-        schedules=Schedules(db, scheduler, work, kept),
+        schedules=Schedules(db, scheduler, work, parts.secrets),
         output=Output(parts),
         transcripts=Transcripts(parts),
         events=Events(parts),

@@ -44,7 +44,7 @@ def test_the_example_works_from_the_command_line(kapelle: Instance, example: Pat
     assert "two-reviewers" in listed
     assert "Do a task, then mend it until two reviewers are content." in listed
     shown = kapelle.cli("start", "two-reviewers", "--help", cwd=example, check=True).stdout
-    assert re.search(r"--second TEXT\s+another agent that reviews \(required\)", shown)
+    assert re.search(r"--second TEXT\s+Another agent that reviews \(required\)", shown)
     words = ["--prompt", "Add a health check", "--first", "friend", "--second", "pedant"]
     done = kapelle.cli("start", "two-reviewers", *words, "--agent", "doer", "-f", cwd=example)
     assert done.returncode == 0, done.stderr

@@ -5,29 +5,19 @@ command; the few kinds of parameters used here need none of it.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
 
+from kapelle.cli.options import Json
 from kapelle.cli.values import not_empty
 from kapelle.domain.errors import InvalidInput
 
 _TOO_MANY = re.compile(r"Got unexpected extra argument\(s\) \((.*)\)", re.DOTALL)
-
-
-@contextmanager
-def knowing(context: Any) -> Iterator[None]:
-    """Give what Typer's parser complains of the command it is about, which Typer forgets."""
-    try:
-        yield
-    except typer.TyperException as error:
-        if getattr(error, "ctx", context) is None:
-            error.ctx = context  # type: ignore[attr-defined]
-        raise
 
 
 def usage_error(error: typer.TyperException) -> InvalidInput:
@@ -43,23 +33,24 @@ def usage_error(error: typer.TyperException) -> InvalidInput:
             f"No further argument is expected: {too_many[1]}.", hint=f"{quoted} {see}"
         )
     if option is not None and hasattr(error, "possibilities"):
-        return InvalidInput(_unknown(option, error.possibilities or ()), hint=see)
+        near = suggestion(option, error.possibilities or (), 0.7)
+        return InvalidInput(f"No such option: {option}.{near}", hint=see)
     if context is not None and option is not None:
-        return _unlike_itself(context, option, message, see)
+        return _without_value(context, option, message, see)
     if context is not None and getattr(error, "param_type", "") is None:
         return _missing(context, error, see)
     return InvalidInput(message, hint=see)
 
 
-def _unknown(option: str, near: Sequence[str]) -> str:
+def suggestion(typed: str, known: Iterable[str], cutoff: float, shown: str = "{}") -> str:
+    """A question after the names that are like what was typed; nothing if there are none."""
     import difflib
 
-    close = difflib.get_close_matches(option, near, n=2, cutoff=0.7)
-    meant = f" Did you mean {' or '.join(close)}?" if close else ""
-    return f"No such option: {option}.{meant}"
+    close = difflib.get_close_matches(typed, list(known), n=2, cutoff=cutoff)
+    return f" Did you mean {' or '.join(map(shown.format, close))}?" if close else ""
 
 
-def _unlike_itself(context: Any, option: str, message: str, see: str) -> InvalidInput:
+def _without_value(context: Any, option: str, message: str, see: str) -> InvalidInput:
     """An option without the value that it needs, or a switch with one."""
     known = [item for item in context.command.get_params(context) if option in item.opts]
     if not known or known[0].is_flag:
@@ -79,81 +70,101 @@ def _missing(context: Any, error: Any, see: str) -> InvalidInput:
     return InvalidInput(f"{name.removesuffix('...')} is missing.", hint=f"Write `{command}`. {see}")
 
 
-_PLAIN = (str, int, Path, bool)
+class _Light:
+    """Has parameters that are plain wherever they can be, and errors that know their command."""
+
+    def get_params(self, ctx: Any) -> Any:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if descriptor := getattr(param, "type_descriptor", None):
+                kind = (get_args(descriptor.annotation) or [descriptor.annotation])[0]
+                if kind in (str, int, Path, bool):
+                    param.get_runtime_param = _PlainValue(kind, descriptor.parameter_info)
+        return params
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            parsed: list[str] = super().parse_args(ctx, args)  # type: ignore[misc]
+        except typer.TyperException as error:
+            if getattr(error, "ctx", ctx) is None:
+                error.ctx = ctx  # type: ignore[attr-defined]
+            raise
+        return parsed
 
 
-class PlainValue:
+class LightCommand(_Light, TyperCommand):
+    """A command that is read without pydantic."""
+
+
+class LightGroup(_Light, TyperGroup):
+    """A group of commands that is read without pydantic."""
+
+
+def command_of(function: Callable[..., Any], name: str, **settings: Any) -> Any:
+    """A command by itself, made of a function with Typer's annotations."""
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, cls=LightCommand, **settings)(function)
+    return get_command(single)
+
+
+def command_group(about: str, without: Callable[[bool], None] | None = None) -> typer.Typer:
+    """A group of commands; without is called, with whether JSON is wanted, if none is named."""
+    made = typer.Typer(
+        cls=LightGroup,
+        help=about,
+        invoke_without_command=without is not None,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+    if without is None:
+        made.callback()(lambda: None)
+        return made
+
+    @made.callback()
+    def alone(ctx: typer.Context, as_json: Json = False) -> None:
+        if ctx.invoked_subcommand is None:
+            without(as_json)
+        elif as_json:
+            raise InvalidInput(
+                "--json belongs to the command it is for.",
+                hint=f"Write `{ctx.command_path} {ctx.invoked_subcommand} … --json`.",
+            )
+
+    return made
+
+
+class _PlainValue:
     """Turns what was typed into a text, a whole number or a path, or a list of them."""
 
-    def __init__(self, kind: Any, least: float | None, most: float | None) -> None:
-        self._kind, self._least, self._most = kind, least, most
+    def __init__(self, kind: Any, limits: Any) -> None:
+        self._kind, self._least, self._most = kind, limits.min, limits.max
+
+    def __call__(self) -> "_PlainValue":
+        return self
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
         several = param.multiple or param.nargs == -1
         if value is None:
             return () if several else None
-        if several:
-            return [self._one(part, param, ctx) for part in value]
-        return self._one(value, param, ctx)
+        return [self._one(part, param) for part in value] if several else self._one(value, param)
 
-    def _one(self, value: Any, param: Any, ctx: Any) -> Any:
+    def _one(self, value: Any, param: Any) -> Any:
+        is_option = param.param_type_name == "option"
+        name = max(param.opts, key=len) if is_option else param.metavar
         if self._kind is Path:
-            return Path(not_empty(str(value), _name(param)))
-        return self._number(value, param) if self._kind is int else self._kind(value)
+            return Path(not_empty(str(value), name))
+        return self._number(value, name) if self._kind is int else self._kind(value)
 
-    def _number(self, value: Any, param: Any) -> int:
+    def _number(self, value: Any, name: str) -> int:
+        least, most = self._least, self._most
         try:
             number = int(value)
         except ValueError:
             number = None
-        least, most = self._least, self._most
-        if number is None or number < (least or 0) or (most is not None and number > most):
-            some = f"{least or 0:,} or more" if most is None else f"from {least or 0:,} to {most:,}"
-            raise InvalidInput(
-                f"{_name(param)} cannot be {value!r}.", hint=f"Use a whole number, {some}."
-            )
+        too_low = number is not None and least is not None and number < least
+        if number is None or too_low or (most is not None and number > most):
+            some = "" if least is None else f", {least:,} or more"
+            if most is not None:
+                some = f", from {least or 0:,} to {most:,}"
+            raise InvalidInput(f"{name} cannot be {value!r}.", hint=f"Use a whole number{some}.")
         return number
-
-
-class LightCommand(TyperCommand):
-    """A command whose parameters are plain wherever they can be."""
-
-    def get_params(self, ctx: Any) -> Any:
-        return [_lightened(param) for param in super().get_params(ctx)]
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        with knowing(ctx):
-            return super().parse_args(ctx, args)
-
-
-class LightGroup(TyperGroup):
-    """A group of commands, as light as each of them."""
-
-    def get_params(self, ctx: Any) -> Any:
-        return [_lightened(param) for param in super().get_params(ctx)]
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        with knowing(ctx):
-            return super().parse_args(ctx, args)
-
-
-def _name(param: Any) -> str:
-    """How a parameter is called where it is typed."""
-    return str(max(param.opts, key=len) if param.param_type_name == "option" else param.metavar)
-
-
-def _lightened(param: Any) -> Any:
-    """The parameter itself; one of any other kind keeps Typer's own coercion."""
-    descriptor = getattr(param, "type_descriptor", None)
-    kind = descriptor and _kind(descriptor.annotation)
-    if descriptor and kind:
-        info = descriptor.parameter_info
-        plain = PlainValue(kind, info.min, info.max)
-        param.get_runtime_param = lambda: plain
-    return param
-
-
-def _kind(annotation: Any) -> Any:
-    if get_origin(annotation) is list:
-        annotation = get_args(annotation)[0]
-    return annotation if annotation in _PLAIN else None

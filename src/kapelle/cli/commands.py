@@ -1,18 +1,18 @@
 """Every command by name, so that only the module of the one in use is imported."""
 
 import importlib
-import importlib.util
+import inspect
 from typing import Any
 
 import typer
 
-from kapelle.cli.command import LightCommand, LightGroup
+from kapelle.cli.command import LightGroup, command_of, suggestion
 from kapelle.cli.spec_options import built_in
 
 COMMANDS = {
     "run": ("kapelle.cli.start:run_command", "Give an agent a task and print the task's id."),
     **{name: ("kapelle.cli.start:pattern_command", about) for name, about in built_in().items()},
-    "start": ("kapelle.cli.start:start", "Start a run of any pattern, your own too."),
+    "start": ("kapelle.cli.start:start_command", "Start a run of any pattern, your own too."),
     "runs": (
         "kapelle.cli.runs:runs",
         "List runs, look at them, and pause, answer or end them.",
@@ -104,11 +104,7 @@ class PipeClosed(Exception):
 
 def unknown_command(typed: str) -> str:
     """What to say about a command that does not exist."""
-    import difflib
-
-    close = difflib.get_close_matches(typed, COMMANDS, n=2, cutoff=0.55)
-    meant = f" Did you mean {' or '.join(f'`kapelle {name}`' for name in close)}?" if close else ""
-    return f"There is no command {typed!r}.{meant}"
+    return f"There is no command {typed!r}.{suggestion(typed, COMMANDS, 0.55, '`kapelle {}`')}"
 
 
 def load(name: str) -> Any:
@@ -116,16 +112,12 @@ def load(name: str) -> Any:
     if name not in COMMANDS:
         return None
     module, _, attribute = COMMANDS[name][0].partition(":")
-    if importlib.util.find_spec(module) is None:
-        return None
     found = getattr(importlib.import_module(module), attribute)
     if attribute.endswith("_command"):
         found = found(name)
     if isinstance(found, typer.Typer):
-        command = typer.main.get_command(found)
-    else:
-        single = typer.Typer(add_completion=False, rich_markup_mode=None)
-        single.command(name, cls=LightCommand)(found)
-        command = typer.main.get_command(single)
-    command.name = name
-    return command
+        found = typer.main.get_command(found)
+    elif inspect.isfunction(found):
+        found = command_of(found, name)
+    found.name = name
+    return found

@@ -3,24 +3,16 @@
 import os
 import stat
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from kapelle.domain.errors import InvalidInput
 
 MAX_PROMPT_BYTES = 1_000_000
 
 
-def ways(command: str) -> str:
-    """How to give a command its prompt."""
-    return f'Write `kapelle {command} "what to do"`, `--prompt-file FILE`, or pipe it in with `-`.'
-
-
-_WAYS = ways("run")
-
-
 def read_prompt(
-    argument: str | None, file: Path | None, hint: str = _WAYS, noun: str = "prompt"
+    argument: str | None, file: Path | None, hint: str = "", noun: str = "prompt"
 ) -> str:
     """The prompt as text; refuses none, two at once, and more than 1 MB.
 
@@ -44,10 +36,22 @@ def read_prompt(
     return text
 
 
+def read_prompts(prompts: Sequence[str], hint: str, first: int) -> list[str]:
+    """The prompts of steps, numbered from the first; one of them may come from stdin."""
+    if [*prompts].count("-") > 1:
+        raise InvalidInput(
+            "Only one step can come from stdin.", hint="Write the prompt of each other step."
+        )
+    return [
+        read_prompt(prompt, None, hint, f"prompt of step {number}")
+        for number, prompt in enumerate(prompts, first)
+    ]
+
+
 def _from_file(file: Path, noun: str) -> bytes:
     try:
         with open(file, "rb") as stream:
-            return _limited(stream)
+            return stream.read(MAX_PROMPT_BYTES + 1)
     except OSError as error:
         raise InvalidInput(
             f"The {noun} file {file} cannot be read: {error.strerror}.", hint="Check its name."
@@ -56,7 +60,7 @@ def _from_file(file: Path, noun: str) -> bytes:
 
 def _from_stdin() -> bytes:
     try:
-        return _limited(sys.stdin.buffer)
+        return sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
     except OSError as error:
         raise InvalidInput(f"Standard input cannot be read: {error.strerror}.") from None
 
@@ -68,10 +72,6 @@ def _something_on_stdin() -> bool:
     except (OSError, ValueError, AttributeError):
         return False
     return not stat.S_ISCHR(mode)
-
-
-def _limited(stream: BinaryIO) -> bytes:
-    return stream.read(MAX_PROMPT_BYTES + 1)
 
 
 def _decoded(raw: bytes, noun: str) -> str:

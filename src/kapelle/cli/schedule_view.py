@@ -1,8 +1,7 @@
 """Schedules and their firings for people."""
 
-import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, tzinfo
 from typing import Any
 
 from kapelle.cli.format import (
@@ -17,7 +16,7 @@ from kapelle.cli.format import (
     short,
     table,
 )
-from kapelle.cli.values import duration_s
+from kapelle.cli.values import zone
 from kapelle.domain.errors import InvalidInput
 
 _STYLES = {**STATUS_STYLE, "active": "cyan", "expired": "dim", "started": "green", "missed": "red"}
@@ -157,13 +156,9 @@ def _clock(text: str, schedule: Schedule) -> str:
 
 
 def _zone(name: str) -> tzinfo:
-    if name == "UTC":
-        return UTC
-    from zoneinfo import ZoneInfo
-
     try:
-        return ZoneInfo(name)
-    except (OSError, ValueError, KeyError):
+        return zone(name)
+    except InvalidInput:
         return UTC  # the daemon may know zones that this machine does not
 
 
@@ -178,53 +173,3 @@ def _commands(schedule: Schedule) -> list[tuple[str, str]]:
         found.append((f"kapelle schedule run {name}", "start it now, besides its slots"))
         found.append((f"kapelle schedule cancel {name}", "end it"))
     return found
-
-
-_CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
-_DURATION = re.compile(r"(?:(?:\d+(?:\.\d+)?|\.\d+)(?:ms|s|m|h|d))+")
-
-
-def future_time(text: str | None, option: str, zone: str | None) -> str | None:
-    """A moment for the API: in so long, the next time a clock shows this, or a date with a time.
-
-    What says no zone of its own is meant in the zone that is given, or in UTC.
-    """
-    if text is None:
-        return None
-    typed = text.strip()
-    if _DURATION.fullmatch(typed.lower()):
-        return (now() + timedelta(seconds=duration_s(typed, option))).isoformat()
-    place = _typed_zone(zone)
-    try:
-        found = _next(typed, place) if _CLOCK.fullmatch(typed) else datetime.fromisoformat(typed)
-        found = (found if found.tzinfo else found.replace(tzinfo=place)).astimezone(UTC)
-    except (ValueError, OverflowError):
-        found = now()
-    if found <= now():
-        raise InvalidInput(
-            f"{option} {text!r} is not a time to come.",
-            hint=f"Write {option} 2h, {option} 18:30 or {option} 2026-11-01T18:30.",
-        )
-    return found.isoformat()
-
-
-def _next(clock: str, place: tzinfo) -> datetime:
-    """The next moment at which clocks of a zone show this."""
-    here = now().astimezone(place)
-    hour, minute, *second = (int(part) for part in clock.split(":"))
-    wanted = here.replace(hour=hour, minute=minute, second=(second or [0])[0], microsecond=0)
-    return wanted if wanted > here else wanted + timedelta(days=1)
-
-
-def _typed_zone(name: str | None) -> tzinfo:
-    if name is None:
-        return UTC
-    from zoneinfo import ZoneInfo
-
-    try:
-        return ZoneInfo(name)
-    except (OSError, ValueError, KeyError):
-        raise InvalidInput(
-            f"--timezone: {name!r} is not a time zone.",
-            hint="Write one such as Europe/Berlin or UTC.",
-        ) from None

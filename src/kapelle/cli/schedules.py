@@ -2,119 +2,83 @@
 
 import shlex
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
 
 from kapelle.cli.command import LightCommand, LightGroup, usage_error
 from kapelle.cli.errors import wants_json
-from kapelle.cli.ids import ScheduleId, complete_schedule, schedule_path
+from kapelle.cli.ids import ScheduleId, schedule_path
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.request import begin, collecting
-from kapelle.cli.schedule_view import future_time
-from kapelle.cli.spec_options import built_in
-from kapelle.cli.values import choice, duration_s, optional_text
+from kapelle.cli.spec_options import (
+    Params,
+    built_in,
+    options_of,
+    parameters,
+    parameters_of,
+    schemas,
+    spec_of,
+    spelled,
+    with_parameters,
+)
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 
 STARTING = ("run", *built_in(), "start")
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="COMMAND...",
-        help='What to start, as you would type it: run "…" or loop "…" --until ….',
-        show_default=False,
-    ),
-]
+_COMMAND = typer.Argument(
+    metavar="COMMAND...",
+    help='What to start, as you would type it: run "…" or loop "…" --until ….',
+    show_default=False,
+)
 
 
-def create(
-    command: Words = None,
-    cron: Annotated[
-        str | None,
-        typer.Option(metavar="EXPRESSION", help="Minute, hour, day of month, month, day of week."),
-    ] = None,
-    at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Once: 2h, 18:30 or 2026-11-01T18:30.")
-    ] = None,
-    every: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="At once, then so long after each success."),
-    ] = None,
-    after: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID",
-            help="When that schedule's work has succeeded; with --cron or --at, not before.",
-            autocompletion=complete_schedule,
-        ),
-    ] = None,
-    timezone: Annotated[
-        str | None,
-        typer.Option(metavar="ZONE", help="For --cron and --at, as Europe/Berlin; default UTC."),
-    ] = None,
-    missed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="skip|catchup|fail",
-            help="What becomes of slots that nobody saw, default skip; catchup starts one.",
-        ),
-    ] = None,
-    overlap: Annotated[
-        bool, typer.Option("--overlap", help="Start even while the work before is going.")
-    ] = False,
-    max_runs: Annotated[
-        int | None, typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="At most so often.")
-    ] = None,
-    expires: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Start nothing from then on.")
-    ] = None,
-    title: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="A short name for lists.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Start something later, again and again, or after something else.
+def create_command() -> Callable[..., None]:
+    """`kapelle schedule create`."""
+    schema = schemas()["schedule"]
+    # What is started each time is made by the command that would start it now.
+    options = [option for option in options_of(schema) if option.key not in {"kind", "spec"}]
 
-    The options of the schedule come first, then the command that it is to start.
-    """
-    _require_trigger({"--cron": cron, "--at": at, "--every": every, "--after": after})
-    if cron is None and at is None:
-        without_clock = {
-            "--overlap": overlap and every is not None,
-            "--missed": missed is not None,
-            "--timezone": timezone is not None and expires is None,
-        }
-        _refuse("--every" if every is not None else "--after", without_clock)
-    body = {
-        **ordered(command or []),
-        "cron": optional_text(cron, "--cron"),
-        "at": future_time(at, "--at", timezone),
-        "every_s": None if every is None else every_s(every),
-        "after": optional_text(after, "--after"),
-        "timezone": optional_text(timezone, "--timezone"),
-        "missed": choice("--missed", missed, ("skip", "catchup", "fail")),
-        "overlap": overlap or None,
-        "max_runs": max_runs,
-        "expires_at": future_time(expires, "--expires", timezone),
-        "title": optional_text(title, "--title"),
-    }
-    # What is typed behind the command belongs to it, and this is meant for what is printed now.
-    as_json = as_json or wants_json(command or [])
-    send({key: value for key, value in body.items() if value is not None}, as_json)
+    def create(**params: Any) -> None:
+        _require_trigger(params)
+        command = params["command"] or []
+        body = {**ordered(command), **spec_of(options, params)}
+        # What is typed behind the command belongs to it, and this is for what is printed now.
+        with spelled(options):
+            send(body, params["as_json"] or wants_json(command))
+
+    first = {"command": Annotated[list[str] | None, _COMMAND]}
+    made = [*parameters(first), *parameters_of(options), *parameters({"as_json": Json})]
+    return with_parameters(create, made, schema)
 
 
-def every_s(text: str) -> float:
-    """The value of --every in seconds."""
-    seconds = duration_s(text, "--every")
-    if seconds < 1:
+def _require_trigger(params: Params) -> None:
+    """Refuse a schedule without a trigger, with two, or with options that mean nothing to it."""
+    triggers = {"--cron": "cron", "--at": "at", "--every": "every_s", "--after": "after"}
+    given = [option for option, name in triggers.items() if params[name] is not None]
+    if not given:
         raise InvalidInput(
-            f"--every must be at least a second, not {text!r}.", hint="Write --every 10m."
+            "No trigger given: use --cron, --at, --every or --after.",
+            hint='Write --cron "0 3 * * *", --at 18:30, --every 1h or --after ID first.',
         )
-    return seconds
+    if len(given) > 1 and given not in (["--cron", "--after"], ["--at", "--after"]):
+        raise InvalidInput(f"{' and '.join(given)} exclude each other.", hint="Keep one of them.")
+    if given[0] in {"--cron", "--at"}:
+        return
+    meaningless = {
+        "--overlap": params["overlap"] and given == ["--every"],
+        "--missed": params["missed"],
+        "--timezone": params["timezone"] is not None and params["expires_at"] is None,
+    }
+    if words := " and ".join(option for option, is_given in meaningless.items() if is_given):
+        raise InvalidInput(
+            f"{words} cannot stand beside {given[0]}, which goes by successes, not by the clock.",
+            hint=f"Leave {words} out, or write --cron or --at.",
+        )
 
 
 def send(body: dict[str, Any], as_json: bool) -> None:
@@ -163,26 +127,6 @@ def ordered(command: list[str]) -> dict[str, Any]:
     raise InvalidInput("A schedule cannot start a schedule.", hint="Leave one of them out.")
 
 
-def _require_trigger(triggers: dict[str, str | None]) -> None:
-    given = [option for option, value in triggers.items() if value is not None]
-    if not given:
-        raise InvalidInput(
-            "No trigger given: use --cron, --at, --every or --after.",
-            hint='Write --cron "0 3 * * *", --at 18:30, --every 1h or --after ID first.',
-        )
-    if len(given) > 1 and given not in (["--cron", "--after"], ["--at", "--after"]):
-        raise InvalidInput(f"{' and '.join(given)} exclude each other.", hint="Keep one of them.")
-
-
-def _refuse(trigger: str, meaningless: dict[str, bool]) -> None:
-    given = " and ".join(option for option, is_given in meaningless.items() if is_given)
-    if given:
-        raise InvalidInput(
-            f"{given} cannot stand beside {trigger}, which goes by successes, not by the clock.",
-            hint=f"Leave {given} out, or write --cron or --at.",
-        )
-
-
 _LAST_FIRINGS = 5
 # Those of the domain, whose module costs more to import than the rest of a command.
 STATUSES = ("active", "paused", "completed", "failed", "cancelled", "expired")
@@ -213,7 +157,7 @@ def _group(ctx: typer.Context, as_json: Json = False) -> None:
 
 # What follows the first word that is no option belongs to the command that is to be started.
 schedule.command("create", cls=LightCommand, context_settings={"allow_interspersed_args": False})(
-    create
+    create_command()
 )
 
 

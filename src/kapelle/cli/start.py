@@ -1,21 +1,20 @@
 """Commands that start work, each made of its spec's schema: `run`, those of patterns, `start`."""
 
-import difflib
-import inspect
 import json
 import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LightCommand
+from kapelle.cli.command import command_of, suggestion
 from kapelle.cli.config import current, root
-from kapelle.cli.format import one_line, paint, table
+from kapelle.cli.format import one_line, table
 from kapelle.cli.options import FollowToEnd, Json
 from kapelle.cli.output import document, say
 from kapelle.cli.request import begin, is_collecting
@@ -23,24 +22,25 @@ from kapelle.cli.runs import start_run
 from kapelle.cli.spec_options import (
     Option,
     Params,
-    Schema,
     Spec,
     absolute_directory,
     options_of,
+    parameters,
     parameters_of,
     schemas,
     spec_of,
-    spell,
+    spelled,
+    with_parameters,
 )
 from kapelle.cli.values import key_values
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
+from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.options import KEY
 
 Pattern = dict[str, Any]
 Words = list[str] | None
 
-_Every = Annotated[
+_EVERY = Annotated[
     str | None,
     typer.Option(
         "--every",
@@ -75,56 +75,56 @@ def run_command(_name: str = "run") -> Callable[..., None]:
     options = options_of(schema)
 
     def run(**params: Any) -> None:
-        from kapelle.cli.submit import repeat, show_new
+        from kapelle.cli.follow import show_new
+        from kapelle.cli.submit import repeat
 
         spec = task_spec(params)
         if params["every"] is not None:
             repeat(spec, params["every"], params["follow"], params["as_json"])
             return
         client = Connection()
-        try:
+        with spelled(options):
             task = begin(client, "/tasks", spec)
-        except KapelleError as error:
-            spell(error, options)
-            raise
         show_new(client, task, params["follow"], params["as_json"])
 
-    last = {"every": _Every, "follow": FollowToEnd, "as_json": Json}
-    return _command(run, [*parameters_of(options), *_plain(last)], schema)
+    last = {"every": _EVERY, "follow": FollowToEnd, "as_json": Json}
+    return with_parameters(run, [*parameters_of(options), *parameters(last)], schema)
 
 
 def task_spec(params: Params) -> Spec:
     """The task that the options of `kapelle run` ask for."""
-    options = options_of(schemas()["task"])
-    return {
-        **spec_of(options, params, "run"),
-        "directory": absolute_directory(params["directory"]),
-    }
+    directory = absolute_directory(params["directory"])
+    return {**spec_of(options_of(schemas()["task"]), params, "run"), "directory": directory}
 
 
 def pattern_command(name: str) -> Callable[..., None]:
     """The command of a built-in pattern."""
     schema = schemas()[name]
     facts = schema[KEY]
-    own, shared = _split(schema)
+    own, shared = _split(options_of(schema))
     foreground = facts.get("foreground", False)
 
     def start(**params: Any) -> None:
-        if foreground:
-            from kapelle.cli.foreground import perform
+        with spelled([*own, *shared]):
+            if foreground:
+                from kapelle.cli.foreground import perform
 
-            perform(name, params, lambda: pattern_spec(name, params), [*own, *shared])
-            return
-        follow, as_json = params["follow"], params["as_json"]
-        with _spelled([*own, *shared]):
-            start_run(name, pattern_spec(name, params), follow=follow, as_json=as_json)
+                perform(name, params, lambda: pattern_spec(name, params), own)
+            else:
+                spec = pattern_spec(name, params)
+                start_run(name, spec, follow=params["follow"], as_json=params["as_json"])
 
-    middle = [*_file_parameters(facts), *(_plain(_FOREGROUND) if foreground else ())]
+    middle: dict[str, Any] = dict(_FOREGROUND) if foreground else {}
+    if "file" in facts:
+        *names, help = facts["file"]
+        file = typer.Option(*names, metavar="FILE", help=help)
+        middle |= {"whole_file": Annotated[Path | None, file], "var": _VAR}
     last = {"detach": _DETACH} if foreground else {"follow": FollowToEnd}
-    parameters = [
-        *parameters_of(own), *middle, *parameters_of(shared), *_plain({**last, "as_json": Json}),
+    made = [
+        *parameters_of(own), *parameters(middle), *parameters_of(shared),
+        *parameters({**last, "as_json": Json}),
     ]  # fmt: skip
-    return _command(start, parameters, schema)
+    return with_parameters(start, made, schema)
 
 
 def pattern_spec(name: str, params: Params) -> Spec:
@@ -134,70 +134,32 @@ def pattern_spec(name: str, params: Params) -> Spec:
     if "file" in schema[KEY]:
         variables = key_values(params["var"] or [], "--var")
         if params["whole_file"] is not None:
-            return _from_file(options, params, variables)
+            return _from_file(name, options, params, variables)
         if variables:
             raise InvalidInput("--var is for the steps of a file.", hint="Add -F FILE.")
     directory = absolute_directory(params["directory"])
     return {**spec_of(options, params, name), "directory": directory}
 
 
-def _from_file(options: Sequence[Option], params: Params, variables: dict[str, str]) -> Spec:
+def _from_file(
+    name: str, options: Sequence[Option], params: Params, variables: dict[str, str]
+) -> Spec:
     for option in options:
-        if params.get(option.name) and option.about.get("argument"):
+        if params.get(option.name) and "argument" in option.about:
             raise InvalidInput(
                 f"The {option.key} were given twice, as prompts and as a file.",
                 hint="Leave -F out, or put the prompts into the file.",
             )
-    from kapelle.cli.pipeline_file import read_pipeline
+    from kapelle.cli.spec_file import read_spec_file
 
-    return read_pipeline(params["whole_file"], variables, spec_of(options, params))
+    return read_spec_file(name, params["whole_file"], variables, spec_of(options, params))
 
 
-def _split(schema: Schema) -> tuple[list[Option], list[Option]]:
+def _split(options: Sequence[Option]) -> tuple[list[Option], list[Option]]:
     """The options of a pattern's own, and those that every pattern has."""
     common = schemas()["pattern"]["properties"]
-    options = options_of(schema)
     own = [option for option in options if option.key not in common]
     return own, [option for option in options if option.key in common]
-
-
-class _spelled:
-    """Lets an error of the daemon name options where it names fields."""
-
-    def __init__(self, options: Sequence[Option]) -> None:
-        self._options = options
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, KapelleError):
-            spell(error, self._options)
-
-
-def _file_parameters(facts: dict[str, Any]) -> Iterator[inspect.Parameter]:
-    if "file" in facts:
-        *names, help = facts["file"]
-        file = Annotated[Path | None, typer.Option(*names, metavar="FILE", help=help)]
-        yield from _plain({"whole_file": file, "var": _VAR})
-
-
-def _plain(annotations: dict[str, Any]) -> Iterator[inspect.Parameter]:
-    for name, annotation in annotations.items():
-        default = False if annotation.__origin__ is bool else None
-        yield inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-        )
-
-
-def _command(
-    function: Callable[..., None], parameters: Sequence[inspect.Parameter], schema: Schema
-) -> Callable[..., None]:
-    facts = schema[KEY]
-    function.__doc__ = "\n\n".join(filter(None, [facts["summary"], facts.get("about")]))
-    function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    function.__annotations__ = {item.name: item.annotation for item in parameters}
-    return function
 
 
 def _complete_pattern(incomplete: str) -> list[tuple[str, str]]:
@@ -236,76 +198,50 @@ def _beginning(path: Path) -> str:
         return file.read(_MOST_READ)
 
 
-# The options of a pattern are known only when its schema is, so they are taken as they come.
-start = typer.Typer(add_completion=False, rich_markup_mode=None)
-
-
-def _start(**params: Any) -> None:
-    context, words = params["ctx"], params["words"]
-    if not words:
-        _without_a_name(context, params)
-        return
-    client = Connection()
-    pattern = _named(_patterns(client, params["directory"]), words[0])
-    if params["show_help"]:
-        sys.stdout.writelines(f"{line}\n" for line in pattern_help(pattern))
-        return
-    with _spelled(options_of(pattern["spec_schema"])):
-        spec = start_spec(params, pattern)
-        follow, as_json = params["follow"], params["as_json"]
-        start_run(pattern["name"], spec, follow=follow, as_json=as_json)
-
-
-def _start_parameters() -> list[inspect.Parameter]:
-    first = {
-        "ctx": typer.Context,
-        "words": Annotated[
-            Words,
-            typer.Argument(
-                metavar="PATTERN [--KEY VALUE]",
-                help="The pattern's name and what it takes.",
-                autocompletion=_complete_pattern,
-                show_default=False,
-            ),
-        ],
-        "spec": Annotated[
-            Path | None,
-            typer.Option(metavar="FILE", help="Read what it takes from .json, .yaml or .toml."),
-        ],
-    }
-    show_help = Annotated[
-        bool,
-        typer.Option("--help", "-h", help="Show this help, or that of the pattern before it."),
-    ]
-    last = {"follow": FollowToEnd, "as_json": Json, "show_help": show_help}
-    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=first.pop("ctx"))
-    shared = parameters_of(options_of(schemas()["pattern"]))
-    return [context, *_plain(first), *shared, *_plain(last)]
-
-
-_command(
-    _start,
-    _start_parameters(),
-    {
-        KEY: {
-            "summary": "Start a run of any pattern, your own too.",
-            "about": "Without a pattern it lists them. `kapelle start PATTERN --help` shows what"
-            " one takes: its keys are options, those that are on or off stand alone, lists are"
-            " repeatable, and objects are JSON texts.",
-        }
-    },
+_WORDS = typer.Argument(
+    metavar="PATTERN [--KEY VALUE]",
+    help="The pattern's name and what it takes.",
+    autocompletion=_complete_pattern,
+    show_default=False,
 )
-start.command(
-    "start",
-    cls=LightCommand,
-    add_help_option=False,
-    context_settings={"ignore_unknown_options": True},
-)(_start)
+_SPEC = typer.Option(metavar="FILE", help="Read what it takes from .json, .yaml or .toml.")
+_HELP = typer.Option("--help", "-h", help="Show this help, or that of the pattern before it.")
+_ABOUT = {
+    "summary": "Start a run of any pattern, your own too.",
+    "about": "Without a pattern it lists them. `kapelle start PATTERN --help` shows what"
+    " one takes: its keys are options, those that are on or off stand alone, lists are"
+    " repeatable, and objects are JSON texts.",
+}
 
 
-def _without_a_name(context: typer.Context, params: Params) -> None:
+def start_command(name: str = "start") -> Any:
+    """`kapelle start`; a pattern's own options are known only when its schema is."""
+
+    def start(**params: Any) -> None:
+        words = params["words"]
+        if not words:
+            _without_a_name(params)
+            return
+        pattern = _named(_patterns(Connection(), params["directory"]), words[0])
+        if params["show_help"]:
+            sys.stdout.write(pattern_help(pattern) + "\n")
+            return
+        with spelled(options_of(pattern["spec_schema"])):
+            spec = start_spec(params, pattern)
+            follow, as_json = params["follow"], params["as_json"]
+            start_run(pattern["name"], spec, follow=follow, as_json=as_json)
+
+    first = {"words": Annotated[Words, _WORDS], "spec": Annotated[Path | None, _SPEC]}
+    last = {"follow": FollowToEnd, "as_json": Json, "show_help": Annotated[bool, _HELP]}
+    shared = parameters_of(options_of(schemas()["pattern"]))
+    made = with_parameters(start, [*parameters(first), *shared, *parameters(last)], {KEY: _ABOUT})
+    settings = {"ignore_unknown_options": True}
+    return command_of(made, name, add_help_option=False, context_settings=settings)
+
+
+def _without_a_name(params: Params) -> None:
     if params["show_help"]:
-        sys.stdout.write(context.get_help() + "\n")
+        sys.stdout.write(_help_of(start_command(), "kapelle start") + "\n")
         return
     if is_collecting():
         raise InvalidInput(
@@ -342,144 +278,80 @@ def _named(known: list[Pattern], name: str) -> Pattern:
             hint="Write `kapelle start PATTERN --key value`; `kapelle start` lists the patterns.",
         )
     names = [pattern["name"] for pattern in known]
-    close = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
-    hint = f"Did you mean {' or '.join(close)}?" if close else f"There are {', '.join(names)}."
+    hint = suggestion(name, names, 0.5).strip() or f"There are {', '.join(names)}."
     raise NotFound(f"There is no pattern {name!r}.", hint=hint)
 
 
 def start_spec(params: Params, pattern: Pattern) -> Spec:
     """What the pattern is asked for: the file, over it the shared options, over them its own."""
+    name, words = pattern["name"], params["words"][1:]
     options = options_of(pattern["spec_schema"])
-    own = words_spec((params["words"] or [])[1:], options)
-    read: Spec = {}
-    if params["spec"] is not None:
-        read = read_spec(params["spec"])
-    spec = {**read, **spec_of(options_of(schemas()["pattern"]), params), **own}
+    own = _own_command(pattern).make_context(f"kapelle start {name}", words).params
+    spec = read_spec(params["spec"]) if params["spec"] is not None else {}
+    spec |= spec_of(options_of(schemas()["pattern"]), params)
+    spec |= spec_of([*map(_by_key, options)], own)
     spec.setdefault("directory", absolute_directory(None))
-    missing = [_raw(option) for option in options if option.required and option.key not in spec]
+    missing = [_by_key(option) for option in options if option.required and option.key not in spec]
     if missing:
-        name = pattern["name"]
         raise InvalidInput(
-            f"{name} needs {' and '.join(missing)}.",
+            f"{name} needs {' and '.join(option.flag for option in missing)}.",
             hint=f"`kapelle start {name} --help` shows what it takes.",
         )
     return spec
 
 
-def _raw(option: Option) -> str:
-    """The option that every field has, whatever else it is called."""
-    return "--" + option.key.replace("_", "-")
+def _own_command(pattern: Pattern) -> Any:
+    """The command of what stands behind a pattern's name."""
+    own, shared = _split([_by_key(option) for option in options_of(pattern["spec_schema"])])
+    about = {
+        "summary": one_line(pattern["summary"]),
+        "about": f"From {one_line(pattern['origin'])}",
+    }
+    made = with_parameters(
+        lambda **_: None, [*parameters_of(own), *parameters_of(shared, hidden=True)], {KEY: about}
+    )
+    epilog = "`kapelle start --help` shows what all patterns take: --agent, -C, --budget …"
+    return command_of(made, pattern["name"], add_help_option=False, epilog=epilog)
 
 
-def words_spec(words: Sequence[str], options: Sequence[Option]) -> Spec:
-    """The spec that --key value, --key=value, --flag and bare arguments ask for."""
-    typed: dict[str, Any] = {}
-    known = {option.name: option for option in options}
-    for option, text in _pairs(words, options):
-        if option.repeatable:
-            typed.setdefault(option.name, []).append(text)
-        elif option.name in typed:
-            raise InvalidInput(f"{_raw(option)} was given twice.", hint="It takes a single value.")
-        else:
-            typed[option.name] = text
-    spec: Spec = {}
-    for name, text in typed.items():
-        option = known[name]
-        value = text if option.kind == "prompts" else option.value(text, {})
-        place = spec
-        for part in option.path[:-1]:
-            place = place.setdefault(part, {})
-        place[option.path[-1]] = value
-        for key, implied in option.about.get("implies", {}).items():
-            spec.setdefault(key, implied)
-    return spec
-
-
-def _pairs(words: Sequence[str], options: Sequence[Option]) -> Iterator[tuple[Option, str]]:
-    rest = iter(words)
-    arguments = [option for option in options if option.about.get("argument")]
-    for word in rest:
-        if not word.startswith("-") and arguments:
-            yield arguments[0], word
-            continue
-        if not word.startswith("--"):
-            raise InvalidInput(
-                f"{word!r} belongs to no option.", hint="Write --key value for every field."
-            )
-        flag, given, value = word.partition("=")
-        option, negated = _option_named(flag, options)
-        if given:
-            yield option, value
-        elif option.kind == "boolean" and not option.repeatable:
-            yield option, "false" if negated else "true"
-        else:
-            value = next(rest, "")
-            if not value:
-                raise InvalidInput(f"{flag} needs a value.", hint=f"Write {flag} {option.metavar}.")
-            yield option, value
-
-
-def _option_named(flag: str, options: Sequence[Option]) -> tuple[Option, bool]:
-    """The option of this name; --no-x is a flag that is off."""
-    known = {_raw(option): option for option in options}
-    known |= {name: option for option in options for name in option.names}
-    if flag in known:
-        return known[flag], False
-    positive = known.get("--" + flag.removeprefix("--no-"))
-    if flag.startswith("--no-") and positive and positive.kind == "boolean":
-        return positive, True
-    close = difflib.get_close_matches(flag, known, n=2, cutoff=0.6)
-    hint = "`kapelle start PATTERN --help` shows what it takes."
-    raise InvalidInput(
-        f"There is no option {flag}.", hint=f"Did you mean {' or '.join(close)}?" if close else hint
+def _by_key(option: Option) -> Option:
+    """The option as `kapelle start` takes it: by the name of its field too, never an argument."""
+    key = "--" + option.name.replace("_", "-")
+    others = [name for name in option.names if name != key]
+    kept = ("flags", "group", "implies", "timeout", "complete")
+    facts = ["required"] if option.required else []
+    if option.default not in (None, [], {}, False):
+        facts.append(f"default {option.default}")
+    return replace(
+        option,
+        names=(*others, f"{key}/--no-{key[2:]}" if option.kind == "boolean" else key),
+        kind="object" if option.kind == "prompts" else option.kind,
+        help=one_line(f"{option.help.rstrip('.')} ({', '.join(facts)})" if facts else option.help),
+        about={
+            "metavar": one_line(option.metavar),
+            **{fact: value for fact, value in option.about.items() if fact in kept},
+        },
     )
 
 
-def pattern_help(pattern: Pattern) -> Iterator[str]:
-    """The lines that tell what a pattern takes."""
-    name = pattern["name"]
-    yield f"Usage: kapelle start {name} [OPTIONS]"
-    yield ""
-    yield f"  {one_line(pattern['summary'])}"
-    yield "  " + paint("From " + one_line(pattern["origin"]), "dim")
-    own, _ = _split(pattern["spec_schema"])
-    if own:
-        yield ""
-        rows = [[f"{', '.join(item.names)} {item.metavar}".rstrip(), _about(item)] for item in own]
-        yield from table(["OPTION", ""], rows, indent=2)
-    yield ""
-    yield "  `kapelle start --help` shows what all patterns take: --agent, -C, --budget …"
+def pattern_help(pattern: Pattern) -> str:
+    """What a pattern takes besides what all patterns do."""
+    return _help_of(_own_command(pattern), f"kapelle start {pattern['name']}")
 
 
-def _about(option: Option) -> str:
-    facts = []
-    if option.required:
-        facts.append("required")
-    elif option.default not in (None, [], {}, False):
-        facts.append(f"default {option.default}")
-    if option.repeatable:
-        facts.append("repeatable")
-    note = f"({', '.join(facts)})" if facts else ""
-    return one_line(" ".join(filter(None, [option.help, note])))
-
-
-_KINDS = {".json": "JSON", ".yaml": "YAML", ".yml": "YAML", ".toml": "TOML"}
+def _help_of(command: Any, path: str) -> str:
+    text: str = command.get_help(command.make_context(path, [], resilient_parsing=True))
+    return text
 
 
 def read_spec(file: Path) -> dict[str, Any]:
     """What the file holds; an error names the file and, where it is known, the line."""
-    kind = _KINDS.get(file.suffix.lower())
-    if kind is None:
-        raise InvalidInput(
-            f"--spec {file} is of no kind that is known.", hint="Use .json, .yaml or .toml."
-        )
     try:
-        text = file.read_text(encoding="utf-8")
+        spec = _parsed(file.suffix.lower(), file.read_text(encoding="utf-8"), file)
     except OSError as error:
         raise InvalidInput(f"--spec {file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise InvalidInput(f"--spec {file} is not UTF-8 text.") from None
-    spec = _parsed(kind, text, file)
     if not isinstance(spec, dict) or not all(isinstance(key, str) for key in spec):
         raise InvalidInput(
             f"--spec {file} holds no fields.", hint="Give every field a name: prompt, agent …"
@@ -487,19 +359,21 @@ def read_spec(file: Path) -> dict[str, Any]:
     return spec
 
 
-def _parsed(kind: str, text: str, file: Path) -> Any:
-    try:
-        if kind == "JSON":
-            return json.loads(text)
-        if kind == "TOML":
-            import tomllib
+def _parsed(suffix: str, text: str, file: Path) -> Any:
+    import tomllib
 
-            return tomllib.loads(text)
-    except ValueError as error:
-        raise InvalidInput(f"{file} is not {kind}: {error}.") from None
     import yaml
 
+    kinds: dict[str, tuple[str, Callable[[str], Any]]] = {
+        ".json": ("JSON", json.loads), ".toml": ("TOML", tomllib.loads),
+        ".yaml": ("YAML", yaml.safe_load), ".yml": ("YAML", yaml.safe_load),
+    }  # fmt: skip
+    if suffix not in kinds:
+        raise InvalidInput(
+            f"--spec {file} is of no kind that is known.", hint="Use .json, .yaml or .toml."
+        )
+    name, parse = kinds[suffix]
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InvalidInput(f"{file} is not YAML: {' '.join(str(error).split())}.") from None
+        return parse(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise InvalidInput(f"{file} is not {name}: {' '.join(str(error).split())}.") from None

@@ -1,37 +1,45 @@
 """What people type as option values, turned into what the API takes."""
 
+import json
 import math
 import os
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
 from typing import Any
 
+from kapelle.cli.format import now
 from kapelle.domain.errors import InvalidInput
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)(ms|s|m|h|d)")
+_DURATION = re.compile(f"(?:{_PART.pattern})+")
+_CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _MOST_USD = 1_000_000.0
 LONGEST_S = 31_536_000.0
 
 
-def duration_s(text: str, option: str = "the duration", *, none: bool = False) -> float:
-    """Seconds from 90, 90s, 10m, 2h or 1h30m; with none, 0 is one too."""
+def duration_s(text: str, option: str = "the duration", *, least: float | None = None) -> float:
+    """Seconds from 90, 90s, 10m, 2h or 1h30m: at least so many, else more than 0."""
     typed = text.strip().lower()
     seconds = _plain_seconds(typed)
-    if seconds is None and re.fullmatch(f"(?:{_PART.pattern})+", typed):
+    if seconds is None and _DURATION.fullmatch(typed):
         seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(typed))
+    hint = "Write it like 90, 90s, 10m or 2h."
     if seconds is None:
+        raise InvalidInput(f"{option} is not a duration: {text!r}.", hint=hint)
+    if least and 0 <= seconds < least:
+        some = "a second" if least == 1 else f"{least:g} seconds"
         raise InvalidInput(
-            f"{option} is not a duration: {text!r}.", hint="Write it like 90, 90s, 10m or 2h."
+            f"{option} must be at least {some}, not {text!r}.", hint=f"Write {option} 10m."
         )
-    if not 0 < seconds <= LONGEST_S and not (none and seconds == 0):
+    if not 0 <= seconds <= LONGEST_S or (seconds == 0 and least is None):
         raise InvalidInput(
-            f"{option} must be more than 0 and at most a year, not {text!r}.",
-            hint="Write it like 90, 90s, 10m or 2h.",
+            f"{option} must be more than 0 and at most a year, not {text!r}.", hint=hint
         )
     return seconds
 
@@ -53,9 +61,8 @@ def since(text: str | None, option: str) -> str | None:
     if text is None:
         return None
     typed = text.strip()
-    if re.fullmatch(f"(?:{_PART.pattern})+", typed.lower()):
-        ago = timedelta(seconds=duration_s(typed, option))
-        return (datetime.now(UTC) - ago).isoformat()
+    if _DURATION.fullmatch(typed.lower()):
+        return (now() - timedelta(seconds=duration_s(typed, option))).isoformat()
     try:
         datetime.fromisoformat(typed)
     except ValueError:
@@ -64,6 +71,66 @@ def since(text: str | None, option: str) -> str | None:
             hint=f"Write {option} 7d, {option} 2026-11-01 or {option} 2026-11-01T12:00:00Z.",
         ) from None
     return typed
+
+
+def future_time(text: str, option: str, zone_name: str | None) -> str:
+    """A moment for the API: in so long, the next time a clock shows this, or a date with a time.
+
+    What says no zone of its own is meant in the zone that is given, or in UTC.
+    """
+    typed = text.strip()
+    if _DURATION.fullmatch(typed.lower()):
+        return (now() + timedelta(seconds=duration_s(typed, option))).isoformat()
+    place = UTC if zone_name is None else zone(zone_name)
+    try:
+        found = _next(typed, place) if _CLOCK.fullmatch(typed) else datetime.fromisoformat(typed)
+        found = (found if found.tzinfo else found.replace(tzinfo=place)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        found = now()
+    if found <= now():
+        raise InvalidInput(
+            f"{option} {text!r} is not a time to come.",
+            hint=f"Write {option} 2h, {option} 18:30 or {option} 2026-11-01T18:30.",
+        )
+    return found.isoformat()
+
+
+def _next(clock: str, place: tzinfo) -> datetime:
+    """The next moment at which clocks of a zone show this."""
+    here = now().astimezone(place)
+    hour, minute, *second = (int(part) for part in clock.split(":"))
+    wanted = here.replace(hour=hour, minute=minute, second=(second or [0])[0], microsecond=0)
+    return wanted if wanted > here else wanted + timedelta(days=1)
+
+
+def zone(name: str) -> tzinfo:
+    """The time zone of this name, which must be one that this machine knows."""
+    if name == "UTC":
+        return UTC
+    from zoneinfo import ZoneInfo
+
+    try:
+        return ZoneInfo(name)
+    except (OSError, ValueError, KeyError):
+        raise InvalidInput(
+            f"--timezone: {name!r} is not a time zone.",
+            hint="Write one such as Europe/Berlin or UTC.",
+        ) from None
+
+
+def number(text: str, option: str) -> float:
+    """A number; where it means seconds, a duration such as 10m will do."""
+    try:
+        found = float(text)
+    except ValueError:
+        if option.endswith(("-s", "-seconds")):
+            return duration_s(text, option)
+        found = math.nan
+    if not math.isfinite(found):
+        raise InvalidInput(
+            f"{option} is not a number: {text!r}.", hint=f"Write {option} 100 or {option} 0.95."
+        )
+    return found
 
 
 def optional_usd(text: str | None, option: str) -> float | None:
@@ -92,7 +159,7 @@ def choice(option: str, value: str | None, allowed: Sequence[str]) -> str | None
     return value
 
 
-def mcp_servers(entries: Iterable[str]) -> dict[str, Any]:
+def mcp_servers(entries: Iterable[str], option: str) -> dict[str, Any]:
     """NAME=COMMAND, split as a shell would, or NAME=URL, as the API takes them."""
     servers: dict[str, Any] = {}
     for entry in entries:
@@ -100,28 +167,28 @@ def mcp_servers(entries: Iterable[str]) -> dict[str, Any]:
         # What comes after the sign may hold a secret, so only the name is shown.
         if not given or not value.strip() or not _SERVER_NAME.fullmatch(name):
             raise InvalidInput(
-                f"--mcp {name!r} needs a name of letters, digits, - and _, and a server.",
-                hint='Write --mcp docs="npx -y some-server" or --mcp docs=https://…',
+                f"{option} {name!r} needs a name of letters, digits, - and _, and a server.",
+                hint=f'Write {option} docs="npx -y some-server" or {option} docs=https://…',
             )
         if name in servers:
-            raise InvalidInput(f"--mcp {name} was given twice.", hint="Name each server once.")
-        servers[name] = _server(name, value.strip())
+            raise InvalidInput(f"{option} {name} was given twice.", hint="Name each server once.")
+        servers[name] = _server(f"{option} {name}", value.strip())
     return servers
 
 
-def _server(name: str, value: str) -> dict[str, Any]:
+def _server(option: str, value: str) -> dict[str, Any]:
     if re.match(r"https?://", value):
         return {"url": value}
     try:
         return {"command": shlex.split(value)}
     except ValueError as error:
         raise InvalidInput(
-            f"--mcp {name}: the command cannot be read: {str(error).lower()}.",
+            f"{option}: the command cannot be read: {str(error).lower()}.",
             hint="Close every quotation mark.",
         ) from None
 
 
-def environment(entries: Iterable[str]) -> dict[str, str]:
+def environment(entries: Iterable[str], option: str = "--env") -> dict[str, str]:
     """NAME=VALUE as given, NAME alone with its value in our own environment."""
     chosen = {}
     for entry in entries:
@@ -129,14 +196,14 @@ def environment(entries: Iterable[str]) -> dict[str, str]:
         if not _ENV_NAME.fullmatch(name):
             # The entry may hold a secret, so only the part before the sign is shown.
             raise InvalidInput(
-                f"--env {name!r} is not a variable name.",
-                hint="Write --env NAME=VALUE or --env NAME.",
+                f"{option} {name!r} is not a variable name.",
+                hint=f"Write {option} NAME=VALUE or {option} NAME.",
             )
         if not given:
             if name not in os.environ:
                 raise InvalidInput(
-                    f"--env {name}: this variable is not set here.",
-                    hint=f"Write --env {name}=VALUE, or export it first.",
+                    f"{option} {name}: this variable is not set here.",
+                    hint=f"Write {option} {name}=VALUE, or export it first.",
                 )
             value = os.environ[name]
         chosen[name] = value
@@ -156,13 +223,57 @@ def key_values(entries: Iterable[str], option: str) -> dict[str, str]:
     return pairs
 
 
-def listed(entries: Iterable[str], what: str) -> list[str]:
-    """Values that were repeated, separated by commas, or both; order kept, doubles dropped.
+def pairs(entries: Iterable[str], option: str) -> dict[str, str]:
+    """KEY=VALUE pairs, or objects of texts in JSON."""
+    found: dict[str, str] = {}
+    for entry in entries:
+        if not entry.lstrip().startswith("{"):
+            found |= key_values([entry], option)
+            continue
+        value = json_or_text(entry, option)
+        if not all(isinstance(item, str) for item in value.values()):
+            raise InvalidInput(f"{option} holds texts only.", hint=f"Write {option} NAME=VALUE.")
+        found |= value
+    return found
+
+
+def json_or_text(text: str, option: str) -> Any:
+    """JSON where it looks like it; a plain text is left to the pattern, as a short form."""
+    if not text.lstrip().startswith(("{", "[")):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise InvalidInput(f"{option} is not JSON: {error}.") from None
+
+
+def json_file(file: Path, option: str) -> dict[str, Any]:
+    """The object in a file, which must be one that holds something."""
+    hint = 'It is an object, such as {"type": "object", "properties": {…}}.'
+    try:
+        found = json.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidInput(
+            f"{option} {file} cannot be read: {error.strerror}.", hint="Check its name."
+        ) from None
+    except ValueError as error:
+        raise InvalidInput(f"{option} {file} is not JSON: {error}.", hint=hint) from None
+    if not isinstance(found, dict) or not found:
+        raise InvalidInput(f"{option} {file} is not a schema.", hint=hint)
+    return found
+
+
+def separated(entries: Iterable[str], what: str) -> list[str]:
+    """Values that were repeated, separated by commas, or both, in their order.
 
     An empty one is refused: in a script it is what an earlier command failed to print.
     """
-    parts = [not_empty(part.strip(), what) for entry in entries for part in entry.split(",")]
-    return list(dict.fromkeys(parts))
+    return [not_empty(part.strip(), what) for entry in entries for part in entry.split(",")]
+
+
+def listed(entries: Iterable[str], what: str) -> list[str]:
+    """Values that were repeated, separated by commas, or both; each counts once."""
+    return list(dict.fromkeys(separated(entries, what)))
 
 
 def not_empty(text: str, what: str) -> str:
@@ -176,10 +287,5 @@ def not_empty(text: str, what: str) -> str:
 
 
 def optional_text(text: str | None, what: str) -> str | None:
-    """The same for what need not be given."""
+    """The text itself, which must hold something if it is given."""
     return None if text is None else not_empty(text, what)
-
-
-def texts(options: dict[str, Any], names: Iterable[str]) -> dict[str, str | None]:
-    """The options of these names, which are texts; each that is given must hold something."""
-    return {name: optional_text(options[name], f"--{name.replace('_', '-')}") for name in names}

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 from zoneinfo import available_timezones
 
 from cronsim import CronSim, CronSimError
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from kapelle.domain.options import command, option
 from kapelle.domain.specs import Name, Spec, Text
-from kapelle.domain.task import Record
+from kapelle.domain.task import Limit, Record
 
 _FIVE = "minute, hour, day of month, month and day of week"
 _SHORT_FORMS = {
@@ -141,9 +141,6 @@ class ScheduleSpec(Spec):
         )
     )
 
-    title: Name | None = Field(
-        default=None, description="a short name for lists", json_schema_extra=option(metavar="TEXT")
-    )
     kind: Name = "task"
     spec: dict[str, Any]
     cron: Cron | None = Field(
@@ -186,6 +183,9 @@ class ScheduleSpec(Spec):
         default=None,
         description="start nothing from then on",
         json_schema_extra=option("--expires", metavar="TIME", kind="moment"),
+    )
+    title: Name | None = Field(
+        default=None, description="a short name for lists", json_schema_extra=option(metavar="TEXT")
     )
 
     @model_validator(mode="after")
@@ -242,6 +242,15 @@ class Schedule(Record):
     in_flight: list[str]
     created_at: datetime
     ended_at: datetime | None
+
+
+class ScheduleFilter(Record):
+    """Which schedules are listed, newest first; cursor is the last id of the page before."""
+
+    status: list[ScheduleStatus] | None = None
+    project: Name | None = None
+    limit: Limit = 50
+    cursor: Annotated[str, StringConstraints(pattern="^schedule_[0-9a-z]{26}$")] | None = None
 
 
 Trigger = Literal["cron", "at", "every", "after"]

@@ -1,14 +1,10 @@
-"""The environment that a process is given, and the secrets that must not come back out of it."""
+"""The environment that a process is given, and the files beside it."""
 
-import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import unquote
 
 from kapelle.agents.base import Agent
-from kapelle.domain.specs import McpServer
-from kapelle.settings import Settings, looks_secret
+from kapelle.settings import Settings
 
 _ALWAYS = (
     "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE", "LC_*",
@@ -16,8 +12,6 @@ _ALWAYS = (
     "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy",
     "https_proxy", "no_proxy", "all_proxy",
 )  # fmt: skip
-_SHORTEST_SECRET = 8
-_URL_PASSWORD = re.compile(r"://[^/@:\s]*:([^/@\s]+)@")
 
 
 def passed(environ: Mapping[str, str], wanted: Iterable[str]) -> dict[str, str]:
@@ -30,28 +24,6 @@ def fitting(environ: Iterable[str], wanted: Sequence[str]) -> set[str]:
     exact = {name for name in wanted if not name.endswith("*")}
     prefixes = tuple(name[:-1] for name in wanted if name.endswith("*"))
     return {name for name in environ if name in exact or (prefixes and name.startswith(prefixes))}
-
-
-def secrets_in(*environments: Mapping[str, str]) -> list[str]:
-    """Values that are secret by their names, and passwords inside addresses; files are none."""
-    found = []
-    for environment in environments:
-        for name, value in environment.items():
-            found += [unquote(password) for password in _URL_PASSWORD.findall(value)]
-            if looks_secret(name) and not os.path.exists(os.path.expanduser(value)):
-                found.append(value)
-    return [secret for secret in found if len(secret) >= _SHORTEST_SECRET]
-
-
-def server_secrets(servers: Iterable[McpServer]) -> list[dict[str, str]]:
-    """What MCP servers are given, as variables: the value of a header is always a secret."""
-    found: list[dict[str, str]] = []
-    for server in servers:
-        found.append(server.env)
-        for value in server.headers.values():
-            # "Bearer x" as a whole, and the x alone.
-            found += [{"SECRET": part} for part in (value, *value.split()[-1:])]
-    return found
 
 
 def agent_environment(

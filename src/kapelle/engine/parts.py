@@ -1,23 +1,19 @@
 """What an attempt needs around it: the parts of the daemon, wired once."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from kapelle.domain.ids import attempt_token
-from kapelle.domain.specs import McpServer
-from kapelle.engine.environment import secrets_in
 from kapelle.home import Home, repository_config
 from kapelle.runner.process_dir import Ended, Launch
 from kapelle.runner.redaction import patterns
 from kapelle.runner.runner import Runner
+from kapelle.secrets import SpecSecrets, Vault, secrets_in
 from kapelle.settings import Settings, load
 from kapelle.store import runs, tasks
 from kapelle.store.database import Connection, Database
-from kapelle.vault import Vault
 from kapelle.workspaces import Workspaces
 
 _MOST_SETTINGS = 100
@@ -40,6 +36,10 @@ class Parts:
     # Process directories of the processes that each attempt or run has going in this daemon.
     live: dict[str, set[Path]] = field(default_factory=dict)
     known_settings: dict[object, Settings] = field(default_factory=dict)
+    secrets: SpecSecrets = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.secrets = SpecSecrets(self.home.secrets)
 
     def settings(self, directory: str | None = None) -> Settings:
         """The settings that hold in a directory; a changed file takes effect at once."""
@@ -58,23 +58,6 @@ class Parts:
     def step_directory(self, run_id: str, position: str) -> Path:
         """Where the process of a run's step is run."""
         return self.home.runs / run_id / "steps" / position
-
-    def task_env(self, task_id: str) -> dict[str, str]:
-        """The values of a task's own variables, which are kept out of the database."""
-        values: dict[str, str] = self._secrets(task_id).get("env", {})
-        return values
-
-    def task_mcp(self, task_id: str) -> dict[str, McpServer]:
-        """The MCP servers that a task brings along."""
-        found = self._secrets(task_id).get("mcp", {})
-        return {name: McpServer.model_validate(server) for name, server in found.items()}
-
-    def _secrets(self, task_id: str) -> dict[str, Any]:
-        try:
-            found: dict[str, Any] = json.loads((self.home.secrets / f"{task_id}.json").read_bytes())
-        except FileNotFoundError:
-            return {}
-        return found
 
     def redactions(self, attempt_id: str, *environments: Mapping[str, str]) -> tuple[bytes, ...]:
         own = [self.secret, attempt_token(self.secret, attempt_id), *self.vault.all()]

@@ -17,6 +17,7 @@ from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
 from kapelle.home import write_private
+from kapelle.secrets import REQUEST_AGE_S
 from kapelle.store import attempts, backup, events, runs, schedules, tasks
 from kapelle.store.database import Connection
 
@@ -63,8 +64,6 @@ _ENDED_LATELY_S = 3600.0
 # When this daemon began, and for how long it is a new one: for its first round.
 _BEGAN = time.monotonic()
 _NEW_S = 60.0
-# Longer than any request that submits or archives a task is at work on it.
-_REQUEST_AGE_S = 600.0
 
 
 async def stop_unknown_attempts(parts: Parts) -> None:
@@ -159,12 +158,11 @@ async def finish_archiving(parts: Parts, setbacks: Setbacks) -> None:
 
 async def drop_unused_secrets(parts: Parts) -> None:
     """Delete the variables of tasks and runs that were never stored, or that are archived."""
-    paths = await asyncio.to_thread(_older, parts.home.secrets, "task_*.json", _REQUEST_AGE_S)
-    paths += await asyncio.to_thread(_older, parts.home.secrets, "run_*.json", _REQUEST_AGE_S)
-    stored = await parts.db.read(_archived_at_of, [path.stem for path in paths])
-    for path in paths:
-        if path.stem not in stored or _long_archived(stored[path.stem]):
-            path.unlink(missing_ok=True)
+    owners = await asyncio.to_thread(parts.secrets.owners, "task", "run")
+    stored = await parts.db.read(_archived_at_of, owners)
+    for owner in owners:
+        if owner not in stored or _long_archived(stored[owner]):
+            parts.secrets.forget(owner)
 
 
 def _archived_at_of(connection: Connection, ids: list[str]) -> dict[str, datetime | None]:
@@ -173,7 +171,7 @@ def _archived_at_of(connection: Connection, ids: list[str]) -> dict[str, datetim
 
 
 def _long_archived(moment: datetime | None) -> bool:
-    limit = datetime.now(UTC) - timedelta(seconds=_REQUEST_AGE_S)
+    limit = datetime.now(UTC) - timedelta(seconds=REQUEST_AGE_S)
     return moment is not None and moment < limit
 
 
@@ -228,7 +226,7 @@ async def forget_old_runs(parts: Parts, setbacks: Setbacks) -> None:
             if run.workspace.kind is WorkspaceKind.WORKTREE and run.workspace.owner is None:
                 await parts.workspaces.discard(run_id)
             await asyncio.to_thread(shutil.rmtree, parts.home.runs / run_id, True)
-            (parts.home.secrets / f"{run_id}.json").unlink(missing_ok=True)
+            parts.secrets.forget(run_id)
             await parts.db.write(runs.delete, run_id)
         except (KapelleError, OSError) as error:
             setbacks.note(run_id, error)
@@ -253,7 +251,7 @@ async def forget(parts: Parts, task_id: str, limit: datetime) -> None:
         await parts.workspaces.discard(task_id)
     for attempt in task.attempts:
         await asyncio.to_thread(shutil.rmtree, parts.process_directory(attempt.id), True)
-    (parts.home.secrets / f"{task_id}.json").unlink(missing_ok=True)
+    parts.secrets.forget(task_id)
     await parts.db.write(tasks.delete_archived, task_id)
 
 

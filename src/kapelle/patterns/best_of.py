@@ -1,15 +1,24 @@
 """The same task to several at once: checks sort them out, a score or a judge picks one."""
 
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kapelle.domain.options import argument, command, option
-from kapelle.domain.specs import CheckSpec, Name, Seconds, Spec
+from kapelle.domain.specs import CheckSpec, Name, Spec
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
-from kapelle.patterns.spec import Command, PatternSpec, Prompt, Role
+from kapelle.patterns.spec import (
+    AgentName,
+    Direction,
+    ModelName,
+    PatternSpec,
+    Prompt,
+    Role,
+    ScoreCommand,
+    ScoreTimeout,
+)
 
 
 class CandidateSpec(Spec):
@@ -68,35 +77,18 @@ class BestOfSpec(PatternSpec):
         description="what must pass for a candidate to be chosen",
         json_schema_extra=option("--check", metavar="COMMAND", kind="check"),
     )
-    eval: Command | None = Field(
-        default=None,
-        description="a command whose last line is a candidate's score",
-        json_schema_extra=option(metavar="COMMAND"),
+    eval: ScoreCommand = Field(
+        default=None, description="a command whose last line is a candidate's score"
     )
-    direction: Literal["minimize", "maximize"] | None = Field(
-        default=None,
-        description="whether the smaller or the larger score wins",
-        json_schema_extra=option(
-            metavar="minimize|maximize",
-            flags={
-                "--minimize": ("minimize", "The smaller the number, the better."),
-                "--maximize": ("maximize", "The larger the number, the better."),
-            },
-        ),
+    direction: Direction = Field(
+        default=None, description="whether the smaller or the larger score wins"
     )
-    eval_timeout_s: Seconds = Field(
-        default=600,
-        description="the longest that eval may take",
-        json_schema_extra=option("--eval-timeout", metavar="DURATION", kind="duration"),
-    )
-    judge: Name | None = Field(
+    eval_timeout_s: ScoreTimeout = Field(default=600, description="the longest that eval may take")
+    judge: AgentName = Field(
         default=None,
         description="the agent that chooses where there is no eval; by default the run's agent",
-        json_schema_extra=option(metavar="AGENT"),
     )
-    judge_model: Name | None = Field(
-        default=None, description="the judge's model", json_schema_extra=option(metavar="NAME")
-    )
+    judge_model: ModelName = Field(default=None, description="the judge's model")
 
     @property
     def subject(self) -> str:

@@ -6,14 +6,22 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from kapelle.domain.json_schema import check_schema
 from kapelle.domain.options import argument, command, option
-from kapelle.domain.specs import CheckKind, Name, Seconds
+from kapelle.domain.specs import CheckKind, Name
 from kapelle.patterns.context import Context
 from kapelle.patterns.loop_judge import judge
 from kapelle.patterns.loop_log import Iteration, LoopLog, LoopResult
 from kapelle.patterns.pipeline import StepOutcome, StepSpec, play_steps
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
-from kapelle.patterns.spec import Command, PatternSpec, Prompt, Role, RunCheck
+from kapelle.patterns.spec import (
+    Direction,
+    PatternSpec,
+    Prompt,
+    Role,
+    RunChecks,
+    ScoreCommand,
+    ScoreTimeout,
+)
 
 Score = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -46,27 +54,16 @@ class LoopSpec(PatternSpec):
         description="instead of a prompt: the steps of every iteration, as in a pipeline",
         json_schema_extra=option("--step", metavar="PROMPT", kind="prompts"),
     )
-    until: list[RunCheck] = Field(
+    until: RunChecks = Field(
         default=[],
-        max_length=100,
         description="commands, or diff_not_empty, that must all pass for the loop to be done",
-        json_schema_extra=option(metavar="COMMAND", kind="check"),
     )
-    eval: Command | None = Field(
-        default=None,
-        description="a command whose last line is the number to make better",
-        json_schema_extra=option(metavar="COMMAND"),
+    eval: ScoreCommand = Field(
+        default=None, description="a command whose last line is the number to make better"
     )
-    direction: Literal["minimize", "maximize"] | None = Field(
+    direction: Direction = Field(
         default=None,
         description="whether the number is to become smaller or larger; with it the loop optimises",
-        json_schema_extra=option(
-            metavar="minimize|maximize",
-            flags={
-                "--minimize": ("minimize", "The smaller the number, the better."),
-                "--maximize": ("maximize", "The larger the number, the better."),
-            },
-        ),
     )
     eval_mode: Literal["shell", "agent"] = Field(
         default="shell", description="who decides: commands (shell) or a judging agent (agent)"
@@ -81,10 +78,8 @@ class LoopSpec(PatternSpec):
         description="a JSON schema for the judge's answer, with done or score in it",
         json_schema_extra=option(metavar="FILE", kind="json_file", implies={"eval_mode": "agent"}),
     )
-    eval_timeout_s: Seconds = Field(
-        default=600,
-        description="the longest that a command of until, or eval, may take",
-        json_schema_extra=option("--eval-timeout", metavar="DURATION", kind="duration"),
+    eval_timeout_s: ScoreTimeout = Field(
+        default=600, description="the longest that a command of until, or eval, may take"
     )
     judge: Name | None = Field(
         default=None,

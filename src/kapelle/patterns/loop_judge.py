@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, Field
 
@@ -82,19 +82,12 @@ async def _by_agent(ctx: Context, spec: "LoopSpec") -> Judgement:
     )
     asked = partial(ctx.query, prompt, title="Judge", agent=spec.judge, model=spec.judge_model)
     if spec.eval_schema is not None:
-        return _of_own_shape(await asked(spec.eval_schema), spec.optimises)
+        found = await asked(spec.eval_schema)
+        text = json.dumps(found, ensure_ascii=False)
+    else:
+        found = (await asked(Rating if spec.optimises else Decision)).model_dump()
+        text = found["reasoning"]
     if spec.optimises:
-        rating = await asked(Rating)
-        return Judgement(True, rating.score, rating.reasoning)
-    decision = await asked(Decision)
-    problem = None if decision.done else decision.reasoning
-    return Judgement(decision.done, None, decision.reasoning, problem)
-
-
-def _of_own_shape(found: dict[str, Any], optimises: bool) -> Judgement:
-    """By an answer that has the user's own shape, with done or score in it."""
-    text = json.dumps(found, ensure_ascii=False)
-    if optimises:
         score = found.get("score")
         if isinstance(score, bool) or not isinstance(score, int | float):
             raise Failed(f"the judge's answer has no number named score: {text[:300]}")
@@ -102,4 +95,4 @@ def _of_own_shape(found: dict[str, Any], optimises: bool) -> Judgement:
     done = found.get("done", None if "continue" not in found else not found["continue"])
     if not isinstance(done, bool):
         raise Failed(f"the judge's answer has no true or false named done: {text[:300]}")
-    return Judgement(done, None, text, None if done else text[:300])
+    return Judgement(done, None, text, None if done else text)

@@ -1,6 +1,7 @@
 """What the iterations of a loop brought: verdicts, the best, convergence, and the feedback."""
 
 from collections.abc import Iterator
+from itertools import count
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pydantic import BaseModel
@@ -58,6 +59,7 @@ class LoopLog:
         self.failures = 0
         self._kept = kept  # what the branch goes on from
         self._is_git = is_git
+        self._sign = -1 if spec.direction == "minimize" else 1
         self._judged: Judgement | None = None
         self._end: _End | None = None
 
@@ -81,19 +83,15 @@ class LoopLog:
         item.problem = found.problem
         self._judged = found
         self.iterations.append(item)
-        if found.score is not None:
-            self.best = item
-            self._end = self._target_reached()
+        self.best = item if found.score is not None else None
+        self._end = self._stop(item)
         return self._kept
 
     def rounds(self) -> Iterator[Iteration]:
         """One iteration after another, each to be settled before the next, until the loop ends."""
-        number = 0
-        while self._end is None:
-            if self.spec.max_iterations and number == self.spec.max_iterations:
-                self._end = self._exhausted()
+        for number in count(1):
+            if self._end is not None:
                 return
-            number += 1
             # Until it is settled, it is one that failed.
             self.iterations.append(Iteration(number=number, verdict="fail"))
             yield self.iterations[-1]
@@ -109,7 +107,7 @@ class LoopLog:
             item.verdict = self._verdict(found)
         if item.verdict == "keep":
             self.best = item
-        if item.verdict in {"pass", "progress", "keep"} or not self.spec.optimises:
+        if item.verdict == "keep" or not self.spec.optimises:
             self._kept = commit
         self.failures = self.failures + 1 if item.verdict == "fail" else 0
         self._end = self._stop(item)
@@ -120,41 +118,35 @@ class LoopLog:
             return "pass" if found.passed else "progress"
         if found.score is None:
             return "fail"
-        return "keep" if self._is_better(found.score) else "discard"
-
-    def _is_better(self, score: float) -> bool:
-        if self.best is None or self.best.score is None:
-            return True
-        if self.spec.direction == "minimize":
-            return score < self.best.score
-        return score > self.best.score
+        best = self.best_score
+        is_better = best is None or self._sign * found.score > self._sign * best
+        return "keep" if is_better else "discard"
 
     def _stop(self, item: Iteration) -> _End | None:
-        spec = self.spec
+        """Why the loop ends after this iteration, if it does."""
+        spec, is_good = self.spec, self._has_improved and self.spec.target is None
         if item.verdict == "pass":
             return _End("condition", f"the condition holds after iteration {item.number}", True)
-        if reached := self._target_reached():
-            return reached
+        if self.best is not None and self._reaches_target(self.best.score):
+            reached = f"{_shown(self.best)} reaches the target {spec.target:.12g}"
+            return _End("target", reached, True)
         if spec.max_failures and self.failures >= spec.max_failures:
             many = counted(self.failures, "iteration")
             why = f"{many} in a row failed; the last: {item.problem}"
-            return _End("max_failures", why, self._is_good)
+            return _End("max_failures", why, is_good)
         if converged := self._converged():
-            return _End("converged", converged, self._is_good)
+            return _End("converged", converged, is_good)
+        if spec.max_iterations and item.number == spec.max_iterations:
+            many = counted(item.number, "iteration")
+            why = f"{many} made" if spec.optimises else f"the condition did not hold after {many}"
+            return _End("max_iterations", why, is_good)
         return None
-
-    def _target_reached(self) -> _End | None:
-        if self.best is None or not self._reaches_target(self.best.score):
-            return None
-        return _End(
-            "target", f"{_shown(self.best)} reaches the target {self.spec.target:.12g}", True
-        )
 
     def _reaches_target(self, score: float | None) -> bool:
         target = self.spec.target
         if target is None or score is None:
             return False
-        return score <= target if self.spec.direction == "minimize" else score >= target
+        return self._sign * score >= self._sign * target
 
     def _converged(self) -> str | None:
         """Whether going on is pointless: nothing changes, or the number stays the same."""
@@ -169,20 +161,9 @@ class LoopLog:
             return f"the score was {rounds[-1].score:.12g} in {counted(span, 'iteration')}"
         return None
 
-    def _exhausted(self) -> _End:
-        limit = counted(self.spec.max_iterations, "iteration")
-        if not self.spec.optimises:
-            return _End("max_iterations", f"the condition did not hold after {limit}", False)
-        return _End("max_iterations", f"{limit} made", self._is_good)
-
     @property
     def _has_improved(self) -> bool:
         return self.best is not None and self.best.number > 0
-
-    @property
-    def _is_good(self) -> bool:
-        """Whether it got better, and that is all it was to do."""
-        return self._has_improved and self.spec.target is None
 
     def ended(self) -> LoopResult:
         """The result; raises Failed unless the loop came to what it was for."""

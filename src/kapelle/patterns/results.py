@@ -10,31 +10,44 @@ from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import CheckResult, Record, Task
 
 
-class TaskResult(Record):
-    """How a task ended. A failed one is a result like any other, never an exception."""
+class WorkResult(Record):
+    """How a task or a run ended, and what it left in a worktree of its own."""
 
     id: str
-    status: TaskStatus
+    status: TaskStatus | RunStatus
     reason: str | None = None
-    text: str = ""
-    """The agent's last answer."""
-    branch: str | None = None
+    title: str = ""
+    directory: str = ""
     base_commit: str | None = None
     commit: str | None = None
-    failed_checks: list[CheckResult] = Field(default=[])
-    cost_usd: float | None = None
-    agent: str = ""
-    directory: str = ""
-    title: str = ""
 
     @property
     def ok(self) -> bool:
-        return self.status is TaskStatus.COMPLETED
+        return self.status == TaskStatus.COMPLETED
 
     @property
     def changed(self) -> bool:
         """Whether it left a commit of its own; always false in place."""
         return self.commit is not None and self.commit != self.base_commit
+
+
+class RunResult(WorkResult):
+    """How a run inside a run ended."""
+
+    status: RunStatus
+    result: Any = None
+
+
+class TaskResult(WorkResult):
+    """How a task ended. A failed one is a result like any other, never an exception."""
+
+    status: TaskStatus
+    text: str = ""
+    """The agent's last answer."""
+    branch: str | None = None
+    failed_checks: list[CheckResult] = Field(default=[])
+    cost_usd: float | None = None
+    agent: str = ""
 
     @classmethod
     def of(cls, task: Task) -> "TaskResult":
@@ -90,28 +103,6 @@ class Merged(Record):
     @property
     def ok(self) -> bool:
         return self.commit is not None
-
-
-class RunResult(Record):
-    """How a run inside a run ended."""
-
-    id: str
-    status: RunStatus
-    reason: str | None = None
-    result: Any = None
-    title: str = ""
-    directory: str = ""
-    base_commit: str | None = None
-    commit: str | None = None
-
-    @property
-    def ok(self) -> bool:
-        return self.status is RunStatus.COMPLETED
-
-    @property
-    def changed(self) -> bool:
-        """Whether it left a commit in a worktree of its own."""
-        return self.commit is not None and self.commit != self.base_commit
 
 
 class Failed(Exception):

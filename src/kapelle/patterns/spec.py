@@ -1,6 +1,6 @@
 """What every pattern may be asked for; a pattern of one's own extends PatternSpec."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import AfterValidator, Field
 
@@ -9,6 +9,7 @@ from kapelle.domain.specs import (
     MAX_PROMPT_BYTES,
     CheckKind,
     CheckSpec,
+    Name,
     Seconds,
     Text,
     WorkSpec,
@@ -27,6 +28,29 @@ def _of_runs(check: CheckSpec) -> CheckSpec:
 
 
 RunCheck = Annotated[CheckSpec, AfterValidator(_of_runs)]
+RunChecks = Annotated[
+    list[RunCheck],
+    Field(max_length=100, json_schema_extra=option(metavar="COMMAND", kind="check")),
+]
+AgentName = Annotated[Name | None, Field(json_schema_extra=option(metavar="AGENT"))]
+ModelName = Annotated[Name | None, Field(json_schema_extra=option(metavar="NAME"))]
+ScoreCommand = Annotated[Command | None, Field(json_schema_extra=option(metavar="COMMAND"))]
+ScoreTimeout = Annotated[
+    Seconds,
+    Field(json_schema_extra=option("--eval-timeout", metavar="DURATION", kind="duration")),
+]
+Direction = Annotated[
+    Literal["minimize", "maximize"] | None,
+    Field(
+        json_schema_extra=option(
+            metavar="minimize|maximize",
+            flags={
+                "--minimize": ("minimize", "The smaller the number, the better."),
+                "--maximize": ("maximize", "The larger the number, the better."),
+            },
+        )
+    ),
+]
 
 
 class Role(NamedTuple):

@@ -1,30 +1,19 @@
 """A goal: planned, worked on by several at once, verified and reviewed, again until done."""
 
-import asyncio
-from typing import TypeVar
-
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from kapelle.domain.options import argument, command, option
-from kapelle.domain.specs import CheckKind, Name, Text
+from kapelle.domain.specs import CheckKind, Text
 from kapelle.domain.text import counted
 from kapelle.patterns import team_roles
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Failed, TaskResult
-from kapelle.patterns.spec import PatternSpec, Prompt, Role, RunCheck
-from kapelle.patterns.team_roles import (
-    Intake,
-    Iteration,
-    Outcome,
-    Plan,
-    Review,
-    Subgoal,
-    TeamResult,
-)
+from kapelle.patterns.results import Failed
+from kapelle.patterns.spec import AgentName, ModelName, PatternSpec, Prompt, Role, RunChecks
+from kapelle.patterns.team_roles import Intake, Iteration, Outcome, Plan, Review, TeamResult
+from kapelle.patterns.team_workers import Workers
 
 _MOST_QUESTIONS = 4
-M = TypeVar("M", bound=BaseModel)
 
 
 class TeamSpec(PatternSpec):
@@ -55,36 +44,17 @@ class TeamSpec(PatternSpec):
         description="what must be true then; where nothing is given, the planner proposes it",
         json_schema_extra=option("--criteria", metavar="TEXT"),
     )
-    verify: list[RunCheck] = Field(
-        default=[],
-        max_length=100,
-        description="commands that must pass before a reviewer is asked",
-        json_schema_extra=option(metavar="COMMAND", kind="check"),
+    verify: RunChecks = Field(
+        default=[], description="commands that must pass before a reviewer is asked"
     )
-    planner: Name | None = Field(
-        default=None,
-        description="the agent that plans; by default the run's agent",
-        json_schema_extra=option(metavar="AGENT"),
+    planner: AgentName = Field(
+        default=None, description="the agent that plans; by default the run's agent"
     )
-    worker: Name | None = Field(
-        default=None,
-        description="the agent of the workers",
-        json_schema_extra=option(metavar="AGENT"),
-    )
-    reviewer: Name | None = Field(
-        default=None,
-        description="the agent that reviews",
-        json_schema_extra=option(metavar="AGENT"),
-    )
-    planner_model: Name | None = Field(
-        default=None, description="the planner's model", json_schema_extra=option(metavar="NAME")
-    )
-    worker_model: Name | None = Field(
-        default=None, description="the workers' model", json_schema_extra=option(metavar="NAME")
-    )
-    reviewer_model: Name | None = Field(
-        default=None, description="the reviewer's model", json_schema_extra=option(metavar="NAME")
-    )
+    worker: AgentName = Field(default=None, description="the agent of the workers")
+    reviewer: AgentName = Field(default=None, description="the agent that reviews")
+    planner_model: ModelName = Field(default=None, description="the planner's model")
+    worker_model: ModelName = Field(default=None, description="the workers' model")
+    reviewer_model: ModelName = Field(default=None, description="the reviewer's model")
     max_iterations: int = Field(
         default=4, ge=1, le=1000, description="how often it may plan, work and review"
     )
@@ -139,13 +109,12 @@ async def team(ctx: Context, spec: TeamSpec) -> TeamResult:
         iteration = Iteration(number=number)
         result.iterations.append(iteration)
         try:
-            await ctx.progress(iteration=number, phase="plan")
             await _plan(ctx, spec, result, answers)
         except Failed as failure:
             iteration.problem = failure.reason
             await ctx.progress(iteration=number, phase="failed", problem=failure.reason)
             continue
-        await _work(ctx, spec, result, iteration)
+        await _work(ctx, spec, result)
         await _verify(ctx, spec, iteration)
         if iteration.verified:
             await _review(ctx, spec, result.success_criteria, iteration)
@@ -169,7 +138,9 @@ async def _intake(ctx: Context, spec: TeamSpec, result: TeamResult) -> dict[str,
     if result.success_criteria and not spec.ask:
         return {}
     await ctx.progress(phase="intake")
-    found = await _ask_planner(ctx, spec, team_roles.intake(spec), Intake, "Intake")
+    asked = team_roles.intake(spec)
+    planner = {"agent": spec.planner, "model": spec.planner_model}
+    found = await ctx.query(asked, Intake, title="Intake", **planner)
     result.success_criteria = result.success_criteria or found.success_criteria
     if not spec.ask or not found.questions:
         return {}
@@ -181,14 +152,16 @@ async def _intake(ctx: Context, spec: TeamSpec, result: TeamResult) -> dict[str,
 async def _plan(ctx: Context, spec: TeamSpec, result: TeamResult, answers: dict[str, str]) -> None:
     """The subgoals of the last iteration; raises Failed if there is no usable plan."""
     *before, iteration = result.iterations
-    asked = team_roles.plan(spec, result.success_criteria, answers, before)
-    plan = await _ask_planner(ctx, spec, asked, Plan, "Plan")
-    ordered, problem = in_order(plan.subgoals)
-    if problem is not None:
-        asked = f"{asked}\n\n## Your plan before this one could not be used\n{problem}"
-        plan = await _ask_planner(ctx, spec, asked, Plan, "Plan (again)")
-        ordered, problem = in_order(plan.subgoals)
-    if problem is not None:
+    await ctx.progress(iteration=iteration.number, phase="plan")
+    asked = prompt = team_roles.plan(spec, result.success_criteria, answers, before)
+    planner = {"agent": spec.planner, "model": spec.planner_model}
+    for title in ("Plan", "Plan (again)"):
+        plan = await ctx.query(asked, Plan, title=title, **planner)
+        ordered, problem = plan.in_order()
+        if problem is None:
+            break
+        asked = f"{prompt}\n\n## Your plan before this one could not be used\n{problem}"
+    else:
         raise Failed(f"the plan is unusable: {problem}")
     most = spec.max_subgoals
     iteration.subgoals = ordered[:most]
@@ -202,21 +175,12 @@ async def _plan(ctx: Context, spec: TeamSpec, result: TeamResult, answers: dict[
         subgoal.depends_on = [other for other in subgoal.depends_on if other in kept]
 
 
-async def _ask_planner(ctx: Context, spec: TeamSpec, prompt: str, shape: type[M], title: str) -> M:
-    return await ctx.query(prompt, shape, title=title, agent=spec.planner, model=spec.planner_model)
-
-
-async def _work(ctx: Context, spec: TeamSpec, result: TeamResult, iteration: Iteration) -> None:
+async def _work(ctx: Context, spec: TeamSpec, result: TeamResult) -> None:
+    iteration = result.iterations[-1]
     number = iteration.number
     await ctx.progress(iteration=number, phase="work", subgoals=len(iteration.subgoals))
-    workers = Workers(ctx, spec, iteration.subgoals)
-    left_out = iteration.outcomes
-    try:
-        await workers.work()
-    finally:
-        # Also what was done until a limit or a person ended it.
-        iteration.outcomes = [*workers.outcomes, *left_out]
-        result.commit = workers.tip or result.commit
+    workers = Workers(ctx, spec, result)
+    await ctx.gather(*(workers.pursue(subgoal) for subgoal in iteration.subgoals))
     iteration.commit = result.commit = await ctx.commit(f"Iteration {number}")
 
 
@@ -233,127 +197,8 @@ async def _verify(ctx: Context, spec: TeamSpec, iteration: Iteration) -> None:
 async def _review(ctx: Context, spec: TeamSpec, criteria: list[str], iteration: Iteration) -> None:
     await ctx.progress(iteration=iteration.number, phase="review")
     asked = team_roles.review(spec, criteria, iteration, await ctx.changes())
+    reviewer = {"agent": spec.reviewer, "model": spec.reviewer_model}
     try:
-        iteration.review = await ctx.query(
-            asked, Review, title="Review", agent=spec.reviewer, model=spec.reviewer_model
-        )
+        iteration.review = await ctx.query(asked, Review, title="Review", **reviewer)
     except Failed as failure:
         iteration.problem = failure.reason
-
-
-class Workers:
-    """One iteration's work: a subgoal begins when those that it depends on are merged."""
-
-    def __init__(self, ctx: Context, spec: TeamSpec, subgoals: list[Subgoal]) -> None:
-        self._ctx = ctx
-        self._spec = spec
-        self._subgoals = subgoals
-        self._outcomes: dict[str, Outcome] = {}
-        self.tip: str | None = None  # what the run's branch holds since the last merge
-        self._ended = {subgoal.id: asyncio.Event() for subgoal in subgoals}
-        # In place there are no copies of the files, so that only one may work at a time.
-        self._places = spec.max_workers if ctx.is_git else 1
-
-    @property
-    def outcomes(self) -> list[Outcome]:
-        """What became of each subgoal so far, in the order of the plan."""
-        return [self._outcomes[item.id] for item in self._subgoals if item.id in self._outcomes]
-
-    async def work(self) -> None:
-        await self._ctx.gather(*(self._pursue(subgoal) for subgoal in self._subgoals))
-
-    async def _pursue(self, subgoal: Subgoal) -> None:
-        try:
-            for other in subgoal.depends_on:
-                await self._ended[other].wait()
-            before = [self._outcomes[o] for o in subgoal.depends_on if o in self._outcomes]
-            undone = [outcome.title for outcome in before if outcome.status != "merged"]
-            if undone or len(before) < len(subgoal.depends_on):
-                reason = f"it depends on what was not done: {', '.join(undone)}"
-                outcome = Outcome(
-                    id=subgoal.id, title=subgoal.title, status="blocked", reason=reason
-                )
-            else:
-                async with self._ctx.lock("work", self._places):
-                    outcome = await self._do(subgoal, before)
-            self._outcomes[subgoal.id] = outcome
-        finally:
-            self._ended[subgoal.id].set()
-
-    async def _do(self, subgoal: Subgoal, before: list[Outcome]) -> Outcome:
-        outcome = Outcome(id=subgoal.id, title=subgoal.title, status="failed")
-        prompt = team_roles.work(self._spec, subgoal, before)
-        asked = prompt
-        for _ in range(1 + self._spec.max_task_retries):
-            task = await self._ask(asked, subgoal.title)
-            outcome.tasks.append(task.id)
-            outcome.said, outcome.reason = task.text, task.reason
-            if task.ok:
-                return await self._merge(subgoal, task, outcome)
-            asked = team_roles.again(prompt, task)
-        return outcome
-
-    async def _ask(self, prompt: str, title: str, earlier: TaskResult | None = None) -> TaskResult:
-        # Whoever says it is done and has changed nothing is not done.
-        return await self._ctx.task(
-            prompt,
-            title=title,
-            agent=self._spec.worker,
-            model=self._spec.worker_model,
-            workspace="own",
-            checks=["diff_not_empty"] if self._ctx.is_git else [],
-            continue_from=earlier.id if earlier else None,
-        )
-
-    async def _merge(self, subgoal: Subgoal, task: TaskResult, outcome: Outcome) -> Outcome:
-        if not self._ctx.is_git:
-            return outcome.model_copy(update={"status": "merged", "reason": None})
-        async with self._ctx.lock("merge"):
-            merged = await self._ctx.merge(task)
-            if merged.conflict:
-                resolved = await self._resolve(subgoal, task, outcome)
-                if resolved is None:
-                    return outcome.model_copy(update={"status": "conflict"})
-                merged = await self._ctx.merge(resolved)
-        if merged.ok:
-            self.tip = merged.commit
-            return outcome.model_copy(update={"status": "merged", "reason": None})
-        status = "conflict" if merged.conflict else outcome.status
-        return outcome.model_copy(update={"status": status, "reason": merged.problem})
-
-    async def _resolve(
-        self, subgoal: Subgoal, task: TaskResult, outcome: Outcome
-    ) -> TaskResult | None:
-        """Have both sides brought together; None, with the reason, if that did not come about."""
-        conflicts = await self._ctx.take_in(task)
-        asked = team_roles.resolve(subgoal, conflicts)
-        resolved = await self._ask(asked, f"{subgoal.title} (conflict)", task)
-        outcome.tasks.append(resolved.id)
-        left = await self._ctx.conflicted(resolved, conflicts) if resolved.ok else []
-        await self._ctx.put_away(task)
-        if resolved.ok and not left:
-            return resolved
-        why = f"conflict markers are left in {', '.join(left)}" if left else resolved.reason
-        outcome.reason = f"its conflict with others' work was not resolved: {why}"
-        return None
-
-
-def in_order(subgoals: list[Subgoal]) -> tuple[list[Subgoal], str | None]:
-    """The subgoals with their dependencies before them, or what is wrong with the plan."""
-    known = {subgoal.id for subgoal in subgoals}
-    if len(known) < len(subgoals):
-        return [], "two subgoals have the same id"
-    for subgoal in subgoals:
-        missing = [other for other in subgoal.depends_on if other not in known]
-        if missing:
-            return [], f"{subgoal.id} depends on {missing[0]}, which is not in the plan"
-    ordered: list[Subgoal] = []
-    done: set[str] = set()
-    while len(ordered) < len(subgoals):
-        ready = [s for s in subgoals if s.id not in done and done.issuperset(s.depends_on)]
-        if not ready:
-            left = ", ".join(s.id for s in subgoals if s.id not in done)
-            return [], f"these subgoals depend on each other in a circle: {left}"
-        ordered += ready
-        done |= {subgoal.id for subgoal in ready}
-    return ordered, None

@@ -13,9 +13,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from kapelle.agents import registry
-from kapelle.agents.base import Agent
+from kapelle.agents.base import Agent, Comparison, compared, version_in
 from kapelle.agents.failures import classify
-from kapelle.agents.program import Comparison, compared, version_in
 from kapelle.agents.registry import AgentInfo
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
@@ -24,8 +23,8 @@ from kapelle.engine.environment import agent_environment
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Credential, account_of, credential
 from kapelle.engine.tasks.consult import question, read
+from kapelle.runner.command import printed
 from kapelle.runner.process_dir import Ended
-from kapelle.runner.short_call import printed
 from kapelle.settings import Settings
 from kapelle.store import accounts, events, tasks
 from kapelle.store.database import Connection

@@ -2,25 +2,31 @@
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
+from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.ids import is_id, new_id
-from kapelle.domain.schedule import OPEN, Firing, Schedule, ScheduleSpec, ScheduleStatus
+from kapelle.domain.schedule import (
+    OPEN,
+    Firing,
+    Schedule,
+    ScheduleFilter,
+    ScheduleSpec,
+    ScheduleStatus,
+)
 from kapelle.domain.specs import TaskSpec
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules import transitions
 from kapelle.engine.schedules.rules import GRACE, next_by_cron
 from kapelle.engine.schedules.scheduler import Scheduler
-from kapelle.engine.schedules.secrets import ScheduleSecrets
 from kapelle.engine.tasks.submit import Belonging, examine, submit
 from kapelle.patterns.spec import PatternSpec
+from kapelle.secrets import SpecSecrets
 from kapelle.service.runs import Runs
 from kapelle.service.tasks import Tasks
 from kapelle.store import events, schedules
@@ -100,7 +106,7 @@ class Examiner(Protocol):
 
 class Schedules:
     def __init__(
-        self, db: Database, scheduler: Scheduler, work: Examiner, secrets: ScheduleSecrets
+        self, db: Database, scheduler: Scheduler, work: Examiner, secrets: SpecSecrets
     ) -> None:
         self._db = db
         self._scheduler = scheduler
@@ -113,12 +119,8 @@ class Schedules:
         _require_future(spec, now)
         examined = await self._work.examine(spec.kind, spec.spec)
         values = _values(spec, examined, now) | {"idempotency_key": idempotency_key}
-        values["spec"] = self._secrets.keep(values["id"], values["spec"])
-        try:
+        with self._secrets.kept(values["id"], values["spec"]) as values["spec"]:
             stored = await self._db.write(_insert, values, spec.after)
-        except KapelleError:
-            self._secrets.forget(values["id"])
-            raise
         if stored != values["id"]:
             self._secrets.forget(values["id"])
         return await self.get(stored)
@@ -126,18 +128,10 @@ class Schedules:
     async def get(self, text: str) -> Schedule:
         return _shown(await self._db.read(schedules.get, text))
 
-    async def page(
-        self,
-        statuses: Sequence[ScheduleStatus],
-        project: str | None,
-        cursor: str | None,
-        limit: int,
-    ) -> tuple[list[Schedule], bool]:
-        """Some schedules, newest first, and whether there are more."""
-        found, more = await self._db.read(
-            schedules.page, statuses=statuses, project=project, before=cursor, limit=limit
-        )
-        return [_shown(schedule) for schedule in found], more
+    async def page(self, wanted: ScheduleFilter) -> tuple[list[Schedule], str | None]:
+        """Some schedules, newest first, and the cursor of the next page, if there is one."""
+        found, cursor = await self._db.read(schedules.page, wanted)
+        return [_shown(schedule) for schedule in found], cursor
 
     async def history(
         self, text: str, before: datetime | None, limit: int

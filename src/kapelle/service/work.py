@@ -96,7 +96,7 @@ class Work:
                 table = tasks if isinstance(work, Task) else runs
                 await self._db.write(table.update, work.id, archived_at=None)
             raise
-        (self._parts.home.secrets / f"{work.id}.json").unlink(missing_ok=True)
+        self._parts.secrets.forget(work.id)
 
     async def _get(self, kind: Kind, text: str) -> Task | Run:
         if kind == "task":

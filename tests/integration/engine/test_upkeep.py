@@ -23,10 +23,10 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.upkeep import Setbacks, Upkeep
 from kapelle.home import Home
 from kapelle.runner.runner import Runner
+from kapelle.secrets import Vault
 from kapelle.store import backup, events, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
-from kapelle.vault import Vault
 from kapelle.workspaces import Workspaces
 
 _LONG_AGO = datetime.now(UTC) - timedelta(days=30)

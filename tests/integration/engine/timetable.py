@@ -11,7 +11,7 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.schedule import Firing, Outcome, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.states import RunStatus
 from kapelle.engine.schedules.scheduler import Scheduler
-from kapelle.engine.schedules.secrets import ScheduleSecrets
+from kapelle.secrets import SpecSecrets
 from kapelle.service.schedules import Examined, Schedules
 from kapelle.store import runs, tables, tasks
 from kapelle.store.database import Connection, Database
@@ -91,7 +91,7 @@ class Timetable:
         self.db = db
         self.clock = clock or Clock()
         self.work = Work(db, self.clock)
-        self.secrets = ScheduleSecrets(directory)
+        self.secrets = SpecSecrets(directory)
         self.restart()
 
     def restart(self, db: Database | None = None) -> None:

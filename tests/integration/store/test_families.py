@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from tests.integration.engine.test_run_control import add_run
 from tests.integration.rows import task_row
 
+from kapelle.domain.run import RunFilter
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.store import attempts, events, query, runs, tables, tasks
 from kapelle.store.database import Connection, Database
@@ -98,11 +99,11 @@ async def test_a_page_of_large_runs_has_fewer_of_them(
     ids = [await add_run(db, **{where: {"text": "x" * 1000}}) for _ in range(5)]
     ids.append(await add_run(db, **{where: {"text": "x" * 5000}}))
     seen: list[list[str]] = []
-    more = True
-    while more:
-        before = seen[-1][-1] if seen else None
-        page, more = await db.read(runs.page, before=before, limit=4)
+    wanted: RunFilter | None = RunFilter(limit=4)
+    while wanted:
+        page, cursor = await db.read(runs.page, wanted)
         seen.append([run.id for run in page])
+        wanted = RunFilter(limit=4, cursor=cursor) if cursor else None
     newest_first = ids[::-1]
     assert seen == [newest_first[:1], newest_first[1:3], newest_first[3:5], newest_first[5:]]
 

@@ -9,21 +9,13 @@ import pytest
 from pydantic import ValidationError
 
 from kapelle.cli.commands import load
-from kapelle.cli.spec_options import options_of, schemas, spell
+from kapelle.cli.spec_options import options_of, schemas, spelled
 from kapelle.cli.start import pattern_spec
 from kapelle.domain.errors import InvalidInput, sentence
-from kapelle.patterns.best_of import BestOfSpec
-from kapelle.patterns.loop import LoopSpec
+from kapelle.patterns import registry
 from kapelle.patterns.pipeline import PipelineSpec
-from kapelle.patterns.spec import PatternSpec
-from kapelle.patterns.team import TeamSpec
 
-PATTERNS: dict[str, type[PatternSpec]] = {
-    "pipeline": PipelineSpec,
-    "loop": LoopSpec,
-    "team": TeamSpec,
-    "best-of": BestOfSpec,
-}
+PATTERNS = {pattern.name: pattern.spec for pattern in registry.built_in()}
 
 
 @pytest.fixture(autouse=True)
@@ -36,12 +28,11 @@ def spec_of(line: str) -> dict[str, Any]:
     """The specification that a command line asks for, as the daemon would take it."""
     name, *arguments = shlex.split(line)
     spec = pattern_spec(name, load(name).make_context(name, arguments).params)
-    try:
-        PATTERNS[name].model_validate(spec)
-    except ValidationError as error:
-        refused = InvalidInput(sentence(error))
-        spell(refused, options_of(schemas()[name]))
-        raise refused from None
+    with spelled(options_of(schemas()[name])):
+        try:
+            PATTERNS[name].model_validate(spec)
+        except ValidationError as error:
+            raise InvalidInput(sentence(error)) from None
     return spec
 
 
@@ -76,7 +67,7 @@ def refusal(line: str) -> InvalidInput:
          "--eval-timeout 90 --checkpoint",
          {"prompt": "x", "until": ["a"], "max_iterations": 0, "max_failures": 5, "convergence": 0,
           "cooldown_s": 120, "eval_timeout_s": 90, "checkpoint": True}),
-        ("loop x --until a --cooldown 0", {"prompt": "x", "until": ["a"]}),
+        ("loop x --until a --cooldown 0", {"prompt": "x", "until": ["a"], "cooldown_s": 0}),
         ("loop x --judge claude", {"prompt": "x", "eval_mode": "agent", "judge": "claude"}),
         ("loop x --eval-mode agent", {"prompt": "x", "eval_mode": "agent"}),
         ("loop x --eval-prompt 'is it nice?' --judge-model big --maximize",
@@ -89,7 +80,7 @@ def refusal(line: str) -> InvalidInput:
          {"goal": "g", "success_criteria": ["a", "b"], "verify": ["make test"], "planner": "p",
           "worker": "w", "reviewer": "r", "planner_model": "pm", "worker_model": "wm",
           "reviewer_model": "rm", "max_iterations": 2, "max_workers": 3, "ask": True}),
-        ("team g --non-interactive", {"goal": "g"}),
+        ("team g --non-interactive", {"goal": "g", "ask": False}),
         ("best-of x", {"prompt": "x"}),
         ("best-of x --candidate claude --candidate codex:big,gemini",
          {"prompt": "x", "candidates": ["claude", "codex:big", "gemini"]}),

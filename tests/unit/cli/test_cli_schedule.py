@@ -1,6 +1,5 @@
 """What is typed about schedules, and how they are shown."""
 
-import inspect
 import re
 import shlex
 from datetime import UTC, datetime, timedelta
@@ -12,12 +11,12 @@ import typer
 from tests.unit.cli.test_cli_commands import command_of
 from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
-from kapelle.cli import format, schedule_view
+from kapelle.cli import format, schedule_view, values
 from kapelle.cli.commands import COMMANDS, load
 from kapelle.cli.request import collecting
 from kapelle.cli.schedule_view import describe, history, interval, listing
-from kapelle.cli.schedule_view import future_time as time_to_come
-from kapelle.cli.schedules import STARTING, STATUSES, create, ordered
+from kapelle.cli.schedules import STARTING, STATUSES, ordered
+from kapelle.cli.values import future_time as time_to_come
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.schedule import ScheduleStatus
 
@@ -26,7 +25,16 @@ NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schedule_view, "now", lambda: NOW)
+    for module in (schedule_view, values):
+        monkeypatch.setattr(module, "now", lambda: NOW)
+
+
+def create(command: list[str], **options: Any) -> None:
+    """Type `schedule create` with these options before a command."""
+    typed: list[str] = []
+    for name, value in options.items():
+        typed += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    load("schedule")(["create", *typed, *command], standalone_mode=False)
 
 
 @pytest.mark.parametrize(
@@ -230,8 +238,9 @@ def test_the_examples_of_the_page_about_schedules_can_be_typed(line: str) -> Non
 
 def test_the_page_about_schedules_names_every_option() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    for option in inspect.signature(create).parameters.keys() - {"command", "as_json"}:
-        assert re.search(rf"`--{option.replace('_', '-')}[ `]", text), option
+    for item in load("schedule").commands["create"].params:
+        if item.param_type_name == "option" and item.name != "as_json":
+            assert re.search(rf"`{item.opts[0]}[ `]", text), item.opts
 
 
 def test_the_states_are_those_of_schedules() -> None:

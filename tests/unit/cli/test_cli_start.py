@@ -5,21 +5,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import typer
 from pydantic import Field
 
+from kapelle.cli.command import usage_error
 from kapelle.cli.commands import load
 from kapelle.cli.spec_options import options_of
-from kapelle.cli.start import pattern_help, start_spec, words_spec
+from kapelle.cli.start import pattern_help, start_spec
 from kapelle.domain.errors import InvalidInput
-from kapelle.patterns.best_of import BestOfSpec
+from kapelle.patterns import registry
 from kapelle.patterns.loop import LoopSpec
-from kapelle.patterns.pipeline import PipelineSpec
 from kapelle.patterns.spec import PatternSpec
-from kapelle.patterns.team import TeamSpec
 
 
 class SampleSpec(PatternSpec):
     names: list[str] = Field(description="whom to greet")
+    years: list[int] = Field([])
+    polite: bool = True
     loud: bool = Field(False, description="in capitals")
     times: int | None = None
     pause_s: float = 0
@@ -29,22 +31,35 @@ class SampleSpec(PatternSpec):
     anything: Any = None
 
 
-SCHEMA = SampleSpec.model_json_schema()
-SAMPLE = {"name": "sample", "summary": "Greets.", "origin": "/here.py", "spec_schema": SCHEMA}
+SAMPLE = {
+    "name": "sample", "summary": "Greets.", "origin": "/here.py",
+    "spec_schema": SampleSpec.model_json_schema(),
+}  # fmt: skip
+
+
+def spec_of(*arguments: str, pattern: dict[str, Any] = SAMPLE) -> dict[str, Any]:
+    return start_spec(load("start").make_context("start", list(arguments)).params, pattern)
 
 
 def given(*words: str) -> dict[str, Any]:
-    return words_spec(words, options_of(SCHEMA))
+    """What these words ask for besides what is always there."""
+    return {
+        key: value
+        for key, value in spec_of("sample", "--names", "N", *words).items()
+        if key != "directory" and (key, value) != ("names", ["N"])
+    }
 
 
 @pytest.mark.parametrize(
     ("words", "spec"),
     [
-        (["--names", "Ann", "--names=Bo"], {"names": ["Ann", "Bo"]}),
+        (["--names", "Ann", "--names=Bo"], {"names": ["N", "Ann", "Bo"]}),
+        (["--years", "1", "--years", "-2"], {"years": [1, -2]}),
         (["--loud"], {"loud": True}),
         (["--no-loud"], {"loud": False}),
-        (["--loud=false"], {"loud": False}),
+        (["--no-polite"], {"polite": False}),
         (["--times", "3"], {"times": 3}),
+        (["--times", "-3"], {"times": -3}),
         (["--pause-s", "1.5"], {"pause_s": 1.5}),
         (["--pause-s", "2m"], {"pause_s": 120}),
         (["--pause-s", "-1"], {"pause_s": -1}),
@@ -54,6 +69,7 @@ def given(*words: str) -> dict[str, Any]:
         (["--anything", "[1, 2]"], {"anything": [1, 2]}),
         (["--anything", "text"], {"anything": "text"}),
         (["--max-seconds", "1h"], {"max_seconds": 3600}),
+        (["--budget-usd", "2"], {"budget_usd": 2}),
         (["--workspace", "in_place"], {"workspace": "in_place"}),
     ],
 )
@@ -61,32 +77,34 @@ def test_keys_are_options(words: list[str], spec: dict[str, Any]) -> None:
     assert given(*words) == spec
 
 
+def refused(*words: str) -> None:
+    try:
+        given(*words)
+    except typer.TyperException as error:
+        raise usage_error(error) from None
+
+
 @pytest.mark.parametrize(
     ("words", "problem", "instead"),
     [
-        (["--nmaes", "x"], "There is no option --nmaes", "--names"),
-        (["--xyzzy", "x"], "There is no option --xyzzy", "--help"),
-        (["--times", "x"], "a whole number", ""),
+        (["--nmaes", "x"], "No such option: --nmaes. Did you mean --names", "sample --help"),
+        (["--xyzzy", "x"], "No such option: --xyzzy.", "See `kapelle start sample --help`."),
+        (["--times", "x"], "--times cannot be 'x'", "a whole number"),
         (["--pause-s", "soon"], "not a duration", "10m"),
-        (["--loud=maybe"], "on or off", "--loud alone"),
+        (["--loud=maybe"], "does not take a value", "--loud alone"),
         (["--mood", "odd"], "cannot be 'odd'", "good or bad"),
         (["--extra", "{"], "is not JSON", ""),
         (["--labels", "a"], "not a pair", "KEY=VALUE"),
         (["--labels", '{"a": 1}'], "texts only", "NAME=VALUE"),
         (["--times"], "needs a value", "--times NUMBER"),
-        (["--times", "1", "--times", "2"], "given twice", ""),
-        (["stray"], "belongs to no option", "--key value"),
+        (["stray"], "No further argument is expected: stray", "quotation marks"),
     ],
 )
 def test_what_fits_no_key_gets_a_sentence(words: list[str], problem: str, instead: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        given(*words)
+        refused(*words)
     assert problem in caught.value.message
     assert instead in (caught.value.hint or "")
-
-
-def spec_of(*arguments: str) -> dict[str, Any]:
-    return start_spec(load("start").make_context("start", list(arguments)).params, SAMPLE)
 
 
 def test_shared_options_stand_beside_those_of_the_pattern(tmp_path: Path) -> None:
@@ -140,16 +158,18 @@ def test_what_is_missing_is_named() -> None:
 
 
 def test_the_help_of_a_pattern() -> None:
-    text = "\n".join(pattern_help(SAMPLE))
+    text = pattern_help({**SAMPLE, "summary": "Gre\x1b[31mets."})
     assert text.startswith("Usage: kapelle start sample [OPTIONS]")
-    assert "--names TEXT         whom to greet (required, repeatable)" in text
-    assert "--mood good|bad      (default good)" in text
+    assert "\x1b" not in text
+    assert "--names TEXT            Whom to greet (required); repeatable." in text
+    assert "--mood good|bad         (default good)." in text
+    assert "--loud / --no-loud      In capitals." in text
     assert "--extra JSON" in text
     assert "--labels NAME=VALUE" in text
     assert "--budget-usd" not in text
 
 
-@pytest.mark.parametrize("model", [PipelineSpec, LoopSpec, TeamSpec, BestOfSpec])
+@pytest.mark.parametrize("model", [pattern.spec for pattern in registry.built_in()])
 def test_every_key_of_the_built_in_patterns_is_an_option(model: type[PatternSpec]) -> None:
     options = options_of(model.model_json_schema())
     assert {option.key for option in options} == set(model.model_fields)
@@ -157,9 +177,10 @@ def test_every_key_of_the_built_in_patterns_is_an_option(model: type[PatternSpec
 
 
 def test_a_loop_by_its_keys() -> None:
-    options = options_of(LoopSpec.model_json_schema())
+    loop = {**SAMPLE, "name": "loop", "spec_schema": LoopSpec.model_json_schema()}
     words = ["--prompt", "x", "--until", "make test", "--until", '{"command": "b", "timeout_s": 5}']
-    spec = words_spec(words, options)
-    loop = LoopSpec.model_validate({**spec, "directory": "/"})
-    assert [check.command for check in loop.until] == ["make test", "b"]
+    spec = spec_of("loop", *words, "--steps", '{"prompt": "y"}', pattern=loop)
+    assert spec.pop("steps") == [{"prompt": "y"}]
+    found = LoopSpec.model_validate(spec)
+    assert [check.command for check in found.until] == ["make test", "b"]
     assert json.dumps(spec)

@@ -1,7 +1,8 @@
 """Agents see what they are meant to see, and secrets are recognised by name."""
 
-from kapelle.engine.environment import passed, secrets_in
+from kapelle.engine.environment import passed
 from kapelle.engine.prompt import Earlier, compose
+from kapelle.secrets import secrets_in
 
 
 def test_only_listed_variables_are_passed_on() -> None:

@@ -218,7 +218,7 @@ class RunExecutor:
             # A checkout that was switched to another branch for a while must not cost the run.
             reason = f"{error.message} When its pattern is there again, resume it."
             return RunStatus.PAUSED, reason, {}
-        env = self._parts.task_env(run["id"])
+        env = self._parts.secrets.env(run["id"])
         try:
             spec: PatternSpec = pattern.spec.model_validate({**run["spec"], "env": env})
         except ValidationError as error:

@@ -14,7 +14,6 @@ from kapelle.domain.states import RunStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.submit import (
     Also,
-    keep_secrets,
     require_abilities,
     require_agent,
     require_directory,
@@ -71,15 +70,11 @@ class Starter:
             "workspace_owner": workspace_owner,
             "idempotency_key": idempotency_key,
         }
-        secrets = self._parts.home.secrets / f"{run_id}.json"
-        keep_secrets(secrets, {"env": checked.env})
-        try:
+        secrets = self._parts.secrets
+        with secrets.kept(run_id, {"env": checked.env}):
             stored = await self._parts.db.write(_insert, values, also)
-        except BaseException:  # also when the run that it belongs to is interrupted
-            secrets.unlink(missing_ok=True)
-            raise
         if stored != run_id:
-            secrets.unlink(missing_ok=True)
+            secrets.forget(run_id)
         return stored
 
     async def examine(

@@ -11,7 +11,7 @@ from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.schedule import Outcome
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.schedules import transitions
-from kapelle.engine.schedules.secrets import ScheduleSecrets
+from kapelle.secrets import SpecSecrets
 from kapelle.store import schedules
 from kapelle.store.database import Connection, Database
 
@@ -60,7 +60,7 @@ class Scheduler:
         self,
         db: Database,
         starter: Starter,
-        secrets: ScheduleSecrets,
+        secrets: SpecSecrets,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         self._db = db
@@ -210,7 +210,7 @@ class Scheduler:
 
     async def _drop_left_secrets(self) -> None:
         """The same for what a crash left behind."""
-        left = await asyncio.to_thread(self._secrets.owners)
+        left = await asyncio.to_thread(self._secrets.owners, "schedule")
         if left:
             await self._drop_secrets(*left)
 

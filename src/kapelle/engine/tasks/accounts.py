@@ -44,7 +44,7 @@ def candidates(parts: Parts, task: Any) -> list[Candidate]:
     except KapelleError:
         return [Candidate(task["agent"], task["agent"])]
     names = dict.fromkeys([task["agent"], *task["fallback_agents"]])
-    own = parts.task_env(task["id"]) if task["env"] else {}
+    own = parts.secrets.env(task["id"]) if task["env"] else {}
     return [Candidate(name, _account(parts, name, settings, own)) for name in names]
 
 

@@ -6,7 +6,7 @@ from kapelle.agents.base import Agent, AgentRequest
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError, LimitReached
 from kapelle.domain.ids import attempt_token
-from kapelle.engine.environment import agent_environment, passed, place, server_secrets
+from kapelle.engine.environment import agent_environment, passed, place
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import credential
 from kapelle.engine.tasks.brief import brief
@@ -15,6 +15,7 @@ from kapelle.engine.tasks.watch import Limits, limits_of
 from kapelle.engine.tasks.work import Work
 from kapelle.engine.usage import remember_side_log
 from kapelle.runner.process_dir import Launch
+from kapelle.secrets import server_secrets
 from kapelle.settings import AgentSettings
 from kapelle.store import attempts
 
@@ -89,7 +90,7 @@ async def _request(parts: Parts, work: Work, agent: Agent, limits: Limits) -> Ag
         attempt_number=work.number,
         max_turns=limits.max_turns,
         budget_usd=limits.budget_left_usd,
-        mcp_servers={**settings.mcp, **own.mcp, **parts.task_mcp(work.task_id)},
+        mcp_servers={**settings.mcp, **own.mcp, **parts.secrets.mcp(work.task_id)},
         environ=agent_environment(parts.environ, settings, agent, {}) | work.task_env,
         credential=found.value if found.source == "stored" else None,
         answer=work.message if told.asked else None,

@@ -1,6 +1,5 @@
 """Submitting a task: what is asked for is examined, then stored at once or not at all."""
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -54,15 +53,10 @@ async def submit(
     values = _values(spec, settings, agent, belonging)
     values["workspace_kind"] = kind
     values["idempotency_key"] = idempotency_key
-    secrets = parts.home.secrets / f"{values['id']}.json"
-    keep_secrets(secrets, spec.model_dump(mode="json", include={"env", "mcp"}))
-    try:
+    with parts.secrets.kept(values["id"], spec.model_dump(mode="json", include={"env", "mcp"})):
         task = await parts.db.write(_submit, spec, values, also)
-    except BaseException:
-        secrets.unlink(missing_ok=True)
-        raise
     if task.id != values["id"]:
-        secrets.unlink(missing_ok=True)
+        parts.secrets.forget(values["id"])
     return task
 
 
@@ -228,14 +222,3 @@ def _trial(spec: TaskSpec, settings: Settings, agent: str) -> AgentRequest:
         system_prompt=spec.system_prompt,
         model=spec.model,
     )
-
-
-def keep_secrets(path: Path, kept: dict[str, Any]) -> None:
-    """Keep what may be secret in a private file, out of the database."""
-    if not any(kept.values()):
-        return
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(json.dumps(kept).encode())
-        file.flush()
-        os.fsync(descriptor)

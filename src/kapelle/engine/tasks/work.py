@@ -106,7 +106,7 @@ async def load_work(parts: Parts, attempt_id: str) -> Work:
         process_dir=process_dir,
         directory=directory,
         settings=settings,
-        task_env=parts.task_env(task["id"]),
+        task_env=parts.secrets.env(task["id"]),
         checks=[CheckSpec.model_validate(spec) for spec in task["check_specs"]],
     )
 

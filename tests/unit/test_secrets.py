@@ -1,4 +1,4 @@
-"""Stored keys: private on the disk, read once, and forgotten when asked."""
+"""Stored keys: private on the disk, read once, and forgotten when asked; what must not come out."""
 
 import json
 import stat
@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from kapelle.domain.errors import KapelleError
+from kapelle.domain.specs import McpServer
 from kapelle.home import Home
-from kapelle.vault import Vault
+from kapelle.secrets import Vault, secrets_in, server_secrets
 
 needs_keyring = pytest.mark.skipif(find_spec("keyring") is None, reason="keyring is not installed")
 
@@ -114,3 +115,14 @@ def _in_memory() -> Any:
     }
     base: Any = import_module("keyring.backend").KeyringBackend
     return type(base)("InMemory", (base,), methods)()
+
+
+def test_headers_of_mcp_servers_are_secrets_with_and_without_their_scheme() -> None:
+    web = McpServer(
+        url="https://x.example/mcp",
+        headers={"Authorization": "Bearer abc-0123456789", "X": "y" * 9},
+    )
+    local = McpServer(command=["x"], env={"API_TOKEN": "t0ken-t0ken", "REGION": "eu-central"})
+    found = secrets_in(*server_secrets([web, local]))
+    assert {"Bearer abc-0123456789", "abc-0123456789", "y" * 9, "t0ken-t0ken"} <= set(found)
+    assert "eu-central" not in found

@@ -1,0 +1,223 @@
+"""Secrets: the API keys that a person gave Kapelle, the values of the variables of tasks, runs and
+schedules, and what must not come back out of a process."""
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import unquote
+
+from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.specs import McpServer
+from kapelle.home import Home, write_private
+from kapelle.settings import looks_secret
+
+_SERVICE = "kapelle"
+Place = Literal["keyring", "file"]
+
+
+class Vault:
+    """The stored keys of one home by agent; each is read once and then kept in memory.
+
+    The file names every agent that has a key, with null for one that the keyring keeps.
+    """
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._known: dict[str, str | None] = {}
+
+    @cached_property
+    def _keyring(self) -> Any:
+        # Looked for when a key is put or read there: it takes time and memory.
+        return _usable_keyring()
+
+    @property
+    def place(self) -> Place:
+        return "keyring" if self._keyring else "file"
+
+    def get(self, agent: str) -> str | None:
+        if agent not in self._known:
+            self._known[agent] = self._read(agent)
+        return self._known[agent]
+
+    def put(self, agent: str, key: str) -> None:
+        if self._keyring:
+            self._keyring.set_password(_SERVICE, self._name(agent), key)
+        self._write(self._file() | {agent: None if self._keyring else key})
+        self._known[agent] = key
+
+    def forget(self, agent: str) -> bool:
+        """Remove a key; False when there was none."""
+        self._known.pop(agent, None)
+        kept = self._file()
+        if agent not in kept:
+            return False
+        if kept.pop(agent) is None and self._keyring:
+            with contextlib.suppress(Exception):
+                self._keyring.delete_password(_SERVICE, self._name(agent))
+        self._write(kept)
+        return True
+
+    def all(self) -> list[str]:
+        """Every key in the file or read so far, for the redaction of output."""
+        return [key for key in {**self._file(), **self._known}.values() if key]
+
+    def _read(self, agent: str) -> str | None:
+        kept = self._file()
+        if kept.get(agent) is None and agent in kept and self._keyring:
+            with contextlib.suppress(Exception):  # a locked keyring is as good as none
+                found: str | None = self._keyring.get_password(_SERVICE, self._name(agent))
+                return found
+        return kept.get(agent)
+
+    def _file(self) -> dict[str, str | None]:
+        try:
+            if self._home.credentials.stat().st_mode & 0o077:
+                self._home.credentials.chmod(0o600)
+            found = json.loads(self._home.credentials.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            raise KapelleError(
+                f"{self._home.credentials} cannot be read: {error}.",
+                hint="Correct it, or delete it and store the keys again.",
+            ) from error
+        if not isinstance(found, dict):
+            return {}
+        return {str(agent): key and str(key) for agent, key in found.items()}
+
+    def _write(self, keys: dict[str, str | None]) -> None:
+        write_private(self._home.credentials, json.dumps(keys, indent=1).encode())
+
+    def _name(self, agent: str) -> str:
+        # Two homes of one user do not share their keys.
+        return f"{agent}@{self._home.root}"
+
+
+def _usable_keyring() -> Any:
+    """The keyring package if it is installed and has somewhere to keep things, else None."""
+    try:
+        import keyring
+        from keyring.backends import fail, null
+    except ImportError:
+        return None
+    backend = keyring.get_keyring()
+    if isinstance(backend, fail.Keyring | null.Keyring) or backend.priority <= 0:
+        return None
+    return keyring
+
+
+# What a specification may hold that is nobody's business.
+_FIELDS = ("env", "mcp")
+# Longer than any request that stores or archives a task, run or schedule is at work on it.
+REQUEST_AGE_S = 600.0
+
+
+class SpecSecrets:
+    """The values of the variables and MCP servers of tasks, runs and schedules.
+
+    Each of these owners has a private file beside the database, which holds only the names.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @contextmanager
+    def kept(self, owner: str, spec: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Put the values away while the owner is being stored, and forget them if that fails.
+
+        Gives the specification with only the names of them.
+        """
+        values = {name: spec[name] for name in _FIELDS if isinstance(spec.get(name), dict)}
+        try:
+            if any(values.values()):
+                self._write(owner, values)
+            yield {**spec, **{name: sorted(kept) for name, kept in values.items()}}
+        except BaseException:  # also when the run that it belongs to is interrupted
+            self.forget(owner)
+            raise
+
+    def _write(self, owner: str, values: dict[str, Any]) -> None:
+        descriptor = os.open(self._path(owner), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(json.dumps(values).encode())
+            file.flush()
+            os.fsync(descriptor)
+
+    def _read(self, owner: str) -> dict[str, Any] | None:
+        try:
+            values: dict[str, Any] = json.loads(self._path(owner).read_bytes())
+        except FileNotFoundError:
+            return None
+        return values
+
+    def env(self, owner: str) -> dict[str, str]:
+        """The values of its own variables."""
+        values: dict[str, str] = (self._read(owner) or {}).get("env", {})
+        return values
+
+    def mcp(self, owner: str) -> dict[str, McpServer]:
+        """The MCP servers that it brings along."""
+        found = (self._read(owner) or {}).get("mcp", {})
+        return {name: McpServer.model_validate(server) for name, server in found.items()}
+
+    def whole(self, owner: str, spec: dict[str, Any]) -> dict[str, Any]:
+        """A specification that was kept, with its values again."""
+        if not any(spec.get(name) for name in _FIELDS):
+            return {key: value for key, value in spec.items() if key not in _FIELDS}
+        values = self._read(owner)
+        if values is None:
+            raise InvalidInput(
+                "The values of its variables are not there any more.",
+                hint="Create the schedule anew.",
+            )
+        return {**spec, **values}
+
+    def forget(self, owner: str) -> None:
+        self._path(owner).unlink(missing_ok=True)
+
+    def owners(self, *kinds: str) -> list[str]:
+        """Those of these kinds that have values here, except such as are just being stored."""
+        limit = time.time() - REQUEST_AGE_S
+        found = []
+        for kind in kinds:
+            for path in self._directory.glob(f"{kind}_*.json"):
+                with contextlib.suppress(FileNotFoundError):  # its owner was faster
+                    if path.stat().st_mtime < limit:
+                        found.append(path.stem)
+        return found
+
+    def _path(self, owner: str) -> Path:
+        return self._directory / f"{owner}.json"
+
+
+_SHORTEST_SECRET = 8
+_URL_PASSWORD = re.compile(r"://[^/@:\s]*:([^/@\s]+)@")
+
+
+def secrets_in(*environments: Mapping[str, str]) -> list[str]:
+    """Values that are secret by their names, and passwords inside addresses; files are none."""
+    found = []
+    for environment in environments:
+        for name, value in environment.items():
+            found += [unquote(password) for password in _URL_PASSWORD.findall(value)]
+            if looks_secret(name) and not os.path.exists(os.path.expanduser(value)):
+                found.append(value)
+    return [secret for secret in found if len(secret) >= _SHORTEST_SECRET]
+
+
+def server_secrets(servers: Iterable[McpServer]) -> list[dict[str, str]]:
+    """What MCP servers are given, as variables: the value of a header is always a secret."""
+    found: list[dict[str, str]] = []
+    for server in servers:
+        found.append(server.env)
+        for value in server.headers.values():
+            # "Bearer x" as a whole, and the x alone.
+            found += [{"SECRET": part} for part in (value, *value.split()[-1:])]
+    return found
