@@ -113,6 +113,20 @@ def subject(connection: sa.Connection, run_id: str, position: str) -> str:
     return found
 
 
+def note_limit(connection: sa.Connection, run_id: str, subject_id: str, limit_: str) -> None:
+    """Keep which limit of a run ends the task or run that one of its steps started."""
+    query = steps.update().where(steps.c.run_id == run_id, steps.c.subject == subject_id)
+    connection.execute(query.values(data={"limit": limit_}))
+
+
+def limit(connection: sa.Connection, run_id: str, subject_id: str) -> str | None:
+    """The limit of a run that ended the task or run that one of its steps started, if one did."""
+    query = sa.select(steps.c.data)
+    query = query.where(steps.c.run_id == run_id, steps.c.subject == subject_id)
+    data: dict[str, str] = connection.execute(query).scalar() or {}
+    return data.get("limit")
+
+
 def last_sign_of_life(connection: sa.Connection, run_id: str) -> datetime | None:
     """When a run last began or ended a step."""
     moment = sa.func.max(sa.func.coalesce(steps.c.ended_at, steps.c.started_at))

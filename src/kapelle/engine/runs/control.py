@@ -4,16 +4,26 @@ import asyncio
 import logging
 import time
 from collections.abc import Set
+from contextlib import suppress
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, InvalidInput
+from kapelle.domain.ids import is_id
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
-from kapelle.patterns.context import State
 from kapelle.store import events, runs, steps
 from kapelle.store.database import Connection
+
+
+_log = logging.getLogger("kapelle.runs")
+_LOOK_S = 1.0
+_LONGEST_S = 30.0
+# Nobody performs these, and none of their tasks is at work: they are ended on the spot.
+_AT_REST = frozenset({RunStatus.QUEUED, RunStatus.WAITING, RunStatus.PAUSED})
+# The requests by which a run ends: with its tasks, or leaving them alone.
+END = frozenset({"cancel", "abandon"})
 
 
 class Interrupted(BaseException):
@@ -33,17 +43,20 @@ class Suspended(Interrupted):
 
 
 class Cancelled(Interrupted):
-    """A person wants the run to end; state is what the pattern had kept."""
+    """A person wants the run to end."""
 
-    state: State | None = None
+
+class Superseded(Interrupted):
+    """Another execution of the run counts now: this one writes nothing more."""
 
 
 class Control:
-    """What one run's branches ask before they do anything, and again whenever they wake up."""
+    """What one execution of a run asks before it does anything, and again whenever it wakes up."""
 
-    def __init__(self, parts: Parts, run_id: str) -> None:
+    def __init__(self, parts: Parts, run_id: str, execution: int) -> None:
         self._parts = parts
         self._run_id = run_id
+        self._execution = execution
         # Why branches have left off; the others go on beside them.
         self._paused = False
         self._asked: set[str] = set()
@@ -54,8 +67,8 @@ class Control:
 
     def check(self, connection: Connection, *, still: bool = False) -> None:
         """The same inside a transaction, so that no request comes between it and what is stored."""
-        stop = runs.row(connection, self._run_id)["stop"]
-        if stop in {"cancel", "abandon"}:
+        stop = self.require_current(connection)["stop"]
+        if stop in END:
             raise Cancelled
         if stop == "pause":
             if not still:
@@ -66,6 +79,13 @@ class Control:
         elif self._asked and self._asked - steps.unanswered(connection, self._run_id):
             raise Suspended(self._asked)  # it was answered: likewise
 
+    def require_current(self, connection: Connection) -> runs.Row:
+        """The run, if it is this execution of it that may write about it."""
+        row = runs.row(connection, self._run_id)
+        if not is_current(row, self._execution):
+            raise Superseded
+        return row
+
     async def suspend(self, position: str) -> None:
         """Leave off until the question at this place is answered."""
         await self.require()
@@ -73,8 +93,9 @@ class Control:
         raise Suspended(self._asked)
 
 
-# Nobody performs these, and none of their tasks is at work: they are ended on the spot.
-_AT_REST = frozenset({RunStatus.QUEUED, RunStatus.WAITING, RunStatus.PAUSED})
+def is_current(run: runs.Row, execution: int) -> bool:
+    """Whether an execution of a run may write anything about it."""
+    return run["status"] == RunStatus.RUNNING and bool(run["executions"] == execution)
 
 
 async def cancel(parts: Parts, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
@@ -92,12 +113,8 @@ def _cancel(
 ) -> tuple[list[tuple[str, str]], list[str]]:
     _require_open(connection, run_id)
     family = runs.family(connection, run_id)
-    stops = []
-    if stop == "cancel":
-        for task in runs.open_tasks(connection, family):
-            request = actions.cancel(connection, task["id"], reason)
-            if request is not None:
-                stops.append(request)
+    tasks = runs.open_tasks(connection, family) if stop == "cancel" else []
+    requests = [actions.cancel(connection, task["id"], reason) for task in tasks]
     # Children first: a parent that is told of a child's end must see its own request as well.
     for member in reversed(family):
         status = RunStatus(runs.row(connection, member)["status"])
@@ -105,7 +122,7 @@ def _cancel(
             runs.change(connection, member, RunStatus.CANCELLED, reason)
         elif status not in RUN_FINAL:
             _request_stop(connection, member, stop, reason)
-    return stops, family
+    return [request for request in requests if request is not None], family
 
 
 def give_up(connection: Connection, run_id: str, reason: str) -> list[tuple[str, str]]:
@@ -126,7 +143,8 @@ def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[
     row = _require_open(connection, run_id)
     if row["status"] == RunStatus.PAUSED or (row["stop"] == "pause" and not now):
         raise Conflict(f"{run_id} is paused already.", hint=f"kapelle runs resume {run_id}")
-    _require_no_end(row)
+    if row["stop"] in END:
+        raise Conflict(f"{run_id} is being cancelled.")
     family = runs.family(connection, run_id)
     for member in family:
         status = RunStatus(runs.row(connection, member)["status"])
@@ -134,14 +152,13 @@ def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[
             runs.change(connection, member, RunStatus.PAUSED, reason)
         elif status is RunStatus.RUNNING:
             _request_stop(connection, member, "pause", reason)
-    stops = []
-    for task in runs.open_tasks(connection, family) if now else ():
+    requests = [
+        actions.requeue(connection, task["id"])
+        for task in (runs.open_tasks(connection, family) if now else ())
         # One that a person has cancelled does not come back.
-        if task["status"] == TaskStatus.RUNNING and task["stop"] is None:
-            stop = actions.requeue(connection, task["id"])
-            if stop is not None:
-                stops.append(stop)
-    return stops
+        if task["status"] == TaskStatus.RUNNING and task["stop"] is None
+    ]
+    return [request for request in requests if request is not None]
 
 
 def resume(connection: Connection, run_id: str) -> None:
@@ -200,49 +217,35 @@ def _require_open(connection: Connection, run_id: str) -> runs.Row:
     return row
 
 
-def _require_no_end(row: runs.Row) -> None:
-    if row["stop"] in {"cancel", "abandon"}:
-        raise Conflict(f"{row['id']} is being cancelled.")
+async def end_child(parts: Parts, child_id: str, reason: str, *, with_tasks: bool = True) -> None:
+    """End a task or run of a run, unless it has just ended by itself."""
+    with suppress(Conflict):
+        if is_id("run", child_id):
+            await cancel(parts, child_id, reason, with_tasks=with_tasks)
+        elif (stop := await parts.db.write(actions.cancel, child_id, reason)) is not None:
+            parts.stop(*stop)
 
 
-_log = logging.getLogger("kapelle.runs")
-_LOOK_S = 1.0
-_LONGEST_S = 30.0
-
-
-async def end_task(parts: Parts, task_id: str, reason: str) -> None:
-    try:
-        stop = await parts.db.write(actions.cancel, task_id, reason)
-    except Conflict:
-        return  # it has just ended by itself
-    if stop is not None:
-        parts.stop(*stop)
-
-
-async def end_run(parts: Parts, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
-    try:
-        await cancel(parts, run_id, reason, with_tasks=with_tasks)
-    except Conflict:
-        return
-
-
-async def end_leftovers(
+async def end_children(
     parts: Parts, notifier: Notifier, run_id: str, reason: str, *, with_tasks: bool = True
 ) -> None:
     """Return when no run inside this one is open, nor any of their tasks; what is, is ended."""
     with notifier.listen(run_id) as heard:
         while True:
-            inner, tasks = await parts.db.read(_open, run_id)
-            if not inner and not (tasks and with_tasks):
+            children = await parts.db.read(_open_children, run_id, with_tasks)
+            if not children:
                 return
-            # Each is told once: telling is an event, which would wake this for ever.
-            for run in inner:
-                if run["stop"] not in {"cancel", "abandon"}:
-                    await end_run(parts, run["id"], reason, with_tasks=with_tasks)
-            for task in tasks if with_tasks else ():
-                if task["stop"] != "cancel":
-                    await end_task(parts, task["id"], reason)
+            for child in children:
+                # Each is told once: telling is an event, which would wake this for ever.
+                if child["stop"] not in END:
+                    await end_child(parts, child["id"], reason, with_tasks=with_tasks)
             await heard.wait(_LOOK_S)
+
+
+def _open_children(connection: Connection, run_id: str, with_tasks: bool) -> list[runs.Row]:
+    family = runs.family(connection, run_id)
+    tasks = runs.open_tasks(connection, family) if with_tasks else []
+    return runs.still_open(connection, family[1:]) + tasks
 
 
 async def end_checks(parts: Parts, run_id: str, reason: str) -> None:
@@ -260,8 +263,3 @@ async def end_checks(parts: Parts, run_id: str, reason: str) -> None:
 def _unfinished(steps: Path) -> list[Path]:
     claims = [claim.parent for claim in steps.glob("**/claim")]
     return [process_dir for process_dir in claims if not (process_dir / "exit.json").exists()]
-
-
-def _open(connection: Connection, run_id: str) -> tuple[list[runs.Row], list[runs.Row]]:
-    family = runs.family(connection, run_id)
-    return runs.still_open(connection, family[1:]), runs.open_tasks(connection, family)

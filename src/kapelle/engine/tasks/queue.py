@@ -20,7 +20,7 @@ from kapelle.domain.task import Exit
 from kapelle.engine.failpoints import failpoint
 from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
-from kapelle.engine.runs.limits import SPENT, too_many_calls
+from kapelle.engine.runs.limits import refuse_attempt
 from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.tasks import watch
 from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
@@ -101,7 +101,8 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
         task = tasks.row(connection, task_id)
         if task["status"] != TaskStatus.QUEUED or tasks.is_held(connection, task):
             continue
-        if problem := _not_allowed(connection, task):
+        run_id = task["run_id"]
+        if run_id is not None and (problem := refuse_attempt(connection, run_id, task_id)):
             tasks.move(connection, task, TaskStatus.CANCELLED, problem)
             continue
         chosen = choose(connection, task_id, among, paused)
@@ -110,14 +111,6 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
         else:
             begun.append(_begin(connection, task, chosen, performer))
     return begun
-
-
-def _not_allowed(connection: Connection, task: tasks.Row) -> str | None:
-    """Why the run that a task is part of may call no more agents."""
-    if task["run_id"] is None:
-        return None
-    problem = too_many_calls(connection, task["run_id"], one_more=True)
-    return SPENT + problem if problem else None
 
 
 def _wait(
