@@ -29,7 +29,6 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.runs.executor import RunExecutor
 from kapelle.engine.runs.mirror import RunMirror
 from kapelle.engine.runs.queue import RunQueue
-from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.upkeep import upkeep
@@ -152,11 +151,11 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     await parts.runner.start()
     await _finish_merges(parts)
     await _take_over(parts)
-    notifier, starter = Notifier(db), Starter(parts)
-    queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts, notifier, starter).perform))
+    notifier = Notifier(db)
+    queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts, notifier).perform))
     stopping = Stopping(asyncio.Event())
-    task_service, run_service = Tasks(parts, queue), Runs(parts, starter)
-    work = ScheduledWork(parts, task_service, run_service, starter)
+    task_service, run_service = Tasks(parts, queue), Runs(parts)
+    work = ScheduledWork(parts, task_service, run_service)
     scheduler = Scheduler(db, work, parts.secrets)
     service = Service(
         tasks=task_service,

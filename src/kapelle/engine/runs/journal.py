@@ -6,8 +6,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
 from kapelle.engine.failpoints import failpoint
@@ -23,6 +23,8 @@ from kapelle.engine.runs.control import (
 )
 from kapelle.store import steps
 from kapelle.store.database import Connection
+
+T = TypeVar("T")
 
 
 class Gate:
@@ -73,10 +75,6 @@ class Gate:
             self.leave()
 
 
-Perform = Callable[[str, dict[str, Any]], Awaitable[Any]]
-Begin = Callable[[str], Awaitable[None]]
-End = Callable[[Connection, Any], Any]
-
 _log = logging.getLogger("kapelle.runs")
 _PAUSE_S = 1.0
 # What the kind of a step ends with that could not even begin.
@@ -116,17 +114,26 @@ _scope: ContextVar[_Scope] = ContextVar("scope")
 
 
 @dataclass(frozen=True)
-class _Step:
-    """A step as the pattern asks for it; at_once, it is stored only when it has been made."""
+class Step:
+    """A step as the pattern asks for it.
+
+    perform makes it, again after a crash. begin stores it with whatever belongs to its beginning;
+    end, in the transaction that ends it, stores what belongs to its end and makes the result of
+    what perform returned, or raises NotYet. One that may be made twice is made at_once: it is
+    stored in one transaction when it was made.
+    """
 
     position: str
     kind: str
     label: str
-    perform: Perform
-    begin: Begin | None
-    end: End | None
-    data: dict[str, Any]
+    perform: "Callable[[Step], Awaitable[Any]]"
+    begin: "Begin | None" = None
+    end: Callable[[Connection, Any], Any] | None = None
+    data: dict[str, Any] = field(default_factory=dict)
     at_once: bool = False
+
+
+Begin = Callable[[Step], Awaitable[None]]
 
 
 class Journal:
@@ -174,42 +181,23 @@ class Journal:
         self,
         kind: str,
         label: str,
-        perform: Perform,
+        perform: Callable[[Step], Awaitable[T]],
         *,
         begin: Begin | None = None,
-        end: End | None = None,
+        end: Callable[[Connection, T], Any] | None = None,
         data: dict[str, Any] | None = None,
-    ) -> Any:
-        """The result of a step: remembered, or made now.
-
-        perform is given the position and the data of the step, and may be called again after a
-        crash. begin stores the step with whatever belongs to its beginning; end, in the transaction
-        that ends the step, stores what belongs to its end and makes the result of what perform
-        returned, or raises NotYet.
-        """
+        at_once: bool = False,
+    ) -> T:
+        """The result of a step, which JSON can hold: remembered, or made now."""
         if not isinstance(label, str):
             raise InvalidInput(f"ctx.{kind} takes a text, not {label!r}.")
-        step = _Step(self._next(), kind, label, perform, begin, end, data or {})
-        return await self._performed(step)
+        step = Step(self._next(), kind, label, perform, begin, end, data or {}, at_once)
+        result: T = await self._repeated(step)
+        return result
 
-    async def record(
-        self,
-        kind: str,
-        label: str,
-        perform: Perform,
-        *,
-        end: End | None = None,
-        data: dict[str, Any] | None = None,
-    ) -> Any:
-        """A step that is stored in one transaction when it was made: one that may be made twice."""
-        if not isinstance(label, str):
-            raise InvalidInput(f"ctx.{kind} takes a text, not {label!r}.")
-        step = _Step(self._next(), kind, label, perform, None, end, data or {}, at_once=True)
-        return await self._performed(step)
-
-    async def _performed(self, step: _Step) -> Any:
+    async def _repeated(self, step: Step) -> Any:
         """A step, however often what it needs is not to be had."""
-        with self._leaving(), self._at_work():
+        with self._branch_left(), self._counted():
             while True:
                 try:
                     return await self._step(step)
@@ -234,17 +222,16 @@ class Journal:
         if name not in self._gates:
             self._gates[name] = Gate(places, sum(map(_is_in(name), self._known.values())))
         entry = self._known.get(position)
-        with self._leaving():
+        with self._branch_left():
             await self._gates[name].enter(was_in=entry is not None and _is_in(name)(entry))
         try:
-            step = _Step(position, "lock", name, no_work, None, None, {}, at_once=True)
-            await self._performed(step)
+            await self._repeated(Step(position, "lock", name, no_work, at_once=True))
             yield
         finally:
             self._gates[name].leave()
 
     @contextmanager
-    def _leaving(self) -> Iterator[None]:
+    def _branch_left(self) -> Iterator[None]:
         """Once a branch was interrupted, none of its later steps is made, not even in a finally."""
         try:
             yield
@@ -260,7 +247,7 @@ class Journal:
             raise
 
     @contextmanager
-    def _at_work(self) -> Iterator[None]:
+    def _counted(self) -> Iterator[None]:
         self._open += 1
         try:
             yield
@@ -268,16 +255,13 @@ class Journal:
             self._open -= 1
             self._idle_since = time.monotonic()
 
-    async def _step(self, step: _Step) -> Any:
+    async def _step(self, step: Step) -> Any:
         entry = self._known.get(step.position)
         if entry is None:
             await self._control.require()
             failpoint("step_before_begin")
-            if step.begin is not None:
-                await self._begin(step.position, step.kind, step.label, step.begin)
-            elif not step.at_once:
-                begun = (step.position, step.kind, step.label, step.data)
-                await self._parts.db.write(self.store, *begun)
+            if not step.at_once:
+                await self._begin(step)
             failpoint("step_after_begin")
         elif entry["kind"].removesuffix(_REFUSED) != step.kind:
             raise PatternChanged(
@@ -287,93 +271,89 @@ class Journal:
             )
         elif entry["ended_at"] is not None:
             return _remembered(entry)
-        return await self._make(step, entry)
+        else:
+            step = replace(step, data=entry["data"], at_once=False)
+        return await self._make(step)
 
-    async def _begin(self, position: str, kind: str, label: str, begin: Begin) -> None:
+    async def _begin(self, step: Step) -> None:
         try:
-            await begin(position)
+            if step.begin is not None:
+                await step.begin(step)
+            else:
+                await self._parts.db.write(self.store, step)
         except Unavailable:
             raise
         except KapelleError as error:
             # Remembered too: what was over, or not installed, may be there at the next replay.
-            await self._parts.db.write(self._refuse, position, kind, label, _told(error))
+            await self._parts.db.write(self._refuse, step, error)
             raise
 
-    def _refuse(
-        self, connection: Connection, position: str, kind: str, label: str, told: dict[str, Any]
-    ) -> None:
-        self.store(connection, position, kind + _REFUSED, label)
-        steps.end(connection, self._run_id, position, None, told)
+    def _refuse(self, connection: Connection, step: Step, error: KapelleError) -> None:
+        self._control.check(connection)
+        self._end(connection, replace(step, kind=step.kind + _REFUSED, at_once=True), None, error)
 
-    async def _make(self, step: _Step, entry: steps.Row | None) -> Any:
-        is_new = entry is None and step.at_once
+    async def _make(self, step: Step) -> Any:
         while True:
             try:
-                made = await step.perform(step.position, entry["data"] if entry else step.data)
+                made = await step.perform(step)
             except Unavailable:
                 raise  # it passes, and nothing is to be remembered of it
             except KapelleError as error:
                 failpoint("step_before_end")
-                await self._parts.db.write(self._end, step, is_new, None, _told(error))
+                await self._parts.db.write(self._end, step, None, error)
                 raise
             failpoint("step_before_end")
             with suppress(NotYet):
-                result = await self._parts.db.write(self._end, step, is_new, made)
+                result = await self._parts.db.write(self._end, step, made)
                 failpoint("step_after_end")
                 return result
 
     def _end(
-        self,
-        connection: Connection,
-        step: _Step,
-        is_new: bool,
-        made: Any,
-        error: dict[str, Any] | None = None,
+        self, connection: Connection, step: Step, made: Any, error: KapelleError | None = None
     ) -> Any:
-        """Store what came of a step, and one that is stored at once as a whole."""
+        """Store what came of a step, and one that is made at once as a whole."""
         self._control.require_claim(connection)
-        result = made if step.end is None or error else step.end(connection, made)
-        if is_new:
-            what = (step.position, step.kind, step.label)
-            steps.begin(connection, self._run_id, *what, data=step.data)
-        steps.end(connection, self._run_id, step.position, result, error)
+        result, problem = made, None
+        if error is not None:
+            problem = {"code": error.code, "message": error.message, "hint": error.hint}
+        elif step.end is not None:
+            result = step.end(connection, made)
+        if step.at_once:
+            self._insert(connection, step)
+        steps.end(connection, self._run_id, step.position, result, problem)
         return result
 
-    def store(
-        self,
-        connection: Connection,
-        position: str,
-        kind: str,
-        label: str,
-        data: dict[str, Any] | None = None,
-        subject: str | None = None,
-    ) -> None:
+    def store(self, connection: Connection, step: Step, subject: str | None = None) -> None:
         """Store that a step begins; once a person wants the run to stop, none does."""
         self._control.check(connection)
-        steps.begin(connection, self._run_id, position, kind, label, data=data, subject=subject)
+        self._insert(connection, step, subject)
+
+    def _insert(self, connection: Connection, step: Step, subject: str | None = None) -> None:
+        what = (self._run_id, step.position, step.kind, step.label)
+        steps.begin(connection, *what, data=step.data, subject=subject)
+
+    def note(self, connection: Connection, step: Step, data: dict[str, Any]) -> None:
+        """Keep what a step that goes on needs to know if it is made again."""
+        self._control.require_claim(connection)
+        steps.remember(connection, self._run_id, step.position, data)
 
     async def gather(self, branches: tuple[Coroutine[Any, Any, Any], ...]) -> list[Any]:
         """Branches at once, each with places of its own; all end before anything is raised."""
         prefix = self._next()
-        with self._leaving():
-            return await self._enter(prefix, branches)
-
-    async def _enter(
-        self, prefix: str, branches: tuple[Coroutine[Any, Any, Any], ...]
-    ) -> list[Any]:
         entered = [
             asyncio.create_task(_branch(f"{prefix}.{number}.", branch))
             for number, branch in enumerate(branches, 1)
         ]
-        try:
-            ended = await asyncio.gather(*entered, return_exceptions=True)
-        except asyncio.CancelledError:
-            for task in entered:
-                task.cancel()
-            raise
-        errors = [item for item in ended if isinstance(item, BaseException)]
-        for error in sorted(errors, key=_severity):
-            raise error
+        with self._branch_left():
+            try:
+                ended = await asyncio.gather(*entered, return_exceptions=True)
+            except asyncio.CancelledError:
+                for task in entered:
+                    task.cancel()
+                raise
+            errors = [item for item in ended if isinstance(item, BaseException)]
+            for error in sorted(errors, key=_severity):
+                raise error
         return list(ended)
 
 
@@ -395,18 +375,14 @@ def _is_in(name: str) -> Callable[[steps.Row], bool]:
     return is_in
 
 
-async def no_work(_position: str, _data: dict[str, Any]) -> None:
+async def no_work(_step: Step) -> None:
     """What a step does that is only recorded."""
 
 
 def _severity(error: BaseException) -> int:
-    """A lost claim goes before the end and a pause, all before errors, which the replay repeats."""
+    """The end goes before a pause, and both before errors, which the replay repeats."""
     order = (Superseded, Cancelled, Paused, Suspended)
     return next((n for n, kind in enumerate(order) if isinstance(error, kind)), len(order))
-
-
-def _told(error: KapelleError) -> dict[str, Any]:
-    return {"code": error.code, "message": error.message, "hint": error.hint}
 
 
 def _remembered(entry: steps.Row) -> Any:
