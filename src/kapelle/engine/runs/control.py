@@ -6,6 +6,7 @@ import time
 from collections.abc import Set
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.ids import is_id
@@ -15,7 +16,6 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.store import events, runs, steps
 from kapelle.store.database import Connection
-
 
 _log = logging.getLogger("kapelle.runs")
 _LOOK_S = 1.0
@@ -89,7 +89,7 @@ class Control:
             raise Superseded
         return run
 
-    async def suspend(self, position: str) -> None:
+    async def suspend(self, position: str) -> NoReturn:
         """Leave off until the question at this place is answered."""
         await self.require()
         self._asked.add(position)

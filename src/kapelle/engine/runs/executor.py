@@ -155,7 +155,7 @@ class RunExecutor:
     async def _play(self, run: runs.Row, known: dict[str, steps.Row]) -> Verdict:
         try:
             pattern = registry.get(run["pattern"], self._parts.home, Path(run["directory"]))
-            env = self._parts.task_env(run["id"])
+            env = self._parts.secrets.env(run["id"])
             spec: PatternSpec = pattern.spec.model_validate({**run["spec"], "env": env})
         except KapelleError as error:
             # A checkout that was switched to another branch for a while must not cost the run.
@@ -168,7 +168,7 @@ class RunExecutor:
         control = Control(self._parts, run["id"], claim)
         journal = Journal(self._parts, run["id"], known, control)
         budget = RunBudget(self._parts, run["id"], spec)
-        context = DurableContext(self._parts, self._notifier, run, journal, control, budget)
+        context = DurableContext(self._parts, self._notifier, run, spec, journal, control, budget)
         try:
             result = await _watched(pattern.function(context, spec), journal, control, budget)
         except (Superseded, Paused):

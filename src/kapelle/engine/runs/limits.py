@@ -14,7 +14,6 @@ from kapelle.patterns.spec import PatternSpec
 from kapelle.store import runs, tasks
 from kapelle.store.database import Connection
 
-
 # Running agents tell what they used every few seconds.
 _LOOK_S = 2.0
 _LONG_S = 60.0
