@@ -25,7 +25,7 @@ from kapelle.patterns.pipeline import StepSpec
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import AgentSettings, Settings
-from kapelle.settings.load import children_of
+from kapelle.settings.config import children_of
 from kapelle.settings.models import REPOSITORY_KEYS, Price, ReadJson
 
 DOCS = Path(__file__).parent

@@ -11,17 +11,9 @@ from hypothesis import strategies as st
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind
 from kapelle.home import Home
-from kapelle.settings import (
-    Environment,
-    Settings,
-    default_max_attempts,
-    load,
-    looks_secret,
-    masked,
-    reset_value,
-    set_value,
-)
-from kapelle.settings.load import validate
+from kapelle.settings import Settings, load, looks_secret, reset_value, set_value
+from kapelle.settings.config import masked, validate
+from kapelle.settings.models import Environment, default_max_attempts
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -266,7 +266,7 @@ def _agent(
 def _version(info: "AgentInfo") -> str | None:
     """What the program says; only programs that an adapter was tried with are asked."""
     from kapelle.agents.program import version_in
-    from kapelle.runner.short_call import printed
+    from kapelle.runner.command import printed
 
     if info.agent is None or info.agent.tested is None or info.installed is None:
         return None

@@ -1,19 +1,4 @@
-"""Every error a user may meet: a stable code, an HTTP status, an exit code, and what to do next.
-
-KapelleError
-├── InvalidInput
-├── NotFound
-├── Conflict
-├── Unauthorized
-├── Forbidden
-├── MergeConflict
-├── AgentNotFound
-├── AgentMisconfigured
-├── LimitReached
-├── WorkspaceError
-├── GitError
-└── Unavailable
-"""
+"""Every error a user may meet: a stable code, an HTTP status, an exit code, and what to do next."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +13,14 @@ class KapelleError(Exception):
     http_status = 500
     exit_code = 2
 
+    def __init_subclass__(
+        cls, code: str = "", http_status: int | None = None, exit_code: int | None = None
+    ) -> None:
+        """Each class has a stable code; what it does not say it has from the class above."""
+        cls.code = code or cls.code
+        cls.http_status = http_status or cls.http_status
+        cls.exit_code = exit_code or cls.exit_code
+
     def __init__(self, message: str | None = None, *, hint: str | None = None) -> None:
         super().__init__(message or self.__doc__ or self.code)
         self.hint = hint
@@ -37,90 +30,52 @@ class KapelleError(Exception):
         return str(self.args[0])
 
 
-class InvalidInput(KapelleError):
+class InvalidInput(KapelleError, code="invalid_input", http_status=422):
     """What was given cannot be used."""
 
-    code = "invalid_input"
-    http_status = 422
 
-
-class NotFound(KapelleError):
+class NotFound(KapelleError, code="not_found", http_status=404):
     """There is no such thing."""
 
-    code = "not_found"
-    http_status = 404
 
-
-class Conflict(KapelleError):
+class Conflict(KapelleError, code="conflict", http_status=409):
     """The present state does not allow this."""
 
-    code = "conflict"
-    http_status = 409
 
-
-class Unauthorized(KapelleError):
+class Unauthorized(KapelleError, code="unauthorized", http_status=401):
     """A token is needed."""
 
-    code = "unauthorized"
-    http_status = 401
 
-
-class Forbidden(KapelleError):
+class Forbidden(KapelleError, code="forbidden", http_status=403):
     """This token does not allow that."""
 
-    code = "forbidden"
-    http_status = 403
 
-
-class MergeConflict(KapelleError):
+class MergeConflict(KapelleError, code="merge_conflict", http_status=409, exit_code=1):
     """The branches do not merge cleanly."""
 
-    code = "merge_conflict"
-    http_status = 409
-    exit_code = 1
 
-
-class AgentNotFound(KapelleError):
+class AgentNotFound(KapelleError, code="agent_not_found", http_status=422):
     """No agent of this name is known."""
 
-    code = "agent_not_found"
-    http_status = 422
 
-
-class AgentMisconfigured(KapelleError):
+class AgentMisconfigured(KapelleError, code="agent_misconfigured", http_status=422):
     """The agent is known but cannot run as it is set up."""
 
-    code = "agent_misconfigured"
-    http_status = 422
 
-
-class LimitReached(KapelleError):
+class LimitReached(KapelleError, code="limit_reached", http_status=409, exit_code=1):
     """Nothing is left of what this was allowed to use."""
 
-    code = "limit_reached"
-    http_status = 409
-    exit_code = 1
 
-
-class WorkspaceError(KapelleError):
+class WorkspaceError(KapelleError, code="workspace_error", http_status=409, exit_code=1):
     """The workspace could not be made ready."""
 
-    code = "workspace_error"
-    http_status = 409
-    exit_code = 1
 
-
-class GitError(WorkspaceError):
+class GitError(WorkspaceError, code="git_error"):
     """git refused or failed."""
 
-    code = "git_error"
 
-
-class Unavailable(KapelleError):
+class Unavailable(KapelleError, code="unavailable", http_status=503):
     """The daemon does not answer."""
-
-    code = "unavailable"
-    http_status = 503
 
 
 def class_of(code: str) -> type[KapelleError]:

@@ -1,11 +1,16 @@
 """What is known of a run: one durable execution of a pattern."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import StringConstraints
 
 from kapelle.domain.budget import Spent
+from kapelle.domain.specs import Name
 from kapelle.domain.states import RunStatus
-from kapelle.domain.task import Record, Workspace
+from kapelle.domain.task import Limit, Record, Workspace
+
+RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
 
 
 class Question(Record):
@@ -40,6 +45,19 @@ class Run(Record):
     ended_at: datetime | None
     archived_at: datetime | None
     merged_at: datetime | None
+
+
+class RunFilter(Record):
+    """Which runs are listed, newest first; nested ones are inside others."""
+
+    status: list[RunStatus] | None = None
+    pattern: Name | None = None
+    project: Name | None = None
+    parent_id: RunCursor | None = None
+    nested: bool = False
+    archived: bool = False
+    limit: Limit = 50
+    cursor: RunCursor | None = None
 
 
 class Step(Record):

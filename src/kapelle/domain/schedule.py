@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 from zoneinfo import available_timezones
 
 from cronsim import CronSim, CronSimError
-from pydantic import AfterValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from kapelle.domain.options import command, option
 from kapelle.domain.specs import Name, Spec, Text
-from kapelle.domain.task import Record
+from kapelle.domain.task import Limit, Record
 
 _FIVE = "minute, hour, day of month, month and day of week"
 _SHORT_FORMS = {
@@ -242,6 +242,15 @@ class Schedule(Record):
     in_flight: list[str]
     created_at: datetime
     ended_at: datetime | None
+
+
+class ScheduleFilter(Record):
+    """Which schedules are listed, newest first; cursor is the last id of the page before."""
+
+    status: list[ScheduleStatus] | None = None
+    project: Name | None = None
+    limit: Limit = 50
+    cursor: Annotated[str, StringConstraints(pattern="^schedule_[0-9a-z]{26}$")] | None = None
 
 
 Trigger = Literal["cron", "at", "every", "after"]

@@ -1,15 +1,17 @@
 """A task, its attempts and checks, as every front end shows them."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from kapelle.domain.failures import FailureClass
-from kapelle.domain.specs import DepsPolicy, Priority, RetrySpec, WorkspaceKind
+from kapelle.domain.specs import DepsPolicy, Name, Priority, RetrySpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus, TaskStatus
 
 ExitKind = Literal["exited", "signaled", "not_started", "lost"]
+Limit = Annotated[int, Field(ge=1, le=1000)]
+TaskCursor = Annotated[str, StringConstraints(pattern="^task_[0-9a-z]{26}$")]
 
 
 class Record(BaseModel):
@@ -122,6 +124,17 @@ class Task(Record):
     attempts: list[Attempt]
     checks: list[CheckResult]
     result: str | None
+
+
+class TaskFilter(Record):
+    """Which tasks are listed, newest first; cursor is the last id of the page before."""
+
+    status: list[TaskStatus] | None = None
+    tag: Name | None = None
+    project: Name | None = None
+    archived: bool = False
+    limit: Limit = 50
+    cursor: TaskCursor | None = None
 
 
 class Event(Record):

@@ -1,12 +1,19 @@
 """What the daemon tells besides tasks, runs and schedules: changes, usage, agents, itself."""
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
+
+from kapelle.domain.specs import Name, Text
 from kapelle.domain.task import Record
 
 LoginSource = Literal["task", "settings", "environment", "stored", "login", "none"]
 By = Literal["agent", "model", "project", "task", "run", "day"]
+IdPrefix = Annotated[Text | None, Field(max_length=100)]
+Moment = Annotated[
+    Text | None, Field(max_length=100, description="An ISO date or time; UTC without an offset.")
+]
 
 
 class DiffView(Record):
@@ -41,6 +48,19 @@ class UsageSum(Record):
     cost_usd: float | None = None
     unknown_cost: int = 0
     unreported: int = 0
+
+
+class UsageFilter(Record):
+    """Which attempts are added up, and by which of their properties; times are of their start."""
+
+    by: By = "agent"
+    since: Moment = None
+    until: Moment = None
+    agent: Name | None = None
+    model: Name | None = None
+    project: Name | None = None
+    task: IdPrefix = None
+    run: IdPrefix = None
 
 
 class UsageRow(UsageSum):

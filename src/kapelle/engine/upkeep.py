@@ -6,8 +6,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -79,9 +78,13 @@ async def stop_unknown_attempts(parts: Parts) -> None:
 
 
 async def stop_unknown_steps(parts: Parts) -> None:
-    """The same for the checks of runs."""
-    ended = await parts.db.read(runs.ended)
-    present = await asyncio.to_thread(_unfinished_steps, parts.home.runs, ended)
+    """End checks of runs that are not under way, as a crash leaves them or a backup put back."""
+    candidates = None
+    # Nobody knows how long there was no daemon, so a new one looks into all directories.
+    if time.monotonic() - _BEGAN >= _NEW_S:
+        since = datetime.now(UTC) - timedelta(seconds=_ENDED_LATELY_S)
+        candidates = await parts.db.read(runs.not_running, since)
+    present = await asyncio.to_thread(_unfinished_steps, parts.home.runs, candidates)
     known = await parts.db.read(runs.running) if present else []
     for process_dir in present:
         run_id = process_dir.relative_to(parts.home.runs).parts[0]
@@ -90,25 +93,12 @@ async def stop_unknown_steps(parts: Parts) -> None:
             parts.runner.stop(process_dir, "this run is not under way")
 
 
-def _unfinished_steps(directory: Path, ended: set[str]) -> list[Path]:
-    """Those of all runs but the ones that ended long ago: looking into each takes its time."""
-    # Nobody knows how long there was no daemon, so a new one looks into all.
-    is_new = time.monotonic() - _BEGAN < _NEW_S
-    limit = 0.0 if is_new else time.time() - _ENDED_LATELY_S
-    found: list[Path] = []
-    for path in _directories(directory):
-        with suppress(FileNotFoundError):  # it was forgotten meanwhile
-            if path.name not in ended or path.stat().st_mtime >= limit:
-                found += _unfinished(path / "steps", "**/claim")
-    return found
-
-
-def _directories(directory: Path) -> list[Path]:
-    try:
-        with os.scandir(directory) as entries:
-            return [Path(entry.path) for entry in entries if entry.is_dir()]
-    except FileNotFoundError:
-        return []
+def _unfinished_steps(directory: Path, run_ids: Sequence[str] | None) -> list[Path]:
+    """The checks of these runs, or of all, that were begun and have not ended."""
+    if run_ids is None:
+        return _unfinished(directory, "*/steps/**/claim")
+    found = [_unfinished(directory / run_id / "steps", "**/claim") for run_id in run_ids]
+    return [process_dir for several in found for process_dir in several]
 
 
 def _unfinished(directory: Path, pattern: str = "*/claim") -> list[Path]:

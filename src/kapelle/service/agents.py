@@ -24,8 +24,8 @@ from kapelle.engine.environment import agent_environment
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Credential, account_of, credential
 from kapelle.engine.tasks.consult import question, read
+from kapelle.runner.command import printed
 from kapelle.runner.process_dir import Ended
-from kapelle.runner.short_call import printed
 from kapelle.settings import Settings
 from kapelle.store import accounts, events, tasks
 from kapelle.store.database import Connection

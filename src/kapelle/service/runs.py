@@ -1,12 +1,12 @@
 """Use cases of runs: start, look, wait, and change their course."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput
-from kapelle.domain.run import Run, Step
+from kapelle.domain.run import Run, RunFilter, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
@@ -34,9 +34,7 @@ class Runs:
         schedule_id: str | None = None,
     ) -> Run:
         """Store a run; once this returned, nothing but a person ends it without a verdict."""
-        run_id = await start(
-            self._parts, pattern, spec, idempotency_key, schedule_id=schedule_id
-        )
+        run_id = await start(self._parts, pattern, spec, idempotency_key, schedule_id=schedule_id)
         return await self.get(run_id)
 
     def patterns(self, directory: str | None) -> tuple[list[Pattern], list[InvalidInput]]:
@@ -47,29 +45,9 @@ class Runs:
     async def get(self, text: str) -> Run:
         return await self._db.read(_get, text)
 
-    async def page(
-        self,
-        statuses: Sequence[RunStatus],
-        pattern: str | None,
-        project: str | None,
-        parent_id: str | None,
-        nested: bool,
-        archived: bool,
-        cursor: str | None,
-        limit: int,
-    ) -> tuple[list[Run], bool]:
-        """Some runs, newest first, and whether there are more."""
-        return await self._db.read(
-            _page,
-            statuses=statuses,
-            pattern=pattern,
-            project=project,
-            parent_id=parent_id,
-            nested=nested,
-            archived=archived,
-            before=cursor,
-            limit=limit,
-        )
+    async def page(self, wanted: RunFilter) -> tuple[list[Run], str | None]:
+        """Some runs, newest first, and the cursor of the next page, if there is one."""
+        return await self._db.read(_page, wanted)
 
     async def steps(self, text: str) -> list[Step]:
         """What the run did and does, in order."""
@@ -140,6 +118,6 @@ def _get(connection: Connection, text: str) -> Run:
     return _shown(connection, runs.get(connection, text))
 
 
-def _page(connection: Connection, /, **wanted: Any) -> tuple[list[Run], bool]:
-    found, more = runs.page(connection, **wanted)
-    return [_shown(connection, run) for run in found], more
+def _page(connection: Connection, wanted: RunFilter) -> tuple[list[Run], str | None]:
+    found, cursor = runs.page(connection, wanted)
+    return [_shown(connection, run) for run in found], cursor

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -11,7 +10,14 @@ from pydantic import ValidationError
 
 from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.ids import is_id, new_id
-from kapelle.domain.schedule import OPEN, Firing, Schedule, ScheduleSpec, ScheduleStatus
+from kapelle.domain.schedule import (
+    OPEN,
+    Firing,
+    Schedule,
+    ScheduleFilter,
+    ScheduleSpec,
+    ScheduleStatus,
+)
 from kapelle.domain.specs import TaskSpec
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import start as run_start
@@ -121,18 +127,10 @@ class Schedules:
     async def get(self, text: str) -> Schedule:
         return _shown(await self._db.read(schedules.get, text))
 
-    async def page(
-        self,
-        statuses: Sequence[ScheduleStatus],
-        project: str | None,
-        cursor: str | None,
-        limit: int,
-    ) -> tuple[list[Schedule], bool]:
-        """Some schedules, newest first, and whether there are more."""
-        found, more = await self._db.read(
-            schedules.page, statuses=statuses, project=project, before=cursor, limit=limit
-        )
-        return [_shown(schedule) for schedule in found], more
+    async def page(self, wanted: ScheduleFilter) -> tuple[list[Schedule], str | None]:
+        """Some schedules, newest first, and the cursor of the next page, if there is one."""
+        found, cursor = await self._db.read(schedules.page, wanted)
+        return [_shown(schedule) for schedule in found], cursor
 
     async def history(
         self, text: str, before: datetime | None, limit: int

@@ -7,7 +7,7 @@ from typing import Any
 from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import TaskSpec
 from kapelle.domain.states import FINAL, TaskStatus
-from kapelle.domain.task import Task
+from kapelle.domain.task import Task, TaskFilter
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import candidates
@@ -32,26 +32,10 @@ class Tasks:
     async def get(self, text: str) -> Task:
         return self._shown(await self._db.read(tasks.get, text))
 
-    async def page(
-        self,
-        statuses: Sequence[TaskStatus],
-        tag: str | None,
-        project: str | None,
-        archived: bool,
-        cursor: str | None,
-        limit: int,
-    ) -> tuple[list[Task], bool]:
-        """Some tasks, newest first, and whether there are more."""
-        found, more = await self._db.read(
-            tasks.page,
-            statuses=statuses,
-            tag=tag,
-            project=project,
-            archived=archived,
-            before=cursor,
-            limit=limit,
-        )
-        return [self._shown(task) for task in found], more
+    async def page(self, wanted: TaskFilter) -> tuple[list[Task], str | None]:
+        """Some tasks, newest first, and the cursor of the next page, if there is one."""
+        found, cursor = await self._db.read(tasks.page, wanted)
+        return [self._shown(task) for task in found], cursor
 
     async def wait(self, text: str, timeout_s: float) -> Task:
         """The task as soon as it has ended or waits for a person, or as it is when time is up."""

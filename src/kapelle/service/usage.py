@@ -5,11 +5,9 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.views import By, UsageReport, UsageRow, UsageSum
+from kapelle.domain.views import By, UsageFilter, UsageReport, UsageRow, UsageSum
 from kapelle.engine.parts import Parts
-from kapelle.store import runs, tasks, usage
-from kapelle.store.database import Connection
-from kapelle.store.usage import Filters
+from kapelle.store import usage
 
 _EPOCH = date(1970, 1, 1)
 _ONE_DAY = timedelta(days=1)
@@ -19,35 +17,14 @@ class Usages:
     def __init__(self, parts: Parts) -> None:
         self._db = parts.db
 
-    async def report(
-        self,
-        by: By,
-        since: str | None = None,
-        until: str | None = None,
-        agent: str | None = None,
-        model: str | None = None,
-        project: str | None = None,
-        task: str | None = None,
-        run: str | None = None,
-    ) -> UsageReport:
-        """What attempts used, by one property; times are of their start."""
-        filters = Filters(
-            since=_moment(since, "since") if since else None,
-            until=_moment(until, "until", ends=True) if until else None,
-            agent=agent,
-            model=model,
-            project=project,
-            task_id=await self._db.read(tasks.resolve, task) if task else None,
-            run_ids=await self._db.read(_family, run) if run else None,
-        )
-        found = await self._db.read(usage.grouped, by, filters)
-        rows = sorted((_row(by, dict(mapping)) for mapping in found), key=_order(by))
-        return UsageReport(by=by, rows=rows, total=_total(rows))
-
-
-def _family(connection: Connection, text: str) -> list[str]:
-    """A run with those inside it."""
-    return runs.family(connection, runs.resolve(connection, text))
+    async def report(self, wanted: UsageFilter) -> UsageReport:
+        """What attempts used, by one property."""
+        since = _moment(wanted.since, "since") if wanted.since else None
+        until = _moment(wanted.until, "until", ends=True) if wanted.until else None
+        found = await self._db.read(usage.grouped, wanted, since, until)
+        rows = [_row(wanted.by, dict(mapping)) for mapping in found]
+        rows.sort(key=_order(wanted.by))
+        return UsageReport(by=wanted.by, rows=rows, total=_total(rows))
 
 
 def _row(by: By, values: dict[str, Any]) -> UsageRow:

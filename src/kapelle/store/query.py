@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
@@ -15,6 +15,16 @@ Row = sa.RowMapping
 _MOST_LETTERS = 4_000_000
 # A database takes so many parameters and no more.
 _MOST_PARAMETERS = 500
+_NO_LETTERS = sa.literal(0)
+
+
+class Filter(Protocol):
+    """What selects a page: fields that are columns of the table say what those must be."""
+
+    @property
+    def limit(self) -> int: ...
+    @property
+    def cursor(self) -> str | None: ...
 
 
 class Rows:
@@ -82,30 +92,38 @@ class Rows:
     def page(
         self,
         connection: sa.Connection,
+        wanted: Filter,
         chosen: sa.Select[Any],
-        letters: sa.ColumnElement[int],
-        before: str | None,
-        limit: int,
-    ) -> tuple[list[Row], bool]:
-        """Rows of the ids that a query selects, newest first, and whether there are more.
+        letters: sa.ColumnElement[int] = _NO_LETTERS,
+    ) -> tuple[list[Row], str | None]:
+        """Rows of the ids that a query and a filter select, newest first, and the next cursor.
 
-        Fewer than limit, but at least one, when what they hold is long; before is the last id of
-        the page before.
+        Fewer than the limit, but at least one, when what they hold is long.
         """
         id_ = self._table.c.id
-        query = chosen.add_columns(letters).order_by(id_.desc()).limit(limit + 1)
-        if before is not None:
-            query = query.where(id_ < before)
-        found = connection.execute(query).all()
+        query = chosen.add_columns(letters).where(*self._conditions(wanted))
+        found = connection.execute(query.order_by(id_.desc()).limit(wanted.limit + 1)).all()
         ids: list[str] = []
         total = 0
-        for one, length in found[:limit]:
+        for one, length in found[: wanted.limit]:
             total += length
             if ids and total > _MOST_LETTERS:
                 break
             ids.append(one)
         rows = sa.select(self._table).where(id_.in_(ids)).order_by(id_.desc())
-        return list(connection.execute(rows).mappings()), len(found) > len(ids)
+        more = len(found) > len(ids)
+        return list(connection.execute(rows).mappings()), ids[-1] if more else None
+
+    def _conditions(self, wanted: Filter) -> list[sa.ColumnElement[bool]]:
+        columns, values = self._table.c, vars(wanted)
+        found = [columns.id < wanted.cursor] if wanted.cursor else []
+        for name in columns.keys() & values.keys():
+            column, value = columns[name], values[name]
+            if value:
+                found.append(column.in_(value) if isinstance(value, list) else column == value)
+        if values.get("archived") is False:
+            found.append(columns.archived_at.is_(None))
+        return found
 
 
 def workspace_of(row: Row) -> Workspace:

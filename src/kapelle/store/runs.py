@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from kapelle.domain.budget import Spent
-from kapelle.domain.run import Run
+from kapelle.domain.run import Run, RunFilter
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_run_transition
 from kapelle.store import events, steps
 from kapelle.store.query import Row as Row
@@ -60,35 +60,13 @@ def get(connection: sa.Connection, text: str) -> Run:
     return as_run(connection, row(connection, resolve(connection, text)))
 
 
-def page(
-    connection: sa.Connection,
-    *,
-    statuses: Sequence[RunStatus] = (),
-    pattern: str | None = None,
-    project: str | None = None,
-    parent_id: str | None = None,
-    nested: bool = False,
-    archived: bool = False,
-    before: str | None = None,
-    limit: int = 50,
-) -> tuple[list[Run], bool]:
-    """Runs, newest first, and whether there are more; before is the last id of the page before."""
+def page(connection: sa.Connection, wanted: RunFilter) -> tuple[list[Run], str | None]:
+    """Runs, newest first, and the cursor of the next page, if there is one."""
     query = sa.select(runs.c.id)
-    if statuses:
-        query = query.where(runs.c.status.in_(statuses))
-    for column, wanted in (
-        (runs.c.pattern, pattern),
-        (runs.c.project, project),
-        (runs.c.parent_id, parent_id),
-    ):
-        if wanted is not None:
-            query = query.where(column == wanted)
-    if parent_id is None and not nested:
+    if wanted.parent_id is None and not wanted.nested:
         query = query.where(runs.c.parent_id.is_(None))
-    if not archived:
-        query = query.where(runs.c.archived_at.is_(None))
-    rows, more = _rows.page(connection, query, _LETTERS, before, limit)
-    return [as_run(connection, row_) for row_ in rows], more
+    rows, cursor = _rows.page(connection, wanted, query, _LETTERS)
+    return [as_run(connection, row_) for row_ in rows], cursor
 
 
 def end_requested(connection: sa.Connection, run_id: str) -> str | None:
@@ -138,9 +116,11 @@ def take_over(connection: sa.Connection, performer: str) -> int:
     return connection.execute(query.values(performer=performer)).rowcount
 
 
-def ended(connection: sa.Connection) -> set[str]:
-    query = sa.select(runs.c.id).where(runs.c.status.in_(RUN_FINAL))
-    return set(connection.execute(query).scalars())
+def not_running(connection: sa.Connection, since: datetime) -> list[str]:
+    """The runs that are not under way, without those that had ended at a moment."""
+    at_rest = runs.c.status.in_([status for status in _OPEN if status is not RunStatus.RUNNING])
+    query = sa.select(runs.c.id).where(at_rest | (runs.c.ended_at >= since))
+    return list(connection.execute(query).scalars())
 
 
 def running_tops(connection: sa.Connection) -> int:

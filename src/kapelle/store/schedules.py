@@ -7,7 +7,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.schedule import OPEN, Firing, Outcome, Schedule, ScheduleStatus
+from kapelle.domain.schedule import (
+    OPEN,
+    Firing,
+    Outcome,
+    Schedule,
+    ScheduleFilter,
+    ScheduleStatus,
+)
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.store import events
 from kapelle.store.query import Row as Row
@@ -94,24 +101,10 @@ def get(connection: sa.Connection, text: str) -> Schedule:
     return _shown(connection, [row(connection, resolve(connection, text))])[0]
 
 
-def page(
-    connection: sa.Connection,
-    *,
-    statuses: Sequence[ScheduleStatus] = (),
-    project: str | None = None,
-    before: str | None = None,
-    limit: int = 50,
-) -> tuple[list[Schedule], bool]:
-    """Schedules, newest first, and whether there are more; before is the last id seen."""
-    query = sa.select(schedules).order_by(schedules.c.id.desc()).limit(limit + 1)
-    if statuses:
-        query = query.where(schedules.c.status.in_(statuses))
-    if project is not None:
-        query = query.where(schedules.c.project == project)
-    if before is not None:
-        query = query.where(schedules.c.id < before)
-    found = list(connection.execute(query).mappings())
-    return _shown(connection, found[:limit]), len(found) > limit
+def page(connection: sa.Connection, wanted: ScheduleFilter) -> tuple[list[Schedule], str | None]:
+    """Schedules, newest first, and the cursor of the next page, if there is one."""
+    rows, cursor = _rows.page(connection, wanted, sa.select(schedules.c.id))
+    return _shown(connection, rows), cursor
 
 
 def needing_attention(connection: sa.Connection, now: datetime) -> list[str]:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import FINAL, RunStatus, TaskStatus, require_transition
-from kapelle.domain.task import Attempt, CheckResult, Task
+from kapelle.domain.task import Attempt, CheckResult, Task, TaskFilter
 from kapelle.store import attempts, events
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
@@ -76,29 +76,14 @@ def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
     return None if found is None else _complete(connection, [found])[0]
 
 
-def page(
-    connection: sa.Connection,
-    *,
-    statuses: Sequence[TaskStatus] = (),
-    tag: str | None = None,
-    project: str | None = None,
-    archived: bool = False,
-    before: str | None = None,
-    limit: int = 50,
-) -> tuple[list[Task], bool]:
-    """Tasks, newest first, and whether there are more; before is the last id of the page before."""
+def page(connection: sa.Connection, wanted: TaskFilter) -> tuple[list[Task], str | None]:
+    """Tasks, newest first, and the cursor of the next page, if there is one."""
     query = sa.select(tasks.c.id)
-    if statuses:
-        query = query.where(tasks.c.status.in_(statuses))
-    if tag is not None:
+    if wanted.tag is not None:
         query = query.join(task_tags, task_tags.c.task_id == tasks.c.id)
-        query = query.where(task_tags.c.tag == tag)
-    if project is not None:
-        query = query.where(tasks.c.project == project)
-    if not archived:
-        query = query.where(tasks.c.archived_at.is_(None))
-    rows, more = _rows.page(connection, query, sa.func.length(tasks.c.prompt), before, limit)
-    return _complete(connection, rows), more
+        query = query.where(task_tags.c.tag == wanted.tag)
+    rows, cursor = _rows.page(connection, wanted, query, sa.func.length(tasks.c.prompt))
+    return _complete(connection, rows), cursor
 
 
 def others_in(connection: sa.Connection, owner: str, task_id: str) -> bool:

@@ -1,13 +1,14 @@
 """What attempts used, added up by one of their properties."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.views import By
+from kapelle.domain.views import By, UsageFilter
+from kapelle.store import runs
+from kapelle.store import tasks as task_rows
 from kapelle.store.tables import attempts, tasks
 
 # Written out, because PostgreSQL takes two parameters for two different expressions.
@@ -23,25 +24,15 @@ _KEYS: dict[By, sa.ColumnElement[Any]] = {
 _COUNTERS = ("input_tokens", "output_tokens", "cached_tokens", "turns")
 
 
-@dataclass(frozen=True)
-class Filters:
-    """Which attempts count: those that started from since on and before until, and so on."""
-
-    since: datetime | None = None
-    until: datetime | None = None
-    agent: str | None = None
-    model: str | None = None
-    project: str | None = None
-    task_id: str | None = None
-    run_ids: Sequence[str] | None = None
-
-
-def grouped(connection: sa.Connection, by: By, filters: Filters) -> list[sa.RowMapping]:
+def grouped(
+    connection: sa.Connection, wanted: UsageFilter, since: datetime | None, until: datetime | None
+) -> list[sa.RowMapping]:
     """One row for each key; that of a day is the number of days since 1970 in UTC.
 
-    cost_usd is the sum of the known costs, NULL where none is known.
+    What started from since on and before until counts. cost_usd is the sum of the known costs, NULL
+    where none is known.
     """
-    key = _KEYS[by]
+    key = _KEYS[wanted.by]
     used = attempts.c.input_tokens + attempts.c.output_tokens
     silent = attempts.c.input_tokens.is_(None) & attempts.c.exit_kind.is_distinct_from(
         "not_started"
@@ -49,7 +40,7 @@ def grouped(connection: sa.Connection, by: By, filters: Filters) -> list[sa.RowM
     query = (
         sa.select(
             key.label("key"),
-            (sa.func.min(tasks.c.title) if by == "task" else sa.null()).label("title"),
+            (sa.func.min(tasks.c.title) if wanted.by == "task" else sa.null()).label("title"),
             sa.func.count().label("attempts"),
             *(sa.func.coalesce(sa.func.sum(attempts.c[name]), 0).label(name) for name in _COUNTERS),
             sa.func.sum(attempts.c.cost_usd).label("cost_usd"),
@@ -57,9 +48,13 @@ def grouped(connection: sa.Connection, by: By, filters: Filters) -> list[sa.RowM
             _number_of(silent & attempts.c.ended_at.is_not(None)).label("unreported"),
         )
         .join_from(attempts, tasks, attempts.c.task_id == tasks.c.id)
-        .where(*_conditions(filters))
+        .where(*_conditions(connection, wanted))
         .group_by(key)
     )
+    if since is not None:
+        query = query.where(attempts.c.started_at >= since)
+    if until is not None:
+        query = query.where(attempts.c.started_at < until)
     return list(connection.execute(query).mappings())
 
 
@@ -67,20 +62,15 @@ def _number_of(condition: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:
     return sa.func.coalesce(sa.func.sum(sa.case((condition, 1), else_=0)), 0)
 
 
-def _conditions(filters: Filters) -> list[sa.ColumnElement[bool]]:
-    found: list[sa.ColumnElement[bool]] = []
-    if filters.since is not None:
-        found.append(attempts.c.started_at >= filters.since)
-    if filters.until is not None:
-        found.append(attempts.c.started_at < filters.until)
-    for column, wanted in (
-        (attempts.c.agent, filters.agent),
-        (attempts.c.model, filters.model),
-        (tasks.c.project, filters.project),
-        (attempts.c.task_id, filters.task_id),
-    ):
-        if wanted is not None:
-            found.append(column == wanted)
-    if filters.run_ids is not None:
-        found.append(tasks.c.run_id.in_(filters.run_ids))
-    return found
+def _conditions(connection: sa.Connection, wanted: UsageFilter) -> Iterator[sa.ColumnElement[bool]]:
+    if wanted.agent is not None:
+        yield attempts.c.agent == wanted.agent
+    if wanted.model is not None:
+        yield attempts.c.model == wanted.model
+    if wanted.project is not None:
+        yield tasks.c.project == wanted.project
+    if wanted.task:
+        yield attempts.c.task_id == task_rows.resolve(connection, wanted.task)
+    if wanted.run:
+        run_id = runs.resolve(connection, wanted.run)
+        yield tasks.c.run_id.in_(runs.family(connection, run_id))

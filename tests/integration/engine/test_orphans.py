@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -41,9 +41,10 @@ class Hall:
         await upkeep.stop_unknown_steps(cast(Parts, SimpleNamespace(**vars(self))))
         return self.stopped
 
-    async def add(self, status: RunStatus) -> str:
+    async def add(self, status: RunStatus, ago_s: float = 0.0) -> str:
         ended = status in {RunStatus.COMPLETED, RunStatus.FAILED}
-        return await add_run(self.db, status=status, ended_at=datetime.now(UTC) if ended else None)
+        moment = datetime.now(UTC) - timedelta(seconds=ago_s)
+        return await add_run(self.db, status=status, ended_at=moment if ended else None)
 
     def leave(self, run_id: str, age_s: float, position: str = "0001/0") -> Path:
         """A check that was begun and has not ended."""
@@ -69,7 +70,7 @@ def no_new_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_new_daemon")
-async def test_checks_are_ended_of_runs_that_are_not_under_way_or_unknown(hall: Hall) -> None:
+async def test_checks_are_ended_of_runs_that_are_not_under_way(hall: Hall) -> None:
     running, paused, ended = [
         await hall.add(status)
         for status in (RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.COMPLETED)
@@ -77,7 +78,6 @@ async def test_checks_are_ended_of_runs_that_are_not_under_way_or_unknown(hall: 
     hall.leave(running, 9 * _HOUR_S)
     wanted = [
         hall.leave(paused, 9 * _HOUR_S),
-        hall.leave(new_id("run"), 9 * _HOUR_S),
         hall.leave(ended, 120, "0002.1.0003/0"),
     ]
     (hall.home.runs / "position").touch()
@@ -92,7 +92,7 @@ async def test_what_ended_long_ago_is_not_looked_through_every_minute(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
-        hall.leave(await hall.add(RunStatus.FAILED), 2 * _HOUR_S)
+        hall.leave(await hall.add(RunStatus.FAILED, 2 * _HOUR_S), 2 * _HOUR_S)
     monkeypatch.setattr(upkeep, "_unfinished", pytest.fail)
     assert await hall.look() == []
 
@@ -101,8 +101,12 @@ async def test_a_new_daemon_finds_what_was_left_however_long_there_was_none(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upkeep, "_BEGAN", time.monotonic())
-    left = hall.leave(await hall.add(RunStatus.FAILED), 900 * _HOUR_S)
-    assert await hall.look() == [left]
+    left = [
+        hall.leave(await hall.add(RunStatus.FAILED, 900 * _HOUR_S), 900 * _HOUR_S),
+        hall.leave(new_id("run"), 9 * _HOUR_S),
+    ]
+    hall.leave(await hall.add(RunStatus.RUNNING), 9 * _HOUR_S)
+    assert sorted(await hall.look()) == sorted(left)
 
 
 async def test_a_home_without_runs_is_no_trouble(hall: Hall) -> None:

@@ -1,6 +1,5 @@
 """How a run is shown whose tasks ask a person something, on both databases."""
 
-
 import pytest
 from tests.integration.engine.test_run_control import add_run, add_task, parts
 

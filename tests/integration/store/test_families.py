@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from tests.integration.engine.test_run_control import add_run
 from tests.integration.rows import task_row
 
+from kapelle.domain.run import RunFilter
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.store import attempts, events, query, runs, tables, tasks
 from kapelle.store.database import Connection, Database
@@ -98,11 +99,11 @@ async def test_a_page_of_large_runs_has_fewer_of_them(
     ids = [await add_run(db, **{where: {"text": "x" * 1000}}) for _ in range(5)]
     ids.append(await add_run(db, **{where: {"text": "x" * 5000}}))
     seen: list[list[str]] = []
-    more = True
-    while more:
-        before = seen[-1][-1] if seen else None
-        page, more = await db.read(runs.page, before=before, limit=4)
+    wanted: RunFilter | None = RunFilter(limit=4)
+    while wanted:
+        page, cursor = await db.read(runs.page, wanted)
         seen.append([run.id for run in page])
+        wanted = RunFilter(limit=4, cursor=cursor) if cursor else None
     newest_first = ids[::-1]
     assert seen == [newest_first[:1], newest_first[1:3], newest_first[3:5], newest_first[5:]]
 
@@ -123,7 +124,7 @@ async def test_what_is_asked_often_is_found_by_an_index(db: Database) -> None:
         tasks.others_in(connection, "run_x", "task_x")
         runs.ended_before(connection, _LIMIT, 100)
         tasks.ended_before(connection, _LIMIT, 100)
-        runs.ended(connection)
+        runs.not_running(connection, _LIMIT)
 
     await db.read(ask)
     wanted = {
@@ -131,7 +132,8 @@ async def test_what_is_asked_often_is_found_by_an_index(db: Database) -> None:
         "SEARCH tasks USING INDEX ix_tasks_workspace_owner (workspace_owner=?)",
         "SEARCH runs USING COVERING INDEX ix_runs_ended_at_id (ended_at<?)",
         "SEARCH tasks USING INDEX ix_tasks_ended_at_id (ended_at<?)",
-        "SEARCH runs USING COVERING INDEX ix_runs_status_id (status=?)",
+        "SEARCH runs USING INDEX ix_runs_status_id (status=?)",
+        "SEARCH runs USING INDEX ix_runs_ended_at_id (ended_at>?)",
     }
     assert wanted <= set(plans), plans
     assert not [plan for plan in plans if plan.startswith("SCAN") and plan != "SCAN going"]

@@ -8,6 +8,7 @@ from tests.integration.rows import task_row
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotFound
 from kapelle.domain.states import TaskStatus
+from kapelle.domain.task import TaskFilter
 from kapelle.store import events, tasks
 from kapelle.store.database import Connection, Database
 
@@ -119,14 +120,13 @@ async def test_any_unique_prefix_of_an_id_finds_its_task(db: Database) -> None:
 async def test_pages_lead_from_the_newest_to_the_oldest_without_gap(db: Database) -> None:
     made = [await add(db, tags=["odd"] if n % 2 else []) for n in range(7)]
     seen: list[str] = []
-    cursor = None
-    more = True
-    while more:
-        page, more = await db.read(tasks.page, before=cursor, limit=3)
+    wanted: TaskFilter | None = TaskFilter(limit=3)
+    while wanted:
+        page, cursor = await db.read(tasks.page, wanted)
         seen += [task.id for task in page]
-        cursor = seen[-1]
+        wanted = TaskFilter(limit=3, cursor=cursor) if cursor else None
     assert seen == made[::-1]
-    tagged, _ = await db.read(tasks.page, tag="odd", limit=10)
+    tagged, _ = await db.read(tasks.page, TaskFilter(tag="odd"))
     assert [task.id for task in tagged] == made[5::-2]
 
 
@@ -155,10 +155,10 @@ async def test_a_failing_transaction_leaves_nothing_behind(db: Database) -> None
 
 async def test_a_page_of_large_prompts_is_shorter(db: Database) -> None:
     made = [await add(db, prompt="x" * 1_000_000) for _ in range(6)]
-    page, more = await db.read(tasks.page, limit=50)
-    assert ([task.id for task in page], more) == (made[:1:-1], True)
-    page, more = await db.read(tasks.page, before=page[-1].id, limit=50)
-    assert ([task.id for task in page], more) == (made[1::-1], False)
+    page, cursor = await db.read(tasks.page, TaskFilter())
+    assert ([task.id for task in page], cursor) == (made[:1:-1], made[2])
+    page, cursor = await db.read(tasks.page, TaskFilter(cursor=cursor))
+    assert ([task.id for task in page], cursor) == (made[1::-1], None)
 
 
 async def test_a_cancelled_dependency_reaches_a_task_once_by_whatever_way(db: Database) -> None:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from tests.integration.engine.timetable import MINUTE, NOON, Timetable
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, NotFound
-from kapelle.domain.schedule import Outcome, ScheduleSpec, ScheduleStatus
+from kapelle.domain.schedule import Outcome, ScheduleFilter, ScheduleSpec, ScheduleStatus
 from kapelle.store import schedules, tables
 from kapelle.store.database import Connection, Database
 
@@ -46,11 +46,11 @@ async def test_any_unique_prefix_of_an_id_will_do(timetable: Timetable) -> None:
 async def test_pages_go_from_the_newest_to_the_oldest(timetable: Timetable) -> None:
     ids = [await timetable.create(cron="* * * * *", title=f"{n}") for n in range(5)]
     await timetable.use.pause(ids[2])
-    page, more = await timetable.use.page([], None, None, 3)
-    assert ([found.id for found in page], more) == (ids[:1:-1], True)
-    page, more = await timetable.use.page([], None, page[-1].id, 3)
-    assert ([found.id for found in page], more) == (ids[1::-1], False)
-    page, _ = await timetable.use.page([ScheduleStatus.PAUSED], None, None, 3)
+    page, cursor = await timetable.use.page(ScheduleFilter(limit=3))
+    assert ([found.id for found in page], cursor) == (ids[:1:-1], ids[2])
+    page, cursor = await timetable.use.page(ScheduleFilter(limit=3, cursor=cursor))
+    assert ([found.id for found in page], cursor) == (ids[1::-1], None)
+    page, _ = await timetable.use.page(ScheduleFilter(status=[ScheduleStatus.PAUSED]))
     assert [found.id for found in page] == [ids[2]]
 
 
@@ -134,7 +134,7 @@ async def test_ended_schedules_are_forgotten_unless_another_comes_after_them(
     await timetable.pass_time(60 * MINUTE)
     await timetable.use.cancel(young)
     await db.write(schedules.delete_ended, NOON + 30 * MINUTE, 100)
-    page, _ = await timetable.use.page([], None, None, 50)
+    page, _ = await timetable.use.page(ScheduleFilter())
     assert {found.id for found in page} == {led, young, going, follower}
     assert await db.read(_firings_of, old) == 0
     assert await db.read(_firings_of, led) > 0
@@ -216,7 +216,7 @@ async def test_a_refused_schedule_leaves_nothing_behind(
     with pytest.raises(KapelleError):
         await timetable.create(after="schedule_zzzz", spec=SECRET)
     assert list(tmp_path.glob("*.json")) == []
-    assert (await timetable.use.page([], None, None, 5))[0] == []
+    assert (await timetable.use.page(ScheduleFilter()))[0] == []
 
 
 async def test_text_that_no_database_keeps_is_replaced(timetable: Timetable) -> None:

@@ -8,10 +8,9 @@ from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
-from kapelle.domain.views import By
+from kapelle.domain.views import By, UsageFilter
 from kapelle.store import attempts, tasks, usage
 from kapelle.store.database import Connection, Database
-from kapelle.store.usage import Filters
 
 NOON = datetime(2026, 11, 1, 12, tzinfo=UTC)
 
@@ -51,7 +50,8 @@ async def used(db: Database) -> Database:
 
 
 async def sums(db: Database, by: By, **filters: Any) -> dict[Any, tuple[Any, ...]]:
-    rows = await db.read(usage.grouped, by, Filters(**filters))
+    since, until = (filters.pop(name, None) for name in ("since", "until"))
+    rows = await db.read(usage.grouped, UsageFilter(by=by, **filters), since, until)
     names = ("attempts", "input_tokens", "cost_usd", "unknown_cost", "unreported")
     return {row["key"]: tuple(row[name] for name in names) for row in rows}
 

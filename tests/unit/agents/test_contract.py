@@ -16,7 +16,8 @@ from kapelle.agents.base import Agent, AgentEvent, AgentRequest, Capabilities, S
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
 from kapelle.domain.task import Exit, Usage
-from kapelle.settings import AgentSettings, ReadJson, Settings
+from kapelle.settings import AgentSettings, Settings
+from kapelle.settings.models import ReadJson
 
 PYTHON = sys.executable
 AGENTS = Settings(

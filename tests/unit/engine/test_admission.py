@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from kapelle.engine.tasks.queue import Reading, held, max_attempts
-from kapelle.settings import Limits
+from kapelle.settings.models import Limits
 
 _GB = 1_000_000_000
 ROOMY = Reading(free_memory=3 * _GB, free_disk=50 * _GB, load=0.5, cores=2, memory=4 * 1024**3)

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from kapelle.api.security import UseCases, owner_only
-from kapelle.domain.specs import Name, Text
-from kapelle.domain.views import AgentView, By, UsageReport
+from kapelle.domain.specs import Text
+from kapelle.domain.views import AgentView, UsageFilter, UsageReport
 from kapelle.service.agents import CheckView, KeyRemovedView
 
 router = APIRouter(tags=["agents"], dependencies=[Depends(owner_only)])
@@ -64,22 +64,8 @@ async def forget_key(name: str, service: UseCases, directory: Directory = None) 
 
 usage_router = APIRouter(prefix="/usage", tags=["usage"], dependencies=[Depends(owner_only)])
 
-Moment = Annotated[
-    Text | None, Query(max_length=100, description="An ISO date or time; UTC without an offset.")
-]
-
 
 @usage_router.get("")
-async def usage(
-    service: UseCases,
-    by: By = "agent",
-    since: Moment = None,
-    until: Moment = None,
-    agent: Name | None = None,
-    model: Name | None = None,
-    project: Name | None = None,
-    task: Annotated[Text | None, Query(max_length=100)] = None,
-    run: Annotated[Text | None, Query(max_length=100)] = None,
-) -> UsageReport:
+async def usage(service: UseCases, wanted: Annotated[UsageFilter, Query()]) -> UsageReport:
     """What attempts used that started in a time: by agent, model, project, task, run, UTC day."""
-    return await service.usage.report(by, since, until, agent, model, project, task, run)
+    return await service.usage.report(wanted)

@@ -8,14 +8,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from kapelle.api.routes.tasks import MergeBody
 from kapelle.api.security import UseCases, owner_only
 from kapelle.domain.errors import InvalidInput
-from kapelle.domain.run import Run, Step
+from kapelle.domain.run import Run, RunFilter, Step
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Text
-from kapelle.domain.states import RunStatus
 from kapelle.domain.views import DiffView, MergeView, PatternView
 
 router = APIRouter(prefix="/runs", tags=["runs"], dependencies=[Depends(owner_only)])
-
-_CURSOR = "^run_[0-9a-z]{26}$"
 
 
 class RunPage(BaseModel):
@@ -59,22 +56,10 @@ async def start(
 
 
 @router.get("")
-async def page(
-    service: UseCases,
-    status: Annotated[list[RunStatus] | None, Query()] = None,
-    pattern: Name | None = None,
-    project: Name | None = None,
-    parent_id: Annotated[str | None, Query(pattern=_CURSOR)] = None,
-    nested: bool = False,
-    archived: bool = False,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    cursor: Annotated[str | None, Query(pattern=_CURSOR)] = None,
-) -> RunPage:
+async def page(service: UseCases, wanted: Annotated[RunFilter, Query()]) -> RunPage:
     """Runs, newest first; next_cursor leads to the next page. Nested ones are inside others."""
-    found, more = await service.runs.page(
-        status or [], pattern, project, parent_id, nested, archived, cursor, limit
-    )
-    return RunPage(runs=found, next_cursor=found[-1].id if more else None)
+    found, cursor = await service.runs.page(wanted)
+    return RunPage(runs=found, next_cursor=cursor)
 
 
 @router.get("/{run_id}")

@@ -7,13 +7,10 @@ from fastapi import APIRouter, Depends, Header, Query
 from pydantic import BaseModel, ConfigDict
 
 from kapelle.api.security import UseCases, owner_only
-from kapelle.domain.schedule import Firing, Moment, Schedule, ScheduleSpec, ScheduleStatus
-from kapelle.domain.specs import Name
+from kapelle.domain.schedule import Firing, Moment, Schedule, ScheduleFilter, ScheduleSpec
+from kapelle.domain.task import Limit
 
 router = APIRouter(prefix="/schedules", tags=["schedules"], dependencies=[Depends(owner_only)])
-
-_CURSOR = "^schedule_[0-9a-z]{26}$"
-Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
 class SchedulePage(BaseModel):
@@ -42,16 +39,10 @@ async def create(
 
 
 @router.get("")
-async def page(
-    service: UseCases,
-    status: Annotated[list[ScheduleStatus] | None, Query()] = None,
-    project: Name | None = None,
-    limit: Limit = 50,
-    cursor: Annotated[str | None, Query(pattern=_CURSOR)] = None,
-) -> SchedulePage:
+async def page(service: UseCases, wanted: Annotated[ScheduleFilter, Query()]) -> SchedulePage:
     """Schedules, newest first; next_cursor leads to the next page."""
-    found, more = await service.schedules.page(status or [], project, cursor, limit)
-    return SchedulePage(schedules=found, next_cursor=found[-1].id if more else None)
+    found, cursor = await service.schedules.page(wanted)
+    return SchedulePage(schedules=found, next_cursor=cursor)
 
 
 @router.get("/{schedule_id}")

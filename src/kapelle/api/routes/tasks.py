@@ -7,16 +7,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kapelle.api.security import UseCases, own_task_only, owner_only
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, TaskSpec, Text
-from kapelle.domain.states import TaskStatus
-from kapelle.domain.task import Task
+from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.tasks.actions import NewLimits
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 _owner = [Depends(owner_only)]
-
-_CURSOR = "^task_[0-9a-z]{26}$"
-Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
 class TaskPage(BaseModel):
@@ -57,18 +53,10 @@ async def submit(
 
 
 @router.get("", dependencies=_owner)
-async def page(
-    service: UseCases,
-    status: Annotated[list[TaskStatus] | None, Query()] = None,
-    tag: Name | None = None,
-    project: Name | None = None,
-    archived: bool = False,
-    limit: Limit = 50,
-    cursor: Annotated[str | None, Query(pattern=_CURSOR)] = None,
-) -> TaskPage:
+async def page(service: UseCases, wanted: Annotated[TaskFilter, Query()]) -> TaskPage:
     """Tasks, newest first; next_cursor leads to the next page."""
-    found, more = await service.tasks.page(status or [], tag, project, archived, cursor, limit)
-    return TaskPage(tasks=found, next_cursor=found[-1].id if more else None)
+    found, cursor = await service.tasks.page(wanted)
+    return TaskPage(tasks=found, next_cursor=cursor)
 
 
 @router.get("/{task_id}", dependencies=[Depends(own_task_only)])

@@ -27,7 +27,7 @@ from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
 from kapelle.engine.tasks.attempt import AttemptExecutor
 from kapelle.engine.tasks.settle import conclude
 from kapelle.engine.tasks.work import Findings, Finish
-from kapelle.settings import Limits, default_max_attempts
+from kapelle.settings.models import Limits, default_max_attempts
 from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Connection
 

@@ -16,7 +16,7 @@ from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Candidate, candidates, given_up
 from kapelle.engine.tasks.work import Findings, Finish
-from kapelle.settings import Failures
+from kapelle.settings.models import Failures
 from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Connection
 
