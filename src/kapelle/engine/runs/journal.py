@@ -27,64 +27,14 @@ from kapelle.store.database import Connection
 T = TypeVar("T")
 
 
-class Gate:
-    """Lets branches in, as many at once as there are places.
-
-    A branch that was in before the crash comes in at once: it goes on with what it did there, or
-    only walks through what it has done. Until all of those are back, nobody else comes in.
-    """
-
-    def __init__(self, places: int, were_in: int) -> None:
-        self._places = places
-        self._awaited = were_in
-        self._inside = 0
-        self._waiting: list[asyncio.Event] = []
-
-    async def enter(self, *, was_in: bool) -> None:
-        if was_in:
-            self._awaited -= 1
-        elif self._is_full or self._waiting:
-            turn = asyncio.Event()
-            self._waiting.append(turn)
-            try:
-                await turn.wait()
-            except BaseException:
-                self._give_up(turn)
-                raise
-            return  # whoever called this one up has counted it in
-        self._inside += 1
-        self._call_up()
-
-    def leave(self) -> None:
-        self._inside -= 1
-        self._call_up()
-
-    @property
-    def _is_full(self) -> bool:
-        return self._awaited > 0 or self._inside >= self._places
-
-    def _call_up(self) -> None:
-        while self._waiting and not self._is_full:
-            self._inside += 1
-            self._waiting.pop(0).set()
-
-    def _give_up(self, turn: asyncio.Event) -> None:
-        if turn in self._waiting:
-            self._waiting.remove(turn)
-        else:
-            self.leave()
-
-
 _log = logging.getLogger("kapelle.runs")
 _PAUSE_S = 1.0
 # What the kind of a step ends with that could not even begin.
 _REFUSED = " refused"
 
 
-class PatternChanged(KapelleError):
+class PatternChanged(KapelleError, code="pattern_changed"):
     """The pattern does something else than it did when the run began."""
-
-    code = "pattern_changed"
 
 
 class NotYet(Exception):
@@ -93,24 +43,6 @@ class NotYet(Exception):
 
 class Exited(Exception):
     """The pattern wanted to end the program that it is played in."""
-
-
-class _Scope:
-    """Numbers the steps of one branch, so that they have the same places at every replay."""
-
-    def __init__(self, prefix: str, owner: "asyncio.Task[Any] | None") -> None:
-        self.prefix = prefix
-        self.owner = owner
-        self.count = 0
-        # What ended the branch: whatever it does on its way out is not part of it.
-        self.left: BaseException | None = None
-
-    def next(self) -> str:
-        self.count += 1
-        return f"{self.prefix}{self.count:04d}"
-
-
-_scope: ContextVar[_Scope] = ContextVar("scope")
 
 
 @dataclass(frozen=True)
@@ -220,10 +152,10 @@ class Journal:
         """A place behind a gate; who had one before a crash has it again."""
         position = self._next()
         if name not in self._gates:
-            self._gates[name] = Gate(places, sum(map(_is_in(name), self._known.values())))
-        entry = self._known.get(position)
+            self._gates[name] = Gate(places, sum(_is_in(name, e) for e in self._known.values()))
+        was_in = _is_in(name, self._known.get(position))
         with self._branch_left():
-            await self._gates[name].enter(was_in=entry is not None and _is_in(name)(entry))
+            await self._gates[name].enter(was_in=was_in)
         try:
             await self._repeated(Step(position, "lock", name, no_work, at_once=True))
             yield
@@ -357,6 +289,24 @@ class Journal:
         return list(ended)
 
 
+class _Scope:
+    """Numbers the steps of one branch, so that they have the same places at every replay."""
+
+    def __init__(self, prefix: str, owner: "asyncio.Task[Any] | None") -> None:
+        self.prefix = prefix
+        self.owner = owner
+        self.count = 0
+        # What ended the branch: whatever it does on its way out is not part of it.
+        self.left: BaseException | None = None
+
+    def next(self) -> str:
+        self.count += 1
+        return f"{self.prefix}{self.count:04d}"
+
+
+_scope: ContextVar[_Scope] = ContextVar("scope")
+
+
 async def _branch(prefix: str, branch: Coroutine[Any, Any, Any]) -> Any:
     _scope.set(_Scope(prefix, asyncio.current_task()))
     try:
@@ -366,13 +316,59 @@ async def _branch(prefix: str, branch: Coroutine[Any, Any, Any]) -> Any:
         raise Exited from error
 
 
-def _is_in(name: str) -> Callable[[steps.Row], bool]:
+class Gate:
+    """Lets branches in, as many at once as there are places.
+
+    A branch that was in before the crash comes in at once: it goes on with what it did there, or
+    only walks through what it has done. Until all of those are back, nobody else comes in.
+    """
+
+    def __init__(self, places: int, were_in: int) -> None:
+        self._places = places
+        self._awaited = were_in
+        self._inside = 0
+        self._waiting: list[asyncio.Event] = []
+
+    async def enter(self, *, was_in: bool) -> None:
+        if was_in:
+            self._awaited -= 1
+        elif self._is_full or self._waiting:
+            turn = asyncio.Event()
+            self._waiting.append(turn)
+            try:
+                await turn.wait()
+            except BaseException:
+                self._give_up(turn)
+                raise
+            return  # whoever called this one up has counted it in
+        self._inside += 1
+        self._call_up()
+
+    def leave(self) -> None:
+        self._inside -= 1
+        self._call_up()
+
+    @property
+    def _is_full(self) -> bool:
+        return self._awaited > 0 or self._inside >= self._places
+
+    def _call_up(self) -> None:
+        while self._waiting and not self._is_full:
+            self._inside += 1
+            self._waiting.pop(0).set()
+
+    def _give_up(self, turn: asyncio.Event) -> None:
+        if turn in self._waiting:
+            self._waiting.remove(turn)
+        else:
+            self.leave()
+
+
+def _is_in(name: str, entry: steps.Row | None) -> bool:
     """Whether a step is one by which a branch came in behind the gate of this name."""
-
-    def is_in(entry: steps.Row) -> bool:
-        return (entry["kind"], entry["label"]) == ("lock", name) and entry["ended_at"] is not None
-
-    return is_in
+    if entry is None or entry["ended_at"] is None:
+        return False
+    return (entry["kind"], entry["label"]) == ("lock", name)
 
 
 async def no_work(_step: Step) -> None:
