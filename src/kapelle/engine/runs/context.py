@@ -14,7 +14,6 @@ from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.text import titled, writable
-from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.control import Control
@@ -42,7 +41,6 @@ class DurableContext(GitContext):
     def __init__(
         self,
         parts: Parts,
-        notifier: Notifier,
         run: runs.Row,
         spec: PatternSpec,
         journal: Journal,
@@ -54,7 +52,7 @@ class DurableContext(GitContext):
         super().__init__(run["id"], spec, parts.workspaces, owner, is_git=is_git)
         self._parts = parts
         self._journal, self._control, self._budget = journal, control, budget
-        self._wait = Wait(parts, notifier, self.run_id, budget, control)
+        self._wait = Wait(parts, self.run_id, budget, control)
         self._commands = Commands(parts, self.run_id, owner, spec, budget, journal)
 
     async def task(

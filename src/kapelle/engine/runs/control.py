@@ -11,7 +11,6 @@ from typing import NoReturn
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
-from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.store import events, runs, steps
@@ -245,11 +244,9 @@ async def end_child(
             parts.stop(*stop)
 
 
-async def end_children(
-    parts: Parts, notifier: Notifier, run_id: str, reason: str, *, with_tasks: bool = True
-) -> None:
+async def end_children(parts: Parts, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
     """Return when no run inside this one is open, nor any of their tasks; what is, is ended."""
-    with notifier.listen(run_id) as heard:
+    with parts.db.watch(run_id) as changed:
         while True:
             children = await parts.db.read(_open_children, run_id, with_tasks)
             if not children:
@@ -258,7 +255,7 @@ async def end_children(
                 # Each is told once: telling is an event, which would wake this for ever.
                 if child["stop"] not in END:
                     await end_child(parts, child["id"], reason, with_tasks=with_tasks)
-            await heard.wait(_LOOK_S)
+            await changed.wait(_LOOK_S)
 
 
 def _open_children(connection: Connection, run_id: str, with_tasks: bool) -> list[runs.Row]:

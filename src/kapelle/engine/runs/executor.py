@@ -20,7 +20,6 @@ import kapelle
 from kapelle.domain.errors import Conflict, KapelleError, LimitReached, Unavailable, sentence
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import PASSING, retried
 from kapelle.engine.runs.context import DurableContext
@@ -73,9 +72,8 @@ class Verdict:
 class RunExecutor:
     """Performs runs, each of its executions from the top."""
 
-    def __init__(self, parts: Parts, notifier: Notifier) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._notifier = notifier
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._began_at, self._last_alive = datetime.now(UTC), last_alive(parts)
 
@@ -110,7 +108,7 @@ class RunExecutor:
         if not claim.holds(await self._row(run_id)):
             return True  # what it has left belongs to another performer now
         if status in {RunStatus.COMPLETED, RunStatus.FAILED}:
-            await end_children(self._parts, self._notifier, run_id, f"{run_id} has {status}")
+            await end_children(self._parts, run_id, f"{run_id} has {status}")
         if status in {RunStatus.CANCELLED, RunStatus.FAILED}:
             await end_checks(self._parts, run_id, f"{run_id} was {status}")
         failpoint("run_before_end")
@@ -168,7 +166,7 @@ class RunExecutor:
         control = Control(self._parts, run["id"], claim)
         journal = Journal(self._parts, run["id"], known, control)
         budget = RunBudget(self._parts, run["id"], spec)
-        context = DurableContext(self._parts, self._notifier, run, spec, journal, control, budget)
+        context = DurableContext(self._parts, run, spec, journal, control, budget)
         try:
             result = await _watched(pattern.function(context, spec), journal, control, budget)
         except (Superseded, Paused):
@@ -196,7 +194,7 @@ class RunExecutor:
         run = await self._row(run_id)
         with_tasks = run["stop"] != "abandon"
         reason = f"{run_id} was cancelled"
-        await end_children(self._parts, self._notifier, run_id, reason, with_tasks=with_tasks)
+        await end_children(self._parts, run_id, reason, with_tasks=with_tasks)
         if kept is None:
             return Verdict(RunStatus.CANCELLED, run["reason"])
         problem = await self._restore(run, kept, "cancelled") if with_tasks else None

@@ -7,7 +7,6 @@ from kapelle.domain.budget import NOTHING, Budget, Left, Spent, calls_spent
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import FINAL, TaskStatus
-from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.control import Control, end_child
 from kapelle.patterns.spec import PatternSpec
@@ -91,7 +90,6 @@ class Wait:
     """How one run waits: requests and limits are looked at meanwhile."""
 
     parts: Parts
-    notifier: Notifier
     run_id: str
     budget: RunBudget
     control: Control
@@ -101,7 +99,7 @@ class Wait:
         end it and raise LimitReached."""
         row = runs.row if is_id("run", child_id) else tasks.row
         spent = False
-        with self.notifier.listen(child_id, self.run_id) as heard:
+        with self.parts.db.watch(child_id, self.run_id) as changed:
             while (child := await self.parts.db.glance(row, child_id))["status"] not in FINAL:
                 await self.control.require(still=child["status"] == TaskStatus.RUNNING)
                 if child["waiting_for"] == "input" and not may_ask:
@@ -111,18 +109,18 @@ class Wait:
                     spent = True
                     reason = limit_reason(limit)
                     await end_child(self.parts, child_id, reason, limit_reached=limit)
-                await heard.wait(_LONG_S if spent else await self.budget.patience_s())
+                await changed.wait(_LONG_S if spent else await self.budget.patience_s())
         # As its row tells also after a restart.
         if child["status"] == TaskStatus.CANCELLED and child["limit_reached"] is not None:
             raise LimitReached(child["limit_reached"])
 
     async def until(self, deadline: float) -> None:
         """Return at a time (seconds since 1970)."""
-        with self.notifier.listen(self.run_id) as heard:
+        with self.parts.db.watch(self.run_id) as changed:
             while (left := deadline - time.time()) > 0:
                 await self.control.require()
                 await self.budget.require_time_and_money()
-                await heard.wait(min(left, await self.budget.patience_s()))
+                await changed.wait(min(left, await self.budget.patience_s()))
 
     async def _limit_reached(self) -> str | None:
         try:
