@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kapelle.engine.failpoints import RUN_FAILPOINTS
 from tests.chaos.peril import Peril
 from tests.chaos.pieces import PIECES, make_place
 from tests.chaos.record import differences, is_clean, record, strangers
 from tests.e2e.instance import Instance
+from tests.failpoints import failpoints_in
 
 # The piece with every kind of step.
 _OF_EVERY_KIND = "own"
@@ -44,7 +44,7 @@ _LAST = (
 
 
 def test_every_failpoint_of_a_run_is_met() -> None:
-    assert set(_FIRST) | set(_LAST) == set(RUN_FAILPOINTS)
+    assert set(_FIRST) | set(_LAST) == set(failpoints_in("runs"))
 
 
 @pytest.mark.timeout(600)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents.registry import get
-from kapelle.engine.tasks.watch import noted
-from kapelle.engine.usage import side_log_lines
+from kapelle.engine.output import side_log_lines
+from kapelle.engine.tasks.watch import recorded_cause
 from kapelle.settings import AgentSettings, Settings
 from tests.agents.programs import PROGRAMS, cache
 from tests.agents.real.scene import Scene
@@ -33,7 +33,7 @@ def keep(scene: Scene, task: Any, scenario: str) -> None:
         "err": _lines(scene, (process_dir / "err.log").read_text("utf-8", "replace")),
         "side": _telling(scene, _lines(scene, "\n".join(side_log_lines(process_dir, session)))),
         "exit": attempt["exit"],
-        "ended_by_kapelle": noted(process_dir) is not None,
+        "ended_by_kapelle": recorded_cause(process_dir) is not None,
         "expected": {
             "claimed": attempt["claimed"],
             "failure": attempt["failure"],
