@@ -7,7 +7,6 @@ from typing import Any
 
 from kapelle.domain.schedule import MissedPolicy, Outcome, ScheduleStatus, Trigger
 from kapelle.domain.states import TaskStatus
-from kapelle.domain.text import counted
 from kapelle.engine.schedules.slots import Passed, next_slot, passed, slots_between
 
 # A slot that is found later than this was missed.
@@ -259,7 +258,8 @@ def _missed(late: Passed) -> str:
 
 
 def _slots(late: Passed) -> str:
-    return f"{'more than ' if late.more else ''}{counted(late.count, 'slot')}"
+    number = f"more than {late.count}" if late.more else str(late.count)
+    return f"{number} slot{'' if late.count == 1 else 's'}"
 
 
 def _shown(moment: datetime) -> str:
