@@ -156,7 +156,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     notifier, starter = Notifier(db), Starter(parts)
     queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts, notifier, starter).perform))
     stopping = Stopping(asyncio.Event())
-    task_service, run_service = Tasks(parts, queue), Runs(parts, starter)
+    task_service, run_service = Tasks(parts, queue, notifier), Runs(parts, starter, notifier)
     work = ScheduledWork(parts, task_service, run_service, starter)
     scheduler = Scheduler(db, work, parts.secrets)
     service = Service(

@@ -8,6 +8,7 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import TaskSpec
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
+from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import candidates
@@ -20,10 +21,10 @@ from kapelle.store.database import Connection
 
 
 class Tasks:
-    def __init__(self, parts: Parts, queue: TaskQueue) -> None:
-        self._parts = parts
-        self._db = parts.db
+    def __init__(self, parts: Parts, queue: TaskQueue, notifier: Notifier) -> None:
+        self._parts, self._db = parts, parts.db
         self._queue = queue
+        self._notifier = notifier
 
     async def submit(self, spec: TaskSpec, idempotency_key: str | None = None) -> Task:
         """Store a task; once this returned, nothing but a person ends it without a verdict."""
@@ -39,7 +40,8 @@ class Tasks:
 
     async def wait(self, text: str, timeout_s: float) -> Task:
         """The task as soon as it has ended or waits for a person, or as it is when time is up."""
-        return await wait(self._db, self.get, text, timeout_s, _is_resting)
+        task_id = await self._db.glance(tasks.resolve, text)
+        return await wait(self._notifier, self.get, task_id, timeout_s, _is_resting)
 
     async def cancel(self, text: str, reason: str | None = None) -> Task:
         """End a task; a running agent is stopped with all its children, and settles by itself."""

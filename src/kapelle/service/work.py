@@ -13,17 +13,18 @@ from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergeView
+from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import archive as archive_task
 from kapelle.engine.tasks.work import task_diff
 from kapelle.store import events, runs, tasks
-from kapelle.store.database import Connection, Database
+from kapelle.store.database import Connection
 from kapelle.workspaces import Diff
 
 Kind = Literal["task", "run"]
 W = TypeVar("W", Task, Run)
 
-# Other daemons on the same database make changes that do not wake this process.
+# Nobody hears of a change without an event, so there is a look now and then.
 _LOOK_S = 5.0
 
 
@@ -128,21 +129,21 @@ class Work:
 
 
 async def wait(
-    db: Database,
+    notifier: Notifier,
     get: Callable[[str], Awaitable[W]],
-    text: str,
+    work_id: str,
     timeout_s: float,
     is_resting: Callable[[W], bool],
 ) -> W:
     """The task or run as soon as it rests, or as it is when time is up."""
     deadline = time.monotonic() + timeout_s
-    with db.watch() as changed:
+    with notifier.listen(work_id) as heard:
         while True:
-            work = await get(text)
+            work = await get(work_id)
             left = deadline - time.monotonic()
             if is_resting(work) or left <= 0:
                 return work
-            await changed.wait(min(left, _LOOK_S))
+            await heard.wait(min(left, _LOOK_S))
 
 
 def _require_mergeable(work: Task | Run, force: bool) -> None:
