@@ -1,14 +1,11 @@
-"""What the end of an agent's process means: whether it succeeded, and if not, why.
-
-Why it failed is by_message by structured fields first, by the exit next, by text last.
-"""
+"""Why an attempt failed: by structured fields first, by the exit next, by text last."""
 
 import re
 import signal
 from collections.abc import Sequence
-from typing import Literal
 
-from kapelle.agents.base import AgentEvent, Summary, Verdict
+from kapelle.agents.base import Summary
+from kapelle.agents.events import AgentEvent
 from kapelle.agents.resets import reset_in, reset_stated
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.task import Exit
@@ -95,7 +92,6 @@ _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
 )
 _QUOTE = 300
-_TAIL = 10_000
 _LONGEST_REFUSAL = 2000
 
 
@@ -106,8 +102,8 @@ def classify(summary: Summary, exit: Exit, tail: str, environment: Sequence[str]
         (_by_field(error) if error else None)
         or _by_exit(exit, tail)
         or _by_pattern(environment, f"{error.text if error else ''}\n{tail}")
-        or (_by_message(error.text, "it said") if error else None)
-        or (_by_message(summary.result or "", "it said") if summary.is_error else None)
+        or (_by_message(error.text) if error else None)
+        or (_by_message(summary.result or "") if summary.is_error else None)
         or (_by_claim(summary, exit) if error or summary.is_error else None)
         or _by_text(tail)
         or _by_claim(summary, exit)
@@ -116,49 +112,7 @@ def classify(summary: Summary, exit: Exit, tail: str, environment: Sequence[str]
 
 def failure_of(error: AgentEvent) -> Failure | None:
     """What an error or notice event alone says."""
-    return _by_field(error) or _by_message(error.text, "it said")
-
-
-def how_it_ended(exit: Exit, tail: str) -> str:
-    """The end of a process that did not succeed, with its last words."""
-    match exit.kind:
-        case "exited":
-            sentence = f"The agent exited with code {exit.code}"
-        case "signaled":
-            sentence = f"The agent was killed by {_signal_name(exit.signal)}"
-        case "not_started":
-            sentence = "The agent could not be started"
-        case "lost":
-            sentence = "Nobody saw how the agent ended"
-    words = _last_line(tail)
-    return f"{sentence}: {words}" if words else f"{sentence}."
-
-
-def judge_report(summary: Summary, exit: Exit, tail: str) -> Verdict:
-    """Success is a clean exit and a result that is no error; silence is not success."""
-    claimed = claim(summary)
-    if exit.code == 0 and claimed == "success":
-        return Verdict(True, result=summary.result, claimed=claimed)
-    if exit.kind != "exited" or claimed == "success":
-        return Verdict(False, how_it_ended(exit, tail), summary.result, claimed)
-    if summary.question is not None:
-        reason = f"It asks: {summary.question}"
-        return Verdict(False, reason, claimed=claimed, question=summary.question)
-    if claimed == "failure":
-        said = summary.error.text if summary.error else summary.result
-        return Verdict(False, said or how_it_ended(exit, tail), summary.result, claimed)
-    if exit.code == 0:
-        return Verdict(False, "The agent exited with code 0 without reporting a result.")
-    return Verdict(False, how_it_ended(exit, tail))
-
-
-def claim(summary: Summary) -> Literal["success", "failure"] | None:
-    """What an agent itself says of its work."""
-    if summary.is_error:
-        return "failure"
-    if summary.result is not None:
-        return "success"
-    return "failure" if summary.error else None
+    return _by_field(error) or _by_message(error.text)
 
 
 def _by_field(error: AgentEvent) -> Failure | None:
@@ -169,7 +123,7 @@ def _by_field(error: AgentEvent) -> Failure | None:
     found = _TYPES.get(kind.lower()) if isinstance(kind, str) else None
     by_status = _STATUSES.get(status) if isinstance(status, int) else None
     # The message of a refusal may say that it is about money, size or the model: that counts.
-    by_message = _by_message(error.text, "it said")
+    by_message = _by_message(error.text)
     special = {FailureClass.BILLING, FailureClass.CONTEXT_OVERFLOW, FailureClass.CAPABILITY}
     if by_message and by_message.kind in special and (found or by_status or status in {400, 404}):
         return Failure(by_message.kind, by_message.evidence, retry_at)
@@ -195,29 +149,29 @@ def _by_exit(exit: Exit, tail: str) -> Failure | None:
 def _by_pattern(patterns: Sequence[str], text: str) -> Failure | None:
     for line in text.splitlines():
         for pattern in patterns:
-            if _fits(line.lower(), pattern.lower()):
+            if place_behind(pattern.lower().split("*"), line.lower()) >= 0:
                 return Failure(FailureClass.ENVIRONMENT, _quote("the output has", line))
     return None
 
 
-def _fits(line: str, pattern: str) -> bool:
-    """Whether the parts of a pattern stand in a line in this order; no pattern makes that slow."""
+def place_behind(parts: Sequence[str], line: str) -> int:
+    """The place behind parts that stand in a line in this order, or -1; no parts make it slow."""
     place = 0
-    for part in pattern.split("*"):
+    for part in parts:
         found = line.find(part, place)
         if found < 0:
-            return False
+            return -1
         place = found + len(part)
-    return True
+    return place
 
 
-def _by_message(text: str, where: str) -> Failure | None:
+def _by_message(text: str) -> Failure | None:
     # A provider's refusal is short; what is longer is the agent's own account of its work.
     if len(text) > _LONGEST_REFUSAL:
         return None
     for pattern, kind in _BY_MESSAGE:
         if re.search(pattern, text, re.IGNORECASE):
-            return Failure(kind, _quote(where, text), reset_in(text))
+            return Failure(kind, _quote("it said", text), reset_in(text))
     return None
 
 
@@ -242,17 +196,3 @@ def _by_claim(summary: Summary, exit: Exit) -> Failure:
 def _quote(what: str, text: str) -> str:
     line = " ".join(text.split())
     return f"{what}: {line[:_QUOTE]}" if line else what
-
-
-def _signal_name(number: int | None) -> str:
-    try:
-        return signal.Signals(number or 0).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _last_line(tail: str) -> str:
-    stripped = (line.strip() for line in tail[-_TAIL:].splitlines())
-    # What is meant for machines tells a person nothing.
-    lines = [line for line in stripped if line and not line.startswith("{")]
-    return lines[-1][:_QUOTE] if lines else ""

@@ -8,7 +8,6 @@ from typing import Any
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, RunFilter, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus
-from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
 from kapelle.engine.runs.start import Starter
@@ -23,10 +22,10 @@ _RESTING = RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
 
 
 class Runs:
-    def __init__(self, parts: Parts, starter: Starter, notifier: Notifier) -> None:
-        self._parts, self._db = parts, parts.db
+    def __init__(self, parts: Parts, starter: Starter) -> None:
+        self._parts = parts
+        self._db = parts.db
         self._starter = starter
-        self._notifier = notifier
 
     async def start(
         self,
@@ -57,8 +56,9 @@ class Runs:
 
     async def wait(self, text: str, timeout_s: float) -> Run:
         """The run as soon as it has ended, waits or is paused, or as it is when time is up."""
-        run_id = await self._db.glance(runs.resolve, text)
-        return await wait(self._notifier, self.get, run_id, timeout_s, _is_resting)
+        run_id = await self._id(text)
+        await wait(self._db, run_id, timeout_s, _is_resting)
+        return await self.get(run_id)
 
     async def pause(self, text: str, *, now: bool = False) -> Run:
         """Start nothing more; what is at work ends first, or at once goes back to the queue."""
@@ -98,7 +98,8 @@ class Runs:
         return await self.get(await self._db.write(apply))
 
 
-def _is_resting(run: Run) -> bool:
+def _is_resting(connection: Connection, run_id: str) -> bool:
+    run = _get(connection, run_id)
     return run.status in _RESTING or run.waiting_for is not None
 
 

@@ -8,11 +8,11 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import TaskSpec
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
-from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import candidates
 from kapelle.engine.tasks.actions import NewLimits
+from kapelle.engine.tasks.attempt import phase
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import submit
 from kapelle.service.work import wait
@@ -21,10 +21,10 @@ from kapelle.store.database import Connection
 
 
 class Tasks:
-    def __init__(self, parts: Parts, queue: TaskQueue, notifier: Notifier) -> None:
-        self._parts, self._db = parts, parts.db
+    def __init__(self, parts: Parts, queue: TaskQueue) -> None:
+        self._parts = parts
+        self._db = parts.db
         self._queue = queue
-        self._notifier = notifier
 
     async def submit(self, spec: TaskSpec, idempotency_key: str | None = None) -> Task:
         """Store a task; once this returned, nothing but a person ends it without a verdict."""
@@ -40,8 +40,9 @@ class Tasks:
 
     async def wait(self, text: str, timeout_s: float) -> Task:
         """The task as soon as it has ended or waits for a person, or as it is when time is up."""
-        task_id = await self._db.glance(tasks.resolve, text)
-        return await wait(self._notifier, self.get, task_id, timeout_s, _is_resting)
+        task_id: str = (await self._db.glance(_row, text))["id"]
+        await wait(self._db, task_id, timeout_s, _is_resting)
+        return await self.get(task_id)
 
     async def cancel(self, text: str, reason: str | None = None) -> Task:
         """End a task; a running agent is stopped with all its children, and settles by itself."""
@@ -97,8 +98,9 @@ class Tasks:
     def _shown(self, task: Task) -> Task:
         """What holds a queued task, or what a running one is at, is known to the daemon alone."""
         if task.status is TaskStatus.RUNNING and task.reason is None and task.attempts:
-            number, phase = task.attempts[-1].number, self._parts.phase(task.attempts[-1].id)
-            return task.model_copy(update={"reason": f"attempt {number}: {phase}"})
+            last = task.attempts[-1]
+            reason = f"attempt {last.number}: {phase(self._parts, last.id)}"
+            return task.model_copy(update={"reason": reason})
         if task.status is not TaskStatus.QUEUED:
             return task
         now = datetime.now(UTC)
@@ -110,8 +112,9 @@ class Tasks:
         return task.model_copy(update={"reason": reason})
 
 
-def _is_resting(task: Task) -> bool:
-    return task.status in FINAL or task.waiting_for == "input"
+def _is_resting(connection: Connection, task_id: str) -> bool:
+    task = tasks.row(connection, task_id)
+    return task["status"] in FINAL or task["waiting_for"] == "input"
 
 
 def _row(connection: Connection, text: str) -> Any:

@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Literal, TypeVar
+from typing import Literal
 
 from kapelle.domain.errors import Conflict, KapelleError
 from kapelle.domain.run import Run
@@ -13,18 +13,16 @@ from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergeView
-from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import archive as archive_task
-from kapelle.engine.tasks.work import task_diff
+from kapelle.engine.tasks.attempt import task_diff
 from kapelle.store import events, runs, tasks
-from kapelle.store.database import Connection
+from kapelle.store.database import Connection, Database
 from kapelle.workspaces import Diff
 
 Kind = Literal["task", "run"]
-W = TypeVar("W", Task, Run)
 
-# Nobody hears of a change without an event, so there is a look now and then.
+# Whatever else wakes nobody is seen after this time.
 _LOOK_S = 5.0
 
 
@@ -129,21 +127,16 @@ class Work:
 
 
 async def wait(
-    notifier: Notifier,
-    get: Callable[[str], Awaitable[W]],
-    work_id: str,
-    timeout_s: float,
-    is_resting: Callable[[W], bool],
-) -> W:
-    """The task or run as soon as it rests, or as it is when time is up."""
+    db: Database, id_: str, timeout_s: float, is_resting: Callable[[Connection, str], bool]
+) -> None:
+    """Return as soon as a task or run rests, or when time is up."""
     deadline = time.monotonic() + timeout_s
-    with notifier.listen(work_id) as heard:
-        while True:
-            work = await get(work_id)
+    with db.watch(id_) as changed:
+        while not await db.glance(is_resting, id_):
             left = deadline - time.monotonic()
-            if is_resting(work) or left <= 0:
-                return work
-            await heard.wait(min(left, _LOOK_S))
+            if left <= 0:
+                return
+            await changed.wait(min(left, _LOOK_S))
 
 
 def _require_mergeable(work: Task | Run, force: bool) -> None:

@@ -7,6 +7,7 @@ import stat
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from kapelle.domain.errors import InvalidInput, WorkspaceError
 from kapelle.workspaces.refs import is_text
@@ -42,33 +43,32 @@ def link_into(source: Path, target: Path, paths: Sequence[str]) -> list[str]:
     return [path for path in paths if _link_one(source, target, relative_parts(path))]
 
 
-def open_inside(stack: ExitStack, top: Path, path: str) -> int | None:
+def open_inside(stack: ExitStack, top: Path, path: str) -> BinaryIO | None:
     """A regular file below the top, opened for reading; None for anything else."""
-    parts = path.split("/")
-    if _leads_away(path):
-        return None
-    parent = _descend(stack, top, parts[:-1])
+    parent, name = _parent_inside(stack, top, path)
     if parent is None:
         return None
     try:
-        descriptor = _held(stack, os.open(parts[-1], _SOURCE, dir_fd=parent))
+        descriptor = os.open(name, _SOURCE, dir_fd=parent)
     except OSError:
         return None
-    return descriptor if stat.S_ISREG(os.fstat(descriptor).st_mode) else None
+    is_regular = stat.S_ISREG(os.fstat(_held(stack, descriptor)).st_mode)
+    return os.fdopen(descriptor, "rb", closefd=False) if is_regular else None
 
 
 def unlink_inside(top: Path, path: str) -> None:
     """Remove a file or link below the top, if it is there."""
-    parts = path.split("/")
     with ExitStack() as stack:
-        parent = None if _leads_away(path) else _descend(stack, top, parts[:-1])
+        parent, name = _parent_inside(stack, top, path)
         if parent is not None:
             with suppress(FileNotFoundError):
-                os.unlink(parts[-1], dir_fd=parent)
+                os.unlink(name, dir_fd=parent)
 
 
-def _leads_away(path: str) -> bool:
-    return "\0" in path or any(part in {"", ".", ".."} for part in path.split("/"))
+def _parent_inside(stack: ExitStack, top: Path, path: str) -> tuple[int | None, str]:
+    *above, name = path.split("/")
+    leads_away = "\0" in path or any(part in {"", ".", ".."} for part in (*above, name))
+    return None if leads_away else _descend(stack, top, above), name
 
 
 def _copy_one(source: Path, target: Path, parts: tuple[str, ...]) -> bool:

@@ -12,9 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Self
 
 from kapelle.domain.errors import GitError, KapelleError, Unavailable, WorkspaceError
-from kapelle.workspaces.process import GRACE_S, Command, Finished, Running
+from kapelle.runner.command import Command, Finished, Running
 
 DEFAULT_TIMEOUT_S = 60.0
 CONTENT_TIMEOUT_S = 900.0
@@ -103,13 +104,14 @@ class Place:
 
         What the machine is out of is Unavailable: it passes, and the same may work later.
         """
+        options = (part for item in (*_HARDENING, *self.settings) for part in ("-c", item))
         command = Command(
-            argv=[*self.git.argv, *_options((*_HARDENING, *self.settings)), *args],
+            argv=[*self.git.argv, *options, *args],
             environment={**self.git.environment, **self.variables},
             cwd=self.cwd,
-            stdin=stdin,
             timeout_s=timeout_s,
             max_output=max_output,
+            stdin=stdin,
             descriptors=inherited.get(),
         )
         for pause_s in (*_LOCK_PATIENCE_S, None):
@@ -126,7 +128,7 @@ class Place:
             await asyncio.sleep(pause_s)
         raise AssertionError("unreachable")
 
-    def with_variables(self, **variables: str) -> "Place":
+    def with_variables(self, **variables: str) -> Self:
         return replace(self, variables={**self.variables, **variables})
 
 
@@ -177,14 +179,6 @@ class Git:
     def close(self) -> None:
         self._threads.shutdown()
 
-    def at(self, common_dir: Path, gitdir: Path | None = None) -> Place:
-        """For commands that only touch references or the list of worktrees of a repository."""
-        variables = {"GIT_DIR": str(gitdir or common_dir)}
-        if gitdir is not None and gitdir != common_dir:
-            # Named here, so that a planted commondir file cannot lead elsewhere.
-            variables["GIT_COMMON_DIR"] = str(common_dir)
-        return Place(self, common_dir, variables)
-
     @property
     def environment(self) -> dict[str, str]:
         name, email = self._author
@@ -217,21 +211,17 @@ class Git:
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
-            await _stop(running, done)
+            await _stop(running, done, command.grace_s)
             raise
         except OSError as error:
             raise _not_started(command.cwd, error) from error
 
 
-def _options(settings: Sequence[str]) -> list[str]:
-    return [option for setting in settings for option in ("-c", setting)]
-
-
-async def _stop(running: Running, done: asyncio.Future[Finished]) -> None:
+async def _stop(running: Running, done: asyncio.Future[Finished], grace_s: float) -> None:
     """Nothing of git may outlive the call, but it gets the time to remove its locks."""
     running.stop(signal.SIGTERM)
     try:
-        await asyncio.wait([done], timeout=GRACE_S)
+        await asyncio.wait([done], timeout=grace_s)
     finally:
         if not done.done():
             running.stop(signal.SIGKILL)

@@ -13,49 +13,19 @@ from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput, WorkspaceError
 from kapelle.domain.task import Workspace
-from kapelle.workspaces.commit import (
-    archive_worktree,
-    commit_now,
-    is_ancestor,
-    keep,
-    read_heads,
-    stage_all,
-    tree_of,
-)
+from kapelle.workspaces.commit import archive_worktree, keep, stage_all
 from kapelle.workspaces.files import copy_into, link_into, relative_parts
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git
-from kapelle.workspaces.refs import (
-    Resolved,
-    branch_of,
-    delete_ref,
-    head_branch,
-    head_commit,
-    move_ref,
-    point_head,
-    read_ref,
-    resolve,
-)
+from kapelle.workspaces.refs import BRANCHES, Refs, Resolved, branch_of
 from kapelle.workspaces.repository import (
     Checkout,
     find_checkout,
     linked_gitdir,
     read_pointer,
-    read_settings,
+    read_work_tree,
 )
-from kapelle.workspaces.staging import Staging, files_place, install_index
-from kapelle.workspaces.worktree import (
-    Marker,
-    Markers,
-    clear_operations,
-    clear_stale_locks,
-    delete_directory,
-    ensure_gitdir,
-    inode_of,
-    is_amid_operation,
-    is_real_directory,
-    make_ready,
-    restore_dot_git,
-)
+from kapelle.workspaces.staging import files_place, install_index
+from kapelle.workspaces.worktree import Marker, Markers, delete_directory, is_real_directory
 
 
 @dataclass(frozen=True)
@@ -104,34 +74,34 @@ async def _make_room(markers: Markers, task_id: str, marker: Marker | None) -> N
     if common_dir is not None:
         await clear_half_made(markers, task_id, common_dir)
     elif marker is not None and not os.path.lexists(path):
-        await clear_half_made(markers, task_id, Path(marker.common_dir))
+        await clear_half_made(markers, task_id, marker.common_dir)
 
 
 async def base_of(git: Git, checkout: Checkout, base: str | None) -> Resolved:
     """The branch and commit that new work starts from."""
-    place = git.at(checkout.common_dir, checkout.gitdir)
+    refs = Refs.at(git, checkout)
     if base is not None:
-        resolved = await resolve(place, base)
+        resolved = await refs.resolve(base)
         if resolved is None:
             raise InvalidInput(
                 f"{base!r} is neither a branch nor a commit of {checkout.toplevel}.",
                 hint="`git branch --all` lists what there is.",
             )
         return resolved
-    commit = await head_commit(git, checkout)
+    commit = await refs.head_commit()
     if commit is None:
         raise WorkspaceError(
             f"The repository at {checkout.toplevel} has no commit yet.",
             hint="Make a first commit: git add . && git commit -m 'Start'",
         )
-    return Resolved(await head_branch(git, checkout), commit)
+    return Resolved(await refs.head_branch(), commit)
 
 
 async def clear_half_made(markers: Markers, task_id: str, common_dir: Path) -> None:
     """Remove the remains of a worktree in which no agent ever ran."""
     path = markers.worktree(task_id)
     await asyncio.to_thread(_clear, path, common_dir)
-    Path(common_dir, f"refs/heads/{branch_of(task_id)}.lock").unlink(missing_ok=True)
+    (common_dir / f"{BRANCHES}{branch_of(task_id)}.lock").unlink(missing_ok=True)
 
 
 def _clear(path: Path, common_dir: Path) -> None:
@@ -152,7 +122,7 @@ def _belongs_to(admin: Path, path: Path) -> bool:
 
 
 async def _progress(marker: Marker) -> str | None:
-    commit = await commit_now(marker)
+    commit = await marker.tip()
     return None if commit == marker.base_commit else commit
 
 
@@ -164,41 +134,38 @@ async def _plan(markers: Markers, spec: WorktreeSpec) -> Marker:
             hint="Run `git init` and commit there, or work in place.",
         )
     base = await base_of(markers.shadows.git, checkout, spec.base)
-    configured = await read_settings(markers.shadows.git, checkout)
+    origin = await read_work_tree(markers.shadows.git, checkout)
     return Marker(
+        toplevel=markers.worktree(spec.task_id),
+        gitdir=Path(),
+        common_dir=origin.common_dir,
+        object_format=origin.object_format,
+        settings=origin.settings,
+        ignore=origin.ignore,
         task_id=spec.task_id,
-        path=str(markers.worktree(spec.task_id)),
-        toplevel=str(checkout.toplevel),
-        common_dir=str(checkout.common_dir),
-        gitdir="",
-        object_format=configured.object_format,
+        source=origin.toplevel,
         branch=branch_of(spec.task_id),
         base=base.branch or spec.base or base.commit,
         base_commit=base.commit,
-        excluded=(),
-        settings=configured.settings,
-        ignore=configured.ignore,
         shadows=markers.shadows,
     )
 
 
 async def _make(markers: Markers, plan: Marker, spec: WorktreeSpec, *, afresh: bool) -> Workspace:
-    markers.intend(plan.task_id, Path(plan.common_dir))
+    markers.intend(plan.task_id, plan.common_dir)
     start = await _place_branch(plan, afresh=afresh)
     await plan.refs.run(
         *("worktree", "add", "--quiet", "--no-checkout", "--lock", "--reason", "kapelle"),
-        *("--", plan.path, plan.branch),
+        *("--", str(plan.toplevel), plan.branch),
     )
-    gitdir = linked_gitdir(Path(plan.path) / ".git")
-    if gitdir is None or gitdir.parent.parent != Path(plan.common_dir):
-        raise WorkspaceError(f"git did not link {plan.path} to {plan.common_dir}.")
-    marker = replace(plan, gitdir=str(gitdir), inode=inode_of(Path(plan.path)))
-    reading = await marker.reading()
-    files = files_place(reading, marker.work_tree, marker.work_tree.index)
+    gitdir = linked_gitdir(plan.toplevel / ".git")
+    if gitdir is None or gitdir.parent.parent != plan.common_dir:
+        raise WorkspaceError(f"git did not link {plan.toplevel} to {plan.common_dir}.")
+    marker = replace(plan, gitdir=gitdir, inode=os.lstat(plan.toplevel).st_ino)
+    files = files_place(marker.objects, marker, marker.index)
     await files.run("read-tree", "--reset", "-u", start, timeout_s=CONTENT_TIMEOUT_S)
-    source, target = Path(marker.toplevel), Path(marker.path)
-    copied = await asyncio.to_thread(copy_into, source, target, spec.copy)
-    linked = await asyncio.to_thread(link_into, source, target, spec.link)
+    copied = await asyncio.to_thread(copy_into, marker.source, marker.toplevel, spec.copy)
+    linked = await asyncio.to_thread(link_into, marker.source, marker.toplevel, spec.link)
     excluded = ("/".join(relative_parts(path)) for path in (*copied, *linked))
     marker = replace(marker, excluded=tuple(excluded))
     markers.write(marker)
@@ -208,21 +175,21 @@ async def _make(markers: Markers, plan: Marker, spec: WorktreeSpec, *, afresh: b
 
 async def _place_branch(plan: Marker, *, afresh: bool) -> str:
     """Put the task's branch at the base, and say which commit it then holds."""
-    tip = await commit_now(plan)
+    tip = await plan.tip()
     if tip is not None and (tip == plan.base_commit or not afresh):
         return tip
     if tip is not None:
-        await keep(await plan.reading(), plan, "found", tip)
-    await move_ref(plan.refs, plan.ref, plan.base_commit, tip, "kapelle: begin")
+        await keep(plan, "found", tip)
+    await plan.refs.move(plan.ref, plan.base_commit, tip, "kapelle: begin")
     return plan.base_commit
 
 
 async def reset_worktree(markers: Markers, marker: Marker, name: str, base: str | None) -> Marker:
     """Put a worktree back to its base, or to another base."""
-    make_ready(marker)
+    marker.make_ready()
     goal = marker
     if base is not None:
-        resolved = await base_of(marker.git, marker.checkout, base)
+        resolved = await base_of(marker.git, marker, base)
         goal = replace(marker, base=resolved.branch or base, base_commit=resolved.commit)
     await restore_worktree(marker, name, goal.base_commit)
     markers.write(goal)
@@ -231,52 +198,45 @@ async def reset_worktree(markers: Markers, marker: Marker, name: str, base: str 
 
 async def restore_worktree(marker: Marker, name: str, commit: str) -> None:
     """Archive, then put branch, index and files to the commit; nothing is done where it stands."""
-    make_ready(marker)
+    marker.make_ready()
     if await _stands_at(marker, commit):
         return
     await archive_worktree(marker, name, commit)
     await _restore_files(marker, commit)
-    tip = await commit_now(marker)
+    tip = await marker.tip()
     if tip != commit:
-        await move_ref(marker.refs, marker.ref, commit, tip, "kapelle: restore")
-    await point_head(marker.own, marker.ref)
-    clear_operations(marker)
+        await marker.refs.move(marker.ref, commit, tip, "kapelle: restore")
+    await marker.own.point_head(marker.ref)
+    marker.clear_operations()
 
 
 async def _stands_at(marker: Marker, commit: str) -> bool:
     """Whether branch and files hold the commit and nothing else; then the index does after it."""
-    heads = await read_heads(marker)
-    if heads.tip != commit or is_amid_operation(marker):
+    heads = await marker.heads()
+    if heads.tip != commit or marker.is_amid_operation() or not await marker.stands_on_branch():
         return False
-    if await head_branch(marker.git, marker.checkout) != marker.branch:
-        return False
-    reading = await marker.reading()
-    with marker.shadows.scratch() as scratch:
-        staging = Staging(reading, marker.work_tree, scratch)
+    with marker.staging() as staging:
         staged = await staging.stage(commit)
-        if staged.tree != await tree_of(reading, commit):
+        if staged.tree != await marker.objects.tree_of(commit):
             return False
         if await staging.nested_repositories(as_staged=True):
             return False
-        install_index(staged.index, marker.work_tree.index)
+        install_index(staged.index, marker.index)
     return True
 
 
 async def _restore_files(marker: Marker, commit: str) -> None:
     """With an index that knows the untracked files, read-tree removes them as well."""
-    heads = await read_heads(marker)
-    reading = await marker.reading()
-    with marker.shadows.scratch() as scratch:
-        staging = Staging(reading, marker.work_tree, scratch)
+    heads = await marker.heads()
+    with marker.staging() as staging:
         staged = await staging.stage(heads.parent)
-        files = files_place(reading, marker.work_tree, staged.index)
+        files = files_place(marker.objects, marker, staged.index)
         marker.require_present()
-        arguments = ("read-tree", "--reset", "-u", commit)
-        await files.run(*arguments, timeout_s=CONTENT_TIMEOUT_S)
+        await files.run("read-tree", "--reset", "-u", commit, timeout_s=CONTENT_TIMEOUT_S)
         for nested in await staging.nested_repositories():
             # Its files are archived; what is left is a repository of the agent's own making.
             await asyncio.to_thread(shutil.rmtree, nested, ignore_errors=True)
-        install_index(staged.index, marker.work_tree.index)
+        install_index(staged.index, marker.index)
 
 
 async def remove_worktree(markers: Markers, marker: Marker) -> None:
@@ -286,44 +246,42 @@ async def remove_worktree(markers: Markers, marker: Marker) -> None:
     """
     if marker.removed:
         return
-    if not marker.has_repository and not marker.present:
+    if not marker.object_dir.is_dir() and not marker.present:
         # A person deleted both: there is neither anything to keep nor a place to keep it.
         markers.write(replace(marker, removed=True))
         return
-    ensure_gitdir(marker)
+    marker.ensure_gitdir()
     if marker.present:
-        restore_dot_git(marker)
-    clear_stale_locks(marker)
+        marker.restore_dot_git()
+    marker.clear_stale_locks()
     archived = await archive_worktree(marker, "final")
     await _verify(marker, archived)
     # Not `git worktree remove`, which follows a link that is put there at the last moment.
     if marker.present:
-        inode = marker.inode or inode_of(Path(marker.path))
-        await asyncio.to_thread(delete_directory, Path(marker.path), inode)
+        inode = marker.inode or os.lstat(marker.toplevel).st_ino
+        await asyncio.to_thread(delete_directory, marker.toplevel, inode)
     await asyncio.to_thread(shutil.rmtree, marker.gitdir)
     markers.write(replace(marker, removed=True))
 
 
 async def _verify(marker: Marker, archived: tuple[str, str] | None) -> None:
-    reading = await marker.reading()
     held: str | None = marker.base_commit
     if archived is not None:
-        held = await read_ref(marker.refs, archived[0], believe_files=False)
+        held = await marker.refs.read(archived[0], believe_files=False)
     if held is None or (archived is not None and held != archived[1]):
         raise WorkspaceError(f"The archive of {marker.task_id} could not be verified.")
     if not marker.present:
         return
-    heads = await read_heads(marker)
-    if await stage_all(marker, heads) != await tree_of(reading, held, remembered=False):
+    content = await stage_all(marker, await marker.heads())
+    if content != await marker.objects.tree_of(held, remembered=False):
         raise WorkspaceError(
-            f"{marker.path} changed while it was being archived.",
+            f"{marker.toplevel} changed while it was being archived.",
             hint="See that nothing works there any more, then try again.",
         )
 
 
 async def drop_empty_branch(marker: Marker) -> None:
     """Delete the branch of a removed worktree when all that it holds is in its base."""
-    tip = await commit_now(marker)
-    reading = await marker.reading()
-    if tip is not None and await is_ancestor(reading, tip, marker.base_commit):
-        await delete_ref(marker.refs, marker.ref, tip)
+    tip = await marker.tip()
+    if tip is not None and await marker.objects.is_ancestor(tip, marker.base_commit):
+        await marker.refs.delete(marker.ref, tip)

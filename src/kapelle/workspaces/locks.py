@@ -13,12 +13,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, KapelleError
-from kapelle.workspaces.checkout import Journal, Move, Mover, Recovery
+from kapelle.workspaces.checkout import Move, Mover, read_journal
 from kapelle.workspaces.git import inherited
-from kapelle.workspaces.refs import head_branch, owner_of, plain_name
-from kapelle.workspaces.repository import Checkout, read_settings
-from kapelle.workspaces.shadow import Lender
-from kapelle.workspaces.worktree import Marker, Markers, ensure_gitdir, restore_dot_git
+from kapelle.workspaces.refs import owner_of, plain_name
+from kapelle.workspaces.repository import Checkout, WorkTree, read_work_tree
+from kapelle.workspaces.worktree import Marker, Markers
 
 _STRIPES = 256
 _PATIENCE_S = 120.0
@@ -74,8 +73,9 @@ class Guard:
     def alone(self, owner: str) -> AbstractAsyncContextManager[None]:
         return self.locks.hold("task", plain_name(owner))
 
-    def merging(self, marker: Marker) -> AbstractAsyncContextManager[None]:
-        return self.locks.hold("merge", marker.common_dir)
+    def merging(self, common_dir: Path) -> AbstractAsyncContextManager[None]:
+        # Inherited by every git of a merge: once it is held, none of them is left.
+        return self.locks.hold("merge", str(common_dir))
 
     @asynccontextmanager
     async def known(self, owner: str) -> AsyncIterator[Marker]:
@@ -103,10 +103,11 @@ class Guard:
 
     async def _settle(self, marker: Marker) -> None:
         """Finish a merge into this worktree that a crash cut short: half of it is not work."""
-        move = Journal(self._journals, Path(marker.common_dir)).read()
-        if move is not None and marker.path in move.toplevels:
-            async with self.merging(marker):
-                await self.mover(marker).recover()
+        mover = self.mover(marker)
+        move = mover.pending()
+        if move is not None and str(marker.toplevel) in move.toplevels:
+            async with self.merging(marker.common_dir):
+                await mover.recover()
 
     @asynccontextmanager
     async def onto(self, branch: str) -> AsyncIterator[Marker | None]:
@@ -120,24 +121,22 @@ class Guard:
             if marker is None or not marker.present:
                 yield None
                 return
-            await self._require_on_branch(marker)
+            marker.ensure_gitdir()
+            marker.restore_dot_git()
+            if not await marker.stands_on_branch():
+                # It would not move along, and undo the merge later.
+                top = marker.toplevel
+                raise Conflict(
+                    f"{top} does not stand on its branch {marker.branch}.",
+                    hint=f"git -C {top} switch {marker.branch}, then merge again",
+                )
             yield marker
 
-    async def _require_on_branch(self, marker: Marker) -> None:
-        """A worktree that stands elsewhere would not move along, and undo the merge later."""
-        ensure_gitdir(marker)
-        restore_dot_git(marker)
-        if await head_branch(marker.git, marker.checkout) != marker.branch:
-            raise Conflict(
-                f"{marker.path} does not stand on its branch {marker.branch}.",
-                hint=f"git -C {marker.path} switch {marker.branch}, then merge again",
-            )
-
-    def mover(self, marker: Marker, standing: Marker | None = None) -> Mover:
-        return Mover(marker, self._journals, standing)
+    def mover(self, tree: WorkTree) -> Mover:
+        return Mover(self._markers.shadows, tree, self._journals)
 
     async def finish_merges(self) -> list[str]:
-        """Recover every journalled merge; one that cannot be is told only after all were tried."""
+        """Recover every journalled merge; one that cannot be raises after all were tried."""
         finished, errors = [], []
         for path in sorted(self._journals.glob("*.json")):
             try:
@@ -152,22 +151,17 @@ class Guard:
         return finished
 
     async def _finish(self, path: Path) -> Move | None:
-        common_dir = Journal.repository_of(path)
-        if common_dir is None:
+        found = read_journal(path)
+        if found is None:
             return None
-        journal = Journal(path.parent, common_dir)
-        # Inherited by every git of a merge: once it is held, none of them is left.
-        async with self.locks.hold("merge", str(common_dir)):
-            move = journal.read()
-            if move is None:
-                return None
+        common_dir, _ = found
+        async with self.merging(common_dir):
             if not (common_dir / "objects").is_dir():
                 raise Conflict(
                     f"A merge into {common_dir} was cut short, and that is not there now."
                 )
-            configured = await read_settings(
-                self._markers.shadows.git, Checkout(common_dir, common_dir, common_dir)
-            )
-            lender = Lender(common_dir, configured.object_format)
-            await Recovery(self._markers.shadows, lender, journal).recover()
+            place = Checkout(common_dir, common_dir, common_dir)
+            mover = self.mover(await read_work_tree(self._markers.shadows.git, place))
+            move = mover.pending()
+            await mover.recover()
         return move

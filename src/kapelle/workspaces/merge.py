@@ -14,19 +14,13 @@ from typing import BinaryIO
 
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, MergeConflict, WorkspaceError
 from kapelle.workspaces.checkout import Mover, shown
-from kapelle.workspaces.commit import (
-    commit_now,
-    commit_worktree,
-    is_ancestor,
-    new_commit,
-    tip_of,
-    tree_of,
-)
+from kapelle.workspaces.commit import commit_worktree, tip_of
 from kapelle.workspaces.files import open_inside, shown_path
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Place, RefMoved
+from kapelle.workspaces.git import CONTENT_TIMEOUT_S, RefMoved
 from kapelle.workspaces.lifecycle import restore_worktree
-from kapelle.workspaces.refs import BRANCHES, branch_ref, head_branch, is_symbolic, read_ref
-from kapelle.workspaces.worktree import Marker, is_amid_operation
+from kapelle.workspaces.refs import BRANCHES, branch_ref
+from kapelle.workspaces.shadow import Objects
+from kapelle.workspaces.worktree import Marker
 
 _ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
 _PIECE = 65_536
@@ -43,9 +37,9 @@ class Merged:
     conflicts: list[bytes]
 
 
-async def merged_tree(reading: Place, ours: str, theirs: str) -> Merged:
+async def merged_tree(objects: Objects, ours: str, theirs: str) -> Merged:
     options = ("merge-tree", "--write-tree", "-z", "--name-only", "--no-messages")
-    output = await reading.run(*options, ours, theirs, ok=(0, 1), timeout_s=CONTENT_TIMEOUT_S)
+    output = await objects.run(*options, ours, theirs, ok=(0, 1), timeout_s=CONTENT_TIMEOUT_S)
     tree, *conflicts = output.fields
     return Merged(tree.decode(), conflicts if output.code == 1 else [])
 
@@ -66,10 +60,8 @@ def _spellings(path: str) -> set[str]:
 
 def _is_marked(top: Path, path: str) -> bool:
     with ExitStack() as stack:
-        descriptor = open_inside(stack, top, path)
-        if descriptor is None:
-            return False
-        return _holds_markers(stack.enter_context(os.fdopen(os.dup(descriptor), "rb")))
+        stream = open_inside(stack, top, path)
+        return stream is not None and _holds_markers(stream)
 
 
 def _holds_markers(stream: BinaryIO) -> bool:
@@ -102,29 +94,29 @@ async def take_in(marker: Marker, mover: Mover, branch: str, message: str) -> li
     for _ in range(_TAKE_IN_TRIES):
         try:
             tip = await _committed(marker, branch)
-            theirs = await _require_branch(marker, branch)
+            _, theirs = await _require_branch(marker, branch)
             return await _merge_into_worktree(marker, mover, tip, theirs, message)
         except RefMoved:
             continue
     raise GitError(f"{marker.branch} kept changing while {branch} was being taken in.")
 
 
-async def _require_branch(marker: Marker, branch: str) -> str:
-    ref = branch_ref(branch)
-    commit = None if ref is None else await read_ref(marker.refs, ref)
-    if commit is None:
+async def _require_branch(marker: Marker, name: str) -> tuple[str, str]:
+    """The full reference of a branch of the repository, and its commit."""
+    ref = branch_ref(name)
+    commit = None if ref is None else await marker.refs.read(ref)
+    if ref is None or commit is None:
         raise InvalidInput(
-            f"{branch!r} is not a branch of {marker.toplevel}.", hint="`git branch` lists them."
+            f"{name!r} is not a branch of {marker.source}.", hint="`git branch` lists them."
         )
-    return commit
+    return ref, commit
 
 
 async def _committed(marker: Marker, branch: str) -> str:
     """Commit what is there and stand on the branch's tip, whatever the agent was amid."""
     await commit_worktree(marker, f"Work before {branch} was taken in")
     tip = await tip_of(marker)
-    is_on_branch = await head_branch(marker.git, marker.checkout) == marker.branch
-    if not is_on_branch or is_amid_operation(marker):
+    if marker.is_amid_operation() or not await marker.stands_on_branch():
         await restore_worktree(marker, f"before-{tip[:12]}", tip)
     return tip
 
@@ -132,37 +124,35 @@ async def _committed(marker: Marker, branch: str) -> str:
 async def _merge_into_worktree(
     marker: Marker, mover: Mover, tip: str, theirs: str, message: str
 ) -> list[str]:
-    reading = await marker.reading()
-    standing = await _standing_conflicts(reading, marker, tip)
-    if await is_ancestor(reading, theirs, tip):
+    objects = marker.objects
+    standing = await _standing_conflicts(objects, marker, tip)
+    if await objects.is_ancestor(theirs, tip) or await _marked(marker, standing):
         return standing
-    if await _marked(marker, standing):
-        return standing
-    merged = await merged_tree(reading, tip, theirs)
-    new = await new_commit(reading, merged.tree, [tip, theirs], message)
-    await mover.move(marker.ref, tip, new)
+    merged = await merged_tree(objects, tip, theirs)
+    new = await objects.commit(merged.tree, [tip, theirs], message)
+    await mover.move(marker, marker.ref, tip, new, standing=marker)
     return [shown_path(name) for name in merged.conflicts]
 
 
-async def _standing_conflicts(reading: Place, marker: Marker, tip: str) -> list[str]:
+async def _standing_conflicts(objects: Objects, marker: Marker, tip: str) -> list[str]:
     """What is left of the last merge: all its conflicts while nobody did anything, else markers."""
     options = ("rev-list", "--first-parent", "--merges", "--max-count=1", "--parents")
-    output = await reading.run(*options, tip, f"^{marker.base_commit}", "--")
+    output = await objects.run(*options, tip, f"^{marker.base_commit}", "--")
     last, *parents = output.line.split() or [""]
     if len(parents) != 2:
         return []
     try:
-        merged = await merged_tree(reading, parents[0], parents[1])
+        merged = await merged_tree(objects, parents[0], parents[1])
     except GitError:  # somebody's own merge of what git would not merge by itself
         return []
     conflicts = [shown_path(name) for name in merged.conflicts]
-    if last == tip and merged.tree == await tree_of(reading, tip):
+    if last == tip and merged.tree == await objects.tree_of(tip):
         return conflicts
     return await _marked(marker, conflicts)
 
 
 async def _marked(marker: Marker, paths: list[str]) -> list[str]:
-    return await asyncio.to_thread(marked_files, Path(marker.path), paths)
+    return await asyncio.to_thread(marked_files, marker.toplevel, paths)
 
 
 @dataclass(frozen=True)
@@ -175,87 +165,63 @@ class Merge:
     checkout_updated: Path | None
 
 
+@dataclass(frozen=True)
 class Merger:
-    """One merge of one task's branch into one base."""
+    """One merge of one task's branch into a branch, with what is expected of the first.
 
-    def __init__(self, marker: Marker, mover: Mover) -> None:
-        self._marker = marker
-        self._mover = mover
-        self._refs = marker.refs
+    standing is the worktree of ours that the branch is checked out in, if there is one.
+    """
 
-    async def merge(self, into: str | None, message: str, expected: str | None) -> Merge:
+    marker: Marker
+    mover: Mover
+    standing: Marker | None
+    message: str
+    expected: str | None
+
+    async def merge(self, into: str) -> Merge:
         """Merge, again from the start when the base moved meanwhile."""
-        ref = await self._base_ref(into)
-        recovered = await self._mover.recover()
+        ref, _ = await _require_branch(self.marker, into)
+        if await self.marker.refs.is_symbolic(ref):
+            raise InvalidInput(f"{into!r} is only another name for a branch.")
+        recovered = await self.mover.recover()
         for number in range(_TRIES):
             try:
-                return await self._try(ref, message, expected, recovered)
+                return await self._try(ref, recovered)
             except RefMoved:
                 await asyncio.sleep(0.01 * number)
         raise Conflict(f"{ref.removeprefix(BRANCHES)} kept moving.", hint="Merge again later.")
 
-    async def is_merged(self, into: str | None) -> bool:
-        """Whether the branch holds work of its own and all of it is in the base."""
-        ref = await self._base_ref(into)
-        branch = await commit_now(self._marker)
-        base = await read_ref(self._refs, ref)
-        if branch is None or base is None or branch == self._marker.base_commit:
-            return False
-        return await is_ancestor(await self._reading(), branch, base)
-
-    async def _base_ref(self, into: str | None) -> str:
-        name = self._marker.base if into is None else into
-        ref = branch_ref(name)
-        if ref is None or await read_ref(self._refs, ref) is None:
-            raise InvalidInput(
-                f"{name!r} is not a branch of {self._marker.toplevel}.",
-                hint="Name the branch to merge into; `git branch` lists them.",
-            )
-        if await is_symbolic(self._refs, ref):
-            raise InvalidInput(f"{name!r} is only another name for a branch.")
-        return ref
-
-    async def _try(
-        self, ref: str, message: str, expected: str | None, recovered: Path | None
-    ) -> Merge:
+    async def _try(self, ref: str, recovered: Path | None) -> Merge:
+        marker, objects = self.marker, self.marker.objects
         name = ref.removeprefix(BRANCHES)
-        reading = await self._reading()
-        old = await read_ref(self._refs, ref)
-        branch = await commit_now(self._marker)
+        old, branch = await marker.refs.read(ref), await marker.tip()
         if old is None or branch is None:
-            missing = name if old is None else self._marker.branch
+            missing = name if old is None else marker.branch
             raise WorkspaceError(f"The branch {missing} does not exist any more.")
-        self._require_verified(branch, expected)
-        if await is_ancestor(reading, branch, old):
+        self._require_verified(branch)
+        if await objects.is_ancestor(branch, old):
             return Merge(name, old, already=True, checkout_updated=recovered)
-        tree = await self._merged_tree(reading, name, old, branch)
-        new = await new_commit(reading, tree, [old, branch], message)
-        updated = await self._mover.move(ref, old, new)
-        now = await read_ref(self._refs, ref)
-        if now is None or not await is_ancestor(reading, branch, now):
-            raise GitError(f"After the merge, {name} does not hold {self._marker.branch}.")
+        merged = await merged_tree(objects, old, branch)
+        if merged.conflicts:
+            raise MergeConflict(
+                f"{marker.branch} and {name} conflict in {shown(merged.conflicts)}. "
+                f"{name} was not changed.",
+                hint=f"In {marker.toplevel}: git merge {name}, resolve, commit; "
+                f"then `kapelle merge --force {marker.task_id}`.",
+            )
+        new = await objects.commit(merged.tree, [old, branch], self.message)
+        updated = await self.mover.move(marker, ref, old, new, self.standing)
+        now = await marker.refs.read(ref)
+        if now is None or not await objects.is_ancestor(branch, now):
+            raise GitError(f"After the merge, {name} does not hold {marker.branch}.")
         return Merge(name, new, already=False, checkout_updated=updated)
 
-    def _require_verified(self, branch: str, expected: str | None) -> None:
-        if expected is not None and branch != expected:
-            owner = self._marker.task_id
+    def _require_verified(self, branch: str) -> None:
+        if self.expected is not None and branch != self.expected:
+            owner = self.marker.task_id
             # A run that has ended is not taken up again.
             again = f"`kapelle resume {owner}` has them checked; " if owner[:4] == "task" else ""
             raise Conflict(
-                f"The branch {self._marker.branch} holds commits that were not verified.",
+                f"The branch {self.marker.branch} holds commits that were not verified.",
                 hint=f"{again}`kapelle merge --force {owner}` merges them as they are.",
             )
-
-    async def _merged_tree(self, reading: Place, name: str, old: str, branch: str) -> str:
-        merged = await merged_tree(reading, old, branch)
-        if not merged.conflicts:
-            return merged.tree
-        raise MergeConflict(
-            f"{self._marker.branch} and {name} conflict in {shown(merged.conflicts)}. "
-            f"{name} was not changed.",
-            hint=f"In {self._marker.path}: git merge {name}, resolve, commit; "
-            f"then `kapelle merge --force {self._marker.task_id}`.",
-        )
-
-    async def _reading(self) -> Place:
-        return await self._marker.reading()

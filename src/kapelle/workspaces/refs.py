@@ -1,13 +1,12 @@
 """References of the user's repository, always by full name, and the names that may become one."""
 
-import hashlib
 import os
 import re
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from kapelle.domain.errors import GitError, InvalidInput
+from kapelle.domain.errors import InvalidInput
 from kapelle.workspaces.git import Git, Place
 from kapelle.workspaces.repository import Checkout, read_pointer
 
@@ -64,17 +63,96 @@ class Resolved:
     commit: str
 
 
-async def read_ref(place: Place, ref: str, *, believe_files: bool = True) -> str | None:
-    """The commit that a reference holds, by its exact full name.
+class Refs(Place):
+    """The references of one repository, and the HEAD of one of its git directories."""
 
-    Read from the repository's files when they name a commit that git has shown to exist; whatever
-    else they say, git is asked.
-    """
-    held = _stored(place.cwd, ref) if believe_files else None
-    if held is not None and place.git.trees.get(place.cwd, held) is not None:
-        return held
-    output = await place.run("show-ref", "--verify", "--hash", "--", ref, ok=(0, 1, 128))
-    return output.line or None
+    @classmethod
+    def of(cls, git: Git, common_dir: Path) -> "Refs":
+        """What all work trees of a repository share."""
+        return cls(git, common_dir, {"GIT_DIR": str(common_dir)})
+
+    @classmethod
+    def at(cls, git: Git, checkout: Checkout) -> "Refs":
+        """The same, with the HEAD of one work tree."""
+        return cls(git, checkout.common_dir, checkout.variables)
+
+    async def read(self, ref: str, *, believe_files: bool = True) -> str | None:
+        """The commit that a reference holds, by its exact full name.
+
+        Read from the repository's files when they name a commit that git has shown to exist;
+        whatever else they say, git is asked.
+        """
+        held = _stored(self.cwd, ref) if believe_files else None
+        if held is not None and self._is_known(held):
+            return held
+        output = await self.run("show-ref", "--verify", "--hash", "--", ref, ok=(0, 1, 128))
+        return output.line or None
+
+    async def resolve(self, base: str) -> Resolved | None:
+        """What a person means by base: a branch first, then anything git takes for a commit."""
+        ref = branch_ref(base)
+        if ref is not None and (commit := await self.read(ref)) is not None:
+            return Resolved(ref.removeprefix(BRANCHES), commit)
+        if not base or base.startswith("-") or not is_text(base):
+            return None
+        commit = await self.commit_of(base)
+        return None if commit is None else Resolved(None, commit)
+
+    async def commit_of(self, revision: str) -> str | None:
+        """The full id of the commit that a revision means, or None."""
+        if self._is_known(revision):
+            return revision
+        options = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+        output = await self.run(*options, f"{revision}^{{commit}}", ok=(0, 1, 128))
+        return output.line or None if output.code == 0 else None
+
+    async def move(self, ref: str, new: str, old: str | None, reason: str) -> None:
+        """Compare and swap; old None means that the reference must not exist. Raises RefMoved."""
+        expected = old or "0" * len(new)
+        # A branch turned into a symbolic reference must not lead the write to another branch.
+        text = f"option no-deref\0update {ref}\0{new}\0{expected}\0"
+        await self.run("update-ref", "-m", reason, "--stdin", "-z", stdin=text.encode())
+
+    async def delete(self, ref: str, old: str) -> None:
+        """Compare and delete. Raises RefMoved."""
+        text = f"option no-deref\0delete {ref}\0{old}\0"
+        await self.run("update-ref", "--stdin", "-z", stdin=text.encode())
+
+    async def is_symbolic(self, ref: str) -> bool:
+        output = await self.run("symbolic-ref", "--quiet", "--", ref, ok=(0, 1, 128))
+        return output.code == 0
+
+    async def head_branch(self) -> str | None:
+        """The branch that HEAD is on, read from its file when that is possible."""
+        target = self._head_target() or ""
+        if target == "refs/heads/.invalid":  # how a reftable repository marks its HEAD file
+            target = (await self.run("symbolic-ref", "--quiet", "--", "HEAD", ok=(0, 1))).line
+        return target.removeprefix(BRANCHES) if target.startswith(BRANCHES) else None
+
+    async def head_commit(self) -> str | None:
+        """The commit that HEAD stands on, or None without one."""
+        target = self._head_target()
+        held = read_pointer(self._head)
+        if target is not None:
+            ref = branch_ref(target) if target.startswith(BRANCHES) else None
+            held = None if ref is None else _stored(self.cwd, ref)
+        if held is not None and self._is_known(held):
+            return held
+        return await self.commit_of("HEAD")
+
+    async def point_head(self, ref: str) -> None:
+        await self.run("symbolic-ref", "-m", "kapelle", "--", "HEAD", ref)
+
+    @property
+    def _head(self) -> Path:
+        return Path(self.variables["GIT_DIR"]) / "HEAD"
+
+    def _head_target(self) -> str | None:
+        line = read_pointer(self._head) or ""
+        return line.removeprefix("ref: ").strip() if line.startswith("ref: ") else None
+
+    def _is_known(self, commit: str) -> bool:
+        return self.git.trees.get(self.cwd, commit) is not None
 
 
 def _stored(common_dir: Path, ref: str) -> str | None:
@@ -101,74 +179,3 @@ def _small_file(path: Path) -> bytes:
         status = os.fstat(descriptor)
         is_small = stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES
         return stream.read(_MAX_BYTES) if is_small else b""
-
-
-async def resolve(place: Place, base: str) -> Resolved | None:
-    """What a person means by base: a branch first, then anything git understands as a commit."""
-    ref = branch_ref(base)
-    if ref is not None and (commit := await read_ref(place, ref)) is not None:
-        return Resolved(ref.removeprefix(BRANCHES), commit)
-    if not base or base.startswith("-") or not is_text(base):
-        return None
-    commit = await commit_of(place, base)
-    return None if commit is None else Resolved(None, commit)
-
-
-async def commit_of(place: Place, revision: str) -> str | None:
-    """The full id of the commit that a revision means, or None."""
-    if place.git.trees.get(place.cwd, revision) is not None:
-        return revision
-    arguments = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
-    output = await place.run(*arguments, ok=(0, 1, 128))
-    return output.line or None if output.code == 0 else None
-
-
-async def move_ref(place: Place, ref: str, new: str, old: str | None, reason: str) -> None:
-    """Compare and swap; old None means that the reference must not exist. Raises RefMoved."""
-    expected = old or "0" * len(new)
-    # A branch turned into a symbolic reference must not lead the write to another branch.
-    text = f"option no-deref\0update {ref}\0{new}\0{expected}\0"
-    await place.run("update-ref", "-m", reason, "--stdin", "-z", stdin=text.encode())
-
-
-async def delete_ref(place: Place, ref: str, old: str) -> None:
-    """Compare and delete. Raises RefMoved."""
-    text = f"option no-deref\0delete {ref}\0{old}\0"
-    await place.run("update-ref", "--stdin", "-z", stdin=text.encode())
-
-
-async def is_symbolic(place: Place, ref: str) -> bool:
-    output = await place.run("symbolic-ref", "--quiet", "--", ref, ok=(0, 1, 128))
-    return output.code == 0
-
-
-async def point_head(place: Place, ref: str) -> None:
-    await place.run("symbolic-ref", "-m", "kapelle", "--", "HEAD", ref)
-
-
-async def head_branch(git: Git, checkout: Checkout) -> str | None:
-    """The branch a checkout is on, read from its HEAD file when that is possible."""
-    line = read_pointer(checkout.gitdir / "HEAD") or ""
-    target = line.removeprefix("ref: ").strip() if line.startswith("ref: ") else ""
-    if target == "refs/heads/.invalid":  # how a reftable repository marks its HEAD file
-        place = git.at(checkout.common_dir, checkout.gitdir)
-        target = (await place.run("symbolic-ref", "--quiet", "--", "HEAD", ok=(0, 1))).line
-    return target.removeprefix(BRANCHES) if target.startswith(BRANCHES) else None
-
-
-async def head_commit(git: Git, checkout: Checkout) -> str | None:
-    """The commit that a checkout stands on, or None without one."""
-    held: str | None = read_pointer(checkout.gitdir / "HEAD") or ""
-    if held is not None and held.startswith(f"ref: {BRANCHES}"):
-        ref = branch_ref(held.removeprefix("ref: "))
-        held = None if ref is None else _stored(checkout.common_dir, ref)
-    if held is not None and git.trees.get(checkout.common_dir, held) is not None:
-        return held
-    return await commit_of(git.at(checkout.common_dir, checkout.gitdir), "HEAD")
-
-
-def empty_tree(object_format: str) -> str:
-    """The id of the tree without entries."""
-    if object_format not in {"sha1", "sha256"}:
-        raise GitError(f"The object format {object_format!r} is not known.")
-    return hashlib.new(object_format, b"tree 0\0", usedforsecurity=False).hexdigest()

@@ -4,16 +4,18 @@ It is found by reading files, so that core.worktree cannot lie.
 """
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
-from kapelle.workspaces.git import Git
+from kapelle.workspaces.git import Git, Place
 
 _MAX_POINTER = 65_536
 _HARMLESS = ("core.autocrlf", "core.eol", "core.filemode", "core.symlinks", "core.ignorecase")
 _KEYS = r"^(core\.(autocrlf|eol|filemode|symlinks|ignorecase|excludesfile)|extensions\..*)$"
 _MAX_IGNORE = 1_000_000
+_HEX = re.compile(r"[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -24,36 +26,71 @@ class Checkout:
     gitdir: Path
     common_dir: Path
 
+    @property
+    def variables(self) -> dict[str, str]:
+        """What leads git here; all is named, so that a planted commondir cannot lead elsewhere."""
+        variables = {"GIT_DIR": str(self.gitdir)}
+        if self.gitdir != self.common_dir:
+            variables["GIT_COMMON_DIR"] = str(self.common_dir)
+        return variables
+
+    @property
+    def index(self) -> Path:
+        return self.gitdir / "index"
+
+    @property
+    def object_dir(self) -> Path:
+        return self.common_dir / "objects"
+
+
+@dataclass(frozen=True)
+class WorkTree(Checkout):
+    """A checkout with what its repository and user ask of any git: conversions, ignored names.
+
+    What is excluded stays out of commits.
+    """
+
+    object_format: str
+    settings: tuple[str, ...]
+    ignore: str
+    excluded: tuple[str, ...] = ()
+
+    @property
+    def id_length(self) -> int:
+        return 64 if self.object_format == "sha256" else 40
+
+    def is_id(self, text: str) -> bool:
+        """Whether a text can be the full id of an object of this repository."""
+        return len(text) == self.id_length and _HEX.fullmatch(text) is not None
+
 
 def find_checkout(directory: Path) -> Checkout | None:
     """The innermost work tree that holds the directory, or None."""
-    try:
-        start = directory.resolve(strict=True)
-    except OSError:
-        return None
-    if not start.is_dir():
-        return None
-    for candidate in (start, *start.parents):
+    for candidate in _upwards(directory):
         if candidate.name == ".git":
             return None
-        checkout = checkout_at(candidate)
-        if checkout is not None:
+        if (checkout := checkout_at(candidate)) is not None:
             return checkout
     return None
 
 
 def is_git_directory(directory: Path) -> bool:
     """Whether a directory belongs to git itself: inside a bare repository or a .git directory."""
-    try:
-        start = directory.resolve(strict=True)
-    except OSError:
-        return False
-    for candidate in (start, *start.parents):
+    for candidate in _upwards(directory):
         if candidate.name == ".git" or _is_bare(candidate):
             return True
         if checkout_at(candidate) is not None:
             return False
     return False
+
+
+def _upwards(directory: Path) -> tuple[Path, ...]:
+    """A directory and all above it; nothing if there is none."""
+    try:
+        start = directory.resolve(strict=True)
+    except OSError:
+        return ()
+    return (start, *start.parents) if start.is_dir() else ()
 
 
 def _is_bare(directory: Path) -> bool:
@@ -85,27 +122,24 @@ def linked_gitdir(dot_git: Path) -> Path | None:
 
 def read_pointer(path: Path) -> str | None:
     """The one line of a small file of git, or None."""
+    line = _small_file(path, _MAX_POINTER)
+    if line is None or b"\0" in line:
+        return None
+    return line.rstrip(b"\n").decode("utf-8", "surrogateescape")
+
+
+def _small_file(path: Path, most: int) -> bytes | None:
     try:
-        if not path.is_file() or path.stat().st_size > _MAX_POINTER:
-            return None
-        line = path.read_bytes().rstrip(b"\n")
+        is_small = path.is_file() and path.stat().st_size <= most
+        return path.read_bytes() if is_small else None
     except OSError:
         return None
-    return None if b"\0" in line else line.decode("utf-8", "surrogateescape")
 
 
-@dataclass(frozen=True)
-class RepositorySettings:
-    """What the repository and its user ask of any git: conversions and ignored names."""
-
-    object_format: str
-    settings: tuple[str, ...]
-    ignore: str
-
-
-async def read_settings(git: Git, checkout: Checkout) -> RepositorySettings:
+async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
     """Read with `git config`, which runs nothing; the user's own configuration counts as well."""
-    place = git.at(checkout.common_dir, checkout.gitdir).with_variables(**_own_configuration())
+    variables = {**checkout.variables, **_own_configuration()}
+    place = Place(git, checkout.common_dir, variables)
     output = await place.run("config", "-z", "--get-regexp", _KEYS, ok=(0, 1))
     values: dict[str, str] = {}
     for record in output.fields:
@@ -115,14 +149,21 @@ async def read_settings(git: Git, checkout: Checkout) -> RepositorySettings:
     object_format = values.get("extensions.objectformat", "sha1").lower()
     if object_format not in {"sha1", "sha256"}:
         raise WorkspaceError(f"The object format {object_format!r} is not supported.")
-    settings = tuple(f"{key}={values[key]}" for key in _HARMLESS if _is_plain(values.get(key)))
     own = _own_ignore_file(values.get("core.excludesfile"))
-    ignore = _text_of(own) + "\n" + _text_of(checkout.common_dir / "info" / "exclude")
-    return RepositorySettings(object_format, settings, ignore)
-
-
-def _is_plain(value: str | None) -> bool:
-    return value is not None and value.isalnum()
+    ignored = (
+        _small_file(path, _MAX_IGNORE) or b""
+        for path in (own, checkout.common_dir / "info/exclude")
+    )
+    return WorkTree(
+        checkout.toplevel,
+        checkout.gitdir,
+        checkout.common_dir,
+        object_format=object_format,
+        settings=tuple(
+            f"{key}={values[key]}" for key in _HARMLESS if values.get(key, "").isalnum()
+        ),
+        ignore=b"\n".join(ignored).decode("utf-8", "surrogateescape"),
+    )
 
 
 def _own_configuration() -> dict[str, str]:
@@ -141,12 +182,3 @@ def _own_ignore_file(configured: str | None) -> Path:
         return Path(configured).expanduser()
     base = os.environ.get("XDG_CONFIG_HOME") or Path(os.environ.get("HOME", "/")) / ".config"
     return Path(base) / "git" / "ignore"
-
-
-def _text_of(path: Path) -> str:
-    try:
-        if not path.is_file() or path.stat().st_size > _MAX_IGNORE:
-            return ""
-        return path.read_text("utf-8", "surrogateescape")
-    except OSError:
-        return ""

@@ -7,24 +7,52 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.workspaces.git import Git, Place
+from kapelle.workspaces.repository import WorkTree
 
 _LEFTOVER_AGE_S = 86_400
+_SNAPSHOT_AGE_DAYS = 30
 
 
-@dataclass(frozen=True)
-class Lender:
-    """A repository whose objects are borrowed."""
-
-    common_dir: Path
-    object_format: str
+class Objects(Place):
+    """The commits and trees of one repository, looked at and added to through a shadow."""
 
     @property
-    def objects(self) -> Path:
-        return self.common_dir / "objects"
+    def _repository(self) -> Path:
+        return Path(self.variables["GIT_OBJECT_DIRECTORY"]).parent
+
+    async def is_ancestor(self, old: str, new: str) -> bool:
+        if old == new:
+            return True
+        output = await self.run("merge-base", "--is-ancestor", old, new, ok=(0, 1))
+        return output.code == 0
+
+    async def tree_of(self, commit: str, *, remembered: bool = True) -> str:
+        """The tree of a commit; asked of git again when it has to be there still."""
+        if remembered and (known := self.git.trees.get(self._repository, commit)) is not None:
+            return known
+        options = ("rev-parse", "--verify", "--quiet", "--end-of-options")
+        tree = (await self.run(*options, f"{commit}^{{tree}}")).line
+        self.git.trees.put(self._repository, commit, tree)
+        return tree
+
+    async def commit(self, tree: str, parents: list[str], message: str) -> str:
+        """A new commit of the tree."""
+        ancestry = [argument for parent in parents for argument in ("-p", parent)]
+        text = message.replace("\0", "").encode("utf-8", "backslashreplace")
+        commit = (
+            await self.run("commit-tree", *ancestry, "-F", "-", tree, stdin=text + b"\n")
+        ).line
+        self.git.trees.put(self._repository, commit, tree)
+        return commit
+
+    async def commit_unless_held(self, tree: str, parents: list[str], message: str) -> str:
+        """A commit of the tree, or the only parent itself when it holds that tree already."""
+        if len(parents) == 1 and await self.tree_of(parents[0]) == tree:
+            return parents[0]
+        return await self.commit(tree, parents, message)
 
 
 class Shadows:
@@ -34,46 +62,47 @@ class Shadows:
         self.git = git
         self._directory = home / "git"
         self._scratch = home / "tmp"
-        self._making = asyncio.Lock()
 
-    async def directory(self, object_format: str) -> Path:
+    def objects(self, tree: WorkTree) -> Objects:
+        """For looking at commits and trees of a repository, and writing new ones there."""
+        shadow = self._shadow(tree.object_format)
+        variables = {"GIT_DIR": str(shadow), "GIT_OBJECT_DIRECTORY": str(tree.object_dir)}
+        shallow = tree.common_dir / "shallow"
+        if shallow.exists():
+            variables["GIT_SHALLOW_FILE"] = str(shallow)
+        return Objects(self.git, shadow, variables)
+
+    def objects_in(self, directory: Path, tree: WorkTree, *more: Path) -> Objects:
+        """Like objects, but new ones go to a directory of ours."""
+        directory.mkdir(parents=True, exist_ok=True)
+        return self.objects(tree).with_variables(
+            GIT_OBJECT_DIRECTORY=str(directory),
+            GIT_ALTERNATE_OBJECT_DIRECTORIES=_path_list((tree.object_dir, *more)),
+        )
+
+    def snapshots(self, object_format: str) -> Path:
+        """Where objects are kept that no repository of the user's is to hold."""
+        return self._shadow(object_format) / "objects"
+
+    def _shadow(self, object_format: str) -> Path:
         target = self._directory / f"{object_format}.git"
-        async with self._making:
-            if not (target / "HEAD").exists():
-                await self._make(target, object_format)
-        return target
-
-    async def _make(self, target: Path, object_format: str) -> None:
+        if (target / "HEAD").exists():
+            return target
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self.scratch() as scratch:
-            fresh = scratch / "shadow.git"
-            await Place(self.git, scratch).run(
-                *("init", "--quiet", "--bare", "--template=", "--initial-branch=none"),
-                *(f"--object-format={object_format}", "--", str(fresh)),
+            for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags"):
+                (scratch / name).mkdir(parents=True)
+            (scratch / "config").write_text(
+                "[core]\n\trepositoryformatversion = 1\n\tbare = true\n"
+                f"[extensions]\n\tobjectformat = {object_format}\n"
             )
+            (scratch / "HEAD").write_text("ref: refs/heads/none\n")
             try:
-                fresh.rename(target)
+                scratch.rename(target)
             except OSError:
                 if not (target / "HEAD").exists():
                     raise
-
-    async def reading(self, lender: Lender) -> Place:
-        """For looking at commits and trees of the lender, and writing new ones there."""
-        shadow = await self.directory(lender.object_format)
-        variables = {"GIT_DIR": str(shadow), "GIT_OBJECT_DIRECTORY": str(lender.objects)}
-        shallow = lender.common_dir / "shallow"
-        if shallow.exists():
-            variables["GIT_SHALLOW_FILE"] = str(shallow)
-        return Place(self.git, shadow, variables)
-
-    async def writing_to(self, objects: Path, lender: Lender, *more: Path) -> Place:
-        """Like reading, but new objects go to a directory of ours."""
-        objects.mkdir(parents=True, exist_ok=True)
-        place = await self.reading(lender)
-        return place.with_variables(
-            GIT_OBJECT_DIRECTORY=str(objects),
-            GIT_ALTERNATE_OBJECT_DIRECTORIES=_path_list((lender.objects, *more)),
-        )
+        return target
 
     @contextmanager
     def scratch(self) -> Iterator[Path]:
@@ -85,10 +114,10 @@ class Shadows:
         finally:
             shutil.rmtree(directory, ignore_errors=True)
 
-    async def tidy(self, snapshot_age_days: int) -> None:
+    async def tidy(self) -> None:
         """Drop old snapshots, and what killed processes left in the scratch directory."""
         for shadow in self._directory.glob("*.git"):
-            expire = f"--expire={snapshot_age_days}.days.ago"
+            expire = f"--expire={_SNAPSHOT_AGE_DAYS}.days.ago"
             await Place(self.git, shadow, {"GIT_DIR": str(shadow)}).run("prune", expire)
         await asyncio.to_thread(_remove_older, self._scratch, time.time() - _LEFTOVER_AGE_S)
 

@@ -13,23 +13,11 @@ from pathlib import Path
 
 from kapelle.domain.errors import GitError, WorkspaceError
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Place
-from kapelle.workspaces.shadow import Lender
+from kapelle.workspaces.repository import WorkTree
 
 _GITLINK = b"160000"
 _MAX_NESTING = 20
 _RETRY_PAUSES_S = (0.01, 0.05, 0.2)
-
-
-@dataclass(frozen=True)
-class WorkTree:
-    """Files in a directory, the index that belongs to them, and what must stay out of commits."""
-
-    directory: Path
-    index: Path
-    lender: Lender
-    settings: tuple[str, ...]
-    ignore: str
-    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,9 +30,9 @@ class Staged:
 
 def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
     """For commands that read or write the files of a work tree through an index."""
-    variables = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(work_tree.directory)}
+    variables = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(work_tree.toplevel)}
     return Place(
-        place.git, work_tree.directory, {**place.variables, **variables}, work_tree.settings
+        place.git, work_tree.toplevel, {**place.variables, **variables}, work_tree.settings
     )
 
 
@@ -63,10 +51,6 @@ class Staging:
         settings = (*files.settings, f"core.excludesFile={ignore}")
         self._place = replace(files, settings=settings)
         self._excluded = tuple(os.fsencode(path) for path in work_tree.excluded)
-
-    @property
-    def place(self) -> Place:
-        return self._place
 
     async def stage(self, fallback: str | None, *, flatten: bool = False) -> Staged:
         """The tree of the files as they are; an unusable index is rebuilt from the fallback."""
@@ -104,7 +88,7 @@ class Staging:
         found = self._untracked_at_top if is_seen else await self._others(self._place)
         names = [name for name in found if name.endswith(b"/")]
         kept = [name for name in names if not self._is_excluded(name.rstrip(b"/"))]
-        return [self._work_tree.directory / os.fsdecode(name) for name in kept]
+        return [self._work_tree.toplevel / os.fsdecode(name) for name in kept]
 
     async def _stage(self, flatten: bool, digest: str | None) -> Staged:
         self._is_touched = False
@@ -116,16 +100,15 @@ class Staging:
         await self._add(await self._untracked(self._place, b"", 0))
         tree = None
         if digest is not None and not self._is_touched:
-            tree = self._place.git.index_trees.get(self._work_tree.lender.common_dir, digest)
+            tree = self._place.git.index_trees.get(self._work_tree.common_dir, digest)
         return Staged(tree or await self._write_tree(), self._index)
 
     async def _write_tree(self) -> str:
         tree = (await self._place.run("write-tree", timeout_s=CONTENT_TIMEOUT_S)).line
-        lender = self._work_tree.lender
         # Elsewhere its objects do not last.
-        if self._place.variables["GIT_OBJECT_DIRECTORY"] == str(lender.objects):
+        if self._place.variables["GIT_OBJECT_DIRECTORY"] == str(self._work_tree.object_dir):
             digest = _digest(self._index.read_bytes())
-            self._place.git.index_trees.put(lender.common_dir, digest, tree)
+            self._place.git.index_trees.put(self._work_tree.common_dir, digest, tree)
         return tree
 
     async def _differences(self) -> tuple[list[bytes], list[bytes]]:
@@ -145,7 +128,7 @@ class Staging:
 
     def _can_be_added(self, path: bytes, *, is_link: bool) -> bool:
         try:
-            mode = os.lstat(os.path.join(os.fsencode(self._work_tree.directory), path)).st_mode
+            mode = os.lstat(os.path.join(os.fsencode(self._work_tree.toplevel), path)).st_mode
         except OSError:
             return False
         return stat.S_ISREG(mode) or stat.S_ISLNK(mode) or (is_link and stat.S_ISDIR(mode))
@@ -182,7 +165,7 @@ class Staging:
         output = await self._place.run("ls-files", "-z", "--stage")
         for record in output.fields:
             header, _, path = record.partition(b"\t")
-            inside = self._work_tree.directory / os.fsdecode(path) / ".git"
+            inside = self._work_tree.toplevel / os.fsdecode(path) / ".git"
             if header.startswith(_GITLINK) and os.path.lexists(inside):
                 await self._remove([path])
                 await self._add(await self._nested(self._place, b"", path + b"/", 0))
@@ -202,7 +185,7 @@ class Staging:
         await self._update(wanted, "--stdin")
 
     async def _remove(self, paths: list[bytes]) -> None:
-        zero = b"0" * (64 if self._work_tree.lender.object_format == "sha256" else 40)
+        zero = b"0" * self._work_tree.id_length
         records = [b"0 %s\t%s" % (zero, path) for path in paths if not self._is_excluded(path)]
         await self._update(records, "--index-info")
 

@@ -23,7 +23,6 @@ from kapelle.workspaces.diff import (
     diff_worktree,
     take_snapshot,
     uncommitted_files,
-    worktree_changed,
 )
 from kapelle.workspaces.git import Git
 from kapelle.workspaces.lifecycle import (
@@ -38,12 +37,10 @@ from kapelle.workspaces.lifecycle import (
 )
 from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.merge import Merge, Merger, marked_files, take_in
-from kapelle.workspaces.refs import head_branch, head_commit, plain_name
-from kapelle.workspaces.repository import find_checkout, read_settings
+from kapelle.workspaces.refs import Refs, plain_name
+from kapelle.workspaces.repository import find_checkout, read_work_tree
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
-
-_SNAPSHOT_AGE_DAYS = 30
 
 
 @dataclass(frozen=True)
@@ -87,12 +84,13 @@ class Workspaces:
         checkout = find_checkout(directory)
         if checkout is None:
             return None
+        refs = Refs.at(self._git, checkout)
         return Repository(
             toplevel=checkout.toplevel,
             common_dir=checkout.common_dir,
-            object_format=(await read_settings(self._git, checkout)).object_format,
-            head_branch=await head_branch(self._git, checkout),
-            head_commit=await head_commit(self._git, checkout),
+            object_format=(await read_work_tree(self._git, checkout)).object_format,
+            head_branch=await refs.head_branch(),
+            head_commit=await refs.head_commit(),
         )
 
     async def create(
@@ -125,17 +123,13 @@ class Workspaces:
     async def diff(self, owner: str) -> Diff:
         return await diff_worktree(self._markers.require(owner))
 
-    async def changed(self, owner: str) -> bool:
-        return await worktree_changed(self._markers.require(owner))
-
     async def uncommitted(self, owner: str) -> list[str]:
         """Files of the worktree that differ from what the owner's branch holds."""
         return await uncommitted_files(self._markers.require(owner))
 
     async def compare(self, owner: str, old: str, new: str) -> Diff:
         """From one commit of the owner's repository to another, whosever they are."""
-        marker = self._markers.require(owner)
-        return await diff_commits(marker, old, new)
+        return await diff_commits(self._markers.require(owner), old, new)
 
     async def snapshot(self, directory: Path) -> str:
         return await take_snapshot(self._shadows, directory)
@@ -174,15 +168,17 @@ class Workspaces:
         What is uncommitted is committed first. A conflict is committed with its markers, so that
         it can be resolved in ordinary files; what is not resolved is returned again.
         """
-        async with self._guard.standing(owner) as marker, self._guard.merging(marker):
-            mover = self._guard.mover(marker, marker)
-            return await take_in(marker, mover, branch, message)
+        async with (
+            self._guard.standing(owner) as marker,
+            self._guard.merging(marker.common_dir),
+        ):
+            return await take_in(marker, self._guard.mover(marker), branch, message)
 
     async def conflicted(self, owner: str, paths: Sequence[str]) -> list[str]:
         """Those of the paths that are text files of the worktree and hold conflict markers."""
         async with self._guard.standing(owner) as marker:
             marker.require_present()
-            return await asyncio.to_thread(marked_files, Path(marker.path), paths)
+            return await asyncio.to_thread(marked_files, marker.toplevel, paths)
 
     async def remove(self, owner: str, *, empty_branch: bool = False) -> None:
         """Archive, verify, remove; the branch and what is needed to show a diff stay.
@@ -211,15 +207,16 @@ class Workspaces:
         """
         marker = self._markers.require(owner)
         target = marker.base if into is None else into
-        async with self._guard.onto(target) as standing, self._guard.merging(marker):
-            return await self._merger(marker, standing).merge(into, message, expected)
+        async with (
+            self._guard.onto(target) as standing,
+            self._guard.merging(marker.common_dir),
+        ):
+            mover = self._guard.mover(marker)
+            return await Merger(marker, mover, standing, message, expected).merge(target)
 
     async def finish_merges(self) -> list[str]:
         """Complete or undo merges that a crash cut short; returns the owners they were of."""
         return await self._guard.finish_merges()
-
-    async def is_merged(self, owner: str, into: str | None) -> bool:
-        return await self._merger(self._markers.require(owner)).is_merged(into)
 
     async def traces(self) -> set[str]:
         """Owners of whom anything is known here, be their worktrees ready, half-made or removed."""
@@ -256,11 +253,7 @@ class Workspaces:
 
     async def tidy(self) -> None:
         """Drop old snapshots and what killed processes left behind."""
-        await self._shadows.tidy(_SNAPSHOT_AGE_DAYS)
-
-    def _merger(self, marker: Marker, standing: Marker | None = None) -> Merger:
-        mover = self._guard.mover(marker, standing)
-        return Merger(marker, mover)
+        await self._shadows.tidy()
 
 
 def working_directory(workspace: Workspace, directory: Path) -> Path:

@@ -3,21 +3,25 @@
 An agent may break the link or replace the whole directory, so each is checked before it is used.
 """
 
+import asyncio
 import json
 import os
 import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
-from kapelle.workspaces.git import Git, Place
-from kapelle.workspaces.refs import BRANCHES, plain_name
-from kapelle.workspaces.repository import Checkout, linked_gitdir, read_pointer
-from kapelle.workspaces.shadow import Lender, Shadows
-from kapelle.workspaces.staging import WorkTree
+from kapelle.runner.shim import files
+from kapelle.workspaces.git import Git
+from kapelle.workspaces.refs import BRANCHES, Refs, plain_name
+from kapelle.workspaces.repository import WorkTree, linked_gitdir, read_pointer
+from kapelle.workspaces.shadow import Objects, Shadows
+from kapelle.workspaces.staging import Staging
 
 _STATES = (
     *("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "MERGE_AUTOSTASH", "SQUASH_MSG"),
@@ -25,18 +29,6 @@ _STATES = (
 )
 _AUTOSTASHES = ("MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash")
 OPERATIONS = ("MERGE_HEAD", "CHERRY_PICK_HEAD", "REVERT_HEAD", "rebase-merge", "rebase-apply")
-
-
-def inode_of(path: Path) -> int:
-    return os.lstat(path).st_ino
-
-
-def is_same_directory(path: Path, inode: int) -> bool:
-    """Whether a real directory of this inode is at the path."""
-    try:
-        return _matches(os.lstat(path), path, inode)
-    except OSError:
-        return False
 
 
 def is_real_directory(path: Path) -> bool:
@@ -80,55 +72,70 @@ def _delete_entry(name: str, parent: int) -> None:
         os.unlink(name, dir_fd=parent)
 
 
-@dataclass(frozen=True)
-class Marker:
-    """What the marker file says about a worktree, with the tools to work on it."""
+@dataclass(frozen=True, kw_only=True)
+class Marker(WorkTree):
+    """A worktree of ours: what its marker file says about it, with the tools to work on it.
+
+    The source is the work tree of the user's that it was made from.
+    """
 
     task_id: str
-    path: str
-    toplevel: str
-    common_dir: str
-    gitdir: str
-    object_format: str
+    source: Path
     branch: str
     base: str
     base_commit: str
-    excluded: tuple[str, ...]
-    settings: tuple[str, ...]
-    ignore: str
     removed: bool = False
     inode: int | None = None
-    shadows: Shadows = field(kw_only=True, compare=False, repr=False)
+    shadows: Shadows = field(compare=False, repr=False)
 
     @property
     def git(self) -> Git:
         return self.shadows.git
 
     @property
-    def refs(self) -> Place:
-        """For the references of its repository."""
-        return self.git.at(Path(self.common_dir))
-
-    @property
-    def own(self) -> Place:
-        """For its own HEAD."""
-        return self.git.at(Path(self.common_dir), Path(self.gitdir))
-
-    @property
-    def checkout(self) -> Checkout:
-        return Checkout(Path(self.path), Path(self.gitdir), Path(self.common_dir))
-
-    async def reading(self) -> Place:
-        """For looking at commits and trees of its repository, and writing new ones there."""
-        return await self.shadows.reading(self.lender)
-
-    @property
     def ref(self) -> str:
         return BRANCHES + self.branch
 
     @property
-    def lender(self) -> Lender:
-        return Lender(Path(self.common_dir), self.object_format)
+    def refs(self) -> Refs:
+        """The references of its repository."""
+        return Refs.of(self.git, self.common_dir)
+
+    @property
+    def own(self) -> Refs:
+        """Its own HEAD."""
+        return Refs.at(self.git, self)
+
+    @property
+    def objects(self) -> Objects:
+        return self.shadows.objects(self)
+
+    @contextmanager
+    def staging(self) -> Iterator[Staging]:
+        """What brings its files into its repository."""
+        with self.shadows.scratch() as scratch:
+            yield Staging(self.objects, self, scratch)
+
+    async def tip(self) -> str | None:
+        """The commit that its branch holds at present."""
+        return await self.refs.read(self.ref)
+
+    async def heads(self) -> "Heads":
+        tip, head = await asyncio.gather(self.tip(), self.own.head_commit())
+        return Heads(head, tip, head or tip or self.base_commit)
+
+    async def stands_on_branch(self) -> bool:
+        return await self.own.head_branch() == self.branch
+
+    def as_workspace(self, commit: str | None = None) -> Workspace:
+        return Workspace(
+            kind=WorkspaceKind.WORKTREE,
+            path=str(self.toplevel),
+            branch=self.branch,
+            base=self.base,
+            base_commit=self.base_commit,
+            commit=commit,
+        )
 
     @property
     def present(self) -> bool:
@@ -137,49 +144,110 @@ class Marker:
             return False
         if self.inode is None:
             # Written by an older Kapelle: the link into the repository has to do.
-            pointer = linked_gitdir(Path(self.path) / ".git")
-            return is_real_directory(Path(self.path)) and pointer == Path(self.gitdir).resolve()
-        return is_same_directory(Path(self.path), self.inode)
+            pointer = linked_gitdir(self.toplevel / ".git")
+            return is_real_directory(self.toplevel) and pointer == self.gitdir.resolve()
+        try:
+            return _matches(os.lstat(self.toplevel), self.toplevel, self.inode)
+        except OSError:
+            return False
 
     def require_present(self) -> None:
         """Raise unless the files at the path are those of the worktree."""
         if self.present:
             return
-        first = f"Move {self.path} away. " if os.path.lexists(self.path) else ""
+        first = f"Move {self.toplevel} away. " if os.path.lexists(self.toplevel) else ""
         raise WorkspaceError(
-            f"The workspace {self.path} is not the directory that Kapelle made: "
+            f"The workspace {self.toplevel} is not the directory that Kapelle made: "
             "it was removed or replaced.",
             hint=f"{first}What was committed is on {self.branch}; "
             "the task's next run makes the workspace anew.",
         )
 
-    @property
-    def has_repository(self) -> bool:
-        return self.lender.objects.is_dir()
+    def make_ready(self) -> None:
+        """Make it fit for git, whatever its agent left; raises when it is not ours any more."""
+        self.require_present()
+        self.ensure_gitdir()
+        self.restore_dot_git()
+        self.clear_stale_locks()
 
-    @property
-    def work_tree(self) -> WorkTree:
-        return WorkTree(
-            directory=Path(self.path),
-            index=Path(self.gitdir) / "index",
-            lender=self.lender,
-            settings=self.settings,
-            ignore=self.ignore,
-            excluded=self.excluded,
-        )
+    def ensure_gitdir(self) -> None:
+        """Put back what an agent removed from the worktree's own git directory."""
+        if not self.object_dir.is_dir():
+            raise WorkspaceError(
+                f"The repository {self.common_dir} is gone; {self.toplevel} is left as it is.",
+                hint="Put the repository back, or save what you need of "
+                f"{self.toplevel} and delete it.",
+            )
+        gitdir = self.gitdir
+        if gitdir.resolve() != self.common_dir.resolve() / "worktrees" / gitdir.name:
+            raise WorkspaceError(
+                f"{gitdir} was replaced by a link that leads elsewhere.",
+                hint=f"Remove {gitdir}, then try again.",
+            )
+        gitdir.mkdir(parents=True, exist_ok=True)
+        if not os.path.lexists(gitdir / "HEAD"):
+            (gitdir / "HEAD").write_text(f"ref: {self.ref}\n", "utf-8")
+        _put_pointer(gitdir / "commondir", "../..\n")
+        _put_pointer(gitdir / "gitdir", f"{self.toplevel / '.git'}\n")
 
-    def as_workspace(self, commit: str | None = None) -> Workspace:
-        return Workspace(
-            kind=WorkspaceKind.WORKTREE,
-            path=self.path,
-            branch=self.branch,
-            base=self.base,
-            base_commit=self.base_commit,
-            commit=commit,
-        )
+    def restore_dot_git(self) -> bool:
+        """Put the .git file back, if it has to be; whether it had.
+
+        A directory in its place is the agent's own and is not touched.
+        """
+        dot_git = self.toplevel / ".git"
+        # A link or a directory may lead to the right place today and elsewhere tomorrow.
+        is_file = dot_git.is_file() and not dot_git.is_symlink()
+        if is_file and linked_gitdir(dot_git) == self.gitdir.resolve():
+            return False
+        if is_real_directory(dot_git):
+            raise WorkspaceError(
+                f"{dot_git} was replaced by another repository.",
+                hint=f"Move {dot_git} away, then try again.",
+            )
+        _put_pointer(dot_git, f"gitdir: {self.gitdir}\n")
+        return True
+
+    def clear_stale_locks(self) -> None:
+        """Remove locks of a killed git; only those that nobody but this task's agent could hold."""
+        for name in ("index.lock", "HEAD.lock"):
+            (self.gitdir / name).unlink(missing_ok=True)
+        (self.common_dir / f"{self.ref}.lock").unlink(missing_ok=True)
+
+    def is_amid_operation(self) -> bool:
+        """Whether the agent left a merge, pick or rebase unfinished."""
+        return any(os.path.lexists(self.gitdir / name) for name in _STATES)
+
+    def autostashes(self) -> list[str]:
+        """What only such an operation remembers: commits of changes that git put aside for it."""
+        lines = [read_pointer(self.gitdir / name) for name in _AUTOSTASHES]
+        return [line for line in lines if line and line.isalnum()]
+
+    def clear_operations(self) -> None:
+        """Forget such an operation; what it set aside has to be archived before."""
+        for name in _STATES:
+            if is_real_directory(self.gitdir / name):
+                shutil.rmtree(self.gitdir / name)
+            else:
+                (self.gitdir / name).unlink(missing_ok=True)
 
 
-_STORED = tuple(item.name for item in fields(Marker) if item.name != "shadows")
+@dataclass(frozen=True)
+class Heads:
+    """Where a worktree stands: its HEAD, its task's branch, and what new work builds upon."""
+
+    head: str | None
+    tip: str | None
+    parent: str
+
+
+# What a marker file says, by its names there.
+_STORED = {
+    **{item.name: item.name for item in fields(Marker) if item.name != "shadows"},
+    "toplevel": "source",
+    "path": "toplevel",
+}
+del _STORED["source"]
 
 
 class Markers:
@@ -204,12 +272,14 @@ class Markers:
         except FileNotFoundError:
             return None
         try:
-            values = json.loads(text)
-            values = {key: value for key, value in values.items() if key in _STORED}
+            stored = json.loads(text)
+            values = {_STORED[name]: value for name, value in stored.items() if name in _STORED}
             for name in ("excluded", "settings"):
                 values[name] = tuple(values[name])
+            for name in ("source", "common_dir", "gitdir"):
+                values[name] = Path(values[name])
             # Derived, because the files at this path are cleaned and deleted.
-            values["path"] = str(self.worktree(task_id))
+            values["toplevel"] = self.worktree(task_id)
             return Marker(**values, shadows=self.shadows)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise WorkspaceError(f"{self._marker(task_id)} is damaged: {error}.") from error
@@ -221,10 +291,8 @@ class Markers:
         return marker
 
     def write(self, marker: Marker) -> None:
-        write_durably(
-            self._marker(marker.task_id),
-            json.dumps({name: getattr(marker, name) for name in _STORED}, indent=1),
-        )
+        values = {name: getattr(marker, attribute) for name, attribute in _STORED.items()}
+        write_durably(self._marker(marker.task_id), json.dumps(values, indent=1, default=str))
 
     def forget(self, task_id: str) -> None:
         self._marker(task_id).unlink(missing_ok=True)
@@ -265,93 +333,7 @@ class Markers:
 def write_durably(path: Path, text: str) -> None:
     """Write a file so that a crash leaves the old one or the new one, whole."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    with fresh.open("wb") as stream:
-        stream.write(os.fsencode(text))
-        stream.flush()
-        os.fsync(stream.fileno())
-    fresh.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def make_ready(marker: Marker) -> None:
-    """Make a worktree fit for git, whatever its agent left; raises when it is not ours any more."""
-    marker.require_present()
-    ensure_gitdir(marker)
-    restore_dot_git(marker)
-    clear_stale_locks(marker)
-
-
-def ensure_gitdir(marker: Marker) -> None:
-    """Put back what an agent removed from the worktree's own git directory."""
-    if not marker.has_repository:
-        raise WorkspaceError(
-            f"The repository {marker.common_dir} is gone; {marker.path} is left as it is.",
-            hint=f"Put the repository back, or save what you need of {marker.path} and delete it.",
-        )
-    gitdir = Path(marker.gitdir)
-    if gitdir.resolve() != Path(marker.common_dir).resolve() / "worktrees" / gitdir.name:
-        raise WorkspaceError(
-            f"{gitdir} was replaced by a link that leads elsewhere.",
-            hint=f"Remove {gitdir}, then try again.",
-        )
-    gitdir.mkdir(parents=True, exist_ok=True)
-    if not os.path.lexists(gitdir / "HEAD"):
-        (gitdir / "HEAD").write_text(f"ref: {marker.ref}\n", "utf-8")
-    _put_pointer(gitdir / "commondir", "../..\n")
-    _put_pointer(gitdir / "gitdir", f"{Path(marker.path) / '.git'}\n")
-
-
-def dot_git_is_intact(marker: Marker) -> bool:
-    dot_git = Path(marker.path) / ".git"
-    # A link or a directory may lead to the right place today and elsewhere tomorrow.
-    is_file = dot_git.is_file() and not dot_git.is_symlink()
-    return is_file and linked_gitdir(dot_git) == Path(marker.gitdir).resolve()
-
-
-def restore_dot_git(marker: Marker) -> None:
-    """Put the .git file back; a directory in its place is the agent's own and is not touched."""
-    if dot_git_is_intact(marker):
-        return
-    dot_git = Path(marker.path) / ".git"
-    if dot_git.is_dir() and not dot_git.is_symlink():
-        raise WorkspaceError(
-            f"{dot_git} was replaced by another repository.",
-            hint=f"Move {dot_git} away, then try again.",
-        )
-    _put_pointer(dot_git, f"gitdir: {marker.gitdir}\n")
-
-
-def clear_stale_locks(marker: Marker) -> None:
-    """Remove locks of a killed git; only those that nobody but this task's agent could hold."""
-    for name in ("index.lock", "HEAD.lock"):
-        (Path(marker.gitdir) / name).unlink(missing_ok=True)
-    Path(marker.common_dir, f"{marker.ref}.lock").unlink(missing_ok=True)
-
-
-def is_amid_operation(marker: Marker) -> bool:
-    """Whether the agent left a merge, pick or rebase unfinished."""
-    return any(os.path.lexists(Path(marker.gitdir) / name) for name in _STATES)
-
-
-def set_aside(marker: Marker) -> list[str]:
-    """What only such an operation remembers: commits of changes that git put aside for it."""
-    lines = [read_pointer(Path(marker.gitdir) / name) for name in _AUTOSTASHES]
-    return [line for line in lines if line and line.isalnum()]
-
-
-def clear_operations(marker: Marker) -> None:
-    """Forget such an operation; what it set aside has to be archived before."""
-    gitdir = Path(marker.gitdir)
-    for name in _STATES:
-        if is_real_directory(gitdir / name):
-            shutil.rmtree(gitdir / name)
-        else:
-            (gitdir / name).unlink(missing_ok=True)
+    files.replace(str(path), os.fsencode(text), durable=True)
 
 
 def _put_pointer(path: Path, text: str) -> None:

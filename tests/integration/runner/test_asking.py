@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from kapelle.runner.short_call import printed
+from kapelle.runner.command import printed
 
 ENV = {"PATH": os.environ["PATH"], "MARK": "asked"}
 

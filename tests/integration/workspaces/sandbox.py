@@ -65,6 +65,11 @@ class Sandbox:
     def commit_of(self, revision: str, top: Path | None = None) -> str:
         return self.git("rev-parse", "--verify", revision, cwd=top)
 
+    def is_merged(self, owner: str, into: str) -> bool:
+        """Whether all that an owner's branch holds is in another branch."""
+        lacking = self.git("rev-list", f"kapelle/{owner}", f"^refs/heads/{into}", "--")
+        return lacking == ""
+
     def status(self, top: Path | None = None) -> str:
         return self.git("status", "--porcelain", cwd=top)
 

@@ -18,7 +18,7 @@ def gitdir(box: Sandbox) -> Path:
 async def test_nothing_done_is_none(box: Sandbox) -> None:
     await box.create()
     assert await box.workspaces.commit("task_1", "work") is None
-    assert await box.workspaces.changed("task_1") is False
+    assert (await box.workspaces.diff("task_1")).files == []
 
 
 async def test_changed_new_and_deleted_files(box: Sandbox) -> None:

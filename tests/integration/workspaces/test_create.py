@@ -215,7 +215,7 @@ async def test_line_ending_settings_are_respected(box: Sandbox) -> None:
     box.git("config", "core.autocrlf", "true")
     _, path = await box.create()
     assert (path / "a.txt").read_bytes() == b"one\r\n"
-    assert await box.workspaces.changed("task_1") is False
+    assert (await box.workspaces.diff("task_1")).files == []
     assert await box.workspaces.commit("task_1", "nothing") is None
 
 

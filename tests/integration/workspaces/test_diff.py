@@ -59,7 +59,7 @@ async def test_a_diff_does_not_disturb_the_agent(box: Sandbox) -> None:
     before = (gitdir / "index").read_bytes()
     objects = set((box.repo / ".git/objects").rglob("*"))
     assert (await box.workspaces.diff("task_1")).files == ["new.txt", "staged.txt"]
-    assert await box.workspaces.changed("task_1")
+    assert (await box.workspaces.diff("task_1")).files
     assert (gitdir / "index").read_bytes() == before
     assert (gitdir / "index.lock").read_bytes() == b"held"
     assert set((box.repo / ".git/objects").rglob("*")) == objects
@@ -92,7 +92,7 @@ async def test_the_branch_is_shown_when_the_worktree_is_gone(box: Sandbox) -> No
     before = await box.workspaces.diff("task_1")
     await box.workspaces.remove("task_1")
     assert await box.workspaces.diff("task_1") == before
-    assert await box.workspaces.changed("task_1")
+    assert (await box.workspaces.diff("task_1")).files
 
 
 async def test_snapshots_leave_the_repository_alone(box: Sandbox) -> None:

@@ -39,7 +39,7 @@ async def test_killed_at_any_moment_the_base_is_the_old_or_the_new(box: Sandbox)
         await kill_during(MERGE, box, task_id, chance.uniform(0, 0.12))
         assert await survivor(box).finish_merges() in ([], [task_id])
         assert_untorn(box)
-        merged = await box.workspaces.is_merged(task_id, "main")
+        merged = box.is_merged(task_id, "main")
         assert (box.commit_of("main") == old) is not merged
         assert ((box.repo / "a.txt").read_text() == text * 50) is merged
 
@@ -61,7 +61,7 @@ async def test_killed_at_each_step(box: Sandbox, when: str, step: str, merged: b
     assert (box.repo / ".git/index.lock").exists()
     assert await survivor(box).finish_merges() == ["task_1"]
     assert_untorn(box)
-    assert await box.workspaces.is_merged("task_1", "main") is merged
+    assert box.is_merged("task_1", "main") is merged
     assert await survivor(box).finish_merges() == []
 
 
@@ -92,7 +92,7 @@ async def test_one_that_cannot_be_finished_does_not_hinder_the_others(box: Sandb
         await survivor(box).finish_merges()
     damaged.unlink()
     assert_untorn(box)
-    assert await box.workspaces.is_merged("task_1", "main")
+    assert box.is_merged("task_1", "main")
 
 
 async def test_edits_since_then_are_left_alone_and_told(box: Sandbox) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kapelle.domain.errors import GitError, WorkspaceError
 from kapelle.workspaces.git import Git, LockBusy, Place
-from kapelle.workspaces.refs import move_ref
+from kapelle.workspaces.refs import Refs
 
 from .sandbox import Sandbox
 
@@ -89,10 +89,10 @@ async def test_the_environment_is_ours(tmp_path: Path, monkeypatch: pytest.Monke
 
 async def test_a_held_lock_is_waited_for(box: Sandbox) -> None:
     git = Git("git", box.root, "K", "k@localhost")
-    place = git.at(box.repo / ".git")
+    refs = Refs.of(git, box.repo / ".git")
     lock = box.write(".git/refs/heads/x.lock", "")
     asyncio.get_running_loop().call_later(0.2, os.unlink, lock)
-    await move_ref(place, "refs/heads/x", box.commit_of("main"), None, "test")
+    await refs.move("refs/heads/x", box.commit_of("main"), None, "test")
     assert box.commit_of("x") == box.commit_of("main")
 
 
@@ -100,6 +100,6 @@ async def test_a_lock_that_stays_is_reported(box: Sandbox, monkeypatch: pytest.M
     monkeypatch.setattr("kapelle.workspaces.git._LOCK_PATIENCE_S", (0.01, 0.01))
     git = Git("git", box.root, "K", "k@localhost")
     box.write(".git/refs/heads/x.lock", "")
-    place = git.at(box.repo / ".git")
+    refs = Refs.of(git, box.repo / ".git")
     with pytest.raises(LockBusy):
-        await move_ref(place, "refs/heads/x", box.commit_of("main"), None, "test")
+        await refs.move("refs/heads/x", box.commit_of("main"), None, "test")

@@ -10,10 +10,10 @@ import pytest
 
 from kapelle.domain.errors import GitError, Unavailable
 from kapelle.engine.retry import PASSING, retried
+from kapelle.runner.command import Running
 from kapelle.workspaces import git as git_module
 from kapelle.workspaces.git import Git, LockBusy, Place
-from kapelle.workspaces.process import Running
-from kapelle.workspaces.refs import move_ref, read_ref
+from kapelle.workspaces.refs import Refs
 
 from .sandbox import Sandbox
 
@@ -48,7 +48,7 @@ async def test_a_full_machine_passes(tmp_path: Path, words: str) -> None:
         await Place(git, tmp_path).run("write-tree")
     # Else a reference that could not be read would be one that is not there.
     with pytest.raises(Unavailable):
-        await read_ref(Place(git, tmp_path), "refs/heads/x")
+        await Refs.of(git, tmp_path).read("refs/heads/x")
 
 
 @pytest.mark.parametrize(
@@ -88,21 +88,21 @@ async def test_what_could_not_be_started_is_done_later(
     monkeypatch.setattr(Running, "run", second_time)
     monkeypatch.setattr("kapelle.engine.retry._PAUSE_S", 0.01)
     git = Git("git", box.root, "K", "k@localhost")
-    found = await retried(read_ref)(git.at(box.repo / ".git"), "refs/heads/main")
+    found = await retried(Refs.of(git, box.repo / ".git").read)("refs/heads/main")
     assert found == box.commit_of("main")
 
 
 async def test_a_lock_passes_while_it_is_new(box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kapelle.workspaces.git._LOCK_PATIENCE_S", (0.01, 0.01))
     monkeypatch.setattr("kapelle.engine.retry._PAUSE_S", 0.01)
-    place = Git("git", box.root, "K", "k@localhost").at(box.repo / ".git")
+    refs = Refs.of(Git("git", box.root, "K", "k@localhost"), box.repo / ".git")
     main = box.commit_of("main")
     lock = box.write(".git/refs/heads/x.lock", "")
     with pytest.raises(Unavailable) as refused:
-        await move_ref(place, "refs/heads/x", main, None, "test")
+        await refs.move("refs/heads/x", main, None, "test")
     assert isinstance(refused.value, LockBusy)
     asyncio.get_running_loop().call_later(0.3, os.unlink, lock)
-    await retried(move_ref)(place, "refs/heads/x", main, None, "test")
+    await retried(refs.move)("refs/heads/x", main, None, "test")
     assert box.commit_of("x") == main
 
 
@@ -110,12 +110,12 @@ async def test_a_lock_that_was_left_does_not_pass(
     box: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kapelle.workspaces.git._LOCK_PATIENCE_S", (0.01, 0.01))
-    place = Git("git", box.root, "K", "k@localhost").at(box.repo / ".git")
+    refs = Refs.of(Git("git", box.root, "K", "k@localhost"), box.repo / ".git")
     lock = box.write(".git/refs/heads/x.lock", "")
     old = time.time() - 120
     os.utime(lock, (old, old))
     with pytest.raises(GitError, match="File exists") as refused:
-        await move_ref(place, "refs/heads/x", box.commit_of("main"), None, "test")
+        await refs.move("refs/heads/x", box.commit_of("main"), None, "test")
     assert str(lock) in (refused.value.hint or "")
 
 

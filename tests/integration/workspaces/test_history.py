@@ -116,7 +116,7 @@ async def test_a_diff_is_relative_to_its_own_base_however_that_moved(box: Sandbo
     box.save("moved on")
     for owner, name in (("task_1", "own.txt"), ("run_1", "theirs.txt")):
         assert (await box.workspaces.diff(owner)).files == [name]
-        assert await box.workspaces.changed(owner)
+        assert (await box.workspaces.diff(owner)).files
     await box.workspaces.commit("task_1", "work")
     assert (await box.workspaces.diff("task_1")).files == ["own.txt"]
     assert [commit.subject for commit in await box.workspaces.log("task_1")] == ["work"]

@@ -23,22 +23,21 @@ async def work(
 async def test_a_clean_checkout_moves_along(box: Sandbox) -> None:
     commit = await work(box)
     base = box.commit_of("main")
-    assert not await box.workspaces.is_merged("task_1", None)
+    assert not box.is_merged("task_1", "main")
     merge = await box.workspaces.merge("task_1", None, "Merge it")
     assert (merge.base, merge.already, merge.checkout_updated) == ("main", False, box.repo)
     assert box.git("log", "-1", "--format=%P|%s", "main") == f"{base} {commit}|Merge it"
     assert (box.repo / "new.txt").read_text() == "n\n"
     assert box.status() == ""
     assert not (box.repo / ".git/index.lock").exists()
-    assert await box.workspaces.is_merged("task_1", "main")
+    assert box.is_merged("task_1", "main")
     again = await box.workspaces.merge("task_1", None, "Merge it")
     assert (again.already, again.commit) == (True, merge.commit)
 
 
-async def test_nothing_done_is_not_called_merged(box: Sandbox) -> None:
+async def test_nothing_done_is_nothing_to_merge(box: Sandbox) -> None:
     await box.create()
     assert (await box.workspaces.merge("task_1", None, "m")).already
-    assert not await box.workspaces.is_merged("task_1", None)
 
 
 async def test_into_a_branch_that_nobody_has_checked_out(box: Sandbox) -> None:
@@ -81,7 +80,7 @@ async def test_a_conflict_names_the_files_and_changes_nothing(box: Sandbox) -> N
     assert refused.value.hint
     assert box.commit_of("main") == main
     assert box.status() == ""
-    assert not await box.workspaces.is_merged("task_1", None)
+    assert not box.is_merged("task_1", "main")
 
 
 @pytest.mark.parametrize("dirt", ["edited", "staged", "deleted", "untracked", "ignored", "merging"])
@@ -175,7 +174,7 @@ async def test_many_tasks_at_once_all_arrive(box: Sandbox) -> None:
     tasks = [f"task_{number}" for number in range(6)]
     await asyncio.gather(*(box.workspaces.merge(task, None, f"Merge {task}") for task in tasks))
     for number, task in enumerate(tasks):
-        assert await box.workspaces.is_merged(task, "main")
+        assert box.is_merged(task, "main")
         assert (box.repo / f"n{number}.txt").exists()
     assert box.status() == ""
     assert box.git("rev-list", "--count", "--merges", "main") == "6"
@@ -196,7 +195,7 @@ async def test_a_base_that_moves_all_the_time(box: Sandbox) -> None:
         box.write("stop", "")
         await racing.wait()
     for number in range(5):
-        assert await box.workspaces.is_merged(f"task_{number}", "busy")
+        assert box.is_merged(f"task_{number}", "busy")
     raced = int(box.git("rev-list", "--count", "--grep=race", "busy"))
     assert raced == int((box.repo / "raced").read_text())
     assert raced > 0

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.workspaces.commit import tree_of
-from kapelle.workspaces.git import Git, Place
-from kapelle.workspaces.process import Finished, Running
-from kapelle.workspaces.refs import head_commit, read_ref
-from kapelle.workspaces.repository import checkout_at
-from kapelle.workspaces.shadow import Lender, Shadows
+from kapelle.runner.command import Finished, Running
+from kapelle.workspaces.git import Git
+from kapelle.workspaces.refs import Refs as References
+from kapelle.workspaces.repository import WorkTree, checkout_at
+from kapelle.workspaces.shadow import Shadows
 
 from .sandbox import Sandbox
 
@@ -23,7 +22,7 @@ class Refs:
         self.box = box
         self.directory = box.repo / ".git"
         self.git = Git("git", box.root, "K", "k@localhost")
-        self.place: Place = self.git.at(self.directory)
+        self.place = References.of(self.git, self.directory)
         self.calls = 0
         run = Running.run
 
@@ -35,13 +34,14 @@ class Refs:
 
     async def learn(self, *commits: str) -> None:
         shadows = Shadows(self.git, self.box.root / "shadows")
-        reading = await shadows.reading(Lender(self.directory, "sha1"))
+        tree = WorkTree(self.box.repo, self.directory, self.directory, "sha1", (), "")
+        objects = shadows.objects(tree)
         for commit in commits:
-            await tree_of(reading, commit)
+            await objects.tree_of(commit)
         self.calls = 0
 
     async def read(self, ref: str = X) -> str | None:
-        return await read_ref(self.place, ref)
+        return await self.place.read(ref)
 
 
 @pytest.fixture
@@ -117,12 +117,12 @@ async def test_head_of_a_branch_or_of_a_commit(refs: Refs) -> None:
     checkout = checkout_at(refs.box.repo)
     assert checkout is not None
     main, first = refs.box.commit_of("main"), refs.box.commit_of("x")
-    assert await head_commit(refs.git, checkout) == main
+    assert await References.at(refs.git, checkout).head_commit() == main
     refs.box.git("checkout", "-q", "--detach", first)
-    assert await head_commit(refs.git, checkout) == first
+    assert await References.at(refs.git, checkout).head_commit() == first
     assert refs.calls == 0
     # A name that leads out of the references is none that git would follow.
     (refs.directory / "x").write_text(main + "\n")
     (refs.directory / "HEAD").write_text("ref: refs/heads/../../x\n")
-    assert await head_commit(refs.git, checkout) is None
+    assert await References.at(refs.git, checkout).head_commit() is None
     assert refs.calls == 1

@@ -88,7 +88,7 @@ async def test_reset_to_the_present_commit_of_the_base(box: Sandbox) -> None:
     assert (await box.workspaces.reset("task_1", "one", "main")).base_commit == later
     assert (path / "a.txt").read_text() == "later\n"
     assert not (path / "new.txt").exists()
-    assert await box.workspaces.changed("task_1") is False
+    assert (await box.workspaces.diff("task_1")).files == []
     with pytest.raises(InvalidInput):
         await box.workspaces.reset("task_1", "two", "no-such-base")
 

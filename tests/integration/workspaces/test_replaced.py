@@ -87,7 +87,7 @@ async def test_the_diff_of_a_replaced_worktree_is_that_of_the_branch(
     _, victim, _ = await replaced(box, how)
     before = picture(victim)
     assert (await box.workspaces.diff("task_1")).files == ["new.txt"]
-    assert await box.workspaces.changed("task_1")
+    assert (await box.workspaces.diff("task_1")).files
     assert picture(victim) == before
 
 

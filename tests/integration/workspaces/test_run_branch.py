@@ -46,7 +46,7 @@ async def test_a_clean_worktree_of_the_run_moves_along(box: Sandbox) -> None:
     assert box.status(path) == "?? notes.txt"
     assert box.commit_of("main") == main
     assert box.status() == ""
-    assert await box.workspaces.is_merged("task_1", RUN)
+    assert box.is_merged("task_1", RUN)
     assert (await box.workspaces.merge("task_1", None, "Merge it")).already
     assert await box.workspaces.commit("run_1", "notes")
     assert (await box.workspaces.diff("run_1")).files == ["new.txt", "notes.txt"]
@@ -164,7 +164,7 @@ async def test_a_run_that_stands_elsewhere_never_undoes_a_merge(box: Sandbox, aw
         await box.workspaces.restore("run_1", await box.workspaces.tip("run_1"), "again")
         await box.workspaces.merge("task_1", RUN, "m")
         assert (path / "new.txt").exists()
-        assert await box.workspaces.is_merged("task_1", RUN)
+        assert box.is_merged("task_1", RUN)
         assert_whole(box, path)
 
 
@@ -270,7 +270,7 @@ async def test_merged_removed_and_made_again_from_the_branch_of_a_run(box: Sandb
     assert await box.workspaces.diff("task_1") == before
     box.write("more.txt", "m", path)
     await box.workspaces.commit("task_1", "more")
-    assert not await box.workspaces.is_merged("task_1", RUN)
+    assert not box.is_merged("task_1", RUN)
     await box.workspaces.merge("task_1", None, "m")
     assert (box.home / "worktrees/run_1/more.txt").exists()
 

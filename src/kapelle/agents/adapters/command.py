@@ -11,17 +11,16 @@ from typing import Any
 
 from kapelle.agents.base import (
     Access,
-    AgentEvent,
+    Agent,
     AgentRequest,
     Capabilities,
     Command,
-    EventKind,
     Summary,
     Verdict,
+    how_it_ended,
+    on_path,
 )
-from kapelle.agents.failures import claim, how_it_ended, judge_report
-from kapelle.agents.output import json_object, parse_event
-from kapelle.agents.program import LONGEST_ARGUMENT, ProgramAgent, on_path
+from kapelle.agents.events import AgentEvent, EventKind, json_object, parse_event
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
@@ -32,7 +31,7 @@ _CARRIES_PROMPT = frozenset({"prompt", "combined", "prompt_file"})
 _UNNAMED = "It reported an error without a message."
 
 
-class CommandAgent(ProgramAgent):
+class CommandAgent(Agent):
     """Runs settings.command, placeholders filled in; the prompt goes to stdin if none takes it."""
 
     access = Access(needed=False)
@@ -85,7 +84,7 @@ class CommandAgent(ProgramAgent):
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         if self.settings.output == "events":
-            return judge_report(summary, exit, tail)
+            return super().judge(summary, exit, tail)
         if self.settings.output == "json":
             return judge_json(summary, exit, tail, self.settings.read)
         if exit.kind != "exited":
@@ -106,14 +105,9 @@ class CommandAgent(ProgramAgent):
 
     def _check(self, argv: list[str], request: AgentRequest) -> None:
         key = f"agents.{self.name}.command"
+        hint = f"Use {{prompt_file}} in {key}, or no placeholder, for stdin."
         for argument in argv:
-            size = len(argument.encode("utf-8", "replace"))
-            if size > LONGEST_ARGUMENT:
-                raise AgentMisconfigured(
-                    f"The prompt makes an argument of {size:,} bytes for {self.name}, and more"
-                    f" than {LONGEST_ARGUMENT:,} do not fit on a command line.",
-                    hint=f"Use {{prompt_file}} in {key}, or no placeholder, for stdin.",
-                )
+            self.require_argument(argument, "the prompt", hint)
             if not argument or "\0" in argument:
                 raise AgentMisconfigured(f"{key} makes an argument that is empty or has a NUL.")
         if not _executable(argv[0], request.settings.env, request.workspace):
@@ -163,9 +157,8 @@ def json_events(line: str, read: ReadJson) -> list[AgentEvent]:
     document = json_document(line)
     if document is None:
         return []
-    paths: list[tuple[EventKind, str | None]]
-    paths = [("session", read.session), ("model", read.model), ("text", read.text)]
-    found = [AgentEvent(kind, text_at(document, path)) for kind, path in paths]
+    kinds: tuple[EventKind, ...] = ("session", "model", "text")
+    found = [AgentEvent(kind, text_at(document, getattr(read, kind))) for kind in kinds]
     events = [event for event in found if event.text]
     if used := _used(document, read):
         events.append(AgentEvent("usage", data=used))
@@ -176,7 +169,7 @@ def judge_json(summary: Summary, exit: Exit, tail: str, read: ReadJson) -> Verdi
     """Success is a clean exit, no error, and the answer where the settings say that it is."""
     said = summary.result if read.result else summary.tail.strip() or None
     if exit.kind != "exited" or (exit.code != 0 and not summary.error):
-        return Verdict(False, how_it_ended(exit, tail), said, claim(summary))
+        return Verdict(False, how_it_ended(exit, tail), said, summary.claimed)
     if summary.error:
         return Verdict(False, summary.error.text, said, "failure")
     if said is None:
@@ -186,13 +179,8 @@ def judge_json(summary: Summary, exit: Exit, tail: str, read: ReadJson) -> Verdi
 
 
 def _used(document: object, read: ReadJson) -> dict[str, float]:
-    paths = {
-        "input_tokens": read.input_tokens,
-        "output_tokens": read.output_tokens,
-        "cached_tokens": read.cached_tokens,
-        "cost_usd": read.cost_usd,
-    }
-    found = ((name, number_at(document, path)) for name, path in paths.items())
+    names = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
+    found = ((name, number_at(document, getattr(read, name))) for name in names)
     used = {name: number for name, number in found if number is not None}
     # Whatever reports what it used has had an answer of a model.
     return {**used, "turns": 1} if used else {}
@@ -212,8 +200,8 @@ def _outcome(document: object, read: ReadJson) -> list[AgentEvent]:
 def json_document(line: str) -> dict[str, Any] | list[Any] | None:
     """The JSON object or array that a line holds, or None for anything else."""
     if not line.lstrip().startswith("["):
-        return json_object(line)
-    found = (json_object(f'{{"array": {line}}}') or {}).get("array")
+        return json_object(line) or None
+    found = json_object(f'{{"array": {line}}}').get("array")
     return found if isinstance(found, list) else None
 
 

@@ -1,4 +1,4 @@
-"""One program run to its end in a thread, bounded in time and output.
+"""A short command run to its end in the calling thread, bounded in time and output.
 
 Not asyncio's own subprocesses: in Python 3.11, cancelling one while it starts never returns.
 """
@@ -18,24 +18,27 @@ from typing import IO
 
 _CHUNK = 262_144
 _STDERR_TAIL = 8192
-GRACE_S = 3.0
+_MOST_PRINTED = 65_536
 
 
 @dataclass(frozen=True)
 class Command:
-    """What to run, and within which bounds."""
+    """What to run, and within which bounds; the descriptors are inherited."""
 
     argv: Sequence[str]
     environment: Mapping[str, str]
     cwd: Path
-    stdin: bytes | None
     timeout_s: float
     max_output: int
-    descriptors: tuple[int, ...]
+    stdin: bytes | None = None
+    descriptors: tuple[int, ...] = ()
+    grace_s: float = 3.0
 
 
 @dataclass(frozen=True)
 class Finished:
+    """How a command ended, with the beginning of its output and the end of its errors."""
+
     code: int
     stdout: bytes
     stderr: bytes
@@ -43,8 +46,20 @@ class Finished:
     timed_out: bool
 
 
+def printed(argv: Sequence[str], env: Mapping[str, str], cwd: Path, timeout_s: float) -> str | None:
+    """What a program writes to standard output; None when it has not done with it in time.
+
+    Blocks, so the daemon calls it in a thread. OSError if it cannot be started.
+    """
+    finished = Running(Command(argv, env, cwd, timeout_s, _MOST_PRINTED, grace_s=0.05)).run()
+    return None if finished.timed_out else finished.stdout.decode("utf-8", "replace")
+
+
 class Running:
-    """A command under way; stop may be called from another thread, even before it has started."""
+    """A command under way in a session of its own, of which nothing is left at the end.
+
+    stop may be called from another thread, even before it has started.
+    """
 
     def __init__(self, command: Command) -> None:
         self._command = command
@@ -58,10 +73,7 @@ class Running:
     def stop(self, how: signal.Signals) -> None:
         """Signal the whole process group."""
         self._stopped_by = how
-        # Not once it is reaped: the number could belong to another group by then.
-        if self._process is not None and self._process.returncode is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, how)
+        self._signal(how)
 
     def run(self) -> Finished:
         """Start, talk, reap; raises OSError when the program cannot be started."""
@@ -78,14 +90,23 @@ class Running:
         ) as process:
             self._process = process
             if self._stopped_by is not None:
-                self.stop(self._stopped_by)
+                self._signal(self._stopped_by)
             self._give_up_at = time.monotonic() + command.timeout_s
             self._talk(process)
-            code = self._reap(process)
+            while not _ends_within(process, self._give_up_at - time.monotonic()):
+                self._escalate()
+            self._signal(signal.SIGKILL)
+            code = process.wait()
         stdout = b"".join(self._stdout)[: command.max_output]
         truncated = self._size > command.max_output
         timed_out = self._stopped_by is not None and not truncated
         return Finished(code, stdout, self._stderr, truncated, timed_out)
+
+    def _signal(self, how: signal.Signals) -> None:
+        # Not once it is reaped: the number could belong to another group by then.
+        if self._process is not None and self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):  # the second: macOS, of the dead
+                os.killpg(self._process.pid, how)
 
     def _talk(self, process: subprocess.Popen[bytes]) -> None:
         """Feed and read until both outputs end, or something outside the group keeps them open."""
@@ -106,14 +127,9 @@ class Running:
                     else:
                         self._read(selector, key.fd, key.data)
 
-    def _reap(self, process: subprocess.Popen[bytes]) -> int:
-        while not _ends_within(process, self._give_up_at - time.monotonic()):
-            self._escalate()
-        return process.wait()
-
     def _escalate(self) -> None:
         """Ask first: git removes its locks and half-made things when it is terminated."""
-        self._give_up_at = time.monotonic() + GRACE_S
+        self._give_up_at = time.monotonic() + self._command.grace_s
         self.stop(signal.SIGTERM if self._stopped_by is None else signal.SIGKILL)
 
     def _read(self, selector: selectors.BaseSelector, descriptor: int, name: str) -> None:
