@@ -12,7 +12,7 @@ from kapelle.cli.spec_options import built_in
 
 # Each with where it is made and the first line of its help.
 _TABLE = """
-run         start:run_command  Give an agent a task and print the task's id.
+run         start:work_command  Give an agent a task and print the task's id.
 start       start:start_command  Start a run of any pattern, your own too.
 runs        runs:runs  List runs, look at them, and pause, answer or end them.
 schedule    schedules:schedule  Start work later, again and again, or after other work.
@@ -48,7 +48,7 @@ def _commands() -> Iterator[tuple[str, tuple[str, str]]]:
         yield name, (place, about)
         if name == "run":
             for pattern, summary in built_in().items():
-                yield pattern, ("start:pattern_command", summary)
+                yield pattern, ("start:work_command", summary)
 
 
 COMMANDS = dict(_commands())
