@@ -10,9 +10,8 @@ import typer
 
 from kapelle.agents.base import remark
 from kapelle.cli.agent_config import config, login_words
-from kapelle.cli.command import LightCommand, command_group
+from kapelle.cli.command import Json, LightCommand, command_group
 from kapelle.cli.format import mark, moment, now, one_line, paint, short, table
-from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
 from kapelle.cli.values import not_empty

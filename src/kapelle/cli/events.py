@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
+from kapelle.cli.command import Follow, JsonLines
 from kapelle.cli.format import local, one_line, short_title, terminal_width, wrapped
 from kapelle.cli.ids import complete_run, complete_task
-from kapelle.cli.options import Follow, JsonLines
 from kapelle.cli.output import json_line
 from kapelle.cli.transcript import Passage
 from kapelle.client.http import Connection

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from kapelle.cli.command import Budget, Json, MaxTurns
 from kapelle.cli.format import clean, colourful, one_line, paint
 from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, path_of, task_path
-from kapelle.cli.options import Budget, Json, MaxTurns
 from kapelle.cli.outcome import (
     ERROR,
     FINAL,
