@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.engine.failpoints import ENGINE_FAILPOINTS
-from kapelle.runner.shim.failpoints import ALL_FAILPOINTS
+from kapelle.runner.shim.system import ALL_FAILPOINTS
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git, make_repository
 

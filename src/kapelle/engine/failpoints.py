@@ -1,6 +1,6 @@
 """The named places of the engine where a test may have the daemon kill itself."""
 
-from kapelle.runner.shim.failpoints import failpoint
+from kapelle.runner.shim.system import failpoint
 
 ENGINE_FAILPOINTS = (
     "conductor_after_begin",

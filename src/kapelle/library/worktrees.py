@@ -36,7 +36,7 @@ class Worktrees:
             run = await workspaces.create(run_id, directory, base)
         except BaseException:
             with suppress(KapelleError, OSError):
-                await workspaces.dismiss(run_id)
+                await workspaces.discard(run_id, empty_branch=True)
             raise
         return cls(workspaces, run_id, directory, run)
 
@@ -127,11 +127,11 @@ class Worktrees:
         """
         for task_id in self._made:
             try:
-                await self._workspaces.dismiss(task_id)
+                await self._workspaces.discard(task_id, empty_branch=True)
             except (KapelleError, OSError) as error:
                 _log.warning("The worktree of %s stays: %s", task_id, error)
         tip = await self.tip()
         if tip != self._run.base_commit:
             return tip
-        await self._workspaces.dismiss(self._run_id)
+        await self._workspaces.discard(self._run_id, empty_branch=True)
         return None

@@ -51,10 +51,6 @@ class Identity:
         """Whether this very process runs; a zombie does not."""
         return self.same_boot and tree.start_time(self.pid) == self.start
 
-    def open_pidfd(self) -> int | None:
-        """A pidfd of this very process; None if it is dead."""
-        return tree.open_pidfd(self.pid, self.start) if self.same_boot else None
-
     def send(self, number: int) -> bool:
         """Signal this very process; False if it is dead."""
         return self.same_boot and tree.send(self.pid, self.start, number)
@@ -69,7 +65,7 @@ class Identity:
             while self.is_alive():  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_S)
             return
-        pidfd = self.open_pidfd()
+        pidfd = tree.open_pidfd(self.pid, self.start) if self.same_boot else None
         if pidfd is None:
             return
         loop = asyncio.get_running_loop()

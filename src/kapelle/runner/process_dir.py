@@ -12,7 +12,10 @@ from kapelle.domain.task import Exit
 from kapelle.runner import identity
 from kapelle.runner.identity import Identity
 from kapelle.runner.redaction import redact
-from kapelle.runner.shim import files, request
+from kapelle.runner.shim import exit_record, files, request
+
+# What reading a record may raise that somebody else wrote.
+_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -123,18 +126,18 @@ def encode_request(launch: Launch, leaf: Path | None) -> bytes:
     """The request for a shim; ValueError if some text cannot be given to a process."""
     if not launch.argv:
         raise ValueError("there is no command")
-    return request.encode(
-        process_dir=str(launch.process_dir),
-        argv=launch.argv,
-        cwd=str(launch.cwd),
-        env=launch.env,
-        stdin=launch.stdin,
-        redact=launch.redact,
-        timeout_s=launch.timeout_s,
-        grace_s=launch.grace_s,
-        boot_id=identity.boot_id(),
-        leaf=None if leaf is None else str(leaf),
-    )
+    fields = {
+        "process_dir": str(launch.process_dir),
+        "argv": launch.argv,
+        "cwd": str(launch.cwd),
+        "env": launch.env,
+        "redact": launch.redact,
+        "timeout_s": launch.timeout_s,
+        "grace_s": launch.grace_s,
+        "boot_id": identity.boot_id(),
+        "leaf": None if leaf is None else str(leaf),
+    }
+    return request.encode(fields, launch.stdin)
 
 
 class UnreadableExit(ValueError):
@@ -148,14 +151,7 @@ def read_exit(process_dir: Path) -> Ended | None:
         return None
     try:
         return _parse(json.loads(data))
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
+    except _MALFORMED as error:
         raise UnreadableExit(f"exit.json cannot be read: {error}") from error
 
 
@@ -166,23 +162,18 @@ def set_exit_aside(process_dir: Path) -> None:
 
 def declare_exit(process_dir: Path, kind: str, detail: str | None, survivors: int = 0) -> None:
     """Record an end that the daemon concluded, unless one is recorded already."""
-    reason = files.read(str(process_dir / files.STOP))
     started_at = None if kind == "not_started" else _started_at(process_dir)
     now = time.time()
-    record = {
-        "protocol": files.PROTOCOL,
+    facts = {
         "kind": kind,
-        "ended_by": None if reason is None else "stop",
-        "stop_reason": None if reason is None else reason.decode("utf-8", "replace"),
+        "ended_by": None if files.read(str(process_dir / files.STOP)) is None else "stop",
         "detail": detail,
-        "out_bytes": files.size(str(process_dir / files.OUT)),
-        "err_bytes": files.size(str(process_dir / files.ERR)),
         "started_at": started_at,
         "ended_at": now,
         "duration_s": 0.0 if started_at is None else max(0.0, now - started_at),
         "leftovers": survivors,
     }
-    files.publish(str(process_dir / files.EXIT), json.dumps(record).encode(), durable=True)
+    exit_record.write(str(process_dir), facts, is_supervisor=False)
 
 
 def agent_pid(process_dir: Path) -> int | None:

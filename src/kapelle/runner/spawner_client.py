@@ -8,13 +8,13 @@ import socket
 import subprocess
 from pathlib import Path
 
-from kapelle.runner.shim import failpoints
+from kapelle.runner.shim import system
 
 _AT_ONCE = 16
 _REPLY_LIMIT_S = 15.0
 _END_LIMIT_S = 2.0
 # What an interpreter may need to start; nothing else of ours belongs near an agent.
-_INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", failpoints.VARIABLE)
+_INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", system.VARIABLE)
 
 
 class Spawner:
@@ -87,8 +87,12 @@ class Spawner:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
-            self.ensure()
-            self._hand_over(theirs)
+            try:
+                self._hand_over(theirs)
+            except OSError:
+                # It is dying, or too stuck to take a byte.
+                self._discard()
+                self._hand_over(theirs)
         except BaseException:
             ours.close()
             raise
@@ -97,14 +101,9 @@ class Spawner:
         return ours
 
     def _hand_over(self, connection: socket.socket) -> None:
+        self.ensure()
         assert self._control is not None
-        try:
-            socket.send_fds(self._control, [b"!"], [connection.fileno()])
-        except OSError:
-            # It is dying, or too stuck to take a byte.
-            self._discard()
-            self.ensure()
-            socket.send_fds(self._control, [b"!"], [connection.fileno()])
+        socket.send_fds(self._control, [b"!"], [connection.fileno()])
 
     def _discard(self) -> None:
         if self._process is not None:
@@ -129,7 +128,7 @@ async def _ask(connection: socket.socket, request: bytes) -> bytes:
 
 def install(home: Path) -> Path:
     """Copy the package `shim` below home, once per content; returns the spawner's path."""
-    sources = sorted(Path(failpoints.__file__).parent.glob("*.py"))
+    sources = sorted(Path(system.__file__).parent.glob("*.py"))
     contents = {source.name: source.read_bytes() for source in sources}
     digest = hashlib.sha256()
     for name, content in contents.items():

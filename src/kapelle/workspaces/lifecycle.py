@@ -216,12 +216,11 @@ async def _stands_at(marker: Marker, commit: str) -> bool:
     if heads.tip != commit or marker.is_amid_operation() or not await marker.stands_on_branch():
         return False
     with marker.staging() as staging:
-        staged = await staging.stage(commit)
-        if staged.tree != await marker.objects.tree_of(commit):
+        if await staging.stage(commit) != await marker.objects.tree_of(commit):
             return False
         if await staging.nested_repositories(as_staged=True):
             return False
-        install_index(staged.index, marker.index)
+        install_index(staging.index, marker.index)
     return True
 
 
@@ -229,14 +228,14 @@ async def _restore_files(marker: Marker, commit: str) -> None:
     """With an index that knows the untracked files, read-tree removes them as well."""
     heads = await marker.heads()
     with marker.staging() as staging:
-        staged = await staging.stage(heads.parent)
-        files = files_place(marker.objects, marker, staged.index)
+        await staging.stage(heads.parent)
+        files = files_place(marker.objects, marker, staging.index)
         marker.require_present()
         await files.run("read-tree", "--reset", "-u", commit, timeout_s=CONTENT_TIMEOUT_S)
         for nested in await staging.nested_repositories():
             # Its files are archived; what is left is a repository of the agent's own making.
             await asyncio.to_thread(shutil.rmtree, nested, ignore_errors=True)
-        install_index(staged.index, marker.index)
+        install_index(staging.index, marker.index)
 
 
 async def remove_worktree(markers: Markers, marker: Marker) -> None:

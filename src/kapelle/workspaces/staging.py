@@ -8,7 +8,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from kapelle.domain.errors import GitError, WorkspaceError
@@ -20,14 +20,6 @@ _MAX_NESTING = 20
 _RETRY_PAUSES_S = (0.01, 0.05, 0.2)
 
 
-@dataclass(frozen=True)
-class Staged:
-    """A content tree and the throw-away index that describes it."""
-
-    tree: str
-    index: Path
-
-
 def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
     """For commands that read or write the files of a work tree through an index."""
     variables = {"GIT_INDEX_FILE": str(index), "GIT_WORK_TREE": str(work_tree.toplevel)}
@@ -37,28 +29,28 @@ def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
 
 
 class Staging:
-    """Brings a copy of a work tree's index up to date with its files."""
+    """Brings a throw-away copy of a work tree's index up to date with its files."""
 
     def __init__(self, place: Place, work_tree: WorkTree, scratch: Path) -> None:
         self._work_tree = work_tree
-        self._index = scratch / "index"
+        self.index = scratch / "index"
         self._no_index = scratch / "no-index"
         self._is_touched = False
         self._untracked_at_top: list[bytes] = []
         ignore = scratch / "ignore"
         ignore.write_text(work_tree.ignore, "utf-8", "surrogateescape")
-        files = files_place(place, work_tree, self._index)
+        files = files_place(place, work_tree, self.index)
         settings = (*files.settings, f"core.excludesFile={ignore}")
         self._place = replace(files, settings=settings)
         self._excluded = tuple(os.fsencode(path) for path in work_tree.excluded)
 
-    async def stage(self, fallback: str | None, *, flatten: bool = False) -> Staged:
+    async def stage(self, fallback: str | None, *, flatten: bool = False) -> str:
         """The tree of the files as they are; an unusable index is rebuilt from the fallback."""
-        if (digest := copy_index(self._work_tree.index, self._index)) is not None:
+        if (digest := copy_index(self._work_tree.index, self.index)) is not None:
             try:
                 return await self._stage(flatten, digest)
             except GitError:
-                self._index.unlink(missing_ok=True)
+                self.index.unlink(missing_ok=True)
         if fallback is not None:
             await self._place.run("read-tree", fallback, timeout_s=CONTENT_TIMEOUT_S)
         return await self._stage(flatten, None)
@@ -90,7 +82,7 @@ class Staging:
         kept = [name for name in names if not self._is_excluded(name.rstrip(b"/"))]
         return [self._work_tree.toplevel / os.fsdecode(name) for name in kept]
 
-    async def _stage(self, flatten: bool, digest: str | None) -> Staged:
+    async def _stage(self, flatten: bool, digest: str | None) -> str:
         self._is_touched = False
         removed, changed = await self._differences()
         await self._remove(removed)
@@ -101,13 +93,13 @@ class Staging:
         tree = None
         if digest is not None and not self._is_touched:
             tree = self._place.git.index_trees.get(self._work_tree.common_dir, digest)
-        return Staged(tree or await self._write_tree(), self._index)
+        return tree or await self._write_tree()
 
     async def _write_tree(self) -> str:
         tree = (await self._place.run("write-tree", timeout_s=CONTENT_TIMEOUT_S)).line
         # Elsewhere its objects do not last.
         if self._place.variables["GIT_OBJECT_DIRECTORY"] == str(self._work_tree.object_dir):
-            digest = _digest(self._index.read_bytes())
+            digest = _digest(self.index.read_bytes())
             self._place.git.index_trees.put(self._work_tree.common_dir, digest, tree)
         return tree
 

@@ -138,7 +138,7 @@ class Worktree:
         elif cleanup == "auto" and self.uncommitted_files():
             _log.warning("The worktree %s is kept: not all of it is committed.", self.path)
         else:
-            self._loop.run(self._workspaces.dismiss(self._owner))
+            self._loop.run(self._workspaces.discard(self._owner, empty_branch=True))
 
 
 @contextmanager
@@ -184,7 +184,7 @@ def _create(loop: OwnLoop, workspaces: Workspaces, repository: Path, base: str |
     except BaseException:
         # Nobody worked there yet, and nobody would know of it.
         with suppress(KapelleError, OSError):
-            loop.run(workspaces.dismiss(owner))
+            loop.run(workspaces.discard(owner, empty_branch=True))
         raise
     return Worktree(loop, workspaces, owner, workspace)
 
