@@ -152,10 +152,13 @@ async def require_commit(marker: Marker, text: str) -> None:
 
 async def log_of(marker: Marker, limit: int | None) -> list[Commit]:
     """What the branch gained since its base, newest first; a branch taken in counts as one."""
+    tip = await tip_of(marker)
+    if tip == marker.base_commit:
+        return []
     bound = () if limit is None else (f"--max-count={max(limit, 0)}",)
     output = await marker.objects.run(
         *("rev-list", "--first-parent", "--no-commit-header", "--format=%H %s", *bound),
-        *(await tip_of(marker), f"^{marker.base_commit}", "--"),
+        *(tip, f"^{marker.base_commit}", "--"),
     )
     lines = output.stdout.decode("utf-8", "replace").split("\n")
     return [Commit(*line.split(" ", 1)) for line in lines if line]

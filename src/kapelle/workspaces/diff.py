@@ -32,6 +32,8 @@ async def diff_worktree(marker: Marker) -> Diff:
     """From the base commit to the worktree's files, or to the branch when the worktree is gone."""
     with marker.shadows.scratch() as scratch:
         place, new = await _content(marker, scratch)
+        if new == await marker.objects.tree_of(marker.base_commit):
+            return Diff(patch=b"", stat="", files=[])
         return await _diff(place, marker.base_commit, new)
 
 

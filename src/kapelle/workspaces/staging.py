@@ -84,12 +84,16 @@ class Staging:
 
     async def _stage(self, flatten: bool, digest: str | None) -> str:
         self._is_touched = False
-        removed, changed = await self._differences()
-        await self._remove(removed)
-        await self._add(changed)
-        if flatten:
-            await self._flatten()
-        await self._add(await self._untracked(self._place, b"", 0))
+        others: list[bytes] | None
+        is_modified, others = await self._look()
+        if is_modified:
+            removed, changed = await self._differences()
+            await self._remove(removed)
+            await self._add(changed)
+            others = None if removed else others
+        if flatten and await self._flatten():
+            others = None
+        await self._add(await self._untracked(self._place, others=others))
         tree = None
         if digest is not None and not self._is_touched:
             tree = self._place.git.index_trees.get(self._work_tree.common_dir, digest)
@@ -102,6 +106,13 @@ class Staging:
             digest = _digest(self.index.read_bytes())
             self._place.git.index_trees.put(self._work_tree.common_dir, digest, tree)
         return tree
+
+    async def _look(self) -> tuple[bool, list[bytes]]:
+        """Whether a file differs from the index, and what is untracked: one process for both."""
+        arguments = ("ls-files", "-z", "-t", "--modified", "--others", "--exclude-standard")
+        fields = (await self._place.run(*arguments, timeout_s=CONTENT_TIMEOUT_S)).fields
+        others = [field[2:] for field in fields if field.startswith(b"? ")]
+        return len(others) < len(fields), others
 
     async def _differences(self) -> tuple[list[bytes], list[bytes]]:
         output = await self._place.run(
@@ -125,12 +136,17 @@ class Staging:
             return False
         return stat.S_ISREG(mode) or stat.S_ISLNK(mode) or (is_link and stat.S_ISDIR(mode))
 
-    async def _untracked(self, place: Place, prefix: bytes, depth: int) -> list[bytes]:
-        """Untracked files that are not ignored; nested repositories give their files."""
+    async def _untracked(
+        self, place: Place, prefix: bytes = b"", depth: int = 0, others: list[bytes] | None = None
+    ) -> list[bytes]:
+        """Untracked files that are not ignored; nested repositories give their files.
+
+        Others is what git says of this place, if it was asked.
+        """
         if depth > _MAX_NESTING:
             raise WorkspaceError(f"Repositories are nested too deeply in {place.cwd}.")
         paths = []
-        others = await self._others(place)
+        others = await self._others(place) if others is None else others
         if depth == 0:
             self._untracked_at_top = others
         for name in others:
@@ -152,8 +168,12 @@ class Staging:
         )
         return await self._untracked(inside, prefix + name, depth + 1)
 
-    async def _flatten(self) -> None:
-        """Replace each populated submodule by its files, so that unpublished work in it is kept."""
+    async def _flatten(self) -> bool:
+        """Replace each populated submodule by its files, so that unpublished work in it is kept.
+
+        Returns whether there was one.
+        """
+        found = False
         output = await self._place.run("ls-files", "-z", "--stage")
         for record in output.fields:
             header, _, path = record.partition(b"\t")
@@ -161,6 +181,8 @@ class Staging:
             if header.startswith(_GITLINK) and os.path.lexists(inside):
                 await self._remove([path])
                 await self._add(await self._nested(self._place, b"", path + b"/", 0))
+                found = True
+        return found
 
     def _is_excluded(self, path: bytes) -> bool:
         return any(path == item or path.startswith(item + b"/") for item in self._excluded)
