@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from kapelle.cli.pipeline_file import PipelineFile
+from kapelle.cli.spec_file import SpecFile
 from kapelle.client.http import Connection
 from kapelle.domain.errors import KapelleError
 
@@ -39,7 +39,7 @@ def begin(client: Connection, path: str, body: dict[str, Any]) -> dict[str, Any]
         started: dict[str, Any] = client.create(path, body)
     except KapelleError as error:
         spec = body.get("spec")
-        if isinstance(spec, PipelineFile):
+        if isinstance(spec, SpecFile):
             spec.locate(error)
         raise
     return started

@@ -172,7 +172,7 @@ def options_of(schema: Schema) -> list[Option]:
     for key, shape in schema.get("properties", {}).items():
         about = shape.get(KEY, {})
         if "group" in about:
-            inner = _resolved(shape, shared)["properties"]
+            inner = resolved(shape, shared)["properties"]
             for name, part in inner.items():
                 facts = {**part.get(KEY, {}), "group": about["group"]}
                 found.append(_option((key, name), {**part, KEY: facts}, False, shared))
@@ -183,14 +183,14 @@ def options_of(schema: Schema) -> list[Option]:
 
 def _option(path: tuple[str, ...], shape: Schema, required: bool, shared: Schema) -> Option:
     about = shape.get(KEY, {})
-    outer = _resolved(shape, shared)
+    outer = resolved(shape, shared)
     is_list = outer.get("type") == "array"
-    inner = _resolved(outer.get("items", {}), shared) if is_list else outer
+    inner = resolved(outer.get("items", {}), shared) if is_list else outer
     kind = about.get("kind") or _kind(inner)
     limits: Schema = dict(inner)
     limits |= {name: outer[name] for name in ("minItems", "maxItems") if name in outer}
     if kind == "check":
-        limits["kinds"] = _resolved(inner["properties"]["kind"], shared)["enum"][1:]
+        limits["kinds"] = resolved(inner["properties"]["kind"], shared)["enum"][1:]
     names = tuple(about.get("names", ()))
     if not any(name.startswith("--") for name in names):
         names = (*names, "--" + path[-1].replace("_", "-"))
@@ -208,14 +208,14 @@ def _option(path: tuple[str, ...], shape: Schema, required: bool, shared: Schema
     )
 
 
-def _resolved(shape: Schema, shared: Schema) -> Schema:
+def resolved(shape: Schema, shared: Schema) -> Schema:
     """The shape without references and without "or nothing"."""
     if "$ref" in shape:
-        return _resolved(shared.get(shape["$ref"].rpartition("/")[2], {}), shared)
+        return resolved(shared.get(shape["$ref"].rpartition("/")[2], {}), shared)
     for word in ("anyOf", "oneOf", "allOf"):
         shapes = [part for part in shape.get(word, ()) if part.get("type") != "null"]
         if len(shapes) == 1:
-            return _resolved(shapes[0], shared)
+            return resolved(shapes[0], shared)
     return {"enum": [shape["const"]], **shape} if "const" in shape else shape
 
 

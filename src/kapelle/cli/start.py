@@ -75,7 +75,8 @@ def run_command(_name: str = "run") -> Callable[..., None]:
     options = options_of(schema)
 
     def run(**params: Any) -> None:
-        from kapelle.cli.submit import repeat, show_new
+        from kapelle.cli.follow import show_new
+        from kapelle.cli.submit import repeat
 
         spec = task_spec(params)
         if params["every"] is not None:
@@ -133,23 +134,25 @@ def pattern_spec(name: str, params: Params) -> Spec:
     if "file" in schema[KEY]:
         variables = key_values(params["var"] or [], "--var")
         if params["whole_file"] is not None:
-            return _from_file(options, params, variables)
+            return _from_file(name, options, params, variables)
         if variables:
             raise InvalidInput("--var is for the steps of a file.", hint="Add -F FILE.")
     directory = absolute_directory(params["directory"])
     return {**spec_of(options, params, name), "directory": directory}
 
 
-def _from_file(options: Sequence[Option], params: Params, variables: dict[str, str]) -> Spec:
+def _from_file(
+    name: str, options: Sequence[Option], params: Params, variables: dict[str, str]
+) -> Spec:
     for option in options:
         if params.get(option.name) and "argument" in option.about:
             raise InvalidInput(
                 f"The {option.key} were given twice, as prompts and as a file.",
                 hint="Leave -F out, or put the prompts into the file.",
             )
-    from kapelle.cli.pipeline_file import read_pipeline
+    from kapelle.cli.spec_file import read_spec_file
 
-    return read_pipeline(params["whole_file"], variables, spec_of(options, params))
+    return read_spec_file(name, params["whole_file"], variables, spec_of(options, params))
 
 
 def _split(options: Sequence[Option]) -> tuple[list[Option], list[Option]]:

@@ -18,8 +18,7 @@ from kapelle.domain.task import CheckResult
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.launch import launch_command
 from kapelle.engine.tasks.work import Work, task_diff
-from kapelle.runner.output import lines_of, tail_text
-from kapelle.runner.process_dir import Ended
+from kapelle.runner.output import both_streams, lines_of
 from kapelle.runner.redaction import redact
 from kapelle.store.query import workspace_of
 
@@ -49,8 +48,8 @@ async def _command(parts: Parts, work: Work, position: int, check: CheckSpec) ->
     name = f"checks/{position}"
     launch = launch_command(parts, work, name, check.command or "", check.timeout_s)
     ended = await parts.execute(work.attempt_id, work.task_id, launch)
-    output = await asyncio.to_thread(both_streams, launch.process_dir)
-    if succeeded(ended):
+    output = await asyncio.to_thread(both_streams, launch.process_dir, SHOWN_OUTPUT)
+    if ended.succeeded:
         return True, output
     return (
         False,
@@ -64,17 +63,6 @@ def _ending(check: CheckSpec, ended_by: str | None, code: int | None, detail: st
     if ended_by == "stop":
         return "stopped"
     return f"exit code {code}" if code is not None else detail or "it did not end by itself"
-
-
-def succeeded(ended: Ended) -> bool:
-    """Whether a command ended by itself and well."""
-    return ended.exit.kind == "exited" and ended.exit.code == 0 and ended.ended_by is None
-
-
-def both_streams(process_dir: Path) -> str:
-    """What a command printed on both of its streams, the end of each."""
-    texts = [tail_text(process_dir / name, SHOWN_OUTPUT) for name in ("out.log", "err.log")]
-    return "\n".join(text.rstrip("\n") for text in texts if text.strip())
 
 
 async def _diff_not_empty(parts: Parts, work: Work) -> tuple[bool, str]:

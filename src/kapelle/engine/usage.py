@@ -1,5 +1,5 @@
-"""What an attempt used and what that costs, by its output and by the log that some agents keep
-beside it (the side log)."""
+"""What an attempt said and used and what that costs, by its output and by the log that some agents
+keep beside it (the side log)."""
 
 import glob
 import json
@@ -7,13 +7,36 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kapelle.agents.base import Summary
-from kapelle.agents.summary import cost_usd, price_of
+from kapelle.agents.base import Agent, Summary
+from kapelle.agents.summary import completed_by, cost_usd, price_of, summarise
 from kapelle.domain.task import Usage
-from kapelle.runner.output import lines_of
+from kapelle.runner.output import lines_of, tail_text
+from kapelle.runner.shim.files import ERR, OUT
 from kapelle.settings import Settings
 
 _NOTE = "side_log.json"
+_TAIL = 10_000
+_LAST_BYTES = 1 << 18
+
+
+def read_output(agent: Agent, process_dir: Path) -> Summary:
+    """The summary of an agent's output; what it does not tell is taken from the side log."""
+    last_bytes = None if agent.reads_whole_output else _LAST_BYTES
+    told = summarise(agent, lines_of(process_dir / OUT, last_bytes))
+    return with_side_log(agent, process_dir, told)
+
+
+def with_side_log(agent: Agent, process_dir: Path, told: Summary) -> Summary:
+    """What an output said, completed by the agent's side log if it keeps one."""
+    if side_log_of(process_dir) is None:
+        return told
+    return completed_by(told, summarise(agent, side_log_lines(process_dir, told.session_id)))
+
+
+def output_tail(process_dir: Path) -> str:
+    """The end of what an agent printed, on both streams, as text."""
+    printed = tail_text(process_dir / OUT, _TAIL)
+    return f"{printed}\n{tail_text(process_dir / ERR, _TAIL // 2)}".strip()
 
 
 def attempt_usage(

@@ -1,15 +1,43 @@
 """What the library asks of an agent: one method, a request in and a response out."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from kapelle.domain.task import Usage
-from kapelle.library.stop import Stop
 
 
-def _nobody(_cost_usd: float) -> None:
+class Stop:
+    """A request, from any thread, that a piece of work ends; the first reason counts.
+
+    Code that takes long looks at `wanted` now and then, or uses `wait` to sleep.
+    """
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._reasons: list[str] = []
+
+    @property
+    def wanted(self) -> bool:
+        return self._event.is_set()
+
+    @property
+    def reason(self) -> str:
+        """Why, once it is wanted."""
+        return self._reasons[0] if self._reasons else ""
+
+    def request(self, reason: str) -> None:
+        self._reasons.append(reason)
+        self._event.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Sleep until it is wanted or the time has passed; whether it is wanted."""
+        return self._event.wait(timeout_s)
+
+
+def _ignore(_cost_usd: float) -> None:
     return
 
 
@@ -28,7 +56,7 @@ class Request:
     """What is left to be spent."""
     stop: Stop = field(default_factory=Stop, repr=False, compare=False)
     """Tells when the work must end."""
-    spent: Callable[[float], None] = field(default=_nobody, repr=False, compare=False)
+    spent: Callable[[float], None] = field(default=_ignore, repr=False, compare=False)
     """To be called, now and then, with what the work has cost so far."""
 
 

@@ -1,9 +1,16 @@
-"""What a run may use."""
+"""What a run may use, and what it has used, counted also while agents are still at work."""
 
 import math
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+from kapelle.domain.budget import NOTHING, Left, Spent
+from kapelle.domain.budget import Budget as Limits
 from kapelle.domain.errors import InvalidInput
+from kapelle.library.agent import Stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +35,95 @@ class Budget:
 def _require_whole(name: str, value: int | None, least: int) -> None:
     if value is not None and (not isinstance(value, int) or value < least):
         raise InvalidInput(f"{name} must be a whole number from {least} on; it is {value!r}.")
+
+
+class Call:
+    """One call of an agent that is under way."""
+
+    def __init__(self, account: "Account", stop: Stop) -> None:
+        self._account = account
+        self.stop = stop
+        self.cost_usd: float | None = None
+
+    def report(self, cost_usd: float | None) -> None:
+        """Take what it has cost so far, from any thread; all calls end when the money is spent."""
+        if cost_usd is not None:
+            self.cost_usd = cost_usd
+            self._account.stop_if_spent()
+
+
+class Account:
+    """What one run has used of its limits, from what an earlier part of it had used."""
+
+    def __init__(self, budget: Budget, before: Spent = NOTHING) -> None:
+        self._limits = Limits(
+            max_seconds=budget.max_seconds,
+            max_usd=budget.max_usd,
+            max_agent_calls=budget.max_agent_calls,
+        )
+        self._lock = threading.Lock()
+        self._began_at = time.monotonic() - before.seconds
+        self._calls = before.agent_calls
+        self._cost_usd = before.cost_usd
+        self._under_way: list[Call] = []
+
+    @property
+    def spent(self) -> Spent:
+        with self._lock:
+            known = [self._cost_usd, *(call.cost_usd for call in self._under_way)]
+            costs = [cost for cost in known if cost is not None]
+            return Spent(
+                seconds=time.monotonic() - self._began_at,
+                agent_calls=self._calls,
+                cost_usd=sum(costs) if costs else None,
+            )
+
+    @property
+    def left(self) -> Left:
+        return self._limits.left(self.spent)
+
+    def within(self, limit_s: float | None) -> float | None:
+        """A time limit, cut down to what is left of the run's time."""
+        limits = [limit for limit in (limit_s, self.left.seconds) if limit is not None]
+        return min(limits, default=None)
+
+    def require(self) -> None:
+        """Raise LimitReached when time or money is used up."""
+        self._limits.require(self.spent)
+
+    def require_call(self) -> None:
+        """Raise LimitReached when no agent may be called any more."""
+        self._limits.require_call(self.spent)
+
+    @contextmanager
+    def call(self, stop: Stop) -> Iterator[Call]:
+        """Count a call of an agent; raises LimitReached when there may be none."""
+        self.require_call()
+        call = Call(self, stop)
+        with self._lock:
+            self._calls += 1
+            self._under_way.append(call)
+        try:
+            yield call
+        finally:
+            with self._lock:
+                self._under_way.remove(call)
+                if call.cost_usd is not None:
+                    self._cost_usd = (self._cost_usd or 0.0) + call.cost_usd
+
+    def stop_if_spent(self) -> None:
+        """End all calls that are under way when the money is spent."""
+        if self.left.usd == 0:
+            with self._lock:
+                calls = list(self._under_way)
+            for call in calls:
+                call.stop.request(f"the budget of ${self._limits.max_usd:g} is spent")
+
+    @contextmanager
+    def free_time(self) -> Iterator[None]:
+        """Time that does not count, such as that of a person who thinks about an answer."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._began_at += time.monotonic() - began

@@ -1,10 +1,10 @@
 """Coding agents that are programs: Kapelle's own adapters, run by the calling process."""
 
+import asyncio
 import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal, Self, TypedDict, Unpack
 
 from pydantic import ValidationError
@@ -12,17 +12,28 @@ from pydantic import ValidationError
 from kapelle.agents import registry
 from kapelle.agents.base import Agent as Adapter
 from kapelle.agents.base import AgentRequest, Command
+from kapelle.agents.summary import Fold
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput
 from kapelle.engine.environment import agent_environment, place
-from kapelle.engine.usage import attempt_usage, remember_side_log
+from kapelle.engine.usage import (
+    attempt_usage,
+    output_tail,
+    read_output,
+    remember_side_log,
+    with_side_log,
+)
 from kapelle.library.agent import Agent, Request, Response
 from kapelle.library.permissions import guarded, guarded_settings, require_guardable
-from kapelle.library.process import Ended, Program, execute
-from kapelle.library.reading import Meter, answer, read
+from kapelle.library.process import block_on, execute, process_directory
+from kapelle.runner.output import LogReader, tail_text
+from kapelle.runner.process_dir import Ended, Launch
+from kapelle.runner.shim.files import OUT
 from kapelle.settings import AgentSettings, Settings
 
 _PROMPT = "prompt"
-_KILLING_S = 15.0
+_KILL_S = 15.0
+_LOOK_S = 2.0
+_LONGEST_ANSWER = 1 << 20
 
 
 class Common(TypedDict, total=False):
@@ -63,7 +74,7 @@ class CliAgent(Agent):
     ) -> None:
         self.name = name
         self.cwd = None if cwd is None else Path(cwd).expanduser().absolute()
-        self.ends_within_s = grace_s + _KILLING_S
+        self.ends_within_s = grace_s + _KILL_S
         self._timeout_s = timeout_s
         self._grace_s = grace_s
         self._guarded = not skip_permissions
@@ -134,28 +145,48 @@ class CliAgent(Agent):
         A program that is missing is a response, too, which is not ok.
         """
         try:
-            return self._perform(request)
+            return block_on(self._execute(request))
         except AgentMisconfigured as error:
-            return Response(ok=False, reason=_told(error), hopeless=True)
+            return Response(ok=False, reason=_explain(error), hopeless=True)
 
-    def _perform(self, request: Request) -> Response:
+    async def _execute(self, request: Request) -> Response:
         cwd = request.cwd or self.cwd or Path.cwd()
-        with TemporaryDirectory(prefix="kapelle-", ignore_cleanup_errors=True) as name:
-            directory, adapter = Path(name).resolve(), self._adapter()
+        with process_directory() as directory:
+            adapter = self._adapter()
             command = self._command(adapter, request, cwd, directory)
-            program = Program(
+            launch = Launch(
+                process_dir=directory,
                 argv=command.argv,
                 cwd=cwd,
                 env=agent_environment(os.environ, self._settings, adapter, command.env),
-                directory=directory,
                 stdin=command.stdin,
                 timeout_s=self._limit_s(request),
                 grace_s=self._grace_s,
+                redact=(),
+                label=self.name,
             )
-            look = None
-            if request.budget_usd is not None:
-                look = Meter(self._adapter(), directory, self._settings, request.spent).look
-            return self._response(request, execute(program, request.stop, look), directory)
+            meter = asyncio.ensure_future(self._meter(request, directory))
+            try:
+                ended = await execute(launch, request.stop)
+            finally:
+                meter.cancel()
+            return self._response(request, ended, directory)
+
+    async def _meter(self, request: Request, directory: Path) -> None:
+        """Report, now and then, what the agent has cost so far, if anybody keeps a budget."""
+        adapter, fold, out = self._adapter(), Fold(), LogReader(directory / OUT)
+        if request.budget_usd is None or not adapter.capabilities.usage:
+            return
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            while lines := out.lines():
+                for line in lines:
+                    for event in adapter.parse(line.text):
+                        fold.add(event)
+            summary = with_side_log(adapter, directory, fold.summary())
+            usage = attempt_usage(summary, {}, adapter.settings.model, self._settings)
+            if usage is not None and usage.cost_usd is not None:
+                request.spent(usage.cost_usd)
 
     def _adapter(self) -> Adapter:
         # A new one each time: some count what they read.
@@ -189,37 +220,40 @@ class CliAgent(Agent):
 
     def _response(self, request: Request, ended: Ended, directory: Path) -> Response:
         adapter = self._adapter()
-        summary, tail = read(adapter, directory)
-        verdict = adapter.judge(summary, ended.exit, tail)
+        summary = read_output(adapter, directory)
+        verdict = adapter.judge(summary, ended.exit, output_tail(directory))
         usage = attempt_usage(summary, {}, adapter.settings.model, self._settings)
-        reason = _why(ended, self._limit_s(request), request.stop.reason)
-        ok = verdict.success and reason is None
+        cause = self._cause(request, ended)
+        ok = verdict.success and cause is None
+        text = verdict.result or summary.tail
+        if not adapter.reads_whole_output:
+            # It prints nothing but text, and all of that is its answer.
+            text = tail_text(directory / OUT, _LONGEST_ANSWER).strip()
         return Response(
-            text=answer(adapter, directory, verdict, summary),
+            text=text,
             ok=ok,
-            reason=None if ok else reason or verdict.reason or "It did not succeed.",
+            reason=None if ok else cause or verdict.reason or "It did not succeed.",
             cost_usd=usage.cost_usd if usage else None,
             usage=usage,
             session_id=summary.session_id,
         )
 
+    def _cause(self, request: Request, ended: Ended) -> str | None:
+        """Why the program did not end by itself, if it did not."""
+        if ended.exit.kind == "not_started" and ended.ended_by is None:
+            return f"It could not be started: {ended.detail}"
+        if ended.ended_by == "timeout":
+            return f"It was ended after {self._limit_s(request):g} s."
+        if ended.ended_by == "stop":
+            return f"It was ended: {request.stop.reason}."
+        return None
 
-def _told(error: AgentMisconfigured) -> str:
+
+def _explain(error: AgentMisconfigured) -> str:
     """What is wrong, without commands that change a configuration: none is read here."""
     hint = (error.hint or "").partition(", or: kapelle ")[0]
     useful = hint and not hint.startswith("kapelle ")
     return f"{error.message} {hint.rstrip('.')}." if useful else error.message
-
-
-def _why(ended: Ended, limit_s: float | None, wish: str) -> str | None:
-    """What our own end of it was for, if it did not end by itself."""
-    if ended.exit.kind == "not_started":
-        return f"It could not be started: {ended.problem}"
-    if ended.ended_by == "timeout":
-        return f"It was ended after {limit_s:g} s."
-    if ended.ended_by == "stop":
-        return f"It was ended: {wish}."
-    return None
 
 
 def _settings(name: str, own: AgentSettings) -> Settings:

@@ -1,6 +1,20 @@
-"""Who answers the questions that a team has before it begins."""
+"""Who answers the questions of a team, and in which thread it is asked and its observer called."""
 
+import asyncio
+import logging
+import queue
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+Observer = Callable[[dict[str, Any]], None]
+
+_log = logging.getLogger("kapelle.library")
 
 
 class Suspended(Exception):
@@ -44,3 +58,81 @@ class Suspend(Interaction):
 
     def ask(self, question: str, default: str | None = None) -> str:
         raise Suspended(question)
+
+
+class Caller:
+    """Whoever called run_async: the observer is called in the loop, the interaction in a thread."""
+
+    def __init__(self, interaction: Interaction, observer: Observer | None) -> None:
+        self._interaction = interaction
+        self._observer = observer
+
+    def report(self, kind: str, **facts: Any) -> None:
+        """Let the observer know of something that happened."""
+        self._observe({"kind": kind, "at": datetime.now(UTC).isoformat(), **facts})
+
+    def _observe(self, event: dict[str, Any]) -> None:
+        if self._observer is None:
+            return
+        try:
+            self._observer(event)
+        except Exception:
+            # Whoever looks on must not be able to spoil the work.
+            _log.exception("the observer failed at %s", event["kind"])
+
+    async def ask(self, question: str, default: str | None) -> str:
+        return await asyncio.to_thread(self._interaction.ask, question, default)
+
+
+class CallingThread(Caller):
+    """The thread that called run: it serves the work, which goes on in another one.
+
+    So input() is asked where Ctrl-C arrives, and an observer never has to think of threads.
+    """
+
+    def __init__(self, interaction: Interaction, observer: Observer | None) -> None:
+        super().__init__(interaction, observer)
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+    def _observe(self, event: dict[str, Any]) -> None:
+        observe = super()._observe
+        self._calls.put(lambda: observe(event))
+
+    async def ask(self, question: str, default: str | None) -> str:
+        answer: Future[str] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(self._interaction.ask(question, default))
+            except Exception as error:
+                answer.set_exception(error)
+
+        self._calls.put(ask)
+        return await asyncio.wrap_future(answer)
+
+    def serve(self, work: Coroutine[Any, Any, T]) -> T:
+        """What comes of the work; interrupted, it ends the work with all its agents first."""
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(work)
+
+        def perform() -> None:
+            asyncio.set_event_loop(loop)
+            try:
+                loop.run_until_complete(asyncio.wait([task]))
+                loop.run_until_complete(loop.shutdown_default_executor())
+            finally:
+                loop.close()
+                self._calls.put(None)
+
+        thread = threading.Thread(target=perform, name="kapelle-run", daemon=True)
+        thread.start()
+        try:
+            while (call := self._calls.get()) is not None:
+                call()
+        except BaseException:
+            with suppress(RuntimeError):  # the work has just ended by itself
+                loop.call_soon_threadsafe(task.cancel)
+            thread.join()
+            raise
+        thread.join()
+        return task.result()

@@ -1,25 +1,36 @@
 """A team without a daemon: the very pattern that the daemon runs, in the calling process."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import ValidationError
 
-from kapelle.domain.errors import InvalidInput, sentence
+from kapelle.domain.errors import InvalidInput, KapelleError, LimitReached, sentence
+from kapelle.domain.ids import new_id
 from kapelle.domain.specs import CheckKind, CheckSpec
+from kapelle.domain.task import Workspace
 from kapelle.home import Home
 from kapelle.library.agent import Agent
-from kapelle.library.budget import Budget
-from kapelle.library.desk import CallerDesk, LoopDesk, Observer
-from kapelle.library.interaction import Auto, Interaction
-from kapelle.library.outcome import TeamOutcome
-from kapelle.library.performance import Performance
-from kapelle.library.token import Interlude, decode
-from kapelle.patterns.team import TeamSpec
-from kapelle.workspaces.repository import find_checkout, is_git_directory
-
-Answers = Sequence[str] | Mapping[str, str]
+from kapelle.library.budget import Account, Budget
+from kapelle.library.context import LocalContext, Surroundings
+from kapelle.library.interaction import (
+    Auto,
+    Caller,
+    CallingThread,
+    Interaction,
+    Observer,
+    Suspended,
+)
+from kapelle.library.outcome import AUTHOR, Answers, RunState, TeamOutcome, decode, encode
+from kapelle.patterns.results import Failed
+from kapelle.patterns.team import TeamSpec, team
+from kapelle.patterns.team_roles import TeamResult
+from kapelle.workspaces import Workspaces, is_git_directory
+from kapelle.workspaces.repository import find_checkout
 
 
 class Orchestrator:
@@ -64,7 +75,7 @@ class Orchestrator:
         self._base = base
         self._env = dict(env or {})
         self._home = Path(home).expanduser() if home else Home.default().root / "library"
-        self._spec(Interlude("anything", (), ()), asks=False)
+        self._spec(RunState("anything", ()), asks=False)
 
     def run(self, goal: str, success_criteria: str | Sequence[str] | None = None) -> TeamOutcome:
         """Work on a goal to its end; KapelleError is raised only for what cannot be begun."""
@@ -78,46 +89,63 @@ class Orchestrator:
 
     def resume(self, token: str, answers: Answers) -> TeamOutcome:
         """Go on with a run that needed input; an answer for each question, or by question."""
-        return self._serve(*_taken_up(token, answers))
+        return self._serve(*_resumed(token, answers))
 
     async def resume_async(self, token: str, answers: Answers) -> TeamOutcome:
-        return await self._play(*_taken_up(token, answers))
+        return await self._play(*_resumed(token, answers))
 
-    def _serve(self, interlude: Interlude, answers: Mapping[str, str] | None = None) -> TeamOutcome:
-        desk = CallerDesk(self._interaction, self._observer)
-        return desk.serve(self._performance(interlude, answers, desk).play())
+    def _serve(self, state: RunState, answers: Mapping[str, str] | None = None) -> TeamOutcome:
+        caller = CallingThread(self._interaction, self._observer)
+        return caller.serve(self._play(state, answers, caller))
 
     async def _play(
-        self, interlude: Interlude, answers: Mapping[str, str] | None = None
-    ) -> TeamOutcome:
-        desk = LoopDesk(self._interaction, self._observer)
-        return await self._performance(interlude, answers, desk).play()
-
-    def _performance(
         self,
-        interlude: Interlude,
-        answers: Mapping[str, str] | None,
-        desk: CallerDesk | LoopDesk,
-    ) -> Performance:
+        state: RunState,
+        answers: Mapping[str, str] | None = None,
+        caller: Caller | None = None,
+    ) -> TeamOutcome:
+        """One run from its first worktree to its outcome."""
         # Answers that were asked for are used, whoever would be asked for more.
-        asks = self._interaction.asks or answers is not None
-        return Performance(
-            spec=self._spec(interlude, asks=asks),
-            cast=self._cast,
-            budget=self._budget,
-            desk=desk,
-            interlude=interlude,
-            answers=answers or {},
-            isolated=self._isolated,
-            home=self._home,
-            env=self._env,
-        )
+        spec = self._spec(state, asks=self._interaction.asks or answers is not None)
+        with TemporaryDirectory(prefix="kapelle-") as unused:
+            # In place nothing is kept anywhere.
+            workspaces = Workspaces(self._home if self._isolated else Path(unused), *AUTHOR)
+            around = Surroundings(
+                agents=self._cast,
+                account=Account(self._budget, state.spent),
+                caller=caller or Caller(self._interaction, self._observer),
+                workspaces=workspaces,
+                env=self._env,
+                answers=answers or {},
+                remembered=dict(state.remembered),
+            )
+            try:
+                return await self._run(spec, state, around)
+            finally:
+                workspaces.close()
 
-    def _spec(self, interlude: Interlude, *, asks: bool) -> TeamSpec:
+    async def _run(self, spec: TeamSpec, state: RunState, around: Surroundings) -> TeamOutcome:
+        run_id = new_id("run")
+        workspace = await _worktree(around.workspaces, run_id, spec) if self._isolated else None
+        context = LocalContext(run_id, spec, around, workspace)
+        branch = workspace.branch if workspace else None
+        context.report("run.started", goal=spec.goal, branch=branch)
+        try:
+            outcome = await _outcome(context, spec, state, around)
+        finally:
+            commit = await context.finish()
+        outcome = replace(outcome, run_id=run_id, spent=around.account.spent)
+        if workspace is not None and commit is not None:
+            path = Path(workspace.path)
+            outcome = replace(outcome, branch=branch, commit=commit, worktree=path, home=self._home)
+        context.report(f"run.{outcome.status}", reason=outcome.reason, commit=outcome.commit)
+        return outcome
+
+    def _spec(self, state: RunState, *, asks: bool) -> TeamSpec:
         values: dict[str, Any] = {
             "directory": str(self._directory),
-            "goal": interlude.goal,
-            "success_criteria": list(interlude.success_criteria),
+            "goal": state.goal,
+            "success_criteria": list(state.success_criteria),
             "verify": self._checks,
             "max_iterations": self._budget.max_iterations,
             "max_task_retries": self._budget.max_task_retries,
@@ -156,13 +184,58 @@ def _checks(verify: str | Sequence[str | CheckSpec], timeout_s: float) -> list[C
     return found
 
 
-def _beginning(goal: str, criteria: str | Sequence[str] | None) -> Interlude:
+def _beginning(goal: str, criteria: str | Sequence[str] | None) -> RunState:
     wanted = [criteria] if isinstance(criteria, str) else list(criteria or ())
     if not goal.strip():
         raise InvalidInput("The goal is empty.")
-    return Interlude(goal, tuple(text for text in wanted if text.strip()), ())
+    return RunState(goal, tuple(text for text in wanted if text.strip()))
 
 
-def _taken_up(token: str, answers: Answers) -> tuple[Interlude, dict[str, str]]:
-    interlude = decode(token)
-    return interlude, interlude.answered(answers)
+def _resumed(token: str, answers: Answers) -> tuple[RunState, dict[str, str]]:
+    state = decode(token)
+    return state, state.answered(answers)
+
+
+async def _worktree(workspaces: Workspaces, run_id: str, spec: TeamSpec) -> Workspace:
+    try:
+        return await workspaces.create(run_id, Path(spec.directory), spec.base)
+    except BaseException:
+        with suppress(KapelleError, OSError):
+            await workspaces.discard(run_id, empty_branch=True)
+        raise
+
+
+async def _outcome(
+    context: LocalContext, spec: TeamSpec, state: RunState, around: Surroundings
+) -> TeamOutcome:
+    try:
+        done = await team(context, spec)
+        return TeamOutcome("completed", done.reason, done)
+    except Suspended:
+        return _suspended(context, state, around)
+    except (Failed, LimitReached) as error:
+        result = None
+        if context.kept is not None:
+            made = context.kept.result(str(error), "failure")
+            result = made if isinstance(made, TeamResult) else None
+        used_up = result is not None and len(result.iterations) == spec.max_iterations
+        is_budget = used_up or isinstance(error, LimitReached)
+        return TeamOutcome("budget" if is_budget else "failed", str(error), result)
+    except KapelleError as error:
+        return TeamOutcome("failed", f"{error.message} {error.hint or ''}".strip())
+
+
+def _suspended(context: LocalContext, state: RunState, around: Surroundings) -> TeamOutcome:
+    questions = tuple(context.unanswered)
+    token = encode(
+        replace(
+            state,
+            questions=questions,
+            answers=dict(around.answers),
+            remembered=around.remembered,
+            spent=around.account.spent,
+        )
+    )
+    several = len(questions) != 1
+    reason = f"{len(questions)} questions are open" if several else "a question is open"
+    return TeamOutcome("needs_input", reason, questions=questions, token=token)

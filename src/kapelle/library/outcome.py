@@ -1,18 +1,31 @@
-"""How a team's work ended, and what can be done with it."""
+"""How a team's work ended, what can be done with it, and how a run that asks is gone on with."""
 
+import base64
+import hashlib
+import json
+import zlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
-from kapelle.domain.errors import Conflict
-from kapelle.library.ledger import Spent
+from pydantic import TypeAdapter, ValidationError
+
+from kapelle.domain.budget import NOTHING, Spent
+from kapelle.domain.errors import Conflict, InvalidInput
+from kapelle.library.process import block_on
 from kapelle.patterns.team_roles import TeamResult
 from kapelle.workspaces import Workspaces
-from kapelle.workspaces.sync import OwnLoop
 
+T = TypeVar("T")
 Status = Literal["completed", "budget", "failed", "needs_input"]
+Answers = Sequence[str] | Mapping[str, str]
 
 AUTHOR = ("Kapelle", "kapelle@localhost")
+_PREFIX = "kapelle1"
+_SUM_LENGTH = 16
+_MAX_BYTES = 16 << 20
+_HINT = "Give exactly the token that the outcome with status needs_input had."
 
 
 @dataclass(frozen=True)
@@ -32,7 +45,7 @@ class TeamOutcome:
     """Where the branch is checked out; None in place, and when nothing came of the run."""
     questions: tuple[str, ...] = ()
     token: str | None = field(default=None, repr=False)
-    spent: Spent = field(default_factory=Spent)
+    spent: Spent = NOTHING
     run_id: str = ""
     home: Path | None = field(default=None, repr=False)
 
@@ -57,23 +70,89 @@ class TeamOutcome:
                 f"The work is not accepted: {self.reason}",
                 hint=f"As it is, it can be merged by hand: git merge {self.branch}",
             )
-        message = f"Merge {self.branch}\n\nRun: {self.run_id}"
-        loop, workspaces = OwnLoop("kapelle-merge"), Workspaces(self.home, *AUTHOR)
-        try:
-            merged = loop.run(workspaces.merge(self.run_id, into, message, expected=self.commit))
-            loop.run(workspaces.remove(self.run_id))
+
+        async def merge(workspaces: Workspaces) -> str:
+            message = f"Merge {self.branch}\n\nRun: {self.run_id}"
+            merged = await workspaces.merge(self.run_id, into, message, expected=self.commit)
+            await workspaces.remove(self.run_id)
             return merged.commit
-        finally:
-            loop.close()
-            workspaces.close()
+
+        return _in_workspaces(self.home, merge)
 
     def remove(self) -> None:
         """Remove the worktree; the branch stays, and what is not on it goes to the archive."""
-        if self.home is None or self.worktree is None:
-            return
-        loop, workspaces = OwnLoop("kapelle-remove"), Workspaces(self.home, *AUTHOR)
+        if self.home is not None and self.worktree is not None:
+            _in_workspaces(self.home, lambda workspaces: workspaces.discard(self.run_id))
+
+
+def _in_workspaces(home: Path, work: Callable[[Workspaces], Awaitable[T]]) -> T:
+    async def perform() -> T:
+        workspaces = Workspaces(home, *AUTHOR)
         try:
-            loop.run(workspaces.discard(self.run_id))
+            return await work(workspaces)
         finally:
-            loop.close()
             workspaces.close()
+
+    return block_on(perform())
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Where a run begins, or goes on: its goal, what is asked, what is known, what it had used."""
+
+    goal: str
+    success_criteria: tuple[str, ...]
+    questions: tuple[str, ...] = ()
+    answers: dict[str, str] = field(default_factory=dict)
+    remembered: dict[str, str] = field(default_factory=dict)
+    """What agents had answered, by a digest of what they were asked."""
+    spent: Spent = NOTHING
+
+    def answered(self, given: Answers) -> dict[str, str]:
+        """All answers by question; raises InvalidInput unless each question has one."""
+        if isinstance(given, str):
+            given = [given]
+        if not isinstance(given, Mapping):
+            if len(given) != len(self.questions):
+                raise InvalidInput(
+                    f"There are {len(self.questions)} questions, and {len(given)} answers.",
+                    hint="Give one answer for each, in their order: " + " · ".join(self.questions),
+                )
+            given = dict(zip(self.questions, given, strict=True))
+        for question in self.questions:
+            if question not in given:
+                raise InvalidInput(f"This question has no answer: {question}")
+        return {**self.answers, **{question: given[question] for question in self.questions}}
+
+
+_SHAPE = TypeAdapter(RunState)
+
+
+def encode(state: RunState) -> str:
+    """A token, with which any process can go on."""
+    body = zlib.compress(_SHAPE.dump_json(state))
+    return f"{_PREFIX}.{base64.urlsafe_b64encode(body).decode()}.{_sum(body)}"
+
+
+def decode(token: str) -> RunState:
+    """The run that a token stands for; raises InvalidInput for anything else."""
+    prefix, _, rest = token.strip().partition(".")
+    text, _, given = rest.partition(".")
+    if prefix != _PREFIX or not given:
+        raise InvalidInput("This is not a token of a team that waits for answers.", hint=_HINT)
+    try:
+        body = base64.b64decode(text, altchars=b"-_", validate=True)
+    except ValueError:
+        body = b""
+    if _sum(body) != given:
+        raise InvalidInput("The token was changed or cut off on its way.", hint=_HINT)
+    try:
+        unpacked = zlib.decompressobj().decompress(body, _MAX_BYTES)
+        return _SHAPE.validate_python(json.loads(unpacked))
+    except (ValueError, zlib.error, ValidationError):
+        raise InvalidInput("The token is of another version of Kapelle.", hint=_HINT) from None
+
+
+def _sum(body: bytes) -> str:
+    """Against mistakes, not against forgers: a token lets nobody do more than run does."""
+    return hashlib.sha256(_PREFIX.encode() + body).hexdigest()[:_SUM_LENGTH]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from kapelle.runner.shim.files import open_regular, size
+from kapelle.runner.shim.files import ERR, OUT, open_regular, size
 
 _BLOCK = 1 << 20
 MAX_LINE = 8 << 20
@@ -75,6 +75,12 @@ def tail_text(path: Path, max_bytes: int) -> str:
         _, newline, rest = data.partition(b"\n")
         data = rest if newline and rest else data[1:]
     return data.decode("utf-8", "replace")
+
+
+def both_streams(process_dir: Path, max_bytes: int) -> str:
+    """What a command printed on both of its streams, the end of each."""
+    texts = [tail_text(process_dir / name, max_bytes) for name in (OUT, ERR)]
+    return "\n".join(text.rstrip("\n") for text in texts if text.strip())
 
 
 class LogLine(NamedTuple):

@@ -50,6 +50,21 @@ class Ended:
     cpu_s: float
     max_rss_bytes: int
 
+    @property
+    def succeeded(self) -> bool:
+        """Whether it ended by itself and well."""
+        return self.exit.kind == "exited" and self.exit.code == 0 and self.ended_by is None
+
+    def ending(self, timeout_s: float) -> str:
+        """How a command that was given so much time ended, in a few words."""
+        if self.ended_by == "timeout":
+            return f"a time-out after {timeout_s:g} s"
+        if self.ended_by == "stop":
+            return "a stop"
+        if self.exit.code is not None:
+            return f"exit code {self.exit.code}"
+        return self.detail or "no end of its own"
+
 
 class UnreadableClaim(ValueError):
     """The claim is there, but it is not one that we wrote."""

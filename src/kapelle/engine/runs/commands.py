@@ -7,7 +7,7 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
-from kapelle.engine.commands import SHOWN_OUTPUT, both_streams, succeeded
+from kapelle.engine.commands import SHOWN_OUTPUT
 from kapelle.engine.environment import passed
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
@@ -16,7 +16,7 @@ from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.work import task_diff
 from kapelle.patterns.results import Scored, read_score
 from kapelle.patterns.spec import PatternSpec
-from kapelle.runner.output import tail_text
+from kapelle.runner.output import both_streams, tail_text
 from kapelle.runner.process_dir import Ended, Launch
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
@@ -74,8 +74,8 @@ class Commands:
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
     ) -> CheckResult:
         ended, output = await self._execute(name, spec.command or "", spec.timeout_s, env, task)
-        good = succeeded(ended)
-        text = output if good else f"{output}\n[{_ending(ended, spec.timeout_s)}]".lstrip()
+        good = ended.succeeded
+        text = output if good else f"{output}\n[{ended.ending(spec.timeout_s)}]".lstrip()
         return CheckResult(
             name=spec.label, passed=good, output=text, duration_s=round(ended.duration_s, 3)
         )
@@ -94,8 +94,8 @@ class Commands:
     ) -> Scored:
         """The number in the last line of the output that is not empty."""
         ended, output = await self._execute(position, command, timeout_s, env, task)
-        if not succeeded(ended):
-            problem = f"the score command ended with {_ending(ended, timeout_s)}"
+        if not ended.succeeded:
+            problem = f"the score command ended with {ended.ending(timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
         printed = await asyncio.to_thread(
             tail_text, self._parts.step_directory(self._run_id, position) / "out.log", SHOWN_OUTPUT
@@ -126,7 +126,7 @@ class Commands:
         if ended.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.
             await self._budget.require_time_and_money()
-        return ended, await asyncio.to_thread(both_streams, process_dir)
+        return ended, await asyncio.to_thread(both_streams, process_dir, SHOWN_OUTPUT)
 
     async def _launch(self, launch: Launch) -> Ended:
         launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,13 +144,3 @@ class Commands:
         if workspace.branch is None:
             return directory
         return working_directory(workspace, directory)
-
-
-def _ending(ended: Ended, timeout_s: float) -> str:
-    if ended.ended_by == "timeout":
-        return f"a time-out after {timeout_s:g} s"
-    if ended.ended_by == "stop":
-        return "a stop"
-    if ended.exit.code is not None:
-        return f"exit code {ended.exit.code}"
-    return ended.detail or "no end of its own"

@@ -1,47 +1,42 @@
 """The Context of a run in the daemon: steps are journalled, tasks and worktrees are real ones."""
 
-import logging
 import time
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Unpack, get_args
 
 from pydantic import ValidationError
 
 from kapelle.domain.budget import Left
-from kapelle.domain.errors import InvalidInput, KapelleError, sentence
+from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import titled, writable
-from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.control import Control
-from kapelle.engine.runs.git import changes_of, difference, merge_verified
+from kapelle.engine.runs.git import GitContext, T
 from kapelle.engine.runs.journal import Begin, Journal, NotYet, no_work
 from kapelle.engine.runs.limits import ChildWait, RunBudget
 from kapelle.engine.runs.start import Starter
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.submit import Belonging, submit
-from kapelle.patterns.context import Context, Place, TaskArgs
+from kapelle.patterns.context import Place, TaskArgs
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
 
-_log = logging.getLogger("kapelle.runs")
 # Its title and its limits are a run's own.
 _NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base"}
 
 
-class DurableContext(Context):
+class DurableContext(GitContext):
     def __init__(
         self,
         parts: Parts,
-        notifier: Notifier,
         starter: Starter,
         run: runs.Row,
         spec: PatternSpec,
@@ -49,19 +44,14 @@ class DurableContext(Context):
         control: Control,
         budget: RunBudget,
     ) -> None:
-        self.run_id = run["id"]
-        self.spec = spec
+        owner = run["workspace_owner"] or run["id"]
+        is_git = run["workspace_kind"] == WorkspaceKind.WORKTREE
+        super().__init__(run["id"], spec, parts.workspaces, owner, is_git=is_git)
         self._parts = parts
         self._starter = starter
-        self._owner: str = run["workspace_owner"] or run["id"]
-        self._is_git: bool = run["workspace_kind"] == WorkspaceKind.WORKTREE
         self._journal, self._control, self._budget = journal, control, budget
-        self._waiting = ChildWait(parts, notifier, self.run_id, self._budget, self._control)
+        self._waiting = ChildWait(parts, self.run_id, self._budget, self._control)
         self._commands = Commands(parts, run, spec, self._budget)
-
-    @property
-    def is_git(self) -> bool:
-        return self._is_git
 
     async def task(
         self,
@@ -170,14 +160,6 @@ class DurableContext(Context):
         if task.workspace.owner == self._owner and task.workspace.commit:
             self._remember(connection, task.workspace.commit)
         return TaskResult.of(task).model_dump(mode="json")
-
-    async def _put_away(self, task_id: str) -> None:
-        """Remove a worktree that has served its purpose; its content is archived first."""
-        if self._is_git:
-            try:
-                await self._parts.workspaces.remove(task_id, empty_branch=True)
-            except KapelleError as error:
-                _log.warning("the worktree of %s stays: %s", task_id, error.message)
 
     async def run(
         self, pattern: str, spec: dict[str, Any], *, workspace: Place = "own"
@@ -318,8 +300,8 @@ class DurableContext(Context):
                 return None, None
             await restore_deleted(self._parts, self._owner)
             text = f"{message}\n\nRun: {self.run_id}"
-            made = await self._parts.workspaces.commit(self._owner, text)
-            return made, made or await self._parts.workspaces.tip(self._owner)
+            made = await self._workspaces.commit(self._owner, text)
+            return made, made or await self._workspaces.tip(self._owner)
 
         def end(connection: Connection, found: tuple[str | None, str | None]) -> str | None:
             if self._is_git:
@@ -334,7 +316,7 @@ class DurableContext(Context):
             if self._is_git:
                 await restore_deleted(self._parts, self._owner)
                 name = f"step-{position.replace('.', '-')}"
-                await self._parts.workspaces.restore(self._owner, commit, name)
+                await self._workspaces.restore(self._owner, commit, name)
 
         def end(connection: Connection, _made: None) -> None:
             if self._is_git:
@@ -346,23 +328,21 @@ class DurableContext(Context):
         """What the run's branch holds, so that exactly this is merged later."""
         runs.update(connection, self._owner, workspace_commit=commit)
 
-    async def _is_here(self, directory: str) -> bool:
-        """Whether a directory is in the repository that the run works in."""
-        own = await self._parts.workspaces.locate(Path(self.spec.directory))
-        other = await self._parts.workspaces.locate(Path(directory))
-        return own is not None and other is not None and own.common_dir == other.common_dir
-
     async def _branch(self) -> str:
         run = await self._parts.db.glance(runs.row, self._owner)
         branch: str = run["workspace_branch"]
         return branch
 
+    async def _git_step(
+        self, kind: str, label: str, perform: Callable[[], Awaitable[T]], *, again: bool = True
+    ) -> T:
+        make = self._journal.record if again else self._journal.step
+        made: T = await make(kind, label, lambda _position, _data: perform())
+        return made
+
     async def merge(self, work: TaskResult | RunResult) -> Merged:
         async def perform(_position: str, _data: dict[str, Any]) -> Merged:
-            merged = await self._merge(work)
-            if merged.ok:
-                await self._put_away(work.id)
-            return merged
+            return await self._merge(work)
 
         def end(connection: Connection, merged: Merged) -> Any:
             if merged.ok:
@@ -372,54 +352,6 @@ class DurableContext(Context):
             return merged.model_dump(mode="json")
 
         return Merged.model_validate(await self._journal.step("merge", work.id, perform, end=end))
-
-    async def _merge(self, work: TaskResult | RunResult) -> Merged:
-        if not self._is_git or not work.changed or work.commit is None:
-            return Merged(commit=None, problem="it changed nothing")
-        if not await self._is_here(work.directory):
-            return Merged(commit=None, problem="it is in another repository", elsewhere=True)
-        message = f"Merge {work.title}\n\nFrom: {work.id}\nRun: {self.run_id}"
-        branch, workspaces = await self._branch(), self._parts.workspaces
-        return await merge_verified(workspaces, work.id, branch, message, work.commit)
-
-    async def put_away(self, task: TaskResult) -> None:
-        async def perform(_position: str, _data: dict[str, Any]) -> None:
-            await self._put_away(task.id)
-
-        await self._journal.record("put_away", task.id, perform)
-
-    async def take_in(self, task: TaskResult) -> list[str]:
-        async def perform(_position: str, _data: dict[str, Any]) -> list[str]:
-            branch = await self._branch()
-            message = f"Take in {branch}\n\nTask: {task.id}\nRun: {self.run_id}"
-            return await self._parts.workspaces.take_in(task.id, branch, message)
-
-        found: list[str] = await self._journal.step("take_in", task.id, perform)
-        return found
-
-    async def conflicted(self, task: TaskResult, paths: list[str]) -> list[str]:
-        async def perform(_position: str, _data: dict[str, Any]) -> list[str]:
-            return await self._parts.workspaces.conflicted(task.id, paths)
-
-        found: list[str] = await self._journal.record("conflicted", task.id, perform)
-        return found
-
-    async def changes(self, task: TaskResult | None = None, *, patch: bool = False) -> str:
-        async def perform(_position: str, _data: dict[str, Any]) -> str:
-            if not self._is_git:
-                return ""
-            owner = task.id if task else self._owner
-            return await changes_of(self._parts.workspaces, owner, patch=patch)
-
-        text: str = await self._journal.record("changes", task.id if task else "changes", perform)
-        return text
-
-    async def compare(self, one: TaskResult, other: TaskResult) -> str:
-        async def perform(_position: str, _data: dict[str, Any]) -> str:
-            return await difference(self._parts.workspaces, one, other) if self._is_git else ""
-
-        text: str = await self._journal.record("compare", f"{one.id} {other.id}", perform)
-        return text
 
     async def budget(self) -> Left:
         async def perform(_position: str, _data: dict[str, Any]) -> Any:

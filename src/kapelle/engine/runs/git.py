@@ -1,40 +1,126 @@
-"""What contexts do with git, wherever they run: merge what was verified, and tell what changed."""
+"""The steps of a context that are made with git, in the daemon as in the library."""
+
+import logging
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
 
 from kapelle.domain.errors import KapelleError, MergeConflict, Unavailable
-from kapelle.patterns.results import Merged, TaskResult
+from kapelle.patterns.context import Context
+from kapelle.patterns.results import Merged, RunResult, TaskResult
+from kapelle.patterns.spec import PatternSpec
 from kapelle.workspaces import Workspaces
 
+T = TypeVar("T")
+
+_log = logging.getLogger("kapelle.runs")
 _SUMMARY = 4_000
 _PATCH = 30_000
 
 
-async def merge_verified(
-    workspaces: Workspaces, owner: str, into: str, message: str, commit: str
-) -> Merged:
-    """Merge a branch if it holds exactly this commit; whatever keeps it from that is told."""
-    try:
-        merged = await workspaces.merge(owner, into, message, expected=commit)
-    except MergeConflict as error:
-        return Merged(commit=None, problem=error.message, conflict=True)
-    except Unavailable:
-        raise
-    except KapelleError as error:
-        return Merged(commit=None, problem=error.message)
-    return Merged(commit=merged.commit)
+class GitContext(Context):
+    """A run in a worktree, its owner's, or in a directory without git, where these do nothing.
 
+    What a step is, such as a row that outlives a crash, is up to the class that extends this.
+    """
 
-async def changes_of(workspaces: Workspaces, owner: str, *, patch: bool) -> str:
-    """Log and summary of what was changed on an owner's branch, and the beginning of the patch."""
-    commits = await workspaces.log(owner)
-    diff = await workspaces.diff(owner)
-    lines = [f"{commit.id[:10]} {commit.subject}" for commit in commits]
-    summary = "\n".join([*lines, "", diff.stat])[-_SUMMARY:].strip()
-    text = diff.patch[:_PATCH].decode("utf-8", "replace") if patch else ""
-    return f"{summary}\n\n{text}".strip()
+    def __init__(
+        self, run_id: str, spec: PatternSpec, workspaces: Workspaces, owner: str, *, is_git: bool
+    ) -> None:
+        self.run_id = run_id
+        self.spec = spec
+        self._workspaces = workspaces
+        self._owner = owner
+        self._is_git = is_git
 
+    @property
+    def is_git(self) -> bool:
+        return self._is_git
 
-async def difference(workspaces: Workspaces, one: TaskResult, other: TaskResult) -> str:
-    """A summary of how two tasks' work differs; empty if one of them left none."""
-    if not (one.commit and other.commit):
-        return ""
-    return (await workspaces.compare(one.id, one.commit, other.commit)).stat[-_SUMMARY:]
+    @abstractmethod
+    async def _branch(self) -> str:
+        """The branch that the run's worktree is on."""
+
+    @abstractmethod
+    async def _git_step(
+        self, kind: str, label: str, perform: Callable[[], Awaitable[T]], *, again: bool = True
+    ) -> T:
+        """Make a step; again says that nothing is lost if a crash has it made twice."""
+
+    async def put_away(self, task: TaskResult) -> None:
+        await self._git_step("put_away", task.id, lambda: self._put_away(task.id))
+
+    async def _put_away(self, owner: str) -> None:
+        """Remove a worktree that has served its purpose; its content is archived first."""
+        if self._is_git:
+            try:
+                await self._workspaces.remove(owner, empty_branch=True)
+            except KapelleError as error:
+                _log.warning("the worktree of %s stays: %s", owner, error.message)
+
+    async def take_in(self, task: TaskResult) -> list[str]:
+        async def perform() -> list[str]:
+            branch = await self._branch()
+            message = f"Take in {branch}\n\nTask: {task.id}\nRun: {self.run_id}"
+            return await self._workspaces.take_in(task.id, branch, message)
+
+        return await self._git_step("take_in", task.id, perform, again=False)
+
+    async def conflicted(self, task: TaskResult, paths: list[str]) -> list[str]:
+        async def perform() -> list[str]:
+            return await self._workspaces.conflicted(task.id, paths)
+
+        return await self._git_step("conflicted", task.id, perform)
+
+    async def changes(self, task: TaskResult | None = None, *, patch: bool = False) -> str:
+        async def perform() -> str:
+            if not self._is_git:
+                return ""
+            owner = task.id if task else self._owner
+            commits = await self._workspaces.log(owner)
+            diff = await self._workspaces.diff(owner)
+            lines = [f"{commit.id[:10]} {commit.subject}" for commit in commits]
+            summary = "\n".join([*lines, "", diff.stat])[-_SUMMARY:].strip()
+            text = diff.patch[:_PATCH].decode("utf-8", "replace") if patch else ""
+            return f"{summary}\n\n{text}".strip()
+
+        return await self._git_step("changes", task.id if task else "changes", perform)
+
+    async def compare(self, one: TaskResult, other: TaskResult) -> str:
+        async def perform() -> str:
+            if not self._is_git or not one.commit or not other.commit:
+                return ""
+            diff = await self._workspaces.compare(one.id, one.commit, other.commit)
+            return diff.stat[-_SUMMARY:]
+
+        return await self._git_step("compare", f"{one.id} {other.id}", perform)
+
+    async def _merge(self, work: TaskResult | RunResult) -> Merged:
+        """Merge a branch if it holds exactly what was verified, and remove its worktree.
+
+        Whatever keeps it from that is said in the result.
+        """
+        if not self._is_git or not work.changed or work.commit is None:
+            return Merged(commit=None, problem="it changed nothing")
+        if not await self._is_here(work.directory):
+            return Merged(commit=None, problem="it is in another repository", elsewhere=True)
+        message = f"Merge {work.title}\n\nFrom: {work.id}\nRun: {self.run_id}"
+        try:
+            merged = await self._workspaces.merge(
+                work.id, await self._branch(), message, expected=work.commit
+            )
+        except MergeConflict as error:
+            return Merged(commit=None, problem=error.message, conflict=True)
+        except Unavailable:
+            raise
+        except KapelleError as error:
+            return Merged(commit=None, problem=error.message)
+        await self._put_away(work.id)
+        return Merged(commit=merged.commit)
+
+    async def _is_here(self, directory: str) -> bool:
+        """Whether a directory is in the repository that the run works in."""
+        own = await self._workspaces.locate(Path(self.spec.directory))
+        other = await self._workspaces.locate(Path(directory))
+        return own is not None and other is not None and own.common_dir == other.common_dir

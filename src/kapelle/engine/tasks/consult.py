@@ -19,8 +19,8 @@ from kapelle.engine.prompt import section
 from kapelle.engine.tasks.accounts import credential
 from kapelle.engine.tasks.brief import earlier_attempt
 from kapelle.engine.tasks.work import Work
-from kapelle.engine.usage import attempt_usage
-from kapelle.runner.output import lines_of, tail_text
+from kapelle.engine.usage import attempt_usage, output_tail
+from kapelle.runner.output import lines_of
 from kapelle.runner.process_dir import Launch
 from kapelle.settings import AgentSettings, Settings
 from kapelle.store import attempts, events, tasks
@@ -107,10 +107,8 @@ def question(
 
 def read(process_dir: Path, agent: str, settings: Settings) -> tuple[Summary, str]:
     """What was said, and the end of it as text."""
-    tail = (
-        f"{tail_text(process_dir / 'out.log', 10_000)}\n{tail_text(process_dir / 'err.log', 5_000)}"
-    )
-    return summarise(get_agent(agent, settings), lines_of(process_dir / "out.log")), tail.strip()
+    summary = summarise(get_agent(agent, settings), lines_of(process_dir / "out.log"))
+    return summary, output_tail(process_dir)
 
 
 _DIAGNOSIS_QUESTION = """\

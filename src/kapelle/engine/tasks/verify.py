@@ -1,12 +1,10 @@
 """What an ended agent's work is worth: its own report first, then the checks."""
 
 import asyncio
-from collections.abc import Iterable
 
-from kapelle.agents.base import Agent, Summary, Verdict
+from kapelle.agents.base import Summary, Verdict
 from kapelle.agents.failures import classify
 from kapelle.agents.registry import get as get_agent
-from kapelle.agents.summary import completed_by, summarise
 from kapelle.domain.errors import Conflict, KapelleError, WorkspaceError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind
@@ -20,17 +18,13 @@ from kapelle.engine.tasks.watch import noted
 from kapelle.engine.tasks.work import Findings, Finish, Work, load_work
 from kapelle.engine.usage import (
     attempt_usage,
+    output_tail,
+    read_output,
     session_counters,
-    side_log_lines,
-    side_log_of,
     total_usage,
 )
-from kapelle.runner.output import lines_of, tail_text
 from kapelle.store import attempts, events, tasks
 from kapelle.store.database import Connection
-
-_TAIL = 10_000
-_LAST_BYTES = 1 << 18
 
 
 async def verify(parts: Parts, work: Work, finish: Finish) -> Findings:
@@ -78,8 +72,17 @@ def _examine(
     work: Work, finish: Finish, before: dict[str, float]
 ) -> tuple[Summary, str, Verdict, Usage | None]:
     """All that is read from the disk, at once and off the event loop."""
-    summary, tail = _read_output(work)
-    return summary, tail, _judge(work, summary, finish, tail), _usage(work, summary, before)
+    tail = output_tail(work.process_dir)
+    try:
+        agent = get_agent(work.agent, work.settings)
+    except KapelleError as error:
+        return Summary(), tail, Verdict(False, error.message), _usage(work, Summary(), before)
+    summary = read_output(agent, work.process_dir)
+    if finish.exit.kind == "not_started":
+        verdict = Verdict(False, finish.detail or "the agent could not be started")
+    else:
+        verdict = agent.judge(summary, finish.exit, tail)
+    return summary, tail, verdict, _usage(work, summary, before)
 
 
 def _usage(work: Work, summary: Summary, before: dict[str, float]) -> Usage | None:
@@ -111,36 +114,6 @@ def _why(finish: Finish, verdict: Verdict, failure: Failure, ended_by_us: bool) 
     if finish.timed_out:
         return finish.detail or "timed out"
     return failure.evidence if ended_by_us else verdict.reason or finish.detail or failure.evidence
-
-
-def _judge(work: Work, summary: Summary, finish: Finish, tail: str) -> Verdict:
-    if finish.exit.kind == "not_started":
-        return Verdict(False, finish.detail or "the agent could not be started")
-    try:
-        agent = get_agent(work.agent, work.settings)
-    except KapelleError as error:
-        return Verdict(False, error.message)
-    return agent.judge(summary, finish.exit, tail)
-
-
-def _read_output(work: Work) -> tuple[Summary, str]:
-    tail = tail_text(work.process_dir / "err.log", _TAIL // 2)
-    tail = f"{tail_text(work.process_dir / 'out.log', _TAIL)}\n{tail}".strip()
-    try:
-        agent = get_agent(work.agent, work.settings)
-    except KapelleError:
-        return Summary(), tail
-    whole = agent.reads_whole_output
-    lines = lines_of(work.process_dir / "out.log", None if whole else _LAST_BYTES)
-    return _summarise(work, agent, lines), tail
-
-
-def _summarise(work: Work, agent: Agent, lines: Iterable[str]) -> Summary:
-    """The output's summary; what it does not tell is taken from the side log."""
-    told = summarise(agent, lines)
-    if side_log_of(work.process_dir) is None:
-        return told
-    return completed_by(told, summarise(agent, side_log_lines(work.process_dir, told.session_id)))
 
 
 async def _stopped(parts: Parts, work: Work) -> bool:

@@ -1,4 +1,4 @@
-"""A pipeline from a YAML or TOML file: the body of the request, or every mistake in the file."""
+"""The spec of a pattern from a YAML or TOML file, or every mistake in the file."""
 
 import difflib
 import re
@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kapelle.cli.spec_options import absolute_directory
-from kapelle.cli.values import duration_s
+from kapelle.cli.spec_options import Schema, absolute_directory, resolved, schemas
+from kapelle.cli.values import duration_s, not_empty
 from kapelle.domain.errors import InvalidInput, KapelleError
 
 if TYPE_CHECKING:
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 MAX_BYTES = 1_000_000
 MAX_VALUES = 10_000
-# What a key of the specification may be called in a file.
-_ALIASES = {"timeout_s": ("timeout",), "task_timeout_s": ("timeout", "task_timeout")}
-_ONE_OF = {"steps": "step", "checks": "check"}
+_COUNTED = frozenset({"steps", "checks"})
 _USE = re.compile(r"\$\$\{|\$\{([^}\n]*)\}|\$\{")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 # What pydantic says about a value, in the words of somebody who writes files.
@@ -49,8 +47,8 @@ _TYPES = ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "mer
 Place = tuple[str | int, ...]
 
 
-class PipelineFile(dict[str, Any]):
-    """The specification of a pipeline from a file, which can say where a name stands in it."""
+class SpecFile(dict[str, Any]):
+    """A spec from a file, which can say where a name stands in it."""
 
     def __init__(self, spec: dict[str, Any], source: "_Source", overridden: Collection[str]):
         super().__init__(spec)
@@ -60,49 +58,42 @@ class PipelineFile(dict[str, Any]):
         """Put the places of the names that the daemon refuses before the words of its error."""
         message, sentences = error.message, []
         words = message[:1].lower() + message[1:].rstrip(".")
-        for place, name in self._judged_by_the_daemon():
+        for place, name in _texts(dict(self)):
+            if place[0] in self._overridden:
+                continue
             if repr(name) in message or f"The agent {name} " in message:
-                step = f"step {int(place[1]) + 1}: " if place[0] == "steps" else ""
-                sentences.append(self._source.sentence(self._source.line(place), step + words))
+                part = f"{_place_words(place[:-1])}: " if len(place) > 2 else ""
+                sentences.append(self._source.sentence(self._source.line(place), part + words))
                 # What else there is to say is said once.
                 words = words.partition(";")[0]
         if sentences:
             error.args = ("\n".join(sentences),)
 
-    def _judged_by_the_daemon(self) -> Iterator[tuple[Place, str]]:
-        for key in ("agent", "fallback_agents", "base"):
-            if key in self and key not in self._overridden:
-                names = self[key] if isinstance(self[key], list) else [self[key]]
-                yield from (((key, index), name) for index, name in enumerate(names))
-        for index, step in enumerate(self["steps"]):
-            if "agent" in step:
-                yield ("steps", index, "agent"), step["agent"]
 
-
-def read_pipeline(path: Path, variables: dict[str, str], overrides: dict[str, Any]) -> PipelineFile:
-    """The body of a request for a pipeline, from a file or from standard input (-).
+def read_spec_file(
+    pattern: str, path: Path, variables: dict[str, str], overrides: dict[str, Any]
+) -> SpecFile:
+    """The spec of a built-in pattern from a file or from standard input (-).
 
     Variables are those of the command line, which count more than the file's own; overrides are
-    keys of the specification that replace those of the file. Raises InvalidInput, whose message
-    begins with the file (in YAML also the line) and names every mistake, one a line.
+    fields that replace those of the file. Raises InvalidInput, whose message begins with the file
+    (in YAML also the line) and names every mistake, one a line.
     """
     given = {key: value for key, value in overrides.items() if value is not None}
     source = _Source(path)
-    values = _filled(source, source.values(), variables)
-    _durations(source, (), values, ("task_timeout_s", "max_seconds"))
-    if "directory" not in given:
-        _directory(source, (), values)
-    for index, step in _mappings(values.get("steps")):
-        place: Place = ("steps", index)
-        _durations(source, place, step, ("timeout_s",))
-        _directory(source, place, step)
-        for number, check in _mappings(step.get("checks")):
-            _durations(source, (*place, "checks", number), check, ("timeout_s",))
-    if "directory" in given or values.get("directory") is None:
+    values = source.values()
+    schema = schemas()[pattern]
+    if not isinstance(values, dict):
+        needed = [name for name in schema["required"] if name != "directory"]
+        words = f"a {pattern} is a mapping with {' and '.join(needed)}, not {_kind(values)}"
+        raise source.refusal(source.line(()) or 1, words, f"Begin a line with `{needed[0]}:`.")
+    filled = _filled(source, values, variables)
+    spec = _in_units(source, {key: filled[key] for key in filled if key not in given}, ())
+    if spec.get("directory") is None:
         # On the command line a directory is meant from where one stands.
         chosen = given.get("directory")
         given["directory"] = absolute_directory(None if chosen is None else Path(chosen))
-    return PipelineFile(_validated(source, {**values, **given}, given), source, given)
+    return SpecFile(_validated(source, pattern, {**spec, **given}, given), source, given)
 
 
 class _Source:
@@ -112,37 +103,29 @@ class _Source:
         self.stdin = str(path) == "-"
         self.name = "<stdin>" if self.stdin else str(path)
         self.directory = Path() if self.stdin else path.parent
+        self.lines: dict[Place, int] = {}
         self.mistakes: list[tuple[int, str, str]] = []
         self._kind = ".yaml" if self.stdin else path.suffix.lower()
-        self._lines: dict[Place, int] = {}
         self._text = self._read(path)
         self._newlines = [found.start() for found in re.finditer("\n", self._text)]
         self._count = 0
 
-    def values(self) -> dict[str, Any]:
-        """The file as mappings, lists and texts: whether a text is a number, the spec decides."""
+    def values(self) -> Any:
+        """What the file holds."""
         readers = {".yaml": self._yaml, ".yml": self._yaml, ".toml": self._toml}
         if self._kind not in readers:
             hint = "Name it .yaml, .yml or .toml, or give YAML on standard input with -."
             raise self.refusal(1, "its name does not tell what kind of file it is", hint)
         try:
-            values = readers[self._kind]()
+            return readers[self._kind]()
         except RecursionError:
             # Also what an alias that stands inside itself comes to.
             raise self.refusal(0, "this is nested too deep", "Write it flatter.") from None
-        if not isinstance(values, dict):
-            hint = "Write `steps:` and below it at least two prompts, each after a dash."
-            words = f"a pipeline is a mapping with steps, not {_kind(values)}"
-            raise self.refusal(self.line(()) or 1, words, hint)
-        return values
 
     def line(self, place: Place, text: str = "") -> int:
-        """The line of a value, or of a text in it; 0 if it is not known."""
-        here: Place = ()
-        for part in place:
-            names = (part, *_ALIASES.get(str(part), ()))
-            here = next(((*here, name) for name in names if (*here, name) in self._lines), here)
-        line = self._lines.get(here, 0)
+        """The line of a value or of what is around it, or of a text in it; 0 if unknown."""
+        around = (place[:length] for length in range(len(place), -1, -1))
+        line = next((self.lines[part] for part in around if part in self.lines), 0)
         if not line or not text:
             return line
         use = re.compile(r"(?<!\$)" + re.escape(text))
@@ -169,12 +152,12 @@ class _Source:
         try:
             with sys.stdin.buffer if self.stdin else open(path, "rb") as stream:
                 raw = stream.read(MAX_BYTES + 1)
-        except IsADirectoryError:
-            raise self.refusal(1, "this is a directory", "Name a file in it.") from None
         except FileNotFoundError:
             raise self.refusal(1, "there is no such file", "Check the name.") from None
+        except IsADirectoryError:
+            raise self.refusal(1, "this is a directory", "Name a file in it.") from None
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
+            reason = getattr(error, "strerror", None) or str(error)
             raise self.refusal(1, f"this cannot be read: {reason}", "Check the name.") from None
         if len(raw) > MAX_BYTES:
             hint = "Put material into files of the repository and name those in the prompts."
@@ -190,7 +173,7 @@ class _Source:
         import tomllib
 
         try:
-            return _texts(tomllib.loads(self._text, parse_float=str))
+            return tomllib.loads(self._text, parse_float=str)
         except tomllib.TOMLDecodeError as error:
             raise self.refusal(0, f"this is not valid TOML: {error}") from None
 
@@ -198,8 +181,7 @@ class _Source:
         import yaml
 
         try:
-            loader = yaml.SafeLoader(self._text)
-            root = loader.get_single_node()
+            root = yaml.compose(self._text, yaml.SafeLoader)
         except yaml.reader.ReaderError as error:
             line = self._text.count("\n", 0, error.position) + 1
             raise self.refusal(line, f"a character is not allowed: {error.character!r}") from None
@@ -207,19 +189,17 @@ class _Source:
             mark = error.problem_mark or error.context_mark
             words = f"this is not valid YAML: {(error.problem or '').removeprefix('but ')}"
             hint = "Check indentation, colons and quotation marks here and in the line before."
-            raise self.refusal(self._marked(mark), words, hint) from None
+            raise self.refusal(self._line_of(mark), words, hint) from None
         return None if root is None else self._plain(root, ())
 
-    def _marked(self, mark: Any) -> int:
+    def _line_of(self, mark: Any) -> int:
         # YAML also counts letters that end a line; editors do not.
         return bisect_left(self._newlines, mark.index) + 1 if mark else 1
 
     def _plain(self, node: "yaml.Node", place: Place, line: int | None = None) -> Any:
         """What a node holds; no scalar but nothing itself becomes anything else than text."""
-        import yaml
-
-        line = line or self._marked(node.start_mark)
-        self._lines[place] = line
+        line = line or self._line_of(node.start_mark)
+        self.lines[place] = line
         if node.tag.removeprefix(_YAML) not in _TYPES:
             name = node.tag.replace(_YAML, "!!")
             raise self.refusal(line, f"the tag {name} is not allowed", "Plain values do.")
@@ -227,17 +207,18 @@ class _Source:
         if self._count > MAX_VALUES:
             words = f"the file grows to more than {MAX_VALUES:,} values"
             raise self.refusal(line, words, "Repeat less by aliases, or write less.")
-        if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, place)
-        if isinstance(node, yaml.SequenceNode):
-            return [self._plain(part, (*place, n)) for n, part in enumerate(node.value)]
-        return None if node.tag == _YAML + "null" else node.value
+        if isinstance(node.value, str):
+            return None if node.tag == _YAML + "null" else node.value
+        if node.value and isinstance(node.value[0], tuple):
+            return self._mapping(node.value, place)
+        empty: Any = {} if node.tag == _YAML + "map" else []
+        return [self._plain(part, (*place, n)) for n, part in enumerate(node.value)] or empty
 
-    def _mapping(self, node: "yaml.MappingNode", place: Place) -> dict[str, Any]:
+    def _mapping(self, parts: "list[tuple[yaml.Node, yaml.Node]]", place: Place) -> dict[str, Any]:
         values: dict[str, Any] = {}
         merged: dict[str, Any] = {}
-        for key, value in node.value:
-            line = self._marked(key.start_mark)
+        for key, value in parts:
+            line = self._line_of(key.start_mark)
             if key.tag == _YAML + "merge":
                 several = value.value if value.tag == _YAML + "seq" else [value]
                 for other in reversed(several):
@@ -255,19 +236,20 @@ class _Source:
         return {**merged, **values}
 
 
-def _texts(value: Any) -> Any:
-    """The values of TOML with everything that is no mapping and no list as text."""
-    if isinstance(value, dict):
-        return {key: _texts(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [_texts(part) for part in value]
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _texts(value: Any, place: Place = ()) -> Iterator[tuple[Place, str]]:
+    """Every text in a value, and where it is."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, part in parts:
+            yield from _texts(part, (*place, key))
 
 
 def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> dict[str, Any]:
     """The values without the section of variables, and with these put in."""
     declared = _declared(source, values.pop("variables", None), given)
-    known = {**{name: text for name, text in declared.items() if text is not None}, **given}
+    known = {name: _text(value) for name, value in declared.items() if value is not None} | given
     used: set[str] = set()
 
     def replacement(use: re.Match[str], place: Place) -> str:
@@ -291,7 +273,9 @@ def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> d
         if isinstance(value, list):
             return [filled(part, (*place, index)) for index, part in enumerate(value)]
         # What is put in is not looked at again, so no value can ask for another.
-        return value and _USE.sub(lambda use: replacement(use, place), value)
+        return (
+            None if value is None else _USE.sub(lambda use: replacement(use, place), _text(value))
+        )
 
     result: dict[str, Any] = filled(values, ())
     names = sorted({*declared, *used})
@@ -302,7 +286,12 @@ def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> d
     return result
 
 
-def _declared(source: _Source, section: Any, given: dict[str, str]) -> dict[str, str | None]:
+def _text(value: Any) -> str:
+    """A value of TOML as text; whether it is a number, the spec decides."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _declared(source: _Source, section: Any, given: dict[str, str]) -> dict[str, Any]:
     if not isinstance(section, dict | None):
         words = f"variables must be a mapping of names to texts, not {_kind(section)}"
         source.note(("variables",), words, "Write `variables: {version: 1.0}`.")
@@ -319,63 +308,64 @@ def _declared(source: _Source, section: Any, given: dict[str, str]) -> dict[str,
     return section or {}
 
 
-def _durations(
-    source: _Source, place: Place, values: dict[str, Any], names: tuple[str, ...]
-) -> None:
-    """Put the seconds of the specification in the place of durations such as 20m."""
-    for name in names:
-        for written in (*_ALIASES.get(name, ()), name):
-            if written not in values:
-                continue
-            given = values.pop(written)
-            if name in values:
-                words = f"{written} and {name} mean the same"
-                source.note((*place, written), words, "Leave one of them out.")
-                continue
-            try:
-                values[name] = duration_s(given, written) if isinstance(given, str) else given
-            except InvalidInput as error:
-                source.note((*place, written), error.message, error.hint or "Write 90s or 10m.")
+def _in_units(source: _Source, value: Any, place: Place) -> Any:
+    """A value with seconds for durations such as 20m, and directories from where the file is."""
+    if isinstance(value, list):
+        return [_in_units(source, part, (*place, index)) for index, part in enumerate(value)]
+    if not isinstance(value, dict) or place == ("env",):
+        return value
+    found: dict[str, Any] = {}
+    for written, part in value.items():
+        key, here = _field(written, place), (*place, written)
+        if key in found or (key != written and key in value):
+            source.note(here, f"{written} and {key} mean the same", "Leave one of them out.")
+            continue
+        source.lines[(*place, key)] = source.line(here)
+        try:
+            found[key] = _in_units(source, part, here)
+            if isinstance(part, str) and key.endswith(("_s", "_seconds")):
+                found[key] = duration_s(part, written)
+            elif isinstance(part, str) and key == "directory":
+                found[key] = _directory(source, part)
+        except InvalidInput as error:
+            del found[key]
+            source.note(here, error.message, error.hint or "")
+    return found
 
 
-def _directory(source: _Source, place: Place, values: dict[str, Any]) -> None:
-    """Make a directory absolute; a relative one is meant from where the file is."""
-    given, place = values.get("directory"), (*place, "directory")
-    if not isinstance(given, str):
-        return
-    del values["directory"]
-    if not given.strip():
-        source.note(place, "directory is empty", "Leave it out for the current directory.")
-        return
+def _field(written: str, place: Place) -> str:
+    """The field that is meant: a file may call seconds by what they are for."""
+    if written not in {"timeout", "task_timeout"}:
+        return written
+    return f"{written}_s" if place or written == "task_timeout" else "task_timeout_s"
+
+
+def _directory(source: _Source, given: str) -> str:
+    not_empty(given, "directory")
     try:
-        values["directory"] = absolute_directory(source.directory / given)
+        return absolute_directory(source.directory / given)
     except InvalidInput:
         hint = "A relative path begins at the directory of the file."
-        source.note(place, f"{_shown(given)} is not a directory", hint)
-
-
-def _mappings(values: Any) -> Iterator[tuple[int, dict[str, Any]]]:
-    for index, value in enumerate(values if isinstance(values, list) else ()):
-        if isinstance(value, dict):
-            yield index, value
+        raise InvalidInput(f"{_shown(given)} is not a directory", hint=hint) from None
 
 
 def _validated(
-    source: _Source, values: dict[str, Any], overridden: Collection[str]
+    source: _Source, pattern: str, values: dict[str, Any], overridden: Collection[str]
 ) -> dict[str, Any]:
     from pydantic import ValidationError
 
-    from kapelle.patterns.pipeline import PipelineSpec
+    from kapelle.home import Home
+    from kapelle.patterns.registry import get
 
     try:
-        spec = PipelineSpec.model_validate(values)
+        spec = get(pattern, Home.default(), Path()).spec.model_validate(values)
     except ValidationError as invalid:
         for error in invalid.errors(include_url=False):
             # A variable without a value was complained of already.
             if source.mistakes and "${" in str(error["input"]):
                 continue
             place: Place = tuple(part for part in error["loc"] if part != "[key]")
-            words, hint = _words(error, place)
+            words, hint = _words(error, place, pattern)
             if place and place[0] in overridden:
                 source.mistakes.append((1, f"{words} (it was given on the command line)", hint))
             else:
@@ -384,22 +374,20 @@ def _validated(
     return spec.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
-def _words(error: Any, place: Place) -> tuple[str, str]:
+def _words(error: Any, place: Place, pattern: str) -> tuple[str, str]:
     """One error of pydantic as a sentence about the file, and what to do."""
     if error["type"] == "extra_forbidden":
         *around, key = place
         prefix = f"{_place_words(tuple(around))}: " if around else ""
-        known = _known_keys(place)
-        return f"{prefix}there is no key {key!r}{_meant(str(key), known)}", (
-            f"Known are {', '.join(known)}."
-        )
-    name = _place_words(place) or "the pipeline"
-    if error["type"] not in _WORDS:
-        words = error["msg"].removeprefix("Value error, ")
-        return f"{name}: {words[:1].lower()}{words[1:]}", ""
-    given = {**error.get("ctx", {}), "given": _shown(error["input"])}
-    hint = "A pipeline has 2 to 20 steps, each a prompt or a mapping with one, after a dash."
-    return f"{name} {_WORDS[error['type']].format_map(given)}", hint if place == ("steps",) else ""
+        known = _known_keys(schemas()[pattern], around)
+        words = f"{prefix}there is no key {key!r}{_meant(str(key), known)}"
+        return words, f"Known are {', '.join(known)}."
+    name = _place_words(place) or f"the {pattern}"
+    if error["type"] in _WORDS:
+        facts = {**error.get("ctx", {}), "given": _shown(error["input"])}
+        return f"{name} {_WORDS[error['type']].format_map(facts)}", ""
+    words = error["msg"].removeprefix("Value error, ")
+    return f"{name}: {words[:1].lower()}{words[1:]}", ""
 
 
 def _place_words(place: Place) -> str:
@@ -407,20 +395,19 @@ def _place_words(place: Place) -> str:
     words: list[str] = []
     for part in place:
         if isinstance(part, int):
-            words[-1] = f"{_ONE_OF.get(words[-1], words[-1])} {part + 1}"
+            singular = words[-1].removesuffix("s") if words[-1] in _COUNTED else words[-1]
+            words[-1] = f"{singular} {part + 1}"
         else:
             words.append(part if part.isprintable() else ascii(part))
     return ": ".join(words)
 
 
-def _known_keys(place: Place) -> list[str]:
-    from kapelle.domain.specs import CheckSpec
-    from kapelle.patterns.pipeline import PipelineSpec, StepSpec
-
-    if len(place) == 1:
-        return sorted({*PipelineSpec.model_fields, "variables", "timeout"})
-    spec = CheckSpec if "checks" in place else StepSpec
-    return sorted({*spec.model_fields, "timeout"})
+def _known_keys(schema: Schema, around: list[str | int]) -> list[str]:
+    shape = schema
+    for part in around:
+        inner = shape["items"] if isinstance(part, int) else shape["properties"][part]
+        shape = resolved(inner, schema["$defs"])
+    return sorted({*shape["properties"], "timeout", *([] if around else ["variables"])})
 
 
 def _meant(name: str, known: Collection[str]) -> str:

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given as given_any
 from hypothesis import strategies as st
 
-from kapelle.cli.pipeline_file import read_pipeline
 from kapelle.cli.request import begin
 from kapelle.cli.schedules import ordered
+from kapelle.cli.spec_file import read_spec_file
 from kapelle.client.http import Connection
 from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, InvalidInput, KapelleError
 from kapelle.patterns.pipeline import PipelineSpec, StepSpec
@@ -27,7 +27,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def read(text: str, name: str = "p.yaml", *, given: Any = None, **overrides: Any) -> dict[str, Any]:
     Path(name).write_text(text, encoding="utf-8")
-    body = read_pipeline(Path(name), given or {}, overrides)
+    body = read_spec_file("pipeline", Path(name), given or {}, overrides)
     PipelineSpec.model_validate(body)
     return body
 
@@ -133,7 +133,7 @@ def test_standard_input_is_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "sub").mkdir()
     text = b"steps: [a, b]\ndirectory: sub\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
-    body = read_pipeline(Path("-"), {}, {})
+    body = read_spec_file("pipeline", Path("-"), {}, {})
     assert body == {
         "steps": [{"prompt": "a"}, {"prompt": "b"}],
         "directory": str(tmp_path / "sub"),
@@ -141,7 +141,7 @@ def test_standard_input_is_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     text = b"steps:\n  - a\n"
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text), encoding="utf-8"))
     with pytest.raises(InvalidInput, match=r"^<stdin>:1: steps must have at least 2"):
-        read_pipeline(Path("-"), {}, {})
+        read_spec_file("pipeline", Path("-"), {}, {})
 
 
 def test_the_examples_of_the_documentation_say_the_same(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     }
     for name, words in expected.items():
         with pytest.raises(InvalidInput) as caught:
-            read_pipeline(Path(name), {}, {})
+            read_spec_file("pipeline", Path(name), {}, {})
         assert caught.value.message == words
         assert caught.value.hint
 
@@ -298,7 +298,7 @@ def test_anchors_and_merges_work() -> None:
 
 
 def test_the_command_line_stays_light() -> None:
-    probe = "import sys, kapelle.cli.pipeline_file; print(*sys.modules)"
+    probe = "import sys, kapelle.cli.spec_file; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=60
     )
@@ -563,7 +563,7 @@ class Refusing(Connection):
 
 def refused(error: KapelleError, **overrides: Any) -> str:
     Path("p.yaml").write_text(TEXT, encoding="utf-8")
-    spec = read_pipeline(Path("p.yaml"), {}, overrides)
+    spec = read_spec_file("pipeline", Path("p.yaml"), {}, overrides)
     with pytest.raises(type(error)) as caught:
         begin(Refusing(error), "/runs", {"pattern": "pipeline", "spec": spec})
     assert (caught.value.code, caught.value.hint) == (error.code, error.hint)

@@ -1,0 +1,456 @@
+"""The Context of a run in this very process: agents in threads, worktrees beside the checkout."""
+
+import asyncio
+import hashlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Unpack
+
+from kapelle.domain.budget import Left
+from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, InvalidInput, KapelleError
+from kapelle.domain.ids import new_id
+from kapelle.domain.specs import CheckKind, CheckSpec
+from kapelle.domain.states import TaskStatus
+from kapelle.domain.task import CheckResult, Workspace
+from kapelle.engine.environment import passed
+from kapelle.engine.prompt import Earlier, compose
+from kapelle.engine.runs.git import GitContext, T
+from kapelle.library.agent import Agent, Request, Response, Stop
+from kapelle.library.budget import Account
+from kapelle.library.interaction import Caller, Suspended
+from kapelle.library.process import LeftBehind, call, execute, process_directory
+from kapelle.patterns.context import Place, TaskArgs
+from kapelle.patterns.results import (
+    Checked,
+    Merged,
+    RunResult,
+    Scored,
+    TaskResult,
+    read_score,
+)
+from kapelle.patterns.spec import PatternSpec
+from kapelle.runner.output import both_streams, tail_text
+from kapelle.runner.process_dir import Ended, Launch
+from kapelle.runner.shim.files import OUT
+from kapelle.workspaces import Workspaces, working_directory
+
+_log = logging.getLogger("kapelle.library")
+_WORKER = "worker"
+_OUTPUT = 4_000
+_SHOWN = 20_000
+_GRACE_S = 5.0
+
+
+@dataclass
+class _Task:
+    """Work and the place where it is done; in a worktree, of its owner, from a commit on."""
+
+    id: str
+    title: str
+    cwd: Path
+    owner: str = ""
+    branch: str | None = None
+    start: str | None = None
+    base: str | None = None
+    """The commit that its work is measured by."""
+    result: TaskResult | None = None
+    took_in: bool = False
+
+    def earlier(self) -> Earlier:
+        """What is told of it to whoever goes on from it."""
+        assert self.result is not None
+        failed = self.result.failed_checks
+        return Earlier(
+            heading=f"An earlier task: {self.title}",
+            status=self.result.status,
+            reason=self.result.reason,
+            result=self.result.text[-_OUTPUT:],
+            last_output="",
+            failed_checks=[(check.name, check.output[-_OUTPUT:]) for check in failed],
+            branch=self.branch,
+            diffstat=None,
+        )
+
+
+@dataclass
+class Surroundings:
+    """What a run works with; the agents stand by the names that its spec calls them."""
+
+    agents: Mapping[str, Agent]
+    account: Account
+    caller: Caller
+    workspaces: Workspaces
+    env: Mapping[str, str]
+    answers: Mapping[str, str] = field(default_factory=dict)
+    remembered: dict[str, str] = field(default_factory=dict)
+    """What agents answered without changing anything, by a digest of what they were asked."""
+
+
+class LocalContext(GitContext):
+    """Every step is made now: nothing is remembered when this process ends."""
+
+    def __init__(
+        self, run_id: str, spec: PatternSpec, around: Surroundings, workspace: Workspace | None
+    ) -> None:
+        is_git = workspace is not None
+        super().__init__(run_id, spec, around.workspaces, run_id, is_git=is_git)
+        self.unanswered: list[str] = []
+        self._around = around
+        self._account = around.account
+        self._tasks: dict[str, _Task] = {}
+        self._made: list[str] = []
+        self._reverts = 0
+        self._ask_lock = asyncio.Lock()
+        self._locks: dict[str, asyncio.Semaphore] = {}
+        self._run = _Task(run_id, spec.display_title, Path(spec.directory))
+        if workspace is not None:
+            self._run = self._in_worktree(run_id, spec.display_title, workspace)
+
+    def _in_worktree(self, task_id: str, title: str, made: Workspace) -> _Task:
+        cwd = working_directory(made, Path(self.spec.directory))
+        base = made.base_commit
+        return _Task(task_id, title, cwd, task_id, made.branch, base, base)
+
+    def report(self, kind: str, **facts: Any) -> None:
+        self._around.caller.report(kind, run_id=self.run_id, **facts)
+
+    async def _branch(self) -> str:
+        return self._run.branch or ""
+
+    async def _git_step(
+        self, kind: str, label: str, perform: Callable[[], Awaitable[T]], *, again: bool = True
+    ) -> T:
+        return await perform()
+
+    async def task(
+        self,
+        prompt: str,
+        *,
+        workspace: Place = "run",
+        keep_session: bool = False,
+        max_attempts: int = 1,
+        afresh: bool = False,
+        disposable: bool = False,
+        **fields: Unpack[TaskArgs],
+    ) -> TaskResult:
+        """As everywhere, but model, session and priority are the affair of the agent's object."""
+        before = fields.get("continue_from")
+        earlier = self._tasks[before] if before else None
+        text = compose(
+            prompt, fields.get("context", {}), [earlier.earlier()] if earlier else [], None
+        )
+        role = fields.get("agent") or _WORKER
+        agent = self._agent(role)
+        digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        if disposable and digest in self._around.remembered:
+            said = self._around.remembered[digest]
+            done = TaskStatus.COMPLETED
+            return TaskResult(id=new_id("task"), status=done, text=said, agent=agent.name)
+        checks = [CheckSpec.model_validate(check) for check in fields.get("checks", ())]
+        self._account.require_call()
+        title = fields.get("title") or prompt.strip()[:80]
+        task = await self._begin(title, workspace, earlier)
+        limit_s = fields.get("timeout_s") or self.spec.task_timeout_s
+        request = Request(text, fields.get("system_prompt"), task.cwd, role, title, limit_s)
+        thrown_away = disposable and workspace == "own"
+        facts = {"task_id": task.id, "title": title, "role": role}
+        self.report("task.started", **facts, agent=agent.name)
+        for _ in range(max_attempts):
+            result = await self._attempt(task, agent, request, checks, keep=not thrown_away)
+            if result.ok:
+                break
+        task.result, self._tasks[task.id] = result, task
+        kind = "task.completed" if result.ok else "task.failed"
+        self.report(kind, **facts, reason=result.reason, cost_usd=result.cost_usd)
+        if thrown_away:
+            await self._put_away(task.id)
+            if result.ok:
+                self._around.remembered[digest] = result.text
+        return result
+
+    def _agent(self, role: str) -> Agent:
+        if role not in self._around.agents:
+            known = ", ".join(self._around.agents)
+            raise InvalidInput(f"There is no agent {role!r} here; known are: {known}.")
+        return self._around.agents[role]
+
+    async def _begin(self, title: str, place: Place, earlier: _Task | None) -> _Task:
+        """Make the workspace of a task."""
+        task_id = new_id("task")
+        if not self._is_git:
+            return replace(self._run, id=task_id, title=title)
+        if place == "run":
+            tip = await self._workspaces.tip(self._owner)
+            return replace(self._run, id=task_id, title=title, start=tip, base=tip)
+        self._made.append(task_id)
+        base = earlier.branch if earlier else self._run.branch
+        directory = Path(self.spec.directory)
+        made = await self._workspaces.create(task_id, directory, base)
+        task = self._in_worktree(task_id, title, made)
+        if earlier is not None and not earlier.took_in:
+            # What goes on from an unfinished task is measured together with it.
+            task.base = earlier.base
+        return task
+
+    async def _attempt(
+        self,
+        task: _Task,
+        agent: Agent,
+        request: Request,
+        checks: Sequence[CheckSpec],
+        *,
+        keep: bool,
+    ) -> TaskResult:
+        """Have the work done and judged; where it is not kept, only the answer counts."""
+        response = await self._call(agent, replace(request, stop=Stop()))
+        commit = task.start
+        if keep and self._is_git:
+            # Unfinished work too, so that whoever goes on finds it.
+            about = f"Task: {task.id}\nAgent: {agent.name}\nRun: {self.run_id}"
+            message = f"{task.title}\n\n{about}"
+            commit = await self._workspaces.commit(task.owner, message) or task.start
+        failed = []
+        if response.ok:
+            # Built-in checks look at the agent's work, which commands may add to: they come first.
+            ordered = sorted(checks, key=lambda check: check.kind is CheckKind.COMMAND)
+            found = [await self._check(check, task, commit, {}) for check in ordered]
+            failed = [check for check in found if not check.passed]
+        reason = response.reason or "the agent did not succeed, and did not say why"
+        if failed:
+            reason = f"failed its check: {', '.join(check.name for check in failed)}"
+        ok = response.ok and not failed
+        return TaskResult(
+            id=task.id,
+            status=TaskStatus.COMPLETED if ok else TaskStatus.FAILED,
+            reason=None if ok else reason,
+            text=response.text,
+            branch=task.branch,
+            base_commit=task.base,
+            commit=commit,
+            failed_checks=failed,
+            cost_usd=_cost_usd(response),
+            agent=agent.name,
+            directory=self.spec.directory,
+            title=task.title,
+        )
+
+    async def _call(self, agent: Agent, request: Request) -> Response:
+        """What came of a request: whatever goes wrong with one agent is a failed result.
+
+        Raises LimitReached when the budget is used up before it, or ended it; and what is wrong
+        with the agent itself, for which no other request would help.
+        """
+        stop, limit_s = request.stop, self._account.within(request.timeout_s)
+        with self._account.call(stop) as counted:
+            given = replace(
+                request,
+                timeout_s=limit_s,
+                budget_usd=self._account.left.usd,
+                spent=counted.report,
+            )
+            try:
+                response = await call(
+                    lambda: _response(agent, given), stop, limit_s, agent.ends_within_s
+                )
+            except LeftBehind as error:
+                reason = f"It did not end when it had to, as {error}; it is left behind."
+                response = Response(ok=False, reason=reason)
+            counted.report(_cost_usd(response))
+        if not response.ok:
+            # Work that was done counts, even when the last of the budget went into it.
+            self._account.require()
+        return response
+
+    async def run(
+        self, pattern: str, spec: dict[str, Any], *, workspace: Place = "own"
+    ) -> RunResult:
+        raise InvalidInput(
+            f"Without a daemon no run starts another one, such as {pattern}.",
+            hint="kapelle.connect().runs starts it in the daemon.",
+        )
+
+    async def check(
+        self, *checks: CheckSpec | str, env: dict[str, str] | None = None, task: str | None = None
+    ) -> Checked:
+        subject, commit = self._subject(task), None
+        if subject.result is not None:
+            commit = subject.result.commit
+        elif self._is_git:
+            commit = await self._workspaces.tip(self._owner)
+        specs = [CheckSpec.model_validate(check) for check in checks]
+        return Checked(
+            checks=[await self._check(spec, subject, commit, env or {}) for spec in specs]
+        )
+
+    def _subject(self, task: str | None) -> _Task:
+        return self._run if task is None else self._tasks[task]
+
+    async def _check(
+        self, check: CheckSpec, task: _Task, commit: str | None, env: Mapping[str, str]
+    ) -> CheckResult:
+        """Make one check in the place of a task, on what it has committed."""
+        began = time.monotonic()
+        if check.kind is CheckKind.COMMAND:
+            ended, output, _ = await self._command(check.command or "", task, env, check.timeout_s)
+            good = ended.succeeded
+            if not good:
+                output = f"{output}\n[{ended.ending(check.timeout_s)}]".lstrip()
+        elif check.kind is CheckKind.DIFF_NOT_EMPTY and self._is_git:
+            good, output = False, "The agent changed nothing."
+            if task.base and commit and commit != task.base:
+                diff = await self._workspaces.compare(task.owner, task.base, commit)
+                good = bool(diff.files)
+                output = diff.stat[-_SHOWN:] if good else output
+        else:
+            raise InvalidInput(f"The check {check.label} cannot be made here.")
+        self.report(f"check.{'passed' if good else 'failed'}", name=check.label, task_id=task.id)
+        seconds = round(time.monotonic() - began, 3)
+        return CheckResult(name=check.label, passed=good, output=output, duration_s=seconds)
+
+    async def score(
+        self,
+        command: str,
+        *,
+        timeout_s: float = 600,
+        env: dict[str, str] | None = None,
+        task: str | None = None,
+    ) -> Scored:
+        ended, output, printed = await self._command(
+            command, self._subject(task), env or {}, timeout_s
+        )
+        if not ended.succeeded:
+            problem = f"the score command ended with {ended.ending(timeout_s)}"
+            return Scored(value=None, output=output, problem=problem)
+        return read_score(printed, output)
+
+    async def _command(
+        self, command: str, task: _Task, env: Mapping[str, str], timeout_s: float
+    ) -> tuple[Ended, str, str]:
+        """How it ended, all that it printed, and what of that went to stdout, each by its end."""
+        with process_directory() as directory:
+            launch = Launch(
+                process_dir=directory,
+                argv=["/bin/sh", "-c", command],
+                cwd=task.cwd,
+                env={**passed(os.environ, ()), **self._around.env, **env},
+                stdin=None,
+                timeout_s=self._account.within(timeout_s),
+                grace_s=_GRACE_S,
+                redact=(),
+                label=command,
+            )
+            ended = await execute(launch, Stop())
+            found = ended, both_streams(directory, _SHOWN), tail_text(directory / OUT, _SHOWN)
+        if ended.ended_by is not None:
+            # What was cut short because the run's time is over says nothing about the work.
+            self._account.require()
+        return found
+
+    async def ask(self, question: str, default: str | None = None) -> str:
+        if question in self._around.answers:
+            return self._around.answers[question]
+        # One after another, in the order in which they were asked.
+        async with self._ask_lock:
+            try:
+                with self._account.free_time():
+                    return await self._around.caller.ask(question, default)
+            except Suspended:
+                self.unanswered.append(question)
+                raise
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(self._account.within(seconds) or 0)
+        self._account.require()
+
+    async def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    async def progress(self, **facts: str | float | bool | None) -> None:
+        self.report("run.progress", **facts)
+
+    async def commit(self, message: str) -> str | None:
+        if not self._is_git:
+            return None
+        await self._workspaces.commit(self._owner, f"{message}\n\nRun: {self.run_id}")
+        return await self._workspaces.tip(self._owner)
+
+    async def revert(self, commit: str) -> None:
+        if self._is_git:
+            self._reverts += 1
+            await self._workspaces.restore(self._owner, commit, f"revert-{self._reverts}")
+
+    async def merge(self, work: TaskResult | RunResult) -> Merged:
+        return await self._merge(work)
+
+    async def take_in(self, task: TaskResult) -> list[str]:
+        self._tasks[task.id].took_in = True
+        return await super().take_in(task)
+
+    async def budget(self) -> Left:
+        return self._account.left
+
+    def lock(self, name: str, places: int = 1) -> AbstractAsyncContextManager[None]:
+        return self._locks.setdefault(name, asyncio.Semaphore(places))
+
+    async def _gather(self, *branches: Coroutine[Any, Any, Any]) -> list[Any]:
+        entered = [asyncio.ensure_future(branch) for branch in branches]
+        try:
+            ended = await asyncio.gather(*entered, return_exceptions=True)
+        except asyncio.CancelledError:
+            # Their agents must be gone before this run is.
+            for branch in entered:
+                branch.cancel()
+            await asyncio.gather(*entered, return_exceptions=True)
+            raise
+        errors = [item for item in ended if isinstance(item, BaseException)]
+        for error in sorted(errors, key=lambda error: not isinstance(error, Suspended)):
+            raise error
+        return list(ended)
+
+    async def finish(self) -> str | None:
+        """Put away what tasks left; the run's own worktree stays if its branch holds anything.
+
+        Returns the commit of that branch, None when nothing came of the run.
+        """
+        for task_id in self._made:
+            try:
+                await self._workspaces.discard(task_id, empty_branch=True)
+            except (KapelleError, OSError) as error:
+                _log.warning("The worktree of %s stays: %s", task_id, error)
+        if not self._is_git:
+            return None
+        tip = await self._workspaces.tip(self._owner)
+        if tip != self._run.base:
+            return tip
+        await self._workspaces.discard(self._owner, empty_branch=True)
+        return None
+
+
+def _response(agent: Agent, request: Request) -> Response:
+    try:
+        response: object = agent.run(request)
+    except (AgentMisconfigured, AgentNotFound):
+        raise
+    except KapelleError as error:
+        return Response(ok=False, reason=f"{error.message} {error.hint or ''}".strip())
+    except Exception as error:
+        _log.debug("%s failed", agent.name, exc_info=True)
+        return Response(ok=False, reason=f"it raised {type(error).__name__}: {error}")
+    if not isinstance(response, Response):
+        kind = type(response).__name__
+        return Response(ok=False, reason=f"{agent.name} returned a {kind} and not a Response")
+    if response.hopeless:
+        raise AgentMisconfigured(response.reason)
+    return response
+
+
+def _cost_usd(response: Response) -> float | None:
+    if response.cost_usd is not None:
+        return response.cost_usd
+    return response.usage.cost_usd if response.usage else None
