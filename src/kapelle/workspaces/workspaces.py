@@ -26,7 +26,6 @@ from kapelle.workspaces.diff import (
 )
 from kapelle.workspaces.git import Git
 from kapelle.workspaces.lifecycle import (
-    WorktreeSpec,
     base_of,
     clear_half_made,
     create_worktree,
@@ -96,8 +95,7 @@ class Workspaces:
         """A worktree on the branch kapelle/<owner>; called again, it returns the same one."""
         async with self._guard.alone(owner):
             await self._guard.try_to_settle(self._markers.read(owner))
-            spec = WorktreeSpec(owner, directory, base, copy, link)
-            return await create_worktree(self._markers, spec)
+            return await create_worktree(self._markers, owner, directory, base, copy, link)
 
     async def commit(self, owner: str, message: str) -> str | None:
         """Commit everything onto the owner's branch; None when there is nothing but the base."""
