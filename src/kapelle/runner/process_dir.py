@@ -96,10 +96,6 @@ def read_claim(process_dir: Path) -> Claim | None:
     return Claim(kind, owner, cgroup, detail if isinstance(detail, str) else None)
 
 
-def is_claimed(process_dir: Path) -> bool:
-    return (process_dir / files.CLAIM).exists()
-
-
 def take_claim(process_dir: Path, detail: str | None) -> bool:
     """Claim a directory for the daemon, so that no shim will execute it; False if it is taken."""
     me = identity.current(os.getpid())
@@ -168,11 +164,6 @@ def read_exit(process_dir: Path) -> Ended | None:
         return _parse(json.loads(data))
     except _MALFORMED as error:
         raise UnreadableExit(f"exit.json cannot be read: {error}") from error
-
-
-def set_exit_aside(process_dir: Path) -> None:
-    path = process_dir / files.EXIT
-    path.rename(path.with_suffix(".unreadable"))
 
 
 def declare_exit(process_dir: Path, kind: str, detail: str | None, survivors: int = 0) -> None:

@@ -8,13 +8,13 @@ import socket
 import subprocess
 from pathlib import Path
 
-from kapelle.runner.shim import system
+from kapelle.runner.shim import files, system
 
 _AT_ONCE = 16
 _REPLY_LIMIT_S = 15.0
 _END_LIMIT_S = 2.0
 # What an interpreter may need to start; nothing else of ours belongs near an agent.
-_INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", system.VARIABLE)
+_INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", system.FAILPOINT_VARIABLE)
 
 
 class Spawner:
@@ -136,14 +136,7 @@ def install(home: Path) -> Path:
     target = home / "runner" / digest.hexdigest()[:16]
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, content in contents.items():
-        _put(target / name, content)
+        # A power cut may have left a copy with holes, which its name would not show.
+        if files.read(str(target / name)) != content:
+            files.replace(str(target / name), content)
     return target / "spawner.py"
-
-
-def _put(path: Path, content: bytes) -> None:
-    # A power cut may have left a copy with holes, which its name would not show.
-    if path.is_file() and path.read_bytes() == content:
-        return
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    temporary.rename(path)

@@ -49,7 +49,7 @@ AFTERMATH = {
 def daemon(home: Path, *process_dirs: Path, point: str = "") -> Iterator[subprocess.Popen[bytes]]:
     """Another process that is the daemon of these runs."""
     command = [sys.executable, "-m", "tests.integration.runner.mortal", str(home), SCRIPT, "1"]
-    env = {**os.environ, system.VARIABLE: point} if point else dict(os.environ)
+    env = {**os.environ, system.FAILPOINT_VARIABLE: point} if point else dict(os.environ)
     process = subprocess.Popen(
         [*command, *map(str, process_dirs)], cwd=REPOSITORY, env=env, stdout=subprocess.PIPE
     )

@@ -46,7 +46,7 @@ def warm_up() -> None:
     """Run a little of what every shim runs: cold code copies memory in each of them."""
     for _ in range(3):
         tree.start_time(os.getpid())
-        os.get_exec_path({b"PATH": b""})
+        os.get_exec_path({"PATH": ""})
         encode({"started": {"pid": 1, "start": None}, "at": time.time()})
 
 

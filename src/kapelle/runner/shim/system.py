@@ -119,7 +119,7 @@ ALL_FAILPOINTS = (
     "runner_after_spawn",
     "runner_before_return",
 )
-VARIABLE = "KAPELLE_FAILPOINT"
+FAILPOINT_VARIABLE = "KAPELLE_FAILPOINT"
 
 _passes: dict[str, int] = {}
 _passes_before_fork = 0
@@ -133,7 +133,7 @@ def count_on_from(passes: int) -> None:
 
 def failpoint(name: str) -> None:
     """Die here if KAPELLE_FAILPOINT is this name, or name@N and this is the N-th pass."""
-    wanted = os.environ.get(VARIABLE)
+    wanted = os.environ.get(FAILPOINT_VARIABLE)
     if wanted is None:
         return
     point, _, number = wanted.partition("@")
