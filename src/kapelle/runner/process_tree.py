@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
 
-from kapelle.runner.process_dir import UnreadableClaim, read_claim
+from kapelle.runner.process_dir import UnreadableRecord, read_claim
 from kapelle.runner.shim import files, tree
 from kapelle.runner.shim.files import MARKER
 from kapelle.runner.shim.tree import kill_leaf, remove_leaf
@@ -155,7 +155,7 @@ def cpu_s(process_dir: Path) -> float | None:
     """CPU seconds of all processes of an execution; None when that cannot be told."""
     try:
         claim = read_claim(process_dir)
-    except UnreadableClaim:
+    except UnreadableRecord:
         return None
     if claim is None:
         return None

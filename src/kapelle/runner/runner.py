@@ -16,8 +16,7 @@ from kapelle.runner.process_dir import (
     Claim,
     Ended,
     Launch,
-    UnreadableClaim,
-    UnreadableExit,
+    UnreadableRecord,
     agent_pid,
     declare_exit,
     encode_request,
@@ -113,7 +112,7 @@ class Runner:
             declare_exit(process_dir, "not_started", None)
 
     def _stop_claimed(self, process_dir: Path) -> None:
-        with contextlib.suppress(UnreadableClaim):
+        with contextlib.suppress(UnreadableRecord):
             claim = read_claim(process_dir)
             if claim is not None and claim.kind == "shim":
                 claim.owner.send(signal.SIGTERM)
@@ -142,12 +141,12 @@ class Runner:
         claim, trouble = None, None
         try:
             claim = read_claim(process_dir)
-        except UnreadableClaim as error:
+        except UnreadableRecord as error:
             trouble = str(error)
         # While its shim lives, an end that is recorded was written by somebody else.
         if claim is not None and claim.kind == "shim" and claim.owner.is_alive():
             return await self._follow(claim, launch, on_started)
-        with contextlib.suppress(UnreadableExit):
+        with contextlib.suppress(UnreadableRecord):
             if (ended := read_exit(process_dir)) is not None:
                 return ended
         if trouble is not None:
@@ -176,7 +175,7 @@ class Runner:
         try:
             if (found := read_exit(process_dir)) is not None:
                 return found
-        except UnreadableExit as error:
+        except UnreadableRecord as error:
             reason = str(error)
         if not shim.same_boot:
             return await _declare(process_dir, "lost", "the machine was rebooted")
@@ -250,7 +249,7 @@ async def _declare(process_dir: Path, kind: str, detail: str | None, survivors: 
             declare_exit(process_dir, kind, detail, survivors)
             if (found := read_exit(process_dir)) is not None:
                 return found
-        except UnreadableExit:
+        except UnreadableRecord:
             path = process_dir / files.EXIT
             path.rename(path.with_suffix(".unreadable"))
         except OSError as error:

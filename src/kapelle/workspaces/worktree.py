@@ -241,12 +241,10 @@ class Heads:
 
 
 # What a marker file says, by its names there.
+_NAMES = {"toplevel": "path", "source": "toplevel"}
 _STORED = {
-    **{item.name: item.name for item in fields(Marker) if item.name != "shadows"},
-    "toplevel": "source",
-    "path": "toplevel",
+    _NAMES.get(item.name, item.name): item.name for item in fields(Marker) if item.name != "shadows"
 }
-del _STORED["source"]
 
 
 class Markers:

@@ -66,7 +66,7 @@ class Shim:
         self._start = tree.start_time(os.getpid())
 
     def claim(self) -> bool:
-        """Make this run ours; False if it is somebody else's or the directory refuses."""
+        """Make this execution ours; False if it is somebody else's or the directory refuses."""
         identity = {
             "kind": "shim",
             "boot_id": self._request.boot_id,
