@@ -15,7 +15,7 @@ from kapelle.agents.base import AgentRequest, Command
 from kapelle.agents.summary import Fold
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput
 from kapelle.engine.environment import agent_environment, place
-from kapelle.engine.usage import (
+from kapelle.engine.output import (
     attempt_usage,
     output_tail,
     read_output,

@@ -325,7 +325,7 @@ class LocalContext(GitContext):
             command, self._subject(task), env or {}, timeout_s
         )
         if not ended.succeeded:
-            problem = f"the score command ended with {ended.ending(timeout_s)}"
+            problem = f"the score command failed: {ended.ending(timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
         return read_score(printed, output)
 
@@ -438,7 +438,7 @@ def _response(agent: Agent, request: Request) -> Response:
     except (AgentMisconfigured, AgentNotFound):
         raise
     except KapelleError as error:
-        return Response(ok=False, reason=f"{error.message} {error.hint or ''}".strip())
+        return Response(ok=False, reason=error.with_hint)
     except Exception as error:
         _log.debug("%s failed", agent.name, exc_info=True)
         return Response(ok=False, reason=f"it raised {type(error).__name__}: {error}")

@@ -222,7 +222,7 @@ async def _outcome(
         is_budget = used_up or isinstance(error, LimitReached)
         return TeamOutcome("budget" if is_budget else "failed", str(error), result)
     except KapelleError as error:
-        return TeamOutcome("failed", f"{error.message} {error.hint or ''}".strip())
+        return TeamOutcome("failed", error.with_hint)
 
 
 def _suspended(context: LocalContext, state: RunState, around: Surroundings) -> TeamOutcome:

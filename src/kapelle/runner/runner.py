@@ -28,7 +28,7 @@ from kapelle.runner.process_dir import (
 )
 from kapelle.runner.process_tree import kill_tree
 from kapelle.runner.shim import files
-from kapelle.runner.shim.system import failpoint
+from kapelle.runner.shim.failpoints import failpoint
 from kapelle.runner.spawner_client import Spawner, install
 
 _START_TRIES = 5

@@ -8,13 +8,13 @@ import socket
 import subprocess
 from pathlib import Path
 
-from kapelle.runner.shim import files, system
+from kapelle.runner.shim import failpoints, files
 
 _AT_ONCE = 16
 _REPLY_LIMIT_S = 15.0
 _END_LIMIT_S = 2.0
 # What an interpreter may need to start; nothing else of ours belongs near an agent.
-_INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", system.FAILPOINT_VARIABLE)
+_INHERITED = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", failpoints.VARIABLE)
 
 
 class Spawner:
@@ -128,7 +128,7 @@ async def _ask(connection: socket.socket, request: bytes) -> bytes:
 
 def install(home: Path) -> Path:
     """Copy the package `shim` below home, once per content; returns the spawner's path."""
-    sources = sorted(Path(system.__file__).parent.glob("*.py"))
+    sources = sorted(Path(failpoints.__file__).parent.glob("*.py"))
     contents = {source.name: source.read_bytes() for source in sources}
     digest = hashlib.sha256()
     for name, content in contents.items():

@@ -18,15 +18,15 @@ from kapelle.domain.task import Exit
 from kapelle.runner import identity
 from kapelle.runner import runner as runner_module
 from kapelle.runner.runner import Runner
-from kapelle.runner.shim import system
-from kapelle.runner.shim.system import ALL_FAILPOINTS
+from kapelle.runner.shim import failpoints
+from kapelle.runner.shim.failpoints import ALL_FAILPOINTS
 from kapelle.runner.spawner_client import install
 
 from .harness import is_alive, launch, noted_pids, shell, stubborn, until
 from .test_forgery import owner_of
 
 REPOSITORY = Path(__file__).parents[3]
-SHIM = Path(system.__file__).parent
+SHIM = Path(failpoints.__file__).parent
 # Each agent notes that it ran, under its own name, and has something to say and to return.
 SCRIPT = 'echo "$KAPELLE_RUN_DIR" >> ran; sleep 0.2; echo said; exit 7'
 LOST, DONE = Exit(kind="lost"), Exit(kind="exited", code=7)
@@ -49,7 +49,7 @@ AFTERMATH = {
 def daemon(home: Path, *process_dirs: Path, point: str = "") -> Iterator[subprocess.Popen[bytes]]:
     """Another process that is the daemon of these runs."""
     command = [sys.executable, "-m", "tests.integration.runner.mortal", str(home), SCRIPT, "1"]
-    env = {**os.environ, system.FAILPOINT_VARIABLE: point} if point else dict(os.environ)
+    env = {**os.environ, failpoints.VARIABLE: point} if point else dict(os.environ)
     process = subprocess.Popen(
         [*command, *map(str, process_dirs)], cwd=REPOSITORY, env=env, stdout=subprocess.PIPE
     )

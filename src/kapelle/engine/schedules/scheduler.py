@@ -9,8 +9,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.schedule import Outcome
-from kapelle.engine.failpoints import failpoint
 from kapelle.engine.schedules import transitions
+from kapelle.runner.shim.failpoints import failpoint
 from kapelle.secrets import SpecSecrets
 from kapelle.store import schedules
 from kapelle.store.database import Connection, Database
@@ -18,13 +18,6 @@ from kapelle.store.database import Connection, Database
 P = ParamSpec("P")
 T = TypeVar("T")
 Slot = tuple[str, datetime]
-
-SCHEDULER_FAILPOINTS = (
-    "scheduler_after_decision",
-    "scheduler_before_start",
-    "scheduler_after_start",
-    "scheduler_after_record",
-)
 
 _log = logging.getLogger("kapelle.scheduler")
 # Clocks may be set, so no sleep is long.
@@ -49,10 +42,6 @@ class Starter(Protocol):
         ...
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Scheduler:
     """Owns the schedules of one daemon."""
 
@@ -61,7 +50,7 @@ class Scheduler:
         db: Database,
         starter: Starter,
         secrets: SpecSecrets,
-        clock: Callable[[], datetime] = _now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._db = db
         self._starter = starter
@@ -97,7 +86,8 @@ class Scheduler:
             for schedule_id in await self._db.glance(schedules.needing_attention, now):
                 await self._attend(schedule_id, now)
             if time.monotonic() >= self._sweep_at:
-                await self._drop_left_secrets()
+                # What a crash left behind.
+                await self._drop_secrets(*await asyncio.to_thread(self._secrets.owners, "schedule"))
                 self._sweep_at = time.monotonic() + _SWEEP_S
 
     async def alter(
@@ -175,7 +165,7 @@ class Scheduler:
             self._setbacks[slot] = (tries, time.monotonic() + _PATIENCE_S)
             return
         except KapelleError as error:
-            await self._db.write(transitions.not_started, *slot, _sentence(error), now)
+            await self._db.write(transitions.not_started, *slot, error.with_hint, now)
         except Exception as error:
             _log.exception("%s could not be started", slot[0])
             if tries + 1 < _TRIES:
@@ -203,17 +193,9 @@ class Scheduler:
 
     async def _drop_secrets(self, *schedule_ids: str) -> None:
         """Delete the values of those that have ended, once nothing of theirs is being started."""
+        if not schedule_ids:
+            return
         wanted = await self._db.read(schedules.open_ones, schedule_ids)
         wanted |= {schedule_id for schedule_id, _ in self._open}
         for schedule_id in set(schedule_ids) - wanted:
             self._secrets.forget(schedule_id)
-
-    async def _drop_left_secrets(self) -> None:
-        """The same for what a crash left behind."""
-        left = await asyncio.to_thread(self._secrets.owners, "schedule")
-        if left:
-            await self._drop_secrets(*left)
-
-
-def _sentence(error: KapelleError) -> str:
-    return f"{error.message} {error.hint or ''}".rstrip()

@@ -12,10 +12,11 @@ from types import TracebackType
 
 from . import exit_record, files, system, tree
 from .exit_record import encode
+from .failpoints import failpoint
 from .request import Request, receive
 from .streams import Redactor, Stream
 from .supervisor import Child, Supervisor, explain
-from .system import Signals, failpoint
+from .system import Signals
 from .tree import Subtree, make_leaf, remove_leaf
 
 _MAX_FILES = 65536

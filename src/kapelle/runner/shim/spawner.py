@@ -19,8 +19,8 @@ class Spawner:
     def __init__(self, control: socket.socket, package: str) -> None:
         self._control = control
         self._shim = _module(package, "shim")
-        self._system = _module(package, "system")
-        self._signals = self._system.Signals()
+        self._failpoints = _module(package, "failpoints")
+        self._signals = _module(package, "system").Signals()
         self._started = 0
 
     def serve(self) -> None:
@@ -57,7 +57,7 @@ class Spawner:
     def _become_shim(self, file: int) -> None:
         try:
             self._control.close()
-            self._system.count_on_from(self._started)
+            self._failpoints.count_on_from(self._started)
             self._shim.main(file, self._signals)
         finally:
             os._exit(0)
