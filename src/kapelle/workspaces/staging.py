@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kapelle.domain.errors import GitError, WorkspaceError
+from kapelle.runner.shim import files
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Place
 from kapelle.workspaces.repository import WorkTree
 
@@ -96,7 +97,7 @@ class Staging:
         await self._add(await self._untracked(self._place, others=others))
         tree = None
         if digest is not None and not self._is_touched:
-            tree = self._place.git.index_trees.get(self._work_tree.common_dir, digest)
+            tree = self._place.git.index_trees.get((self._work_tree.common_dir, digest))
         return tree or await self._write_tree()
 
     async def _write_tree(self) -> str:
@@ -104,7 +105,7 @@ class Staging:
         # Elsewhere its objects do not last.
         if self._place.variables["GIT_OBJECT_DIRECTORY"] == str(self._work_tree.object_dir):
             digest = _digest(self.index.read_bytes())
-            self._place.git.index_trees.put(self._work_tree.common_dir, digest, tree)
+            self._place.git.index_trees[self._work_tree.common_dir, digest] = tree
         return tree
 
     async def _look(self) -> tuple[bool, list[bytes]]:
@@ -219,13 +220,13 @@ def copy_index(source: Path, target: Path) -> str | None:
     Returns the digest of its bytes, None if there is no index.
     """
     try:
-        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = files.open_regular(str(source))
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return None
+    if file is None:
+        return None
+    with os.fdopen(file, "rb") as stream:
+        status = os.fstat(file)
         content = stream.read()
         target.write_bytes(content)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
