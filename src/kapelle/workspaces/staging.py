@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import functools
 import hashlib
 import os
 import stat
@@ -256,31 +257,25 @@ async def obstacles(reading: Place, directory: Path, tree: str, goal: str) -> li
 
 
 def _in_the_way(top: bytes, names: list[bytes]) -> list[bytes]:
+    @functools.cache  # most names share their directories
+    def mode(path: bytes) -> int | None:
+        try:
+            return os.lstat(os.path.join(top, path)).st_mode
+        except OSError:
+            return None
+
     found: set[bytes] = set()
-    clear: set[bytes] = set()  # directories in which nothing is, so that each is looked at once
     for name in names:
         parts = name.split(b"/")
         for length in range(1, len(parts) + 1):
             path = b"/".join(parts[:length])
-            if path in clear:
-                break
-            mode = _mode(top, path)
-            if mode is None:
-                clear.add(path)
-                break
-            if not stat.S_ISDIR(mode):
-                found.add(path)
+            at = mode(path)
+            if at is None or not stat.S_ISDIR(at):
+                found |= set() if at is None else {path}
                 break
         else:
             found.update(_below(top, name))
     return sorted(found)
-
-
-def _mode(top: bytes, path: bytes) -> int | None:
-    try:
-        return os.lstat(os.path.join(top, path)).st_mode
-    except OSError:
-        return None
 
 
 def _below(top: bytes, directory: bytes) -> Iterator[bytes]:
