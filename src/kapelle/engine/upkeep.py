@@ -16,6 +16,7 @@ from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.actions import archive
 from kapelle.home import write_private
 from kapelle.secrets import REQUEST_AGE_S
 from kapelle.store import attempts, backup, events, runs, schedules, tasks
@@ -253,10 +254,7 @@ def _put_away(connection: Connection, task_id: str, limit: datetime) -> Task | N
     task = tasks.get(connection, task_id)
     if task.status not in FINAL or task.ended_at is None or task.ended_at >= limit:
         return None
-    if task.archived_at is None:
-        tasks.update(connection, task_id, archived_at=datetime.now(UTC))
-        events.append(connection, "task.archived", task_id, title=task.title)
-    return task
+    return archive(connection, task_id)
 
 
 async def _forget_run(parts: Parts, run_id: str) -> None:
