@@ -135,9 +135,6 @@ def _unverified(agent: dict[str, Any]) -> list[str]:
     return [f"{agent['status']}: --live tries it"]
 
 
-_STYLES = {"verified": "green", "installed": "green", "not installed": "dim"}
-
-
 def list_agents(as_json: Json = False) -> None:
     """List the agents that are known, and whether they can be used."""
     from kapelle.cli.spec_options import absolute_directory
@@ -146,11 +143,8 @@ def list_agents(as_json: Json = False) -> None:
     if as_json:
         document(known)
         return
-    lines = table(
-        ["NAME", "STATUS", "LOGIN", "MODEL", ""],
-        [_row(agent) for agent in known],
-        [_style(agent) for agent in known],
-    )
+    header = ["NAME", "STATUS", "LOGIN", "MODEL", ""]
+    lines = table(header, [*map(_row, known)], [*map(_style, known)])
     sys.stdout.writelines(f"{line}\n" for line in lines)
     sys.stdout.flush()
     for agent in known:
@@ -173,10 +167,9 @@ def _row(agent: dict[str, Any]) -> list[str]:
 def _style(agent: dict[str, Any]) -> str:
     if agent["paused_until"]:
         return "yellow"
-    for beginning, style in _STYLES.items():
-        if agent["status"].startswith(beginning):
-            return style
-    return "red"
+    if agent["status"] == "not installed":
+        return "dim"
+    return "red" if agent["problem"] else "green"
 
 
 agents = command_group("List agents, try them out and set them up.", list_agents)

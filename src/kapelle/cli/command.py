@@ -80,6 +80,12 @@ class _Light:
                 kind = (get_args(descriptor.annotation) or [descriptor.annotation])[0]
                 if kind in (str, int, Path, bool):
                     param.get_runtime_param = _PlainValue(kind, descriptor.parameter_info)
+            if param.param_type_name == "argument":
+                # Typer adds braces, dots and a type to what the name alone says well enough.
+                name = param.metavar or param.name.upper()
+                marked = name if param.required or name.startswith("[") else f"[{name}]"
+                param.get_usage_pieces = lambda ctx, marked=marked: [marked]
+                param.display_type_rich = lambda ctx: ""
         return params
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from kapelle.cli.events import is_number, state_words, verdict_words
+from kapelle.cli.events import state_words, value_words, verdict_words
 from kapelle.cli.follow import history
 from kapelle.cli.format import (
     STATUS_STYLE,
@@ -159,13 +159,9 @@ def _cell(name: str, item: Item, chosen: Any) -> str:
         return f"{value}*" if value == chosen else str(value)
     if value is None or value == "":
         return "" if name in _LAST else "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if is_number(value):
-        return f"{value:.12g}"
     if name == "commit":
         return str(value)[:10]
-    text = verdict_words(str(value)) if name == "verdict" else str(value)
+    text = verdict_words(str(value)) if name == "verdict" else value_words(value)
     return one_line(text, None if name in _LAST else 60)
 
 

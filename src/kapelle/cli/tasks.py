@@ -31,8 +31,12 @@ _STATUSES = tuple(TaskStatus)
 
 def list_tasks(
     status: Annotated[list[str] | None, status_option("tasks", _STATUSES)] = None,
-    tag: Annotated[str | None, typer.Option(help="Only tasks with this tag.")] = None,
-    project: Annotated[str | None, typer.Option(help="Only tasks of this project.")] = None,
+    tag: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only tasks with this tag.")
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only tasks of this project.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
     everything: Annotated[bool, typer.Option("--all", help="Archived tasks too.")] = False,
     as_json: Json = False,
@@ -266,7 +270,10 @@ def retry(
 def resume(
     task_id: AnyId,
     message: Annotated[
-        str | None, typer.Argument(help="An answer or advice for the agent.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[MESSAGE]", help="An answer or advice for the agent.", show_default=False
+        ),
     ] = None,
     budget: Budget = None,
     max_turns: MaxTurns = None,
