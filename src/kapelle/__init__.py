@@ -7,18 +7,8 @@ _HOMES = {
     "kapelle.client.async_client": ("AsyncClient", "connect_async"),
     "kapelle.client.client": ("Client", "connect"),
     "kapelle.domain.errors": (
-        "AgentMisconfigured",
-        "AgentNotFound",
-        "Conflict",
-        "Forbidden",
-        "GitError",
-        "InvalidInput",
-        "KapelleError",
-        "LimitReached",
-        "MergeConflict",
-        "NotFound",
-        "Unauthorized",
-        "Unavailable",
+        "AgentMisconfigured", "AgentNotFound", "Conflict", "Forbidden", "GitError", "InvalidInput",
+        "KapelleError", "LimitReached", "MergeConflict", "NotFound", "Unauthorized", "Unavailable",
         "WorkspaceError",
     ),
     "kapelle.domain.run": ("Run", "Step"),
@@ -39,7 +29,7 @@ _HOMES = {
     "kapelle.patterns.spec": ("PatternSpec",),
     "kapelle.patterns.team": ("TeamSpec",),
     "kapelle.workspaces.sync": ("Worktree", "worktree"),
-}
+}  # fmt: skip
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 TYPE_CHECKING = False  # type checkers take it for true

@@ -123,19 +123,6 @@ def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> S
     return None
 
 
-def archive(connection: Connection, text: str) -> Task:
-    task = tasks.get(connection, text)
-    if task.status not in FINAL:
-        raise Conflict(
-            f"{task.id} is {task.status}; only an ended task can be archived.",
-            hint=f"kapelle cancel {task.id} ends it.",
-        )
-    if task.archived_at is None:
-        tasks.update(connection, task.id, archived_at=datetime.now(UTC))
-        events.append(connection, "task.archived", task.id, title=task.title)
-    return tasks.get(connection, task.id)
-
-
 def _require_ended(connection: Connection, task_id: str, verb: str) -> None:
     task = tasks.row(connection, task_id)
     if task["archived_at"] is not None:
