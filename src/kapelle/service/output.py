@@ -121,7 +121,8 @@ class Output:
         try:
             return get_agent(attempt.agent, self._parts.settings(task.directory)).parse
         except KapelleError:
-            return _as_text  # the agent is not configured any more
+            # The agent is not configured any more.
+            return lambda line: [AgentEvent("text", line)]
 
 
 def attempt_of(task: Task, which: str | None) -> Attempt:
@@ -158,10 +159,6 @@ class _Place:
         if len(parts) == 4 and all(part.isascii() and part.isdigit() for part in parts):
             return cls(*(int(part[:18]) for part in parts))
         return cls()
-
-
-def _as_text(line: str) -> list[AgentEvent]:
-    return [AgentEvent("text", line)]
 
 
 def _unsent(found: list[AgentEvent], place: "_Place", end: int) -> list[Line]:
