@@ -4,24 +4,22 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
-from typing import Literal, TypeVar
+from typing import Literal
 
 from kapelle.domain.errors import Conflict, KapelleError
 from kapelle.domain.run import Run
 from kapelle.domain.specs import WorkspaceKind
-from kapelle.domain.states import FINAL, RUN_FINAL
+from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.actions import archive, record_change
 from kapelle.engine.tasks.attempt import task_diff
-from kapelle.store import events, runs, tasks
+from kapelle.store import runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.workspaces import Diff
 
 Kind = Literal["task", "run"]
-W = TypeVar("W", Task, Run)
-_ENDED = FINAL | RUN_FINAL
 
 # Whatever else wakes nobody is seen after this time.
 _LOOK_S = 5.0
@@ -59,7 +57,7 @@ class Work:
         merged = await self._parts.workspaces.merge(work.id, target, message, expected=commit)
         if not merged.already or work.merged_at is None:
             facts = {"base": merged.base, "commit": merged.commit}
-            await self._db.write(_record, work, "merged", **facts)
+            await self._db.write(record_change, work, "merged", **facts)
         updated = merged.checkout_updated
         return MergeView(
             id=work.id,
@@ -71,13 +69,13 @@ class Work:
 
     async def archive_task(self, text: str) -> Task:
         """Put an ended task away: its worktree is removed, its work kept under a ref."""
-        task = await self._db.write(_archive, tasks.get, text)
+        task = await self._db.write(archive, tasks.get, text)
         await self._remove(task, undo=task.archived_at is None)
         return await self._db.read(tasks.get, task.id)
 
     async def archive_run(self, text: str) -> Run:
         """Put an ended run away with its tasks: worktrees are removed, the work is kept."""
-        run = await self._db.write(_archive, runs.get, text)
+        run = await self._db.write(archive, runs.get, text)
         for task_id in await self._db.read(runs.ended_tasks, run.id):
             with suppress(Conflict):  # somebody has taken it up again
                 await self.archive_task(task_id)
@@ -151,41 +149,10 @@ def _require_mergeable(work: Task | Run, force: bool) -> None:
         raise Conflict(f"{work.id} has no branch of its own, so there is nothing to merge.")
     if isinstance(work, Task) and work.status == "running":
         raise Conflict(f"{work.id} is still running.", hint=f"kapelle wait {work.id}")
-    if isinstance(work, Run) and work.status not in _ENDED:
+    if isinstance(work, Run) and work.status not in RUN_FINAL:
         raise Conflict(f"{work.id} has not ended.", hint=f"kapelle wait {work.id}")
     if not force and work.status != "completed":
         raise Conflict(
             f"{work.id} is {work.status}: only verified work is merged.",
             hint="--force merges it all the same.",
         )
-
-
-def _record(connection: Connection, work: Task | Run, change: str, /, **data: str) -> None:
-    """Store that a task or run was merged or archived, and tell the history."""
-    values = {f"{change}_at": datetime.now(UTC)}
-    if isinstance(work, Task):
-        tasks.update(connection, work.id, **values)
-        events.append(connection, f"task.{change}", work.id, **data)
-    else:
-        runs.update(connection, work.id, **values)
-        events.append(connection, f"run.{change}", run_id=work.id, **data)
-
-
-def _archive(connection: Connection, get: Callable[[Connection, str], W], text: str) -> W:
-    """What is archived now, as it was before."""
-    work = get(connection, text)
-    noun = "task" if isinstance(work, Task) else "run"
-    if work.status not in _ENDED:
-        raise Conflict(
-            f"{work.id} is {work.status}; only an ended {noun} can be archived.",
-            hint=f"kapelle cancel {work.id} ends it.",
-        )
-    family = runs.family(connection, work.id) if isinstance(work, Run) else list[str]()
-    if going := runs.open_tasks(connection, family):
-        task_id = going[0]["id"]
-        raise Conflict(
-            f"{task_id} of {work.id} has not ended.", hint=f"kapelle cancel {task_id} ends it."
-        )
-    if work.archived_at is None:
-        _record(connection, work, "archived", title=work.title)
-    return work
