@@ -14,23 +14,16 @@ from kapelle.agents.base import Agent as Adapter
 from kapelle.agents.base import AgentRequest, Command
 from kapelle.agents.summary import Fold
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput
-from kapelle.engine.environment import agent_environment, place
-from kapelle.engine.usage import (
-    attempt_usage,
-    output_tail,
-    read_output,
-    remember_side_log,
-    with_side_log,
-)
+from kapelle.engine.environment import agent_command, agent_environment
+from kapelle.engine.usage import attempt_usage, output_tail, read_output, with_side_log
 from kapelle.library.agent import Agent, Request, Response
+from kapelle.library.execution import block_on, execute, process_directory
 from kapelle.library.permissions import guarded, guarded_settings, require_guardable
-from kapelle.library.process import block_on, execute, process_directory
 from kapelle.runner.output import LogReader, tail_text
 from kapelle.runner.process_dir import Ended, Launch
 from kapelle.runner.shim.files import OUT
 from kapelle.settings import AgentSettings, Settings
 
-_PROMPT = "prompt"
 _KILL_S = 15.0
 _LOOK_S = 2.0
 _LONGEST_ANSWER = 1 << 20
@@ -162,8 +155,6 @@ class CliAgent(Agent):
                 stdin=command.stdin,
                 timeout_s=self._limit_s(request),
                 grace_s=self._grace_s,
-                redact=(),
-                label=self.name,
             )
             meter = asyncio.ensure_future(self._meter(request, directory))
             try:
@@ -201,21 +192,19 @@ class CliAgent(Agent):
         prompt = request.prompt
         if request.system and not can.system_prompt:
             prompt = f"{request.system}\n\n{prompt}"
-        place(directory, {_PROMPT: prompt})
-        command = adapter.command(
+        command = agent_command(
+            adapter,
             AgentRequest(
                 prompt=prompt,
                 workspace=cwd,
-                prompt_file=directory / _PROMPT,
+                prompt_file=directory / "prompt",
                 settings=adapter.settings,
                 system_prompt=request.system if can.system_prompt else None,
                 model=adapter.settings.model if can.model else None,
                 budget_usd=request.budget_usd,
                 environ=agent_environment(os.environ, self._settings, adapter, {}),
-            )
+            ),
         )
-        place(directory, command.files)
-        remember_side_log(directory, command.side_log, None)
         return guarded(self.name, self._kind, command) if self._guarded else command
 
     def _response(self, request: Request, ended: Ended, directory: Path) -> Response:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from kapelle.domain.errors import InvalidInput, KapelleError, LimitReached, sentence
 from kapelle.domain.ids import new_id
-from kapelle.domain.specs import CheckKind, CheckSpec
+from kapelle.domain.specs import CheckSpec
 from kapelle.domain.task import Workspace
 from kapelle.home import Home
 from kapelle.library.agent import Agent
@@ -69,7 +69,7 @@ class Orchestrator:
         self._directory = _directory(cwd or agent.cwd or Path.cwd())
         self._isolated = isolate and find_checkout(self._directory) is not None
         self._max_workers = max_workers
-        self._checks = _checks(verify, verify_timeout_s)
+        self._verify = _checks(verify, verify_timeout_s)
         self._interaction = interaction or Auto()
         self._observer = observer
         self._base = base
@@ -89,24 +89,19 @@ class Orchestrator:
 
     def resume(self, token: str, answers: Answers) -> TeamOutcome:
         """Go on with a run that needed input; an answer for each question, or by question."""
-        return self._serve(*_resumed(token, answers))
+        return self._serve(decode(token).with_answers(answers))
 
     async def resume_async(self, token: str, answers: Answers) -> TeamOutcome:
-        return await self._play(*_resumed(token, answers))
+        return await self._play(decode(token).with_answers(answers))
 
-    def _serve(self, state: RunState, answers: Mapping[str, str] | None = None) -> TeamOutcome:
+    def _serve(self, state: RunState) -> TeamOutcome:
         caller = CallingThread(self._interaction, self._observer)
-        return caller.serve(self._play(state, answers, caller))
+        return caller.serve(self._play(state, caller))
 
-    async def _play(
-        self,
-        state: RunState,
-        answers: Mapping[str, str] | None = None,
-        caller: Caller | None = None,
-    ) -> TeamOutcome:
+    async def _play(self, state: RunState, caller: Caller | None = None) -> TeamOutcome:
         """One run from its first worktree to its outcome."""
         # Answers that were asked for are used, whoever would be asked for more.
-        spec = self._spec(state, asks=self._interaction.asks or answers is not None)
+        spec = self._spec(state, asks=self._interaction.asks or bool(state.answers))
         with TemporaryDirectory(prefix="kapelle-") as unused:
             # In place nothing is kept anywhere.
             workspaces = Workspaces(self._home if self._isolated else Path(unused), *AUTHOR)
@@ -116,8 +111,6 @@ class Orchestrator:
                 caller=caller or Caller(self._interaction, self._observer),
                 workspaces=workspaces,
                 env=self._env,
-                answers=answers or {},
-                remembered=dict(state.remembered),
             )
             try:
                 return await self._run(spec, state, around)
@@ -127,11 +120,11 @@ class Orchestrator:
     async def _run(self, spec: TeamSpec, state: RunState, around: Surroundings) -> TeamOutcome:
         run_id = new_id("run")
         workspace = await _worktree(around.workspaces, run_id, spec) if self._isolated else None
-        context = LocalContext(run_id, spec, around, workspace)
+        context = LocalContext(run_id, spec, around, state, workspace)
         branch = workspace.branch if workspace else None
         context.report("run.started", goal=spec.goal, branch=branch)
         try:
-            outcome = await _outcome(context, spec, state, around)
+            outcome = await _outcome(context, spec)
         finally:
             commit = await context.finish()
         outcome = replace(outcome, run_id=run_id, spent=around.account.spent)
@@ -146,7 +139,7 @@ class Orchestrator:
             "directory": str(self._directory),
             "goal": state.goal,
             "success_criteria": list(state.success_criteria),
-            "verify": self._checks,
+            "verify": self._verify,
             "max_iterations": self._budget.max_iterations,
             "max_task_retries": self._budget.max_task_retries,
             "max_workers": self._max_workers,
@@ -170,18 +163,16 @@ def _directory(place: Path | str) -> Path:
 
 
 def _checks(verify: str | Sequence[str | CheckSpec], timeout_s: float) -> list[CheckSpec]:
-    found = []
-    for item in [verify] if isinstance(verify, str) else verify:
-        try:
-            check = CheckSpec.model_validate(item)
-            if isinstance(item, str) and check.kind is CheckKind.COMMAND:
-                check = CheckSpec(command=item, timeout_s=timeout_s)
-        except ValidationError as error:
-            raise InvalidInput(f"verify: {sentence(error)}.") from None
-        if check.kind is CheckKind.NO_ERROR_IN_OUTPUT:
-            raise InvalidInput(f"verify: {check.label} is about one agent's output, not the work.")
-        found.append(check)
-    return found
+    """Plain commands are given the time-out; what cannot be a check of a run, the spec refuses."""
+    try:
+        items = [verify] if isinstance(verify, str) else verify
+        checks = [CheckSpec.model_validate(item) for item in items]
+        return [
+            CheckSpec(command=item, timeout_s=timeout_s) if item == check.command else check
+            for item, check in zip(items, checks, strict=True)
+        ]
+    except ValidationError as error:
+        raise InvalidInput(f"verify: {sentence(error)}.") from None
 
 
 def _beginning(goal: str, criteria: str | Sequence[str] | None) -> RunState:
@@ -189,11 +180,6 @@ def _beginning(goal: str, criteria: str | Sequence[str] | None) -> RunState:
     if not goal.strip():
         raise InvalidInput("The goal is empty.")
     return RunState(goal, tuple(text for text in wanted if text.strip()))
-
-
-def _resumed(token: str, answers: Answers) -> tuple[RunState, dict[str, str]]:
-    state = decode(token)
-    return state, state.answered(answers)
 
 
 async def _worktree(workspaces: Workspaces, run_id: str, spec: TeamSpec) -> Workspace:
@@ -205,37 +191,20 @@ async def _worktree(workspaces: Workspaces, run_id: str, spec: TeamSpec) -> Work
         raise
 
 
-async def _outcome(
-    context: LocalContext, spec: TeamSpec, state: RunState, around: Surroundings
-) -> TeamOutcome:
+async def _outcome(context: LocalContext, spec: TeamSpec) -> TeamOutcome:
     try:
         done = await team(context, spec)
         return TeamOutcome("completed", done.reason, done)
     except Suspended:
-        return _suspended(context, state, around)
+        state = context.suspended()
+        several = len(state.questions) != 1
+        reason = f"{len(state.questions)} questions are open" if several else "a question is open"
+        return TeamOutcome("needs_input", reason, questions=state.questions, token=encode(state))
     except (Failed, LimitReached) as error:
-        result = None
-        if context.kept is not None:
-            made = context.kept.result(str(error), "failure")
-            result = made if isinstance(made, TeamResult) else None
+        kept = context.kept.result(str(error), "failure") if context.kept else None
+        result = kept if isinstance(kept, TeamResult) else None
         used_up = result is not None and len(result.iterations) == spec.max_iterations
         is_budget = used_up or isinstance(error, LimitReached)
         return TeamOutcome("budget" if is_budget else "failed", str(error), result)
     except KapelleError as error:
         return TeamOutcome("failed", f"{error.message} {error.hint or ''}".strip())
-
-
-def _suspended(context: LocalContext, state: RunState, around: Surroundings) -> TeamOutcome:
-    questions = tuple(context.unanswered)
-    token = encode(
-        replace(
-            state,
-            questions=questions,
-            answers=dict(around.answers),
-            remembered=around.remembered,
-            spent=around.account.spent,
-        )
-    )
-    several = len(questions) != 1
-    reason = f"{len(questions)} questions are open" if several else "a question is open"
-    return TeamOutcome("needs_input", reason, questions=questions, token=token)

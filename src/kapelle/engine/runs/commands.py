@@ -116,7 +116,6 @@ class Commands:
             argv=["/bin/sh", "-c", command],
             cwd=await self._directory(task),
             env=variables,
-            stdin=None,
             timeout_s=timeout_s if left is None else max(0.1, min(timeout_s, left)),
             grace_s=settings.tasks.grace_s,
             redact=self._parts.redactions(self._run_id, variables),

@@ -13,7 +13,7 @@ from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Usage
-from kapelle.engine.environment import agent_environment, place
+from kapelle.engine.environment import agent_command, agent_environment
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import section
 from kapelle.engine.tasks.accounts import credential
@@ -88,10 +88,8 @@ def question(
         settings=adapter.settings,
         credential=found.value if found.source == "stored" else None,
     )
-    place(process_dir, {"prompt": prompt})
-    command = adapter.command(request)
+    command = agent_command(adapter, request)
     variables = agent_environment(parts.environ, settings, adapter, command.env) | env
-    place(process_dir, command.files)
     return Launch(
         process_dir=process_dir,
         argv=command.argv,

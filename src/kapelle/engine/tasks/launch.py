@@ -6,14 +6,13 @@ from kapelle.agents.base import Agent, AgentRequest
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError, LimitReached
 from kapelle.domain.ids import attempt_token
-from kapelle.engine.environment import agent_environment, passed, place
+from kapelle.engine.environment import agent_command, agent_environment, passed
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import credential
 from kapelle.engine.tasks.brief import brief
 from kapelle.engine.tasks.consult import choose_model, diagnose
 from kapelle.engine.tasks.watch import Limits, limits_of
 from kapelle.engine.tasks.work import Work
-from kapelle.engine.usage import remember_side_log
 from kapelle.runner.process_dir import Launch
 from kapelle.secrets import server_secrets
 from kapelle.settings import AgentSettings
@@ -37,11 +36,7 @@ async def launch_agent(parts: Parts, work: Work) -> Ready:
     if limits.budget_left_usd == 0:
         raise LimitReached(f"Its budget of ${limits.budget_usd:g} is spent.")
     request = await _request(parts, work, agent, limits)
-    place(work.process_dir, {"prompt": request.prompt})
-    command = agent.command(request)
-    place(work.process_dir, command.files)
-    resumed = None if request.fork else request.session_id
-    remember_side_log(work.process_dir, command.side_log, resumed)
+    command = agent_command(agent, request)
     env = agent_environment(parts.environ, work.settings, agent, command.env)
     env |= work.task_env | work.marks
     env |= {"KAPELLE_URL": parts.url, "KAPELLE_TOKEN": attempt_token(parts.secret, work.attempt_id)}
@@ -104,10 +99,8 @@ async def launch_again(parts: Parts, work: Work) -> Ready:
         argv=[],
         cwd=work.directory,
         env={},
-        stdin=None,
         timeout_s=work.timeout_s,
         grace_s=work.settings.tasks.grace_s,
-        redact=(),
         label=work.task_id,
     )
     try:
@@ -126,7 +119,6 @@ def launch_command(parts: Parts, work: Work, name: str, command: str, timeout_s:
         argv=["/bin/sh", "-c", command],
         cwd=work.directory,
         env=env,
-        stdin=None,
         timeout_s=timeout_s,
         grace_s=work.settings.tasks.grace_s,
         redact=parts.redactions(work.attempt_id, env),
