@@ -2,10 +2,11 @@
 
 import inspect
 import json
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from enum import Enum
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Unpack, get_args, get_origin
 
@@ -20,8 +21,8 @@ from kapelle.cli.commands import COMMANDS, load
 from kapelle.cli.main import app
 from kapelle.domain.schedule import ScheduleSpec
 from kapelle.domain.specs import Spec, TaskSpec
+from kapelle.patterns import registry
 from kapelle.patterns.context import Context
-from kapelle.patterns.pipeline import StepSpec
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import AgentSettings, Settings
@@ -200,23 +201,20 @@ def schemas() -> str:
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
 
 
-def _built_in_specs() -> dict[str, type[PatternSpec]]:
-    """The specs of the patterns in this package, in the order of its entry points."""
-    entries = [
-        item for item in entry_points(group="kapelle.patterns") if item.value.startswith("kapelle.")
-    ]
-    return {entry.name: entry.load().__kapelle_pattern__[1] for entry in entries}
-
-
-_SPECS = _built_in_specs()
+_SPECS = {pattern.name: pattern.spec for pattern in registry.built_in()}
 
 
 def options() -> dict[str, Parts]:
     """The tables in the pages of the patterns, from commands and specifications."""
-    found = {f"{name}.md": {"options": _own_options(name)} for name in _SPECS}
-    found["pipeline.md"] |= {"fields of a step": _spec_fields(StepSpec)}
-    found["runs.md"] = {"options": _shared_options()}
-    return dict(found)
+    found: dict[str, Parts] = {"runs.md": {"options": _shared_options()}}
+    for name, spec in _SPECS.items():
+        page = f"{name}.md"
+        # A page may ask for the fields of another model that stands beside the spec.
+        models = re.findall(r"<!-- made by make docs: fields of (\w+) -->", _page(page))
+        beside = vars(sys.modules[spec.__module__])
+        tables = {f"fields of {model}": _spec_fields(beside[model]) for model in models}
+        found[page] = {"options": _own_options(name), **tables}
+    return found
 
 
 def _own_options(name: str) -> str:
@@ -377,7 +375,9 @@ def _result_fields(kind: type[BaseModel]) -> list[str]:
 
 
 if __name__ == "__main__":
-    # First, since the command line's own help is made of it.
-    SCHEMAS.write_text(schemas(), encoding="utf-8")
+    if SCHEMAS.read_text(encoding="utf-8") != schemas():
+        SCHEMAS.write_text(schemas(), encoding="utf-8")
+        # Once more from the start: the commands, and so their help, were made of the old ones.
+        os.execv(sys.executable, [sys.executable, *sys.argv])
     for name, text in documents().items():
         (DOCS / name).write_text(text, encoding="utf-8")

@@ -69,7 +69,10 @@ class DaemonFactory:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.daemons", str(theirs.fileno())],
             cwd=_ROOT,
-            env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
+            env={
+                **{name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ},
+                "LANG": "C.UTF-8",
+            },
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
         )

@@ -24,7 +24,6 @@ from kapelle.api.app import build
 from kapelle.api.security import PrivateSocket
 from kapelle.api.server import Door, is_loopback, listen, listen_privately
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
-from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.executor import RunExecutor
 from kapelle.engine.runs.mirror import RunMirror
@@ -152,8 +151,8 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     await parts.runner.start()
     await _finish_merges(parts)
     await _take_over(parts)
-    notifier, starter = Notifier(db), Starter(parts)
-    queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts, notifier, starter).perform))
+    starter = Starter(parts)
+    queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts, starter).perform))
     stopping = Stopping(asyncio.Event())
     task_service, run_service = Tasks(parts, queue), Runs(parts, starter)
     work = ScheduledWork(parts, task_service, run_service, starter)
@@ -178,7 +177,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
     serving = [asyncio.create_task(door.serve()) for door in doors]
-    duties = (queue.run(), upkeep(parts), notifier.run(), RunMirror(parts).run())
+    duties = (queue.run(), upkeep(parts), RunMirror(parts).run())
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]
     _write_info(home, parts.url, port)

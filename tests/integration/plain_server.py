@@ -12,7 +12,8 @@ from typing import Any
 
 from kapelle.agents.adapters.anthropic import AnthropicAgent
 from kapelle.agents.adapters.openai import PlainModel
-from kapelle.agents.base import AgentEvent, AgentRequest, Command, Summary, Verdict
+from kapelle.agents.base import AgentRequest, Command, Summary, Verdict
+from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
 from kapelle.domain.task import Exit

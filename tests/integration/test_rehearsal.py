@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.agents.adapters.player import STEPS
 from kapelle.agents.adapters.rehearsal import RehearsalAgent
 from kapelle.agents.base import AgentRequest, Summary, Verdict
+from kapelle.agents.bridges.rehearsal import STEPS
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
 from kapelle.domain.failures import FailureClass

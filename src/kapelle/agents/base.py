@@ -1,70 +1,31 @@
-"""What Kapelle asks of an agent: the whole protocol on one screen.
+"""What Kapelle asks of an agent: `Agent`, the base of every adapter, and what it is asked with."""
 
-An adapter is made as `Adapter(name, settings)`. It never spawns, stores or retries: it says which
-command to run, what a line of output means, and what the end of the process means.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Mapping
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict
+from typing import ClassVar, Literal
 
-# Bridges load this module at every start, and pydantic would take most of that time.
-if TYPE_CHECKING:
-    from kapelle.domain.failures import Failure
-    from kapelle.domain.specs import McpServer
-    from kapelle.domain.task import Exit, Usage
-    from kapelle.settings import AgentSettings
+from kapelle.agents.events import AgentEvent, parse_event
+from kapelle.domain.errors import AgentMisconfigured
+from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.specs import McpServer
+from kapelle.domain.task import Exit, Usage
+from kapelle.settings import AgentSettings
 
-EventKind = Literal[
-    "text",  # text: what the agent said, data: {"delta": true} for a piece of a longer text
-    "tool_call",  # name: the tool, data: its input
-    "tool_result",  # name: the tool, text: its output
-    "usage",  # data: see UsageData
-    "session",  # text: the id to resume by
-    "model",  # text: the model that really answers
-    "plan",  # text: what it intends to do, as lines
-    "result",  # text: the final answer, data: {"is_error": bool}
-    "error",  # text: the message, name: a FailureClass if the agent says so much, data: ErrorData
-    "notice",  # text: what goes wrong without ending it, such as a retry; name, data: as error
-    "question",  # text: what a person is asked
-    "stderr",  # text
-]
+Claim = Literal["success", "failure"]
+Comparison = Literal["same", "newer", "older"]
 
-
-class UsageData(TypedDict, total=False):
-    """What was used; input_tokens includes cached_tokens, and a turn is one answer of a model."""
-
-    input_tokens: int
-    output_tokens: int
-    cached_tokens: int
-    turns: int
-    cost_usd: float
-    total: bool  # it replaces the fields counted so far in this attempt instead of adding to them
-    of_session: list[str]  # fields that count the whole session, earlier attempts included
-    id: str  # one with the id of the last replaces it: streams repeat themselves
-
-
-class ErrorData(TypedDict, total=False):
-    status: int  # of HTTP
-    type: str  # the provider's own name of the error
-    retry_at: str  # ISO time
-
-
-@dataclass(frozen=True, slots=True)
-class AgentEvent:
-    """One thing an agent said or did."""
-
-    kind: EventKind
-    text: str = ""
-    name: str = ""
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        filled = {"text": self.text, "name": self.name, "data": dict(self.data)}
-        return {"kind": self.kind, **{key: value for key, value in filled.items() if value}}
+# Linux takes 128 KiB in one argument.
+LONGEST_ARGUMENT = 100_000
+_QUOTE = 300
+_TAIL = 10_000
+_VERSION = re.compile(r"\d+(?:\.\d+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +79,11 @@ class AgentRequest:
         return self.model or self.settings.model
 
     @property
+    def forks(self) -> bool:
+        """Whether it goes on from a copy of an earlier session."""
+        return self.fork and self.session_id is not None
+
+    @property
     def stdin(self) -> bytes:
         """The prompt for a program that takes it by standard input."""
         return self.prompt.encode("utf-8", "replace")
@@ -125,6 +91,28 @@ class AgentRequest:
     def beside(self, name: str) -> Path:
         """Where a file of Command.files will be."""
         return self.prompt_file.parent / name
+
+    def mcp_config(
+        self,
+        local: Mapping[str, object],
+        remote: Mapping[str, object],
+        url_key: str = "url",
+        literal: Callable[[str], str] = str,
+    ) -> str:
+        """The MCP servers as most programs take them in a file, with fields of the program's own.
+
+        literal writes a text so that the program replaces no variable in it.
+        """
+        servers: dict[str, object] = {}
+        for name, server in self.mcp_servers.items():
+            if server.url:
+                headers = {key: literal(value) for key, value in server.headers.items()}
+                servers[name] = {url_key: literal(server.url), "headers": headers, **remote}
+            else:
+                command, *args = map(literal, server.command)
+                env = {key: literal(value) for key, value in server.env.items()}
+                servers[name] = {"command": command, "args": args, "env": env, **local}
+        return json.dumps({"mcpServers": servers})
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +144,13 @@ class Summary:
     question: str | None = None
     tail: str = ""
 
+    @property
+    def claimed(self) -> Claim | None:
+        """What the agent itself says of its work."""
+        if self.is_error or (self.result is None and self.error):
+            return "failure"
+        return None if self.result is None else "success"
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -164,54 +159,206 @@ class Verdict:
     success: bool
     reason: str | None = None
     result: str | None = None
-    claimed: Literal["success", "failure"] | None = None
+    claimed: Claim | None = None
     question: str | None = None
     failure: Failure | None = None
 
 
-class Agent(Protocol):
-    """An adapter for one kind of worker."""
+class Agent:
+    """The adapter of one agent: which command to run, what its lines and its end mean.
 
-    @property
-    def name(self) -> str: ...
+    It is made as Adapter(name, settings), and never spawns, stores or retries. A subclass says
+    command(); what else differs from the defaults here it says by class variables and methods.
+    """
 
-    @property
-    def settings(self) -> AgentSettings: ...
+    program: ClassVar[str]  # on PATH, unless settings.program is another
+    package: ClassVar[str]  # what to install, as a command
+    tested: str | None = None  # the version of its program that the adapter was tried with
+    capabilities = Capabilities()
+    access = Access()  # how it proves to its provider who it is
+    # Environment names, or prefixes ending in *, that it needs from the user's environment.
+    passes: tuple[str, ...] = ()
+    # Those that it must never see, such as the marks of a session around the daemon.
+    drops: tuple[str, ...] = ()
+    # Where the program keeps sessions and login: variables that name it, then a directory at home.
+    home: tuple[str, ...] = ("",)
+    # What it says, outside its output, when it could not begin: patterns and what they mean.
+    last_words: tuple[tuple[str, FailureClass], ...] = ()
+    reads_whole_output = True  # otherwise the last lines are enough for its summary
 
-    @property
-    def capabilities(self) -> Capabilities: ...
-
-    @property
-    def access(self) -> Access:
-        """How it proves to its provider who it is."""
-
-    @property
-    def tested(self) -> str | None:
-        """The version of its program that the adapter was tried with."""
-
-    @property
-    def passes(self) -> tuple[str, ...]:
-        """Environment names, or prefixes ending in *, that it needs from the user's environment."""
-
-    @property
-    def drops(self) -> tuple[str, ...]:
-        """Names or prefixes it must never see, such as the marks of a session around the daemon."""
-
-    @property
-    def reads_whole_output(self) -> bool:
-        """Whether every line counts for its summary; otherwise the last lines are enough."""
-
-    def installed(self) -> str | None:
-        """Where its program is, or None when it cannot be run here."""
+    def __init__(self, name: str, settings: AgentSettings) -> None:
+        self.name = name
+        self.settings = settings
 
     def command(self, request: AgentRequest) -> Command:
         """The command for one attempt; raises AgentMisconfigured when there is none."""
+        raise NotImplementedError
 
     def parse(self, line: str) -> list[AgentEvent]:
         """What one line of standard output says; any text is accepted."""
+        return parse_event(line)
 
     def parse_stderr(self, line: str) -> list[AgentEvent]:
         """What one line of standard error says of trouble while it works: notices, or nothing."""
+        return []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
-        """Whether the attempt succeeded, given its output, its end and its last output as text."""
+        """Whether the attempt succeeded, given its output, its end and its last output as text.
+
+        Success is a clean exit and a result that is no error; silence is not success.
+        """
+        if exit.code == 0 and summary.claimed == "success":
+            return Verdict(True, result=summary.result, claimed="success")
+        if exit.kind != "exited" or summary.claimed == "success":
+            return Verdict(False, how_it_ended(exit, tail), summary.result, summary.claimed)
+        if summary.question is not None:
+            reason = f"It asks: {summary.question}"
+            return Verdict(False, reason, claimed=summary.claimed, question=summary.question)
+        if summary.claimed == "failure":
+            said = summary.error.text if summary.error else summary.result
+            return Verdict(False, said or how_it_ended(exit, tail), summary.result, "failure")
+        return self._judge_silence(summary, exit, tail)
+
+    def _judge_silence(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+        for pattern, kind in self.last_words if summary.session_id is None else ():
+            if found := re.search(pattern, tail):
+                said = found[0][:_QUOTE]
+                lost = f"{self.program} does not have the session any more."
+                reason = lost if kind is FailureClass.SESSION_LOST else said
+                return Verdict(False, reason, failure=Failure(kind, f"it said: {said}"))
+        if exit.code == 0:
+            return Verdict(False, "The agent exited with code 0 without reporting a result.")
+        return Verdict(False, how_it_ended(exit, tail))
+
+    def installed(self) -> str | None:
+        """Where its program is, or None when it cannot be run here."""
+        return on_path(self.settings.program or self.program, self.settings.env)
+
+    def executable(self) -> str:
+        """The path of the program; raises AgentMisconfigured when there is none."""
+        if found := self.installed():
+            return found
+        hint = f"{self.package}, or: kapelle agents config set {self.name} program PATH"
+        raise self.not_found(self.settings.program or self.program, hint)
+
+    def not_found(self, program: str, hint: str = "") -> AgentMisconfigured:
+        """The error that a program is missing; hint is what to do instead of giving its path."""
+        key = f"agents.{self.name}.command"
+        by_path = f"""Install it, or: kapelle config set {key} '["/full/path/to/it", …]'"""
+        return AgentMisconfigured(
+            f"The agent {self.name} needs {program!r}, which is not an executable on PATH.",
+            hint=hint or by_path,
+        )
+
+    def environment(self, request: AgentRequest) -> dict[str, str]:
+        """The variables of every call: a stored key, then what the settings say."""
+        env = {}
+        if request.credential and self.access.variables:
+            env[self.access.variables[0]] = request.credential
+        return env | request.settings.env
+
+    @staticmethod
+    def options(values: Mapping[str, object]) -> list[str]:
+        """Options as arguments: one that is True stands alone, one without a value is left out."""
+        argv: list[str] = []
+        for name, value in values.items():
+            if value is True:
+                argv.append(name)
+            elif value is not None and value is not False and value != "":
+                argv += [name, str(value)]
+        return argv
+
+    def side_log(self, request: AgentRequest, env: Mapping[str, str], pattern: str) -> str:
+        """The glob pattern of a file in the program's home."""
+        home = os.path.join(request.workspace, self.home_in(request.environ, env))
+        return f"{glob.escape(home)}/{pattern}"
+
+    def home_in(self, *environments: Mapping[str, str]) -> str:
+        """Where the program keeps its sessions and its login; a later environment goes before."""
+        known = dict(os.environ)
+        for environment in environments:
+            known |= environment
+        *variables, directory = self.home
+        named = next(filter(None, map(known.get, variables)), None)
+        return os.path.expanduser(named or os.path.join(known.get("HOME") or "~", directory))
+
+    def require_model(self, request: AgentRequest) -> str:
+        """The model to ask for; raises AgentMisconfigured when none is named."""
+        if request.chosen_model:
+            return request.chosen_model
+        place = "a base_url, but no model to ask for there"
+        raise AgentMisconfigured(
+            f"The agent {self.name} has {place if request.settings.base_url else 'no model'}.",
+            hint=f"kapelle agents config set {self.name} model NAME",
+        )
+
+    def require_argument(self, text: str, what: str, hint: str) -> str:
+        """The text, if it fits into one argument; raises AgentMisconfigured otherwise."""
+        size = len(text.encode("utf-8", "replace"))
+        if size <= LONGEST_ARGUMENT:
+            return text
+        raise AgentMisconfigured(
+            f"{self.name} takes {what} as one argument, and {size:,} bytes are too many for it:"
+            f" more than {LONGEST_ARGUMENT:,} do not fit on a command line.",
+            hint=hint,
+        )
+
+
+def how_it_ended(exit: Exit, tail: str) -> str:
+    """The end of a process that did not succeed, with its last words."""
+    match exit.kind:
+        case "exited":
+            sentence = f"The agent exited with code {exit.code}"
+        case "signaled":
+            sentence = f"The agent was killed by {_signal_name(exit.signal)}"
+        case "not_started":
+            sentence = "The agent could not be started"
+        case "lost":
+            sentence = "Nobody saw how the agent ended"
+    stripped = (line.strip() for line in tail[-_TAIL:].splitlines())
+    # What is meant for machines tells a person nothing.
+    lines = [line for line in stripped if line and not line.startswith("{")]
+    return f"{sentence}: {lines[-1][:_QUOTE]}" if lines else f"{sentence}."
+
+
+def _signal_name(number: int | None) -> str:
+    try:
+        return signal.Signals(number or 0).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def on_path(program: str, env: Mapping[str, str]) -> str | None:
+    """The path of a program, by the PATH of these settings or else of this process."""
+    path = env.get("PATH", os.environ.get("PATH"))
+    return shutil.which(os.path.expanduser(program), path=path)
+
+
+def version_in(text: str) -> str | None:
+    """The first version in what a program prints."""
+    found = _VERSION.search(text)
+    return found[0] if found else None
+
+
+def compared(version: str, tested: str) -> Comparison:
+    """How the version that is here stands to the tested one."""
+    here, there = _numbers(version), _numbers(tested)
+    if here == there:
+        return "same"
+    return "newer" if here > there else "older"
+
+
+def remark(version: str | None, tested: str) -> str:
+    """A version in words that promise nothing about untested ones."""
+    if version is None:
+        return f"version unknown, tested with {tested}"
+    comparison = compared(version, tested)
+    note = "" if comparison == "same" else f" ({comparison})"
+    return f"version {version}{note}, tested with {tested}"
+
+
+def _numbers(version: str) -> list[int]:
+    numbers = [int(part) for part in re.findall(r"\d+", version)]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return numbers

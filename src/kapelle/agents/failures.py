@@ -6,9 +6,9 @@ Why it failed is by_message by structured fields first, by the exit next, by tex
 import re
 import signal
 from collections.abc import Sequence
-from typing import Literal
 
-from kapelle.agents.base import AgentEvent, Summary, Verdict
+from kapelle.agents.base import Summary
+from kapelle.agents.events import AgentEvent
 from kapelle.agents.resets import reset_in, reset_stated
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.task import Exit
@@ -119,48 +119,6 @@ def failure_of(error: AgentEvent) -> Failure | None:
     return _by_field(error) or _by_message(error.text, "it said")
 
 
-def how_it_ended(exit: Exit, tail: str) -> str:
-    """The end of a process that did not succeed, with its last words."""
-    match exit.kind:
-        case "exited":
-            sentence = f"The agent exited with code {exit.code}"
-        case "signaled":
-            sentence = f"The agent was killed by {_signal_name(exit.signal)}"
-        case "not_started":
-            sentence = "The agent could not be started"
-        case "lost":
-            sentence = "Nobody saw how the agent ended"
-    words = _last_line(tail)
-    return f"{sentence}: {words}" if words else f"{sentence}."
-
-
-def judge_report(summary: Summary, exit: Exit, tail: str) -> Verdict:
-    """Success is a clean exit and a result that is no error; silence is not success."""
-    claimed = claim(summary)
-    if exit.code == 0 and claimed == "success":
-        return Verdict(True, result=summary.result, claimed=claimed)
-    if exit.kind != "exited" or claimed == "success":
-        return Verdict(False, how_it_ended(exit, tail), summary.result, claimed)
-    if summary.question is not None:
-        reason = f"It asks: {summary.question}"
-        return Verdict(False, reason, claimed=claimed, question=summary.question)
-    if claimed == "failure":
-        said = summary.error.text if summary.error else summary.result
-        return Verdict(False, said or how_it_ended(exit, tail), summary.result, claimed)
-    if exit.code == 0:
-        return Verdict(False, "The agent exited with code 0 without reporting a result.")
-    return Verdict(False, how_it_ended(exit, tail))
-
-
-def claim(summary: Summary) -> Literal["success", "failure"] | None:
-    """What an agent itself says of its work."""
-    if summary.is_error:
-        return "failure"
-    if summary.result is not None:
-        return "success"
-    return "failure" if summary.error else None
-
-
 def _by_field(error: AgentEvent) -> Failure | None:
     retry_at = reset_stated(error.data.get("retry_at")) or reset_in(error.text)
     if error.name in FailureClass.__members__.values():
@@ -242,17 +200,3 @@ def _by_claim(summary: Summary, exit: Exit) -> Failure:
 def _quote(what: str, text: str) -> str:
     line = " ".join(text.split())
     return f"{what}: {line[:_QUOTE]}" if line else what
-
-
-def _signal_name(number: int | None) -> str:
-    try:
-        return signal.Signals(number or 0).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def _last_line(tail: str) -> str:
-    stripped = (line.strip() for line in tail[-_TAIL:].splitlines())
-    # What is meant for machines tells a person nothing.
-    lines = [line for line in stripped if line and not line.startswith("{")]
-    return lines[-1][:_QUOTE] if lines else ""

@@ -9,7 +9,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from kapelle.agents.base import Agent, AgentEvent, Summary
+from kapelle.agents.base import Agent, Summary
+from kapelle.agents.events import AgentEvent
 from kapelle.domain.task import Usage
 from kapelle.settings.models import Price
 

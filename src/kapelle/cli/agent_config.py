@@ -1,84 +1,30 @@
 """`kapelle agents config`, and where an agent's login comes from."""
 
-import json
-import os
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
-from kapelle.cli.command import LightCommand, LightGroup
-from kapelle.cli.config import Repo, config_path, current, told
-from kapelle.cli.format import one_line, paint
+from kapelle.cli.command import LightCommand, command_group
+from kapelle.cli.config import Entry, Repo, change, current, loaded, print_entries
+from kapelle.cli.format import one_line
 from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
-from kapelle.home import Home
 
 API_KEY = "api_key"
-_LONGEST = 10_000
+_LONGEST_KEY = 10_000
+# Settings that make a program an agent of a new name.
+_FOUNDING = frozenset({"command", "type"})
 
-
-def read_key(agent: str) -> str:
-    """The key from a hidden prompt in a terminal, or from standard input."""
-    if sys.stdin.isatty():
-        typed: str = typer.prompt(f"API key of {agent} (hidden)", hide_input=True, err=True)
-        return _checked(typed, "Nothing was typed.")
-    # One more than allowed, so that the daemon's refusal still names what is wrong.
-    return _checked(sys.stdin.read(_LONGEST + 100), "There is no key on standard input.")
-
-
-def refuse_on_command_line(agent: str) -> None:
-    raise InvalidInput(
-        "A key is not taken from the command line: it would stay in the history of your shell"
-        " and be seen in the list of processes.",
-        hint=f"Type `kapelle agents config set {agent} api_key`, which asks for it,"
-        f" or pipe it in: … | kapelle agents config set {agent} api_key",
-    )
-
-
-def warn_of_plain_key(agent: str, key: str) -> None:
-    """Say where a key that was set as a variable can be read."""
-    from kapelle.settings import looks_secret
-
-    if key.startswith("env.") and looks_secret(key):
-        say(
-            "It can be read there by whoever reads the file;"
-            f" `kapelle agents config set {agent} api_key` stores a key more safely."
-        )
-
-
-def _checked(text: str, problem: str) -> str:
-    key = text.strip()
-    if not key:
-        raise InvalidInput(problem, hint="Nothing was changed.")
-    return key
-
-
-config = typer.Typer(
-    cls=LightGroup,
-    help="Show and change the settings of agents.",
-    add_completion=False,
-    rich_markup_mode=None,
-)
+config = command_group("Show and change the settings of agents.")
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="An agent, such as claude.", show_default=False)
 ]
-_KEY_HELP = "model, base_url, program, extra_args, env.VARIABLE, … or api_key."
-# Settings that make a program an agent of a new name.
-_FOUNDING = frozenset({"command", "type"})
-
-Entry = tuple[str, Any, str]
-
-
-@config.callback()
-def _group() -> None:
-    """Show and change the settings of agents."""
 
 
 @config.command(cls=LightCommand)
@@ -93,22 +39,34 @@ def show(
 ) -> None:
     """Show the settings that hold for agents, and where each came from."""
     if name is None:
-        entries = [entry for entry in _entries() if entry[2] != "default"]
-        _print(entries, None, as_json)
+        entries = [entry for entry in _entries("agents.") if entry[2] != "default"]
+        print_entries(entries, as_json)
         if not entries and not as_json:
             say("No agent has settings of its own.")
         return
     _require(name)
     login = Connection().get(_path(name), {"directory": str(current())})["login"]
-    prefix = f"{name}."
-    found = [e for e in _entries(name) if e[0].startswith(prefix)]
-    _print([(key.removeprefix(prefix), *rest) for key, *rest in found], login, as_json)
+    entries = _entries(f"agents.{name}.", name)
+    if as_json:
+        values = {key: {"value": value, "origin": origin} for key, value, origin in entries}
+        document({"settings": values, "login": login})
+        return
+    print_entries(entries, as_json)
+    # The key itself stays with the daemon.
+    sys.stdout.write(f"login: {one_line(login_words(login)) or 'not needed'}\n")
 
 
 @config.command("set", cls=LightCommand)
 def set_(
     name: Name,
-    key: Annotated[str, typer.Argument(metavar="KEY", help=_KEY_HELP, show_default=False)],
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY",
+            help="model, base_url, program, extra_args, env.VARIABLE, … or api_key.",
+            show_default=False,
+        ),
+    ],
     value: Annotated[
         str | None,
         typer.Argument(
@@ -121,7 +79,7 @@ def set_(
     as_json: Json = False,
 ) -> None:
     """Change one setting of an agent."""
-    from kapelle.settings import set_value
+    from kapelle.settings import looks_secret
 
     if key == API_KEY:
         _store_key(name, value, repo, as_json)
@@ -134,10 +92,12 @@ def set_(
         )
     if key.partition(".")[0] not in _FOUNDING:
         _require(name)
-    path = config_path(repo)
-    set_value(path, f"agents.{name}.{key}", value, "repository" if repo else "user")
-    told("set", f"agents.{name}.{key}", path, as_json)
-    warn_of_plain_key(name, key)
+    change(f"agents.{name}.{key}", value, repo, as_json)
+    if key.startswith("env.") and looks_secret(key):
+        say(
+            "It can be read there by whoever reads the file;"
+            f" `kapelle agents config set {name} api_key` stores a key more safely."
+        )
 
 
 @config.command(cls=LightCommand)
@@ -153,25 +113,31 @@ def reset(
     as_json: Json = False,
 ) -> None:
     """Take settings of an agent out of the file, so that the defaults hold again."""
-    from kapelle.settings import reset_value
-
     if key == API_KEY:
-        _forget_key(name, as_json)
+        query = {"directory": str(current())}
+        removed = Connection().delete(f"{_path(name)}/credential", query)["removed"]
+        if as_json:
+            document({"action": "reset", "key": f"agents.{name}.{API_KEY}", "removed": removed})
+        else:
+            say(f"The key of {name} was removed." if removed else f"No key of {name} was stored.")
         return
     _require(name)
-    path, dotted = config_path(repo), f"agents.{name}.{key}" if key else f"agents.{name}"
-    reset_value(path, dotted, "repository" if repo else "user")
-    told("reset", dotted, path, as_json)
+    change(f"agents.{name}.{key}" if key else f"agents.{name}", None, repo, as_json)
 
 
 def _store_key(name: str, value: str | None, repo: bool, as_json: bool) -> None:
     if value is not None:
-        refuse_on_command_line(name)
+        raise InvalidInput(
+            "A key is not taken from the command line: it would stay in the history of your shell"
+            " and be seen in the list of processes.",
+            hint=f"Type `kapelle agents config set {name} api_key`, which asks for it,"
+            f" or pipe it in: … | kapelle agents config set {name} api_key",
+        )
     if repo:
         raise InvalidInput("A key is never stored in a repository.", hint="Leave out --repo.")
     _require(name)
     path, query = f"{_path(name)}/credential", {"directory": str(current())}
-    agent = Connection().put(path, {"api_key": read_key(name)}, query)
+    agent = Connection().put(path, {"api_key": _read_key(name)}, query)
     if as_json:
         document({"action": "set", "key": f"agents.{name}.{API_KEY}", "login": agent["login"]})
         return
@@ -180,13 +146,19 @@ def _store_key(name: str, value: str | None, repo: bool, as_json: bool) -> None:
         say(f"It is not used as long as there is {login_words(agent['login'])}.")
 
 
-def _forget_key(name: str, as_json: bool) -> None:
-    query = {"directory": str(current())}
-    removed = Connection().delete(f"{_path(name)}/credential", query)["removed"]
-    if as_json:
-        document({"action": "reset", "key": f"agents.{name}.{API_KEY}", "removed": removed})
+def _read_key(agent: str) -> str:
+    """The key from a hidden prompt in a terminal, or from standard input."""
+    if sys.stdin.isatty():
+        typed = typer.prompt(f"API key of {agent} (hidden)", hide_input=True, err=True)
+        problem = "Nothing was typed."
     else:
-        say(f"The key of {name} was removed." if removed else f"No key of {name} was stored.")
+        # More than is allowed, so that the daemon's refusal still names what is wrong.
+        typed = sys.stdin.read(_LONGEST_KEY + 100)
+        problem = "There is no key on standard input."
+    key: str = typed.strip()
+    if not key:
+        raise InvalidInput(problem, hint="Nothing was changed.")
+    return key
 
 
 def _path(name: str) -> str:
@@ -196,36 +168,20 @@ def _path(name: str) -> str:
 def _require(name: str) -> None:
     """Refuse a name that no agent has."""
     from kapelle.agents.registry import type_of
-    from kapelle.settings import load
 
-    type_of(name, load(Home.default(), current(), os.environ).settings)
+    type_of(name, loaded().settings)
 
 
-def _entries(name: str | None = None) -> Iterator[Entry]:
-    """What holds for the agents that are set up, and for the named one even if it is not."""
-    from kapelle.settings import AgentSettings, Loaded, Settings, load
+def _entries(prefix: str, name: str | None = None) -> list[Entry]:
+    """What holds under a prefix; for an agent that is named, even if it is not set up."""
+    from kapelle.settings import AgentSettings, Loaded, Settings
 
-    loaded = load(Home.default(), current(), os.environ)
-    if name and name not in loaded.settings.agents:
+    known = loaded()
+    if name and name not in known.settings.agents:
         nothing = Settings(agents={name: AgentSettings()})
-        loaded = Loaded(nothing, defaultdict(lambda: "default"))
-    for key, value, origin in loaded.show():
-        if key.startswith("agents."):
-            yield key.removeprefix("agents."), value, origin
-
-
-def _print(entries: list[Any], login: dict[str, Any] | None, as_json: bool) -> None:
-    if as_json:
-        values = {key: {"value": value, "origin": origin} for key, value, origin in entries}
-        document(values if login is None else {"settings": values, "login": login})
-        return
-    for key, value, origin in entries:
-        shown = "not set" if value is None else json.dumps(value, ensure_ascii=False)
-        note = "" if origin == "default" else paint(f"   # {one_line(origin)}", "dim")
-        sys.stdout.write(f"{key} = {one_line(shown)}{note}\n")
-    if login is not None:
-        # The key itself stays with the daemon.
-        sys.stdout.write(f"login: {one_line(login_words(login)) or 'not needed'}\n")
+        known = Loaded(nothing, defaultdict(lambda: "default"))
+    found = [entry for entry in known.show() if entry[0].startswith(prefix)]
+    return [(key.removeprefix(prefix), value, origin) for key, value, origin in found]
 
 
 def login_words(login: dict[str, Any]) -> str:

@@ -8,16 +8,15 @@ from urllib.parse import quote
 
 import typer
 
-from kapelle.agents.program import remark
+from kapelle.agents.base import remark
 from kapelle.cli.agent_config import config, login_words
-from kapelle.cli.command import LightCommand, LightGroup
-from kapelle.cli.format import moment, now, one_line, paint, short, table
+from kapelle.cli.command import LightCommand, command_group
+from kapelle.cli.format import mark, moment, now, one_line, paint, short, table
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
 from kapelle.cli.values import not_empty
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput
 
 Agent = dict[str, Any]
 
@@ -84,7 +83,7 @@ def check(
         body = {"live": live, "directory": directory}
         found.append(client.post(path, body, timeout=TIMEOUT_S))
         if not as_json:
-            _tell(found[-1])
+            _print(found[-1])
     if as_json:
         document(found)
     elif not found:
@@ -100,12 +99,13 @@ def _installed(client: Connection, directory: str) -> list[str]:
     return [agent["name"] for agent in real if agent["installed"]]
 
 
-def _tell(result: dict[str, Any]) -> None:
-    mark, style = ("✓", "green") if result["usable"] else ("✗", "red")
-    if result["usable"] and "no login found" in result["agent"]["status"]:
-        mark, style = "!", "yellow"
+def _print(result: dict[str, Any]) -> None:
+    login = result["agent"]["login"]
+    found = login["source"] != "none" or login["verified_at"]
+    doubtful = result["usable"] and login["needed"] and not found
+    sign = paint("!", "yellow") if doubtful else mark(result["usable"])
     name = one_line(result["agent"]["name"])
-    sys.stdout.write(f"{paint(mark, style)} {name}: {one_line('; '.join(_parts(result)))}\n")
+    sys.stdout.write(f"{sign} {name}: {one_line('; '.join(_parts(result)))}\n")
     sys.stdout.flush()
 
 
@@ -135,39 +135,11 @@ def _unverified(agent: dict[str, Any]) -> list[str]:
     return [f"{agent['status']}: --live tries it"]
 
 
-agents = typer.Typer(
-    cls=LightGroup,
-    help="List agents, try them out and set them up.",
-    invoke_without_command=True,
-    add_completion=False,
-    rich_markup_mode=None,
-)
-
 _STYLES = {"verified": "green", "installed": "green", "not installed": "dim"}
 
 
-@agents.callback()
-def _group(ctx: typer.Context, as_json: Json = False) -> None:
-    """List agents, try them out and set them up.
-
-    Without a command it lists them.
-    """
-    if ctx.invoked_subcommand is None:
-        show(as_json)
-    elif as_json:
-        raise InvalidInput(
-            "--json belongs to the command it is for.",
-            hint=f"Write `kapelle agents {ctx.invoked_subcommand} … --json`.",
-        )
-
-
-@agents.command("list", cls=LightCommand)
 def list_agents(as_json: Json = False) -> None:
     """List the agents that are known, and whether they can be used."""
-    show(as_json)
-
-
-def show(as_json: bool) -> None:
     from kapelle.cli.spec_options import absolute_directory
 
     known = Connection().get("/agents", {"directory": absolute_directory(None)})
@@ -207,5 +179,7 @@ def _style(agent: dict[str, Any]) -> str:
     return "red"
 
 
+agents = command_group("List agents, try them out and set them up.", list_agents)
+agents.command("list", cls=LightCommand)(list_agents)
 agents.command("check", cls=LightCommand)(check)
 agents.add_typer(config, name="config")

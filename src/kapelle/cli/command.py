@@ -13,6 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from kapelle.cli.options import Json
 from kapelle.cli.values import not_empty
 from kapelle.domain.errors import InvalidInput
 
@@ -104,6 +105,32 @@ def command_of(function: Callable[..., Any], name: str, **settings: Any) -> Any:
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
     single.command(name, cls=LightCommand, **settings)(function)
     return get_command(single)
+
+
+def command_group(about: str, without: Callable[[bool], None] | None = None) -> typer.Typer:
+    """A group of commands; without is called, with whether JSON is wanted, if none is named."""
+    made = typer.Typer(
+        cls=LightGroup,
+        help=about,
+        invoke_without_command=without is not None,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+    if without is None:
+        made.callback()(lambda: None)
+        return made
+
+    @made.callback()
+    def alone(ctx: typer.Context, as_json: Json = False) -> None:
+        if ctx.invoked_subcommand is None:
+            without(as_json)
+        elif as_json:
+            raise InvalidInput(
+                "--json belongs to the command it is for.",
+                hint=f"Write `{ctx.command_path} {ctx.invoked_subcommand} … --json`.",
+            )
+
+    return made
 
 
 class _PlainValue:

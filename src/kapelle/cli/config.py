@@ -3,17 +3,24 @@
 import json
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from kapelle.cli.command import LightCommand, LightGroup
-from kapelle.cli.format import one_line
+from kapelle.cli.command import LightCommand, command_group
+from kapelle.cli.format import one_line, paint
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.home import Home
+
+if TYPE_CHECKING:
+    from kapelle.settings import Loaded
+
+# A setting's dotted key, its value, and where that came from.
+Entry = tuple[str, Any, str]
 
 
 def current() -> Path:
@@ -37,12 +44,7 @@ def config_file(directory: Path) -> Path:
     return (root(directory) or Path(os.path.abspath(directory))) / ".kapelle" / "config.toml"
 
 
-config = typer.Typer(
-    cls=LightGroup,
-    help="Show and change settings.",
-    add_completion=False,
-    rich_markup_mode=None,
-)
+config = command_group("Show and change settings.")
 
 Repo = Annotated[bool, typer.Option("--repo", help="The repository's config instead of yours.")]
 Key = Annotated[
@@ -53,43 +55,36 @@ Key = Annotated[
 ]
 
 
-@config.callback()
-def _group() -> None:
-    """Show and change settings."""
-
-
 @config.command(cls=LightCommand)
 def show(repo: Repo = False, as_json: Json = False) -> None:
     """Show every setting and where its value came from."""
-    entries = [entry for entry in _entries() if not repo or entry[2].startswith("repository")]
-    if as_json:
-        document({key: {"value": value, "origin": origin} for key, value, origin in entries})
-        return
-    from kapelle.cli.format import paint
-
-    for key, value, origin in entries:
-        shown = one_line(_written(value))
-        note = "" if origin == "default" else paint(f"   # {one_line(origin)}", "dim")
-        sys.stdout.write(f"{key} = {shown}{note}\n")
-    if repo and not entries:
+    entries = [e for e in loaded().show() if not repo or e[2].startswith("repository")]
+    print_entries(entries, as_json)
+    if repo and not entries and not as_json:
         say(f"{config_file(current())} sets nothing.")
 
 
 @config.command(cls=LightCommand)
 def get(key: Key, as_json: Json = False) -> None:
     """Print the value of one setting, or of all those under a name."""
-    entries = [entry for entry in _entries() if entry[0] == key or entry[0].startswith(f"{key}.")]
+    known = list(loaded().show())
+    entries = [entry for entry in known if entry[0] == key or entry[0].startswith(f"{key}.")]
     if not entries:
         raise NotFound(
-            f"There is no setting {key!r}{_meant(key)}.", hint="`kapelle config show` lists all."
+            f"There is no setting {key!r}{_meant(key, [name for name, _, _ in known])}.",
+            hint="`kapelle config show` lists all.",
         )
-    if as_json:
-        document({name: {"value": value, "origin": origin} for name, value, origin in entries})
-    elif len(entries) == 1 and entries[0][0] == key:
-        _show_value(*entries[0][:2])
+    value = entries[0][1]
+    if as_json or entries[0][0] != key:
+        # Where one value came from is no part of several.
+        print_entries(
+            [(name, found, origin if as_json else "default") for name, found, origin in entries],
+            as_json,
+        )
+    elif value is None:
+        say(f"{key} is not set.")
     else:
-        for name, value, _ in entries:
-            data(f"{name} = {one_line(_written(value))}")
+        data(value if isinstance(value, str) else json.dumps(value))
 
 
 @config.command("set", cls=LightCommand)
@@ -102,67 +97,67 @@ def set_(
     as_json: Json = False,
 ) -> None:
     """Change one setting."""
-    from kapelle.settings import set_value
-
-    path = config_path(repo)
-    set_value(path, key, value, "repository" if repo else "user")
-    told("set", key, path, as_json)
+    change(key, value, repo, as_json)
 
 
 @config.command(cls=LightCommand)
 def reset(key: Key, repo: Repo = False, as_json: Json = False) -> None:
     """Take one setting out of the file, so that its default holds again."""
-    from kapelle.settings import reset_value
-
-    path = config_path(repo)
-    reset_value(path, key, "repository" if repo else "user")
-    told("reset", key, path, as_json)
+    change(key, None, repo, as_json)
 
 
 @config.command(cls=LightCommand)
 def path(repo: Repo = False, as_json: Json = False) -> None:
     """Print where the config file is."""
-    file = config_path(repo)
+    file = _path(repo)
     if as_json:
         document({"path": str(file), "exists": file.exists()})
     else:
         data(str(file))
 
 
-def config_path(repo: bool) -> Path:
-    """The file that is changed."""
-    return config_file(current()) if repo else Home.default().config
-
-
-def _entries() -> list[tuple[str, Any, str]]:
+def loaded() -> "Loaded":
+    """The settings that hold here, and where each came from."""
     from kapelle.settings import load
 
-    return list(load(Home.default(), current(), os.environ).show())
+    return load(Home.default(), current(), os.environ)
 
 
-def _meant(key: str) -> str:
-    import difflib
-
-    known = {name: None for name, _, _ in _entries()}
-    sections = {name.rpartition(".")[0]: None for name in known}
-    close = difflib.get_close_matches(key, [*known, *sections], n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _written(value: Any) -> str:
-    return "not set" if value is None else json.dumps(value, ensure_ascii=False)
+def print_entries(entries: Iterable[Entry], as_json: bool) -> None:
+    """Settings with their values and, where it is not the default, where each came from."""
+    if as_json:
+        document({key: {"value": value, "origin": origin} for key, value, origin in entries})
+        return
+    for key, value, origin in entries:
+        shown = "not set" if value is None else json.dumps(value, ensure_ascii=False)
+        note = "" if origin == "default" else paint(f"   # {one_line(origin)}", "dim")
+        sys.stdout.write(f"{key} = {one_line(shown)}{note}\n")
 
 
-def _show_value(key: str, value: Any) -> None:
+def change(key: str, value: str | None, repo: bool, as_json: bool) -> None:
+    """Set a value in a file, or take the setting out of it, and say so."""
+    from kapelle.settings import reset_value, set_value
+
+    path = _path(repo)
+    scope: Literal["repository", "user"] = "repository" if repo else "user"
     if value is None:
-        say(f"{key} is not set.")
+        reset_value(path, key, scope)
     else:
-        data(value if isinstance(value, str) else json.dumps(value))
-
-
-def told(action: str, key: str, path: Path, as_json: bool) -> None:
-    """Say what was done to which file."""
+        set_value(path, key, value, scope)
+    action = "reset" if value is None else "set"
     if as_json:
         document({"action": action, "key": key, "path": str(path)})
     else:
         say(f"{key} was {action} in {path}.")
+
+
+def _path(repo: bool) -> Path:
+    return config_file(current()) if repo else Home.default().config
+
+
+def _meant(key: str, known: list[str]) -> str:
+    import difflib
+
+    sections = dict.fromkeys(name.rpartition(".")[0] for name in known)
+    close = difflib.get_close_matches(key, [*known, *sections], n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -9,7 +9,7 @@ import typer
 
 from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
-from kapelle.client.http import Connection, connection_to
+from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import Unavailable
 from kapelle.home import Home
 
@@ -60,11 +60,8 @@ def stop(
 
 def _running_pid(client: Connection) -> int | None:
     """The daemon's process id, or None when nobody listens."""
-    if client.address.url is None:
-        from kapelle.client.autostart import answers
-
-        if not answers(client.address.home.socket):
-            return None
+    if client.address.url is None and not listens(client.address):
+        return None
     return int(client.get("/daemon")["pid"])
 
 
@@ -72,7 +69,7 @@ def _wait_until_gone(client: Connection, pid: int) -> None:
     deadline = time.monotonic() + STOP_TIMEOUT_S
     pause = 0.02
     while time.monotonic() < deadline:
-        if not _answers(client) and (client.address.url is not None or not _alive(pid)):
+        if not listens(client.address) and (client.address.url is not None or not _alive(pid)):
             return
         time.sleep(pause)
         pause = min(pause * 1.5, 0.5)
@@ -82,31 +79,16 @@ def _wait_until_gone(client: Connection, pid: int) -> None:
     )
 
 
-def _answers(client: Connection) -> bool:
-    try:
-        connection_to(client.address, 2).connect()
-    except OSError:
-        return False
-    return True
-
-
 def _alive(pid: int) -> bool:
+    """Whether it is there; one that has ended and that its parent has not noticed is not."""
+    import psutil
+
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
+    except psutil.AccessDenied:
         return True
-    return not _is_zombie(pid)
-
-
-def _is_zombie(pid: int) -> bool:
-    """Whether it has ended and only its parent has not noticed."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError):
-        return False
 
 
 def backup(as_json: Json = False) -> None:

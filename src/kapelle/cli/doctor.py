@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from kapelle.cli.agent_config import login_words
-from kapelle.cli.config import config_file, current
-from kapelle.cli.format import one_line, paint, size
+from kapelle.cli.config import config_file, current, loaded
+from kapelle.cli.format import one_line, paint, size, wrapped
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
-from kapelle.client.autostart import why_it_gave_up
+from kapelle.client.autostart import log_lines, why_it_gave_up
 from kapelle.client.http import Connection
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home
@@ -32,13 +31,11 @@ if TYPE_CHECKING:
     from kapelle.settings import Settings
 
 OLDEST_GIT = (2, 38)
-KERNEL_WITH_CGROUP_KILL = (5, 14)
 MB = 1_000_000
 # Below this even a log line may not fit, whatever the settings allow.
 SCANT_MB = 100
 _VERSION_S = 20.0
-_DATABASE_BEGINS = b"SQLite format 3\0"
-_LOG_END = 20_000
+_DATABASE_BEGINNING = b"SQLite format 3\0"
 _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "broken": ("✗", "red")}
 
 State = Literal["ok", "warning", "broken"]
@@ -67,9 +64,8 @@ def doctor(as_json: Json = False) -> None:
         for finding in findings:
             mark, style = _MARKS[finding.state]
             hint = f". {paint(one_line(finding.hint), 'dim')}" if finding.hint else ""
-            sys.stdout.write(
-                f"{paint(mark, style)} {finding.name}: {one_line(finding.text).rstrip('.')}{hint}\n"
-            )
+            text = f"{finding.name}: {one_line(finding.text).rstrip('.')}{hint}"
+            sys.stdout.write(wrapped(f"{paint(mark, style)} {text}", 2) + "\n")
         sys.stdout.flush()
         say("Something is broken; see ✗ above." if broken else "Kapelle can work here.")
     if broken:
@@ -87,36 +83,27 @@ def _examine(home: Home) -> Iterator[Finding]:
 
 def python(home: Home) -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
-    good = sys.version_info >= (3, 11)
-    hint = None if good else "Install Python 3.11 or newer."
-    yield Finding("python", "ok" if good else "broken", f"{version} ({sys.executable})", hint)
+    yield Finding("python", "ok", f"{version} ({sys.executable})")
 
 
 def git(home: Home) -> Iterator[Finding]:
-    program = shutil.which("git")
-    if program is None:
-        yield Finding("git", "broken", "not found", "Install git 2.38 or newer.")
-        return
+    from kapelle.runner.command import printed
+
+    program, problem, version = shutil.which("git"), "not found", None
     try:
-        said = subprocess.run(
-            [program, "--version"], capture_output=True, text=True, timeout=10, check=False
-        ).stdout
-    except (OSError, subprocess.TimeoutExpired) as error:
-        yield Finding("git", "broken", f"{program} does not run: {error}", "Repair git.")
-        return
-    match = re.search(r"(\d+)\.(\d+)(?:\.\d+)*", said)
-    if match and (int(match[1]), int(match[2])) >= OLDEST_GIT:
-        yield Finding("git", "ok", f"{match[0]} ({program})")
+        said = printed([program, "--version"], os.environ, Path("/"), _VERSION_S) if program else ""
+        if version := re.search(r"(\d+)\.(\d+)(?:\.\d+)*", said or ""):
+            problem = f"{version[0]} ({program}) is too old"
+    except OSError as error:
+        problem = f"{program} does not run: {error.strerror}"
+    if version and (int(version[1]), int(version[2])) >= OLDEST_GIT:
+        yield Finding("git", "ok", f"{version[0]} ({program})")
     else:
-        yield Finding(
-            "git", "broken", said.strip() or "unknown version", "Install git 2.38 or newer."
-        )
+        yield Finding("git", "broken", problem, "Install git 2.38 or newer.")
 
 
 def state_directory(home: Home) -> Iterator[Finding]:
-    place = home.root
-    while not place.exists() and place != place.parent:
-        place = place.parent
+    place = next(place for place in (home.root, *home.root.parents) if place.exists())
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         hint = "Make it writable, or set KAPELLE_HOME to a directory of yours."
         yield Finding("home", "broken", f"{place} is not writable", hint)
@@ -126,12 +113,12 @@ def state_directory(home: Home) -> Iterator[Finding]:
     else:
         made = "" if place == home.root else " (not made yet)"
         yield Finding("home", "ok", f"{home.root}{made}")
-    yield _disk(home, place)
+    yield _disk(place)
 
 
-def _disk(home: Home, place: Path) -> Finding:
+def _disk(place: Path) -> Finding:
     free = shutil.disk_usage(place).free // MB
-    floor = _limit(home, "min_free_disk_mb", 500)
+    floor = _limit("min_free_disk_mb", 500)
     if free < floor:
         hint = f"Free some, or lower limits.min_free_disk_mb ({floor})."
         return Finding("disk", "broken", f"{free} MB free, so no task starts", hint)
@@ -144,7 +131,7 @@ def memory(home: Home) -> Iterator[Finding]:
     import psutil
 
     free = psutil.virtual_memory().available // MB
-    floor = _limit(home, "min_free_memory_mb", 256)
+    floor = _limit("min_free_memory_mb", 256)
     if free < floor:
         hint = f"End other programs, or lower limits.min_free_memory_mb ({floor})."
         yield Finding("memory", "warning", f"{free} MB free, so no task starts now", hint)
@@ -152,17 +139,15 @@ def memory(home: Home) -> Iterator[Finding]:
         yield Finding("memory", "ok", f"{free:,} MB free")
 
 
-def _limit(home: Home, name: str, default: int) -> int:
-    settings = _settings(home)
+def _limit(name: str, default: int) -> int:
+    settings = _settings()
     return int(getattr(settings.limits, name)) if settings else default
 
 
-def _settings(home: Home) -> "Settings | None":
+def _settings() -> "Settings | None":
     """The settings that hold here; None if they are wrong, which `configuration` reports."""
-    from kapelle.settings import load
-
     try:
-        return load(home, current(), os.environ).settings
+        return loaded().settings
     except KapelleError:
         return None
 
@@ -173,83 +158,56 @@ def cgroup(home: Home) -> Iterator[Finding]:
         yield Finding("cgroup", "warning", text)
         return
     own = own_cgroup()
-    if own is not None and _holds_runs(own):
-        yield Finding("cgroup", "ok", f"{own} is writable")
-    else:
-        yield Finding("cgroup", "ok", "not writable; agents' process trees are ended one by one")
-
-
-def _holds_runs(own: Path) -> bool:
-    """Whether the runner could make its cgroup here, found out without making one."""
-    writable = os.access(own, os.W_OK) and os.access(own / "cgroup.procs", os.W_OK)
-    # The topmost cgroup has no cgroup.kill itself, so the kernel's age must tell.
-    kernel = tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
-    return writable and kernel >= KERNEL_WITH_CGROUP_KILL
+    writable = own and os.access(own, os.W_OK) and os.access(own / "cgroup.procs", os.W_OK)
+    instead = "not writable; agents' process trees are ended one by one"
+    yield Finding("cgroup", "ok", f"{own} is writable" if writable else instead)
 
 
 def configuration(home: Home) -> Iterator[Finding]:
-    from kapelle.settings import load
-
     try:
-        load(home, current(), os.environ)
+        loaded()
     except KapelleError as error:
-        yield Finding("config", "broken", error.message, error.hint or _where_to_mend(home, error))
+        # The message itself names the line or the setting.
+        files = [path for path in (home.config, config_file(current())) if str(path) in str(error)]
+        where = f"Edit {files[0]}." if files else "Correct it where it is set."
+        yield Finding("config", "broken", error.message, error.hint or where)
         return
     there = "" if home.config.exists() else " (not there, so defaults hold)"
     yield Finding("config", "ok", f"{home.config}{there}")
 
 
-def _where_to_mend(home: Home, error: KapelleError) -> str:
-    """Which file to edit; the message itself names the line or the setting."""
-    for path in (home.config, config_file(current())):
-        if str(path) in error.message:
-            return f"Edit {path}."
-    return "Correct it where it is set."
-
-
 def agents(home: Home) -> Iterator[Finding]:
     from kapelle.agents.registry import REHEARSAL, available
 
-    settings = _settings(home)
+    settings = _settings()
     if settings is None:
         return
     known = available(settings)
     real = [info for info in known if info.name != REHEARSAL]
+    for info in real:
+        if info.agent is None:
+            yield Finding("agents", "broken", f"{info.name}: {info.problem}", info.hint)
+        elif info.installed is None and info.name in settings.agents:
+            # Somebody set it up, so that its program is missing is news.
+            yield Finding("agents", "warning", f"{info.name}: {info.problem}", info.hint)
     installed = [info for info in real if info.installed]
-    yield from _not_usable(real, settings)
-    yield from _installed(installed)
+    logins = _logins()
+    with ThreadPoolExecutor() as threads:
+        versions = threads.map(_version, installed)
+    for info, version in zip(installed, versions, strict=True):
+        yield _agent(info, version, logins.get(info.name))
     if not installed:
         hint = "Install one, such as claude, codex or gemini; `kapelle init` chooses it."
         yield Finding("agents", "warning", "none is installed", hint)
     yield _default_agent(settings.default_agent, known)
 
 
-def _not_usable(real: "list[AgentInfo]", settings: "Settings") -> Iterator[Finding]:
-    """Agents without an adapter, and those set up by a person whose program is missing."""
-    for info in real:
-        if info.agent is None:
-            yield Finding("agents", "broken", f"{info.name}: {info.problem}", info.hint)
-        elif info.installed is None and info.name in settings.agents:
-            yield Finding("agents", "warning", f"{info.name}: {info.problem}", info.hint)
+def _agent(info: "AgentInfo", version: str | None, login: dict[str, Any] | None) -> Finding:
+    from kapelle.agents.base import compared, remark
 
-
-def _installed(installed: "list[AgentInfo]") -> Iterator[Finding]:
-    logins = _logins()
-    with ThreadPoolExecutor() as threads:
-        versions = list(threads.map(_version, installed))
-    for info, version in zip(installed, versions, strict=True):
-        name = f"agent {info.name}"
-        if info.problem:
-            yield Finding(name, "warning", info.problem, info.hint)
-            continue
-        yield _agent(name, info, version, logins.get(info.name))
-
-
-def _agent(
-    name: str, info: "AgentInfo", version: str | None, login: dict[str, Any] | None
-) -> Finding:
-    from kapelle.agents.program import compared, remark
-
+    name = f"agent {info.name}"
+    if info.problem:
+        return Finding(name, "warning", info.problem, info.hint)
     tested = info.agent.tested if info.agent else None
     parts = [remark(version, tested)] if tested else [str(info.installed)]
     if login and (words := login_words(login)):
@@ -265,7 +223,7 @@ def _agent(
 
 def _version(info: "AgentInfo") -> str | None:
     """What the program says; only programs that an adapter was tried with are asked."""
-    from kapelle.agents.program import version_in
+    from kapelle.agents.base import version_in
     from kapelle.runner.command import printed
 
     if info.agent is None or info.agent.tested is None or info.installed is None:
@@ -280,9 +238,9 @@ def _version(info: "AgentInfo") -> str | None:
 
 def _logins() -> dict[str, dict[str, Any]]:
     """The logins that agents get, from the daemon that starts them; empty when it is not there."""
-    client = Connection(autostart=False)
     try:
-        known = client.get("/agents", {"directory": str(current())}, timeout=30)
+        query = {"directory": str(current())}
+        known = Connection(autostart=False).get("/agents", query, timeout=30)
     except KapelleError:
         return {}
     return {agent["name"]: agent["login"] for agent in known}
@@ -292,12 +250,12 @@ def _default_agent(name: str | None, known: "list[AgentInfo]") -> Finding:
     if name is None:
         return Finding("default agent", "warning", "not set", "`kapelle init` chooses one.")
     info = next((info for info in known if info.name == name), None)
-    if info is None or info.installed is None or info.problem:
-        other = "or choose another with `kapelle config set default_agent NAME`."
-        text = info.problem if info and info.problem else f"There is no agent {name!r}."
-        hint = f"{info.hint if info and info.hint else 'Set it up'}, {other}"
-        return Finding("default agent", "broken", f"{name}: {text}", hint)
-    return Finding("default agent", "ok", name)
+    if info and info.installed and not info.problem:
+        return Finding("default agent", "ok", name)
+    text = (info and info.problem) or f"There is no agent {name!r}."
+    mend = (info and info.hint) or "Set it up"
+    hint = f"{mend}, or choose another with `kapelle config set default_agent NAME`."
+    return Finding("default agent", "broken", f"{name}: {text}", hint)
 
 
 def database(home: Home) -> Iterator[Finding]:
@@ -305,13 +263,13 @@ def database(home: Home) -> Iterator[Finding]:
     path = home.database
     try:
         with open(path, "rb") as file:
-            begins = file.read(len(_DATABASE_BEGINS))
+            beginning = file.read(len(_DATABASE_BEGINNING))
     except FileNotFoundError:
         return
     except OSError as error:
         yield Finding("database", "broken", f"{path} cannot be read: {error.strerror}")
         return
-    if begins and begins != _DATABASE_BEGINS:
+    if beginning and beginning != _DATABASE_BEGINNING:
         hint = f"Put a copy from {home.backups} into its place."
         yield Finding("database", "broken", f"{path} is damaged: it is no database", hint)
     else:
@@ -320,50 +278,36 @@ def database(home: Home) -> Iterator[Finding]:
 
 def daemon(home: Home) -> Iterator[Finding]:
     client = Connection(autostart=False)
-    if client.address.url is None and not client.address.home.socket.exists():
-        yield _not_running(home)
+    reason = why_it_gave_up(log_lines(home))
+    if client.address.url is None and not home.socket.exists():
+        yield _not_running(home, reason)
         return
     try:
         status = client.get("/daemon", timeout=10)
     except Unavailable as error:
         hint = f"Any command starts it anew; its log is {home.log}."
         yield Finding("daemon", "warning", f"does not answer: {error.message}", hint)
-        if reason := why_it_gave_up(_log_lines(home)):
+        if reason:
             yield Finding("daemon", "warning", f"its log ends with: {reason}")
-        return
     except KapelleError as error:
         yield Finding("daemon", "warning", f"runs, but says: {error.message}", error.hint)
-        return
-    yield from _running(status)
+    else:
+        yield from _running(status)
 
 
-def _not_running(home: Home) -> Finding:
-    reason = why_it_gave_up(_log_lines(home))
+def _not_running(home: Home, reason: str | None) -> Finding:
     if reason is None:
         return Finding("daemon", "ok", "not running; the next command starts it")
-    hint = f"The next command tries again; the whole log is {home.log}."
-    state: State = "warning" if _changed_since(home) else "broken"
-    return Finding("daemon", state, f"could not start the last time: {reason}", hint)
-
-
-def _log_lines(home: Home) -> list[str]:
-    try:
-        text = home.log.read_bytes()[-_LOG_END:].decode("utf-8", "replace")
-    except OSError:
-        return []
-    return [line for line in text.splitlines() if line.strip()]
-
-
-def _changed_since(home: Home) -> bool:
-    """Whether somebody has perhaps mended it since then."""
-    if not home.database.exists():
-        return True
     failed_at = home.log.stat().st_mtime
-    mended = (home.config, home.database)
-    return any(path.exists() and path.stat().st_mtime > failed_at for path in mended)
+    files = [path for path in (home.config, home.database) if path.exists()]
+    # Somebody has perhaps mended it since then.
+    mended = home.database not in files or any(path.stat().st_mtime > failed_at for path in files)
+    hint = f"The next command tries again; the whole log is {home.log}."
+    text = f"could not start the last time: {reason}"
+    return Finding("daemon", "warning" if mended else "broken", text, hint)
 
 
-def _running(status: Any) -> Iterator[Finding]:
+def _running(status: dict[str, Any]) -> Iterator[Finding]:
     from kapelle import __version__
 
     if status["version"] != __version__:
@@ -378,27 +322,18 @@ def _running(status: Any) -> Iterator[Finding]:
 
 
 def port(home: Home) -> Iterator[Finding]:
-    if home.socket.exists() and (own := _own_address(home)):
-        yield Finding("port", "ok", f"the daemon listens at {own}")
-        return
-    settings = _settings(home)
-    if settings is None:
-        return
-    server = settings.server
-    if server.port == 0:
-        yield Finding("port", "ok", f"any free one of {server.host}")
-    elif problem := _why_not(server.host, server.port):
-        hint = "End what uses it, or: kapelle config set server.port 0"
-        yield Finding("port", "broken", f"{server.host}:{server.port}: {problem}", hint)
-    else:
-        yield Finding("port", "ok", f"{server.host}:{server.port} is free")
-
-
-def _own_address(home: Home) -> str | None:
-    try:
-        return str(json.loads(home.info.read_bytes())["url"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    settings = _settings()
+    if home.socket.exists() and home.info.exists():
+        url = json.loads(home.info.read_bytes())["url"]
+        yield Finding("port", "ok", f"the daemon listens at {url}")
+    elif settings and settings.server.port == 0:
+        yield Finding("port", "ok", f"any free one of {settings.server.host}")
+    elif settings:
+        host, number = settings.server.host, settings.server.port
+        problem = _why_not(host, number)
+        hint = "End what uses it, or: kapelle config set server.port 0" if problem else None
+        text = f"{host}:{number}: {problem}" if problem else f"{host}:{number} is free"
+        yield Finding("port", "broken" if problem else "ok", text, hint)
 
 
 def _why_not(host: str, number: int) -> str | None:
@@ -416,14 +351,5 @@ def _why_not(host: str, number: int) -> str | None:
 
 
 EXAMINATIONS: tuple[Callable[[Home], Iterator[Finding]], ...] = (
-    python,
-    git,
-    state_directory,
-    memory,
-    cgroup,
-    configuration,
-    agents,
-    database,
-    daemon,
-    port,
-)
+    python, git, state_directory, memory, cgroup, configuration, agents, database, daemon, port,
+)  # fmt: skip

@@ -1,6 +1,7 @@
 """Events as lines for people, and `kapelle events`."""
 
 import sys
+from collections import defaultdict
 from typing import Annotated, Any
 
 import typer
@@ -132,7 +133,8 @@ def _of_run(what: str, data: dict[str, Any]) -> Passage | None:
         return None
     style = _STYLES.get(what)
     if what in _RUN_WORDS:
-        words = _RUN_WORDS[what].format_map(_Known(data))
+        # What an event does not tell is left out of its sentence.
+        words = _RUN_WORDS[what].format_map(defaultdict(str, data))
         return Passage(one_line(words, _WIDTH), style)
     reason = f": {data['reason']}" if data.get("reason") else ""
     return Passage(one_line(f"{what.capitalize()}{reason}", _WIDTH), style)
@@ -153,13 +155,6 @@ def _of_task(what: str, event: Event) -> Passage | None:
 def _title_width() -> int:
     """So many letters that a title fits on the line with the time and an id."""
     return max(min((terminal_width() or 200) - 48, 80), 30)
-
-
-class _Known(dict[str, Any]):
-    """What an event does not tell is left out of its sentence."""
-
-    def __missing__(self, key: str) -> str:
-        return ""
 
 
 Facts = dict[str, Any]

@@ -5,17 +5,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any, TextIO
 
 import typer
 
 from kapelle.cli.events import Event, line
-from kapelle.cli.format import between, clean, one_line, paint, short
+from kapelle.cli.format import between, clean, one_line, paint, short, wrapped
 from kapelle.cli.ids import run_path, task_path
-from kapelle.cli.outcome import FINAL, Run, Task, next_commands, settled, waiting_words
-from kapelle.cli.output import json_line, say
-from kapelle.cli.transcript import Whole, show_at_once, show_json
+from kapelle.cli.outcome import (
+    FINAL,
+    Run,
+    Task,
+    exit_code,
+    next_commands,
+    settled,
+    waiting_words,
+)
+from kapelle.cli.output import data, document, json_line, say
+from kapelle.cli.transcript import Whole, passage, show_json
+from kapelle.cli.transcript import show_lines as show_passage
 from kapelle.client.http import Connection, ServerEvent
 from kapelle.domain.errors import Unavailable
 
@@ -23,28 +31,61 @@ INTERRUPTED = 130
 RATE_LIMIT_PAUSE_S = 5.0
 # Behind whatever an attempt has written, as a position in a transcript.
 _END = 10**12
+# Where the text begins in a line that begins with the time.
+_CLOCK = 9
 # Events at which a run may have come to rest.
 _RESTS = frozenset(f"run.{status}" for status in (*FINAL, "waiting", "paused")) | {"task.waiting"}
 
 Show = Callable[[Event], None]
 
 
-def follow_task(
+def show_new(
+    client: Connection, item: Task | Run, to_end: bool, as_json: bool, after: int | None = None
+) -> None:
+    """The id of what was just begun; to its end if asked for, behind an attempt if given."""
+    if to_end:
+        if as_json:
+            json_line(item)
+        else:
+            data(item["id"])
+            sys.stdout.flush()
+        raise typer.Exit(exit_code(follow(client, item, as_json, after=after, whole=True)))
+    if as_json:
+        document(item)
+        return
+    data(item["id"])
+    if sys.stdout.isatty():
+        again = "runs tail" if "spent" in item else "logs -f"
+        say(f"Follow it with `kapelle {again} {item['id']}`.")
+
+
+def follow(
     client: Connection,
-    task: Task,
-    *,
+    item: Task | Run,
     as_json: bool,
+    *,
     tail: int | None = None,
     after: int | None = None,
-) -> Task:
-    """Show the output until the task is settled and return it as it then is.
+    whole: bool = False,
+) -> Task | Run:
+    """Show a task or a run until it rests, say what became of it, and return it.
 
-    after is the number of an attempt that has been seen, with those before it.
-    An interrupt ends only the watching, says so, and exits with 130.
+    after is the number of an attempt that has been seen, with those before it. In JSON the end
+    is told with the whole of it, if asked for.
     """
-    watching = _interruptible("task", task["id"], "logs -f", "cancel")
-    with watching, _task_display(client, task, as_json) as show:
-        return _until_settled(client, task["id"], show, tail, after)
+    if "spent" in item:
+        display = run_display(item, as_json=as_json)
+        ended, _ = follow_run(client, item, display, tail=tail, raw=as_json)
+    else:
+        again = _interruptible("task", item["id"], "logs -f", "cancel")
+        with again, _task_display(client, item, as_json) as show:
+            ended = _until_settled(client, item["id"], show, tail, after)
+    if as_json:
+        more = {"run" if "spent" in item else "task": ended} if whole else {}
+        json_line({"event": "end", "status": ended["status"], **more})
+    else:
+        conclude(ended)
+    return ended
 
 
 def _until_settled(
@@ -80,20 +121,14 @@ def _task_display(
         # Whoever follows says itself what the end is.
         yield lambda event: None if event.kind == "end" else show_json(event)
     elif not sys.stdout.isatty():
-        yield Whole(show_at_once)
+        yield Whole(show_passage)
     else:
-        from kapelle.cli.live import LiveTasks, Refresher
+        from kapelle.cli.live import live, pending_rows, refreshed
 
-        with LiveTasks([task]) as view, Refresher(client, task["id"], view):
-            yield Whole(view.show)
-
-
-@dataclass(frozen=True)
-class Followed:
-    """A run that rests, and the number of the last of its events that was shown."""
-
-    run: Run
-    seen: int
+        known = {task["id"]: task}
+        view = live(lambda _: pending_rows(known.values()), soft_wrap=True)
+        with view as show, refreshed(client, known, task["id"]):
+            yield Whole(lambda event: show(passage(event)))
 
 
 def follow_run(
@@ -104,30 +139,26 @@ def follow_run(
     after: int = 0,
     tail: int | None = None,
     raw: bool = False,
-) -> Followed:
+) -> tuple[Run, int]:
     """Show what happens until the run rests: it has ended, waits for an answer, or is paused.
 
     Of the past, tail is how many events are shown; only those that make a line count, unless raw.
-    An interrupt ends only the watching, says so, and exits with 130.
+    Returns the run and the number of the last event. An interrupt ends only the watching.
     """
     with _interruptible("run", run["id"], "runs tail", "runs cancel"), display as show:
         if tail is not None:
             after = show_last(client, run["id"], show, tail, raw=raw)
-        return _until_rest(client, run["id"], show, after)
-
-
-def _until_rest(client: Connection, run_id: str, show: Show, seen: int) -> Followed:
-    while True:
-        # Asked before its events are read, so that all that led to this state is shown.
-        run: Run = client.get(run_path(run_id))
-        rests = settled(run)
-        for event in history(client, run_id, seen, follow=not rests):
-            seen = event["seq"]
-            show(event)
-            if not rests and event["kind"] in _RESTS and event["run_id"] == run["id"]:
-                break
-        if rests:
-            return Followed(run, seen)
+        while True:
+            # Asked before its events are read, so that all that led to this state is shown.
+            run = client.get(run_path(run["id"]))
+            rests = settled(run)
+            for event in history(client, run["id"], after, follow=not rests):
+                after = event["seq"]
+                show(event)
+                if not rests and event["kind"] in _RESTS and event["run_id"] == run["id"]:
+                    break
+            if rests:
+                return run, after
 
 
 @contextmanager
@@ -138,10 +169,18 @@ def run_display(run: Run, *, as_json: bool) -> Iterator[Show]:
     elif not sys.stdout.isatty():
         yield show_lines(sys.stdout)
     else:
-        from kapelle.cli.live import LiveRun
+        from kapelle.cli.live import RunState, live
 
-        with LiveRun(run) as view:
-            yield view.show
+        state = RunState(run)
+        with live(state.rows) as show:
+
+            def show_event(event: Event) -> None:
+                state.update(event)
+                # What it ended with is said again, with what to type next, when the view is gone.
+                if event["kind"].removeprefix("run.") not in FINAL:
+                    show(line(event))
+
+            yield show_event
 
 
 def show_lines(stream: TextIO) -> Show:
@@ -150,7 +189,7 @@ def show_lines(stream: TextIO) -> Show:
     def show(event: Event) -> None:
         shown = line(event)
         if shown is not None:
-            stream.write(paint(shown.text, shown.style) + "\n")
+            stream.write(paint(wrapped(shown.text, _CLOCK), shown.style) + "\n")
             stream.flush()
 
     return show

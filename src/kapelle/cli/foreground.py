@@ -4,7 +4,6 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import typer
@@ -36,79 +35,56 @@ from kapelle.domain.text import counted
 _ENDS = frozenset({"done", "not done", "failed"})
 
 
-@dataclass(frozen=True)
-class Manner:
-    """How a run is shown; mute means that nobody is asked anything here."""
-
-    progress: bool = False
-    detach: bool = False
-    as_json: bool = False
-    mute: bool = False
-
-
 def perform(name: str, params: Params, spec: Callable[[], Spec], options: Sequence[Option]) -> None:
     """Start a run of a pattern, or answer what one asked, and show it."""
-    manner = Manner(
-        progress=params["progress"], detach=params["detach"], as_json=params["as_json"],
-        mute=params.get("ask_non_interactive", False),
-    )  # fmt: skip
+    client, seen = Connection(), 0
     if params["resume"] or params["answer"]:
         if is_collecting():
             raise InvalidInput(
                 "A schedule starts new runs, and --resume goes on with one.",
                 hint="Leave --resume and --answer out.",
             )
-        client = Connection()
-        run, seen = answered(client, params, options)
-        watch(client, run, manner, seen)
-        return
-    body = {"pattern": name, "spec": spec()}
-    client = Connection()
-    watch(client, begin(client, "/runs", body), manner)
-
-
-def watch(client: Connection, run: Run, manner: Manner, seen: int = 0) -> None:
-    """Show a run to its end and exit with what became of it, or only its id."""
-    if not manner.as_json:
+        run, seen = _answered(client, params, options)
+    else:
+        body = {"pattern": name, "spec": spec()}
+        run = begin(client, "/runs", body)
+    if not params["as_json"]:
         data(run["id"])
         sys.stdout.flush()
-    if manner.detach:
-        if manner.as_json:
-            document(run)
-        return
+    elif params["detach"]:
+        document(run)
+    if not params["detach"]:
+        _watch(client, run, params, seen)
+
+
+def _watch(client: Connection, run: Run, params: Params, seen: int) -> None:
+    """Show a run to its end, ask what it asks, and exit with what became of it."""
+    as_json = params["as_json"]
+    may_ask = not params.get("ask_non_interactive") and not as_json and can_ask()
     while True:
-        followed = follow_run(client, run, _display(run, manner), after=seen)
-        run, seen = followed.run, followed.seen
-        if not run["questions"] or not _may_ask(manner):
+        run, seen = follow_run(client, run, _display(run, params), after=seen)
+        if not run["questions"] or not may_ask:
             break
-        if not _answered(client, run, manner):
+        if not _ask_all(client, run):
             run = client.get(run_path(run["id"]))  # some of them may have been answered
             break
-    if manner.as_json:
+    if as_json:
         document(run)
     elif not run["questions"]:
         conclude(run)
-    _tell_how_to_go_on(run, manner)
+    _explain_resume(run, as_json)
     raise typer.Exit(exit_code(run))
 
 
-def _may_ask(manner: Manner) -> bool:
-    return not manner.mute and not manner.as_json and can_ask()
-
-
-def _display(run: Run, manner: Manner) -> AbstractContextManager[Show]:
-    if manner.progress:
+def _display(run: Run, params: Params) -> AbstractContextManager[Show]:
+    if params["progress"]:
         return nullcontext(_show_iterations)
-    if manner.as_json:
-        return nullcontext(_show_nothing)
+    if params["as_json"]:
+        return nullcontext(lambda _event: None)
     if sys.stdout.isatty():
         return run_display(run, as_json=False)
     # What programs read, the id and the tokens of questions, stands alone on stdout.
     return nullcontext(show_lines(sys.stderr))
-
-
-def _show_nothing(_event: Event) -> None:
-    return
 
 
 def _show_iterations(event: Event) -> None:
@@ -118,7 +94,7 @@ def _show_iterations(event: Event) -> None:
         complain(json.dumps({"run_id": event["run_id"], "at": event["at"], **facts}))
 
 
-def _answered(client: Connection, run: Run, manner: Manner) -> bool:
+def _ask_all(client: Connection, run: Run) -> bool:
     """Ask the person every open question; False when the input ended before the last."""
     path = run_path(run["id"], "answer")
     try:
@@ -132,18 +108,18 @@ def _answered(client: Connection, run: Run, manner: Manner) -> bool:
                 say(error.message)  # somebody else was faster
     except KeyboardInterrupt:
         say("")
-        _tell_how_to_go_on(client.get(run_path(run["id"])), manner)
+        _explain_resume(client.get(run_path(run["id"])), as_json=False)
         raise typer.Exit(INTERRUPTED) from None
     return True
 
 
-def _tell_how_to_go_on(run: Run, manner: Manner) -> None:
+def _explain_resume(run: Run, as_json: bool) -> None:
     questions = run["questions"]
     if not questions:
         return
     say(f"{run['id']} waits for {counted(len(questions), 'answer')}.")
     for question in questions:
-        if not manner.as_json:
+        if not as_json:
             data(question["token"])
         default = question["default"]
         say(f"? {clean(question['text'])}" + (f" [{clean(default)}]" if default else ""))
@@ -158,7 +134,7 @@ _BESIDE = frozenset(
 )
 
 
-def answered(client: Connection, params: Params, options: Sequence[Option]) -> tuple[Run, int]:
+def _answered(client: Connection, params: Params, options: Sequence[Option]) -> tuple[Run, int]:
     """The run whose questions were answered, and the number of its last event before that."""
     tokens = [not_empty(text.strip(), "--resume") for text in params["resume"] or ()]
     answers = list(params["answer"] or ())
@@ -180,22 +156,19 @@ def _require_pairs(
         raise InvalidInput("--answer needs to know which question.", hint=_EXAMPLE)
     if not answers:
         raise InvalidInput("--resume needs an answer.", hint=_EXAMPLE)
-    others = [name for name, value in params.items() if value and name not in _BESIDE]
-    if others:
-        raise InvalidInput(
-            f"{_shown(others[0], options)} cannot be changed when a run goes on.",
-            hint="Leave out everything but --resume, --answer and how it is shown.",
-        )
+    arguments = {option.name for option in options if option.about.get("argument")}
+    for name, value in params.items():
+        if value and name not in _BESIDE:
+            shown = f"The {name}" if name in arguments else f"--{name.replace('_', '-')}"
+            raise InvalidInput(
+                f"{shown} cannot be changed when a run goes on.",
+                hint="Leave out everything but --resume, --answer and how it is shown.",
+            )
     if len(tokens) > len(answers):
         raise InvalidInput(
             f"There are {len(tokens)} tokens and {len(answers)} answers.",
             hint="Write an --answer for every --resume.",
         )
-
-
-def _shown(name: str, options: Sequence[Option]) -> str:
-    arguments = {option.name for option in options if option.about.get("argument")}
-    return f"The {name}" if name in arguments else f"--{name.replace('_', '-')}"
 
 
 def _matched(run: Run, tokens: list[str], answers: list[str]) -> list[tuple[str, str]]:

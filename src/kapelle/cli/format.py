@@ -5,7 +5,7 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -95,11 +95,13 @@ def table(
     styles: Sequence[str | None] | None = None,
     indent: int = 0,
     fold: Sequence[int] = (),
+    right: Container[int] = (),
 ) -> list[str]:
     """Rows in aligned columns; the last column is cut at the terminal's edge.
 
     styles holds one style per row, for its second column. In a terminal that is too narrow the
-    columns of fold, by their numbers, stand on lines of their own.
+    columns of fold, by their numbers, stand on lines of their own. Those of right, which hold
+    numbers, are aligned to the right.
     """
     everything = [header, *rows]
     widths = [max(columns_of(row[index]) for row in everything) for index in range(len(header) - 1)]
@@ -109,11 +111,11 @@ def table(
     lines = []
     for number, row in enumerate(everything):
         cells = [
-            cell + " " * (width - columns_of(cell))
-            for cell, width in zip(row, widths, strict=False)
+            cell.rjust(width) if index in right else cell + " " * (width - columns_of(cell))
+            for index, (cell, width) in enumerate(zip(row, widths, strict=False))
         ]
-        used = sum(columns_of(cell) + 2 for cell in cells)
-        last = row[-1] if room is None else fit(row[-1], max(room - used - indent, 8))
+        used = indent + sum(widths) + 2 * len(widths)
+        last = row[-1] if room is None else short_title(row[-1], max(room - used, 8))
         if number == 0:
             lines.append(paint("  ".join([*cells, last]).rstrip(), "bold"))
             continue
@@ -141,6 +143,23 @@ def _folded(
         strict=True,
     )
     return [line for pair in pairs for line in pair if line.strip()]
+
+
+def wrapped(text: str, indent: int) -> str:
+    """A line that is broken between words at the terminal's edge, behind an indent."""
+    room = terminal_width()
+    if room is None:
+        return text
+    first, *words = re.split(r"(?<=\S) ", text)
+    lines = [first]
+    for word in words:
+        longer = f"{lines[-1]} {word}"
+        # The codes of its styles take no room.
+        if columns_of(clean(longer)) <= room:
+            lines[-1] = longer
+        else:
+            lines.append(" " * indent + word.lstrip())
+    return "\n".join(lines)
 
 
 def fit(text: str, room: int) -> str:
@@ -229,8 +248,28 @@ def usage_line(usage: dict[str, Any]) -> str:
     return ", ".join(facts)
 
 
+def heading(item: dict[str, Any], reason: str | None) -> Iterator[str]:
+    """What every view of one thing begins with: its title, its id and its status."""
+    yield paint(one_line(item["title"]), "bold")
+    yield field("id", item["id"])
+    status = paint(item["status"], STATUS_STYLE.get(item["status"]))
+    status += ", archived" if item.get("archived_at") else ""
+    yield field("status", f"{status}: {one_line(reason)}" if reason else status)
+
+
+def agent_words(agent: str | None, model: str | None, fallback: Sequence[str] | None = ()) -> str:
+    """Who is to do it, with which model, and who instead."""
+    with_model = f" with {model}" if model else ""
+    then = f", then {', '.join(fallback)}" if fallback else ""
+    return one_line(f"{agent or 'the default'}{with_model}{then}")
+
+
+def mark(good: bool) -> str:
+    return paint("✓", "green") if good else paint("✗", "red")
+
+
 def field(name: str, value: str) -> str:
-    return f"  {paint(name.ljust(10), 'dim')} {value}".rstrip()
+    return wrapped(f"  {paint(name.ljust(10), 'dim')} {value}".rstrip(), 13)
 
 
 def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
@@ -261,9 +300,7 @@ def command_lines(commands: list[tuple[str, str]]) -> Iterator[str]:
 def short_title(title: str, width: int) -> str:
     """A title cut to a width; what stands in brackets at its end says which it is, and stays."""
     line = one_line(title)
-    if len(line) <= width:
-        return line
     start, bracket, which = line.rpartition(" (")
-    if not bracket or len(which) > width // 2:
-        return one_line(line, width)
-    return f"{one_line(start, width - len(which) - 2)} ({which}"
+    if columns_of(line) <= width or not bracket or columns_of(which) > width * 2 // 3:
+        return fit(line, width)
+    return f"{fit(start, width - columns_of(which) - 2)} ({which}"

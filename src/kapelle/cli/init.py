@@ -1,18 +1,20 @@
 """`kapelle init`."""
 
-import os
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kapelle.cli.agents import advice
-from kapelle.cli.config import config_file, current, root
+from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.options import Json
 from kapelle.cli.outcome import INPUT_NEEDED
 from kapelle.cli.output import document, say
 from kapelle.domain.errors import KapelleError
 from kapelle.home import Home
+
+if TYPE_CHECKING:
+    from kapelle.settings import Settings
 
 TEMPLATE = """\
 # Kapelle's settings for this repository; `kapelle config show` tells which values hold and why.
@@ -45,40 +47,28 @@ def init(
 
     What is already there is never overwritten.
     """
-    home = Home.default()
-    done: dict[str, Any] = {"default_agent": _current(home), "found": found_agents(home)}
-    choice = agent
+    settings, choice = loaded().settings, agent
+    done: dict[str, Any] = {"default_agent": settings.default_agent, "found": _found(settings)}
     if agent is None and done["default_agent"] is None:
         choice = _pick(done["found"], ask=sys.stdin.isatty() and not as_json)
     if choice is not None:
-        done["default_agent"] = _choose(home, choice)
+        done["default_agent"] = _choose(choice)
     done["chosen"] = choice is not None
     done["repository_config"], done["written"] = _repository_config()
     if as_json:
         document(done)
     else:
-        _tell(done, home)
+        _explain(done)
     if done["default_agent"] is None:
         raise typer.Exit(INPUT_NEEDED)
 
 
-def found_agents(home: Home) -> list[str]:
+def _found(settings: "Settings") -> list[str]:
     """Agents that are installed here; the rehearsal is never one of them by itself."""
     from kapelle.agents.registry import REHEARSAL, available
 
-    known = available(_loaded(home))
+    known = available(settings)
     return [info.name for info in known if info.installed and info.name != REHEARSAL]
-
-
-def _loaded(home: Home) -> Any:
-    from kapelle.settings import load
-
-    return load(home, current(), os.environ).settings
-
-
-def _current(home: Home) -> str | None:
-    chosen: str | None = _loaded(home).default_agent
-    return chosen
 
 
 def _pick(found: list[str], *, ask: bool) -> str | None:
@@ -91,13 +81,13 @@ def _pick(found: list[str], *, ask: bool) -> str | None:
     return answer.strip()
 
 
-def _choose(home: Home, name: str) -> str:
+def _choose(name: str) -> str:
     """Make an agent the default, even one that is still to be installed."""
     from kapelle.agents.registry import type_of
     from kapelle.settings import set_value
 
-    type_of(name, _loaded(home))
-    set_value(home.config, "default_agent", name)
+    type_of(name, loaded().settings)
+    set_value(Home.default().config, "default_agent", name)
     return name
 
 
@@ -115,9 +105,9 @@ def _repository_config() -> tuple[str | None, bool]:
     return str(path), True
 
 
-def _tell(done: dict[str, Any], home: Home) -> None:
+def _explain(done: dict[str, Any]) -> None:
     if done["default_agent"]:
-        _tell_default(done, home)
+        _explain_default(done["default_agent"], done)
     elif done["found"]:
         names = " or ".join(f"`kapelle init --agent {name}`" for name in done["found"])
         say(f"Several agents are installed; choose one with {names}.")
@@ -133,18 +123,18 @@ def _tell(done: dict[str, Any], home: Home) -> None:
         say('Next: kapelle run -f "what to do"')
 
 
-def _tell_default(done: dict[str, Any], home: Home) -> None:
+def _explain_default(name: str, done: dict[str, Any]) -> None:
     from kapelle.agents.registry import describe
 
-    name = done["default_agent"]
+    config = Home.default().config
     if not done["chosen"]:
         say(f"The default agent is {name}, as it was set before.")
     elif done["found"] == [name]:
-        say(f"{name} is the one agent installed here, and now the default ({home.config}).")
+        say(f"{name} is the one agent installed here, and now the default ({config}).")
     else:
-        say(f"The default agent is {name} ({home.config}).")
+        say(f"The default agent is {name} ({config}).")
     try:
-        info = describe(name, _loaded(home))
+        info = describe(name, loaded().settings)
     except KapelleError as error:
         say(error.message)
         return

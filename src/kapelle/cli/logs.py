@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.ids import AnyId, is_run, task_path
+from kapelle.cli.ids import AnyId, is_run, path_of, task_path
 from kapelle.cli.options import Follow, JsonLines
-from kapelle.cli.output import say
+from kapelle.cli.outcome import exit_code
+from kapelle.cli.output import json_line, say
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 
@@ -35,13 +36,22 @@ def logs(
 ) -> None:
     """Show what a task's agent said and did, or what a run did."""
     _refuse_contradictions(stream, raw, as_json)
+    if is_run(task_id) and (raw or attempt is not None):
+        raise InvalidInput(
+            "A run has neither attempts nor raw output of its own.",
+            hint=f"`kapelle runs steps {task_id.strip()}` lists its tasks, which have.",
+        )
     client = Connection()
-    if is_run(task_id):
-        _of_run(client, task_id, tail, follow, as_json, only_of_tasks=raw or attempt is not None)
-    elif raw:
+    if raw:
         _write_raw(_chunks(client, task_id, attempt, stream or "out", follow), tail)
     elif follow and attempt is None:
-        _follow(client, task_id, tail, as_json)
+        from kapelle.cli.follow import follow as follow_to_end
+
+        ended = follow_to_end(client, client.get(path_of(task_id)), as_json, tail=tail)
+        if is_run(task_id):
+            raise typer.Exit(exit_code(ended))
+    elif is_run(task_id):
+        _history(client, task_id, tail, as_json)
     else:
         _transcript(client, task_id, attempt, tail, follow, as_json)
 
@@ -55,34 +65,13 @@ def _refuse_contradictions(stream: str | None, raw: bool, as_json: bool) -> None
         raise InvalidInput("--raw and --json exclude each other.", hint="Leave one of them out.")
 
 
-def _of_run(
-    client: Connection,
-    run_id: str,
-    tail: int | None,
-    follow: bool,
-    as_json: bool,
-    *,
-    only_of_tasks: bool,
-) -> None:
-    if only_of_tasks:
-        raise InvalidInput(
-            "A run has neither attempts nor raw output of its own.",
-            hint=f"`kapelle runs steps {run_id.strip()}` lists its tasks, which have.",
-        )
-    from kapelle.cli.runs import follow_to_end, show_past
+def _history(client: Connection, run_id: str, tail: int | None, as_json: bool) -> None:
+    from kapelle.cli.follow import show_last, show_lines
 
-    (follow_to_end if follow else show_past)(client, run_id, tail, as_json)
-
-
-def _follow(client: Connection, task_id: str, tail: int | None, as_json: bool) -> None:
-    from kapelle.cli.follow import conclude, follow_task
-    from kapelle.cli.output import json_line
-
-    ended = follow_task(client, client.get(task_path(task_id)), as_json=as_json, tail=tail)
-    if as_json:
-        json_line({"event": "end", "status": ended["status"]})
-    else:
-        conclude(ended)
+    whole_id = client.get(path_of(run_id))["id"]
+    show = json_line if as_json else show_lines(sys.stdout)
+    if not show_last(client, whole_id, show, tail, raw=as_json) and not as_json:
+        say("It has not done anything yet.")
 
 
 def _transcript(
@@ -93,10 +82,10 @@ def _transcript(
     follow: bool,
     as_json: bool,
 ) -> None:
-    from kapelle.cli.transcript import Whole, show_at_once, show_json, show_plain
+    from kapelle.cli.transcript import Whole, show_json, show_lines
 
     query = {"attempt": attempt, "tail": tail, "follow": "true" if follow else "false"}
-    show = show_json if as_json else Whole(show_at_once if follow else show_plain)
+    show = show_json if as_json else Whole(show_lines)
     kinds = set()
     for event in client.stream(task_path(task_id, "transcript"), query, endless=follow):
         show(event)
@@ -136,16 +125,7 @@ def _last_lines(chunks: Iterator[bytes], count: int) -> bytes:
     """The last lines of all the chunks, holding no more than those in memory."""
     kept = b""
     for chunk in chunks:
-        kept = _tail(kept + chunk, count)
+        lines = (kept + chunk).split(b"\n")
+        # Behind the last newline there is a line only if something stands there.
+        kept = b"\n".join(lines[-count - (not lines[-1]) :]) if count else b""
     return kept
-
-
-def _tail(content: bytes, count: int) -> bytes:
-    if not count:
-        return b""
-    position = len(content) - content.endswith(b"\n")
-    for _ in range(count):
-        position = content.rfind(b"\n", 0, position)
-        if position < 0:
-            return content
-    return content[position + 1 :]

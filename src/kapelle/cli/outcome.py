@@ -36,62 +36,74 @@ def exit_code_of_all(tasks: list[Task]) -> int:
     return next((code for code in (WORK_FAILED, INPUT_NEEDED) if code in codes), DONE)
 
 
-def next_commands(task: Task) -> list[tuple[str, str]]:
+# What may be typed for a task or a run, and what it does.
+_COMMANDS = {
+    "wait": ("kapelle wait {id}", "wait until it has ended"),
+    "call off": ("kapelle cancel {id}", "call it off"),
+    "watch": ("kapelle logs -f {id}", "watch it"),
+    "stop": ("kapelle cancel {id}", "stop it"),
+    "requeue": ("kapelle requeue {id}", "try now instead of waiting"),
+    "answer": ('kapelle resume {id} "your answer"', "answer and go on"),
+    "look": ("kapelle logs {id}", "see what happened"),
+    "resume": ('kapelle resume {id} "…"', "go on from there, with advice"),
+    "retry": ("kapelle retry {id}", "start again"),
+    "logs": ("kapelle logs {id}", "read what was done"),
+    "diff": ("kapelle diff {id}", "see the changes"),
+    "merge": ("kapelle merge {id}", "merge it into {base}"),
+    "merge anyway": ("kapelle merge {id} --force", "merge it all the same"),
+    "archive": ("kapelle archive {id}", "put it away"),
+    "run answer": ('kapelle runs answer {id} "…"', "answer, and it goes on"),
+    "run cancel": ("kapelle runs cancel {id}", "call it off"),
+    "run pause": ("kapelle runs pause {id}", "pause it"),
+    "run result": ("kapelle runs result {id}", "its result as JSON"),
+    "run resume": ("kapelle runs resume {id}", "let it go on"),
+    "run steps": ("kapelle runs steps {id}", "see what it did"),
+    "run tail": ("kapelle runs tail {id}", "watch it"),
+}
+
+
+def next_commands(item: Task | Run) -> list[tuple[str, str]]:
     """What one may type now for a task or a run, and what it does."""
-    if "spent" in task:
-        return _run_commands(task)
-    task_id, status = task["id"], task["status"]
-    if task.get("archived_at"):
-        return _when_archived(task)
-    if status in {"queued", "blocked"}:
-        return [
-            (f"kapelle wait {task_id}", "wait until it has ended"),
-            (f"kapelle cancel {task_id}", "call it off"),
-        ]
-    if status == "running":
-        return [
-            (f"kapelle logs -f {task_id}", "watch it"),
-            (f"kapelle cancel {task_id}", "stop it"),
-        ]
+    names = _for_run(item) if "spent" in item else _for_task(item)
+    known = {"id": item["id"], "base": item.get("workspace", {}).get("base") or "its base"}
+    chosen = [_COMMANDS[name] for name in names]
+    return [(command.format_map(known), does.format_map(known)) for command, does in chosen]
+
+
+def _for_task(task: Task) -> list[str]:
+    status = task["status"]
+    if task.get("archived_at") or status == "completed":
+        workspace = task["workspace"]
+        if not workspace["branch"] or not workspace.get("commit"):
+            return ["logs"]
+        if task.get("archived_at") or (workspace.get("owner") and not task["merged_at"]):
+            return ["logs", "diff"]
+        return ["diff", "archive" if task["merged_at"] else "merge"]
     if status == "waiting":
-        return _while_waiting(task)
-    if status == "completed":
-        return _when_completed(task)
-    return [
-        (f"kapelle logs {task_id}", "see what happened"),
-        (f'kapelle resume {task_id} "…"', "go on from there, with advice"),
-        (f"kapelle retry {task_id}", "start again"),
-    ]
+        return ["requeue"] if task["waiting_for"] == "rate_limit" else ["answer", "call off"]
+    if status == "running":
+        return ["watch", "stop"]
+    return ["wait", "call off"] if status in {"queued", "blocked"} else ["look", "resume", "retry"]
 
 
-def _while_waiting(task: Task) -> list[tuple[str, str]]:
-    if task["waiting_for"] == "rate_limit":
-        return [(f"kapelle requeue {task['id']}", "try now instead of waiting")]
-    return [
-        (f'kapelle resume {task["id"]} "your answer"', "answer and go on"),
-        (f"kapelle cancel {task['id']}", "call it off"),
-    ]
-
-
-def _when_archived(task: Task) -> list[tuple[str, str]]:
-    logs = (f"kapelle logs {task['id']}", "read what was done")
-    if not task["workspace"]["branch"] or not task["workspace"].get("commit"):
-        return [logs]
-    return [logs, (f"kapelle diff {task['id']}", "see the changes")]
-
-
-def _when_completed(task: Task) -> list[tuple[str, str]]:
-    logs = (f"kapelle logs {task['id']}", "read what was done")
-    workspace = task["workspace"]
-    if not workspace["branch"] or not workspace.get("commit"):
-        return [logs]
-    diff = (f"kapelle diff {task['id']}", "see the changes")
-    if task["merged_at"]:
-        return [diff, (f"kapelle archive {task['id']}", "put it away")]
+def _for_run(run: Run) -> list[str]:
+    status, workspace = run["status"], run["workspace"]
+    if status == "waiting":
+        # Where there are several questions, each stands beside its command.
+        return ["run answer", "run cancel"] if len(run["questions"]) == 1 else ["run cancel"]
+    if status == "paused":
+        return ["run resume", "run cancel"]
+    if status not in FINAL:
+        return ["run tail", "run pause", "run cancel"]
     if workspace.get("owner"):
-        return [logs, diff]
-    into = workspace["base"] or "its base"
-    return [diff, (f"kapelle merge {task['id']}", f"merge it into {into}")]
+        return ["run steps"]
+    if not workspace["branch"] or workspace.get("commit") in (None, workspace["base_commit"]):
+        return ["run steps", "run result"]
+    if run.get("archived_at"):
+        return ["run steps", "diff"]
+    if run["merged_at"]:
+        return ["diff", "archive"]
+    return ["diff", "merge"] if status == "completed" else ["run steps", "diff", "merge anyway"]
 
 
 def waiting_words(task: Task) -> str:
@@ -103,39 +115,3 @@ def waiting_words(task: Task) -> str:
     left = (until - now()).total_seconds()
     soon = f"in {short(left)}" if left > 0 else "now"
     return f"{reason}; goes on {soon}, at {until.astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def _run_commands(run: Run) -> list[tuple[str, str]]:
-    run_id, status = run["id"], run["status"]
-    if status in FINAL:
-        return _when_run_ended(run)
-    stop = (f"kapelle runs cancel {run_id}", "call it off")
-    if status == "waiting":
-        answer = (f'kapelle runs answer {run_id} "…"', "answer, and it goes on")
-        # Where there are several, each stands beside its question.
-        return [answer, stop] if len(run["questions"]) == 1 else [stop]
-    if status == "paused":
-        return [(f"kapelle runs resume {run_id}", "let it go on"), stop]
-    return [
-        (f"kapelle runs tail {run_id}", "watch it"),
-        (f"kapelle runs pause {run_id}", "pause it"),
-        stop,
-    ]
-
-
-def _when_run_ended(run: Run) -> list[tuple[str, str]]:
-    run_id, workspace = run["id"], run["workspace"]
-    history = (f"kapelle runs steps {run_id}", "see what it did")
-    if workspace.get("owner"):
-        return [history]
-    if not workspace["branch"] or workspace.get("commit") in (None, workspace["base_commit"]):
-        return [history, (f"kapelle runs result {run_id}", "its result as JSON")]
-    diff = (f"kapelle diff {run_id}", "see the changes")
-    if run.get("archived_at"):
-        return [history, diff]
-    if run["merged_at"]:
-        return [diff, (f"kapelle archive {run_id}", "put it away")]
-    into = workspace["base"] or "its base"
-    if run["status"] == "completed":
-        return [diff, (f"kapelle merge {run_id}", f"merge it into {into}")]
-    return [history, diff, (f"kapelle merge {run_id} --force", "merge it all the same")]

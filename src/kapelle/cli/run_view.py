@@ -6,8 +6,10 @@ from types import MappingProxyType
 from typing import Any
 
 from kapelle.cli.events import is_number, state_words, verdict_words
+from kapelle.cli.follow import history
 from kapelle.cli.format import (
     STATUS_STYLE,
+    agent_words,
     between,
     clean,
     columns_of,
@@ -15,7 +17,9 @@ from kapelle.cli.format import (
     dollars,
     field,
     fit,
+    heading,
     last_lines,
+    mark,
     one_line,
     paint,
     short,
@@ -25,7 +29,9 @@ from kapelle.cli.format import (
     usd_limit,
     workspace_fields,
 )
+from kapelle.cli.ids import run_path, task_path
 from kapelle.cli.outcome import Run, Task, next_commands
+from kapelle.client.http import Connection
 from kapelle.domain.text import counted
 
 Step = dict[str, Any]
@@ -53,11 +59,11 @@ def _lines(step: Step, task: Task | None) -> Iterator[str]:
     result = step["result"] or task or {}
     status = result.get("status") or ("running" if step["ended_at"] is None else "failed")
     style = STATUS_STYLE.get(status)
-    mark = paint(_MARKS.get(status, "▸"), style)
+    sign = paint(_MARKS.get(status, "▸"), style)
     took = between(step["started_at"], step["ended_at"])
     took += f", {status}" if status in _AT_REST else ""
     title = short_title(step["label"], max((terminal_width() or 120) - 15, 30))
-    yield f"    {mark} {title} {paint(took, 'dim')}".rstrip()
+    yield f"    {sign} {title} {paint(took, 'dim')}".rstrip()
     yield paint(f"      {step['subject']}", "dim")
     reason = step["error"] or (None if status == "completed" else result.get("reason"))
     if reason:
@@ -195,12 +201,10 @@ def _below(item: Item) -> list[str]:
 
 def _part(part: Item) -> str:
     good = part["status"] in {"merged", "completed", "passed"}
-    mark = paint("✓", "green") if good else paint("✗", "red")
     reason = f": {one_line(part['reason'], 200)}" if part.get("reason") else ""
     state = "" if good else f" ({part['status']})"
-    return (
-        f"{mark} {one_line(str(part.get('title') or part.get('name') or ''), 100)}{state}{reason}"
-    )
+    title = one_line(str(part.get("title") or part.get("name") or ""), 100)
+    return f"{mark(good)} {title}{state}{reason}"
 
 
 def _words(key: str) -> str:
@@ -208,6 +212,18 @@ def _words(key: str) -> str:
 
 
 _ROLES = ("planner", "worker", "reviewer", "judge")
+
+
+def describe_run(client: Connection, run: Run) -> Iterator[str]:
+    """The human view of a run, with what only the daemon knows of its past and its tasks."""
+    steps = client.get(run_path(run["id"], "steps"))
+    told: list[dict[str, Any]] = []
+    if run["result"] is None and "iteration" in run["progress"]:
+        events = history(client, run["id"])
+        told = [event["data"] for event in events if event["kind"] == "run.progress"]
+    begun = [step["subject"] for step in steps if step["kind"] == "task" and not step["ended_at"]]
+    tasks = {task_id: client.get(task_path(task_id)) for task_id in begun if task_id}
+    return describe(run, steps, told, tasks)
 
 
 def describe(
@@ -220,9 +236,8 @@ def describe(
 
     told is what the run said of its progress, in order; open_tasks are those it waits for, by id.
     """
-    yield paint(one_line(run["title"]), "bold")
-    yield field("id", run["id"])
-    yield field("status", _status(run))
+    # The questions stand below, each with its token.
+    yield from heading(run, None if run["questions"] else run["reason"])
     yield from _circumstances(run)
     if run["progress"] and not run["ended_at"]:
         most = run["spec"].get("max_iterations")
@@ -237,18 +252,10 @@ def describe(
     yield from command_lines(next_commands(run))
 
 
-def _status(run: Run) -> str:
-    status = paint(run["status"], STATUS_STYLE.get(run["status"]))
-    status += ", archived" if run.get("archived_at") else ""
-    # The questions stand below, each with its token.
-    reason = None if run["questions"] else run["reason"]
-    return f"{status}: {one_line(reason)}" if reason else status
-
-
 def _circumstances(run: Run) -> Iterator[str]:
     yield field("pattern", one_line(run["pattern"]))
-    if who := _who(run["spec"]):
-        yield field("agents", one_line(who))
+    if who := _agents(run["spec"]):
+        yield field("agents", who)
     taken = f", under way {short(run['spent']['seconds'])}" if run["started_at"] else ""
     yield field("time", f"created {between(run['created_at'], None)} ago{taken}")
     yield field("spent", _spent(run))
@@ -259,17 +266,15 @@ def _circumstances(run: Run) -> Iterator[str]:
             yield field(name.removesuffix("_id"), run[name])
 
 
-def _who(spec: dict[str, Any]) -> str:
-    named = [_agent("", spec.get("agent"), spec.get("model"))]
-    named += [_agent(f"{role} ", spec.get(role), spec.get(f"{role}_model")) for role in _ROLES]
+def _agents(spec: dict[str, Any]) -> str:
+    keys = {"": ("agent", "model"), **{f"{role} ": (role, f"{role}_model") for role in _ROLES}}
+    named = [
+        role + agent_words(spec.get(agent), spec.get(model))
+        for role, (agent, model) in keys.items()
+        if spec.get(agent) or spec.get(model)
+    ]
     fallback = spec.get("fallback_agents")
-    return ", ".join(filter(None, named)) + (f", then {', '.join(fallback)}" if fallback else "")
-
-
-def _agent(role: str, agent: str | None, model: str | None) -> str:
-    if not agent and not model:
-        return ""
-    return f"{role}{agent or 'the default'}" + (f" with {model}" if model else "")
+    return ", ".join(named) + one_line(f", then {', '.join(fallback)}" if fallback else "")
 
 
 def _spent(run: Run) -> str:

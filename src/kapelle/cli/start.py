@@ -75,7 +75,8 @@ def run_command(_name: str = "run") -> Callable[..., None]:
     options = options_of(schema)
 
     def run(**params: Any) -> None:
-        from kapelle.cli.submit import repeat, show_new
+        from kapelle.cli.follow import show_new
+        from kapelle.cli.submit import repeat
 
         spec = task_spec(params)
         if params["every"] is not None:

@@ -1,14 +1,14 @@
 """`kapelle run` and `kapelle continue`: what they show of a task that they started."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
+from kapelle.cli.follow import show_new
 from kapelle.cli.ids import TaskId, task_path
 from kapelle.cli.options import Budget, FollowToEnd, Json, MaxTurns
 from kapelle.cli.outcome import Task
-from kapelle.cli.output import data, document, json_line, say
+from kapelle.cli.output import say
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.tasks import new_limits
 from kapelle.cli.values import duration_s
@@ -26,41 +26,6 @@ def repeat(spec: dict[str, Any], every: str, follow: bool, as_json: bool) -> Non
             hint="`kapelle schedule status ID` shows how it gets on.",
         )
     send({"kind": "task", "spec": spec, "every_s": duration_s(every, "--every", least=1)}, as_json)
-
-
-def show_new(
-    client: Connection, task: dict[str, Any], to_end: bool, as_json: bool, after: int | None = None
-) -> None:
-    """The id of a task that was just begun; to its end if asked for, behind an attempt if given."""
-    if to_end:
-        _follow(client, task, as_json, after)
-    elif as_json:
-        document(task)
-    else:
-        _tell(task["id"])
-
-
-def _tell(task_id: str) -> None:
-    data(task_id)
-    if sys.stdout.isatty():
-        say(f"Follow it with `kapelle logs -f {task_id}`.")
-
-
-def _follow(client: Connection, task: dict[str, Any], as_json: bool, after: int | None) -> None:
-    from kapelle.cli.follow import conclude, follow_task
-    from kapelle.cli.outcome import exit_code
-
-    if as_json:
-        json_line(task)
-    else:
-        data(task["id"])
-        sys.stdout.flush()
-    ended = follow_task(client, task, as_json=as_json, after=after)
-    if as_json:
-        json_line({"event": "end", "status": ended["status"], "task": ended})
-    else:
-        conclude(ended)
-    raise typer.Exit(exit_code(ended))
 
 
 _MESSAGE = 'Write `kapelle continue ID "what next"`, or pipe it in with `-`.'

@@ -5,21 +5,23 @@ from collections.abc import Iterator
 
 from kapelle.cli.format import (
     STATUS_STYLE,
+    agent_words,
     between,
     command_lines,
     cost,
     field,
+    heading,
+    last_lines,
+    mark,
     one_line,
     paint,
     short,
     size,
     usage_line,
+    usd_limit,
     workspace_fields,
 )
-from kapelle.cli.format import last_lines as tail
-from kapelle.cli.format import usd_limit as limit
-from kapelle.cli.outcome import Task, next_commands
-from kapelle.cli.outcome import waiting_words as what_it_waits_for
+from kapelle.cli.outcome import Task, next_commands, waiting_words
 from kapelle.domain.text import counted
 
 DIAGNOSIS_TAIL = 15
@@ -50,7 +52,7 @@ def details(attempt: Task, known_reason: str | None) -> Iterator[str]:
         yield f"{paint('used', 'dim')} {usage_line(attempt['usage'])}"
     if attempt["diagnosis"]:
         yield paint("diagnosis of the attempt before:", "dim")
-        yield from (f"    {line}" for line in tail(attempt["diagnosis"], DIAGNOSIS_TAIL))
+        yield from (f"    {line}" for line in last_lines(attempt["diagnosis"], DIAGNOSIS_TAIL))
 
 
 def _who(attempt: Task) -> str:
@@ -87,40 +89,27 @@ RESULT_TAIL = 20
 
 def describe(task: Task) -> Iterator[str]:
     """The lines of the human view, ready for the terminal."""
-    yield paint(one_line(task["title"]), "bold")
-    yield field("id", task["id"])
-    yield field("status", _status(task))
+    waits = task["status"] == "waiting"
+    yield from heading(task, waiting_words(task) if waits else task["reason"])
     yield from _circumstances(task)
     yield from _claim_and_verdict(task)
     yield from _attempts(task)
     yield from workspace_fields(task)
     if task["result"]:
         yield field("result", "")
-        yield from (f"    {line}" for line in tail(task["result"], RESULT_TAIL))
+        yield from (f"    {line}" for line in last_lines(task["result"], RESULT_TAIL))
     yield from command_lines(next_commands(task))
 
 
-def _status(task: Task) -> str:
-    status = paint(task["status"], STATUS_STYLE.get(task["status"]))
-    status += ", archived" if task.get("archived_at") else ""
-    reason = what_it_waits_for(task) if task["status"] == "waiting" else task["reason"]
-    return f"{status}: {one_line(reason)}" if reason else status
-
-
 def _circumstances(task: Task) -> Iterator[str]:
-    agent = task["agent"] + (f" with {task['model']}" if task["model"] else "")
-    if task["fallback_agents"]:
-        agent += f", then {', '.join(task['fallback_agents'])}"
-    yield field("agent", one_line(agent))
+    yield field("agent", agent_words(task["agent"], task["model"], task["fallback_agents"]))
     if limits := _limits(task):
         yield field("limits", ", ".join(limits))
     if task["mcp"]:
         yield field("mcp", one_line(", ".join(task["mcp"])))
     taken = between(task["started_at"], task["ended_at"])
-    yield field(
-        "time",
-        f"created {between(task['created_at'], None)} ago" + (f", ran {taken}" if taken else ""),
-    )
+    ran = f", ran {taken}" if taken else ""
+    yield field("time", f"created {between(task['created_at'], None)} ago{ran}")
     yield field("priority", task["priority"])
     if task["project"] or task["tags"]:
         yield field("labels", one_line(", ".join(filter(None, [task["project"], *task["tags"]]))))
@@ -132,7 +121,7 @@ def _circumstances(task: Task) -> Iterator[str]:
 
 def _limits(task: Task) -> list[str]:
     turns, budget, seconds = task["max_turns"], task["budget_usd"], task["timeout_s"]
-    found = [f"{limit(budget)} in all"] if budget else []
+    found = [f"{usd_limit(budget)} in all"] if budget else []
     found += [f"{counted(turns, 'turn')} an attempt"] if turns else []
     return found + ([f"{short(seconds)} an attempt"] if seconds else [])
 
@@ -148,11 +137,10 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
     elif task["status"] == "completed":
         yield field("verified", "nothing: the task has no checks")
     for check in checks:
-        mark = paint("✓", "green") if check["passed"] else paint("✗", "red")
         took = f" ({check['duration_s']:.1f}s)" if check.get("duration_s") is not None else ""
-        yield f"    {mark} {one_line(check['name'], 100)}{took}"
+        yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{took}"
         if not check["passed"] and check["output"].strip():
-            yield from (f"        {line}" for line in tail(check["output"], CHECK_TAIL))
+            yield from (f"        {line}" for line in last_lines(check["output"], CHECK_TAIL))
 
 
 def _attempts(task: Task) -> Iterator[str]:

@@ -8,10 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.format import clean, colourful, one_line, paint
-from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, path_of, run_path, task_path
+from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, path_of, task_path
 from kapelle.cli.options import Budget, Json, MaxTurns
-from kapelle.cli.outcome import ERROR, FINAL, Task, exit_code_of_all, settled
-from kapelle.cli.outcome import waiting_words as what_it_waits_for
+from kapelle.cli.outcome import (
+    ERROR,
+    FINAL,
+    Run,
+    Task,
+    exit_code_of_all,
+    settled,
+    waiting_words,
+)
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.values import listed, optional_duration_s, optional_text, optional_usd
@@ -39,72 +46,81 @@ def list_tasks(
     }
     filtered = any((status, tag, project))
     nothing = "No tasks match." if filtered else 'No tasks. `kapelle run "…"` gives an agent one.'
-    show_list(Connection(), "/tasks", query, limit, as_json=as_json, lines=_lines, nothing=nothing)
+    show_list(Connection(), "/tasks", query, limit, as_json=as_json, lines=rows, nothing=nothing)
 
 
-def _lines(tasks: list[dict[str, Any]]) -> list[str]:
+def rows(items: list[Task | Run]) -> list[str]:
+    """A table of tasks, or of runs."""
     from kapelle.cli.format import STATUS_STYLE, between, table
 
-    rows = [
+    cells = [
         [
-            task["id"],
-            task["status"],
-            one_line(_agent(task), 16),
-            between(task["created_at"], None),
-            _title(task),
+            item["id"],
+            item["status"],
+            one_line(item.get("pattern") or _agent(item), 16),
+            between(item["created_at"], None),
+            _title(item),
         ]
-        for task in tasks
+        for item in items
     ]
-    styles = [STATUS_STYLE.get(task["status"]) for task in tasks]
-    return table(["ID", "STATUS", "AGENT", "AGE", "TITLE"], rows, styles)
+    styles = [STATUS_STYLE.get(item["status"]) for item in items]
+    kind = "PATTERN" if "pattern" in items[0] else "AGENT"
+    return table(["ID", "STATUS", kind, "AGE", "TITLE"], cells, styles)
 
 
-def _agent(task: dict[str, Any]) -> str:
+def _agent(task: Task) -> str:
     """Who works on it or did last, which may be a fallback agent."""
     who: str = (task["attempts"][-1] if task["attempts"] else task)["agent"]
     return who
 
 
-def _title(task: dict[str, Any]) -> str:
-    """The title, and what a task that is not going on by itself waits for."""
-    title = one_line(task["title"])
-    if task.get("archived_at"):
+def _title(item: Task | Run) -> str:
+    """The title, with how far it is or what it waits for."""
+    title, status, about = one_line(item["title"]), item["status"], ""
+    if item.get("archived_at"):
         return f"(archived) {title}"
-    if task["status"] == TaskStatus.WAITING:
-        return f"{title} ({one_line(what_it_waits_for(task))})"
-    waits = task["status"] in {TaskStatus.QUEUED, TaskStatus.BLOCKED}
-    return f"{title} ({one_line(task['reason'])})" if waits and task["reason"] else title
+    if status == "waiting":
+        about = waiting_words(item)
+    elif status in {"queued", "blocked", "paused"} or item["waiting_for"] == "input":
+        about = item["reason"] or ""
+    elif status == "running" and item.get("progress"):
+        from kapelle.cli.events import state_words
+
+        about = state_words(item["progress"], item["spec"].get("max_iterations"))
+    return f"{title} ({one_line(about)})" if about else title
 
 
 def status(task_id: AnyId, as_json: Json = False) -> None:
     """Show one task: what was claimed and what was verified; or one run."""
-    if is_run(task_id):
-        from kapelle.cli.runs import show_status
+    show_status(path_of(task_id), as_json)
 
-        show_status(Connection(), task_id, as_json)
-        return
-    task = Connection().get(task_path(task_id))
+
+def show_status(path: str, as_json: bool) -> None:
+    client = Connection()
+    item = client.get(path)
     if as_json:
-        document(task)
+        document(item)
         return
-    from kapelle.cli.task_view import describe
+    if is_run(item["id"]):
+        from kapelle.cli.run_view import describe_run
 
-    sys.stdout.writelines(f"{line}\n" for line in describe(task))
+        lines = describe_run(client, item)
+    else:
+        from kapelle.cli.task_view import describe
+
+        lines = describe(item)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 LONG_POLL_S = 25.0
 LIVE_POLL_S = 1.0
+PAUSE_S = 0.5
+Timeout = Annotated[
+    str | None, typer.Option(metavar="DURATION", help="Give up after 90, 90s, 10m or 2h.")
+]
 
-Report = Callable[[Task], None]
 
-
-def wait(
-    task_ids: AnyIds,
-    timeout: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Give up after 90, 90s, 10m or 2h.")
-    ] = None,
-    as_json: Json = False,
-) -> None:
+def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> None:
     """Wait until tasks or runs have ended.
 
     Exits with 0 when all are completed, 1 when one failed or was cancelled, 3 when one needs
@@ -120,161 +136,131 @@ def wait_for(
     limit_s = optional_duration_s(timeout, "--timeout")
     deadline = None if limit_s is None else time.monotonic() + limit_s
     client = Connection()
-    tasks = [client.get(path(text)) for text in listed(ids, "An id")]
-    live = sys.stdout.isatty() and not as_json
-    tasks = _live_wait(client, tasks, deadline) if live else _wait(client, tasks, deadline, as_json)
+    items = [client.get(path(text)) for text in listed(ids, "An id")]
+    known = {item["id"]: item for item in items}
     if as_json:
-        document(tasks)
-    pending = [task for task in tasks if not settled(task)]
-    if pending:
-        say(f"kapelle: the time is up, and {_names(pending)} has not ended. It goes on.")
+        _until(settled, client, known, deadline)
+        document([known[item["id"]] for item in items])
+    elif sys.stdout.isatty():
+        from kapelle.cli.live import live, pending_rows
+
+        with live(lambda _: pending_rows(known.values())):
+            _until(settled, client, known, deadline, poll_s=LIVE_POLL_S)
+        for item in known.values():
+            _show_end(item)
+    else:
+        for item in items:
+            _show_end(item)
+        _until(settled, client, known, deadline, _show_end)
+    if pending := [item for item in known.values() if not settled(item)]:
+        more = f" and {len(pending) - 1} more" if len(pending) > 1 else ""
+        first = f"{pending[0]['id']} ({pending[0]['status']})"
+        say(f"kapelle: the time is up, and {first}{more} has not ended. It goes on.")
         raise typer.Exit(ERROR)
-    raise typer.Exit(exit_code_of_all(tasks))
+    raise typer.Exit(exit_code_of_all(list(known.values())))
 
 
-def _names(tasks: list[Task]) -> str:
-    more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
-    return f"{tasks[0]['id']} ({tasks[0]['status']}){more}"
+def _show_end(item: Task | Run) -> None:
+    if settled(item):
+        reason = f"  {one_line(item['reason'])}" if item["reason"] else ""
+        data(f"{item['id']}  {item['status']}{reason}")
+        sys.stdout.flush()
 
 
-def _wait(
-    client: Connection, tasks: list[Task], deadline: float | None, as_json: bool
-) -> list[Task]:
-    def report(task: Task) -> None:
-        if settled(task) and not as_json:
-            data(_ending(task))
-            sys.stdout.flush()
-
-    for task in tasks:
-        report(task)
-    return until_settled(client, tasks, deadline, report)
-
-
-def _ending(task: Task) -> str:
-    reason = f"  {one_line(task['reason'])}" if task["reason"] else ""
-    return f"{task['id']}  {task['status']}{reason}"
-
-
-def _live_wait(client: Connection, tasks: list[Task], deadline: float | None) -> list[Task]:
-    from kapelle.cli.live import LiveTasks
-
-    with LiveTasks(tasks) as view:
-        tasks = until_settled(client, tasks, deadline, view.update, LIVE_POLL_S)
-    for task in tasks:
-        if settled(task):
-            data(_ending(task))
-    return tasks
-
-
-def until_settled(
+def _until(
+    is_over: Callable[[Task | Run], bool],
     client: Connection,
-    tasks: list[Task],
-    deadline: float | None,
-    report: Report,
+    known: dict[str, Task | Run],
+    deadline: float | None = None,
+    report: Callable[[Task | Run], None] = lambda _: None,
     poll_s: float = LONG_POLL_S,
-) -> list[Task]:
-    """The tasks when nothing more will happen to them, or as they are at the deadline.
+) -> None:
+    """Keep what is known up to date until all of it is over, or the time is up.
 
     A short poll keeps the state of all of them fresh; a long one asks only for the first.
     """
-    known = {task["id"]: task for task in tasks}
-    while pending := [task for task in known.values() if not settled(task)]:
-        remaining = LONG_POLL_S if deadline is None else deadline - time.monotonic()
-        if remaining <= 0:
+    while pending := [item for item in known.values() if not is_over(item)]:
+        began = time.monotonic()
+        seconds = poll_s if deadline is None else min(poll_s, deadline - began)
+        if seconds <= 0:
             break
-        first = pending[0]
-        fresh = [_poll(client, first, min(poll_s, remaining))]
+        query = {"timeout_s": round(seconds, 3)}
+        fresh = [client.get(path_of(pending[0]["id"], "wait"), query, timeout=seconds + 30)]
         if poll_s < LONG_POLL_S:
-            fresh += [client.get(path_of(task["id"])) for task in pending[1:]]
-        for task in fresh:
-            known[task["id"]] = task
-            report(task)
-    return [known[task["id"]] for task in tasks]
-
-
-def _poll(client: Connection, task: Task, seconds: float) -> Task:
-    began = time.monotonic()
-    fresh: Task = client.get(
-        path_of(task["id"], "wait"), {"timeout_s": round(seconds, 3)}, timeout=seconds + 30
-    )
-    if not settled(fresh) and time.monotonic() - began < seconds / 2:
-        # The answer came early because of a rate limit, which may take long to pass.
-        time.sleep(min(1.0, seconds))
-    return fresh
+            fresh += [client.get(path_of(item["id"])) for item in pending[1:]]
+        for item in fresh:
+            known[item["id"]] = item
+            report(item)
+        if not is_over(fresh[0]) and time.monotonic() - began < seconds / 2:
+            # One that rests, at a rate limit for instance, is told at once.
+            time.sleep(min(PAUSE_S, seconds))
 
 
 def change_each(
-    client: Connection,
     ids: list[str],
     action: str,
     body: dict[str, Any] | None = None,
+    *,
+    as_json: bool,
     path: Callable[..., str] = path_of,
-) -> tuple[list[Task], KapelleError | None]:
-    """Do it to every one; one that refuses does not keep the others from it."""
-    changed: list[Task] = []
-    failure: KapelleError | None = None
+    state: str | None = None,
+    wait: bool = False,
+    remark: str = "",
+) -> None:
+    """Do it to every one and show them; one that refuses does not keep the others from it.
+
+    state is another word for the status they are shown with; remark is said if one still runs.
+    """
+    client, failure = Connection(), None
+    changed: dict[str, Task | Run] = {}
     for some_id in listed(ids, "An id"):
         try:
-            changed.append(client.post(path(some_id, action), body))
+            item = client.post(path(some_id, action), body)
+            changed[item["id"]] = item
         except KapelleError as error:
             if failure:
                 say(f"kapelle: {failure.message}")
             failure = error
-    return changed, failure
-
-
-def until_ended(client: Connection, task: Task) -> Task:
-    """The task or run once it has ended, which was asked of it already."""
-    while task["status"] not in FINAL:
-        task = client.get(path_of(task["id"], "wait"), {"timeout_s": 25})
-        if task["status"] not in FINAL:
-            # One that rests is told at once; only this pause keeps us from asking without end.
-            time.sleep(0.3)
-    return task
-
-
-def show_each(tasks: list[Task], as_json: bool, state: str | None = None) -> None:
-    """The id and the status of every one, or another word for its state."""
+    if wait:
+        _until(lambda item: item["status"] in FINAL, client, changed)
     if as_json:
-        document(tasks)
-        return
-    for task in tasks:
-        data(f"{task['id']}  {state or task['status']}")
+        document(list(changed.values()))
+    else:
+        for item in changed.values():
+            data(f"{item['id']}  {state or item['status']}")
+        if remark and any(item["status"] == "running" for item in changed.values()):
+            say(remark)
+    if failure:
+        raise failure
+
+
+Reason = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Why, for the record.", show_default=False)
+]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until they have ended.")]
 
 
 def cancel(
     task_ids: AnyIds,
-    reason: Annotated[str | None, typer.Option(help="Why, for the record.")] = None,
-    no_wait: Annotated[
-        bool, typer.Option("--no-wait", help="Do not wait until they have ended.")
-    ] = False,
+    reason: Reason = None,
+    no_wait: NoWait = False,
     as_json: Json = False,
 ) -> None:
     """Stop tasks and runs, with every process they started."""
-    client = Connection()
-    tasks, failure = change_each(client, task_ids, "cancel", {"reason": reason})
-    if not no_wait:
-        tasks = [until_ended(client, task) for task in tasks]
-    show_each(tasks, as_json)
-    if failure:
-        raise failure
+    change_each(task_ids, "cancel", {"reason": reason}, wait=not no_wait, as_json=as_json)
 
 
 def archive(task_ids: AnyIds, as_json: Json = False) -> None:
     """Take ended tasks and runs out of the list and keep their work."""
-    tasks, failure = change_each(Connection(), task_ids, "archive")
-    show_each(tasks, as_json, "archived")
-    if failure:
-        raise failure
+    change_each(task_ids, "archive", state="archived", as_json=as_json)
 
 
 def retry(
     task_id: TaskId, budget: Budget = None, max_turns: MaxTurns = None, as_json: Json = False
 ) -> None:
     """Run an ended task once more from the beginning."""
-    _show_one(
-        Connection().post(task_path(task_id, "retry"), new_limits(budget, max_turns)), as_json
-    )
+    limits = new_limits(budget, max_turns)
+    _show_again(Connection().post(task_path(task_id, "retry"), limits), as_json)
 
 
 def resume(
@@ -287,25 +273,15 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Go on where a task's last attempt left off, or with a run that is paused."""
+    body: dict[str, Any] = {"message": message, **new_limits(budget, max_turns)}
     if is_run(task_id):
-        _resume_run(task_id, message or budget or max_turns, as_json)
-        return
-    body = {"message": message, **new_limits(budget, max_turns)}
-    _show_one(Connection().post(task_path(task_id, "resume"), body), as_json)
-
-
-def _resume_run(run_id: str, more: str | int | None, as_json: bool) -> None:
-    if more:
-        raise InvalidInput(
-            "A run that goes on takes neither a message nor new limits.",
-            hint=f'`kapelle runs answer {run_id.strip()} "…"` answers what it asked.',
-        )
-    run = Connection().post(run_path(run_id, "resume"))
-    if as_json:
-        document(run)
-        return
-    data(run["id"])
-    say(f"It is {run['status']} again; `kapelle runs tail {run['id']}` follows it.")
+        if any(body.values()):
+            raise InvalidInput(
+                "A run that goes on takes neither a message nor new limits.",
+                hint=f'`kapelle runs answer {task_id.strip()} "…"` answers what it asked.',
+            )
+        body = {}
+    _show_again(Connection().post(path_of(task_id, "resume"), body), as_json)
 
 
 def new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | None]:
@@ -315,15 +291,16 @@ def new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | N
 
 def requeue(task_id: TaskId, as_json: Json = False) -> None:
     """Put a task back into the queue; a running one is stopped first."""
-    _show_one(Connection().post(task_path(task_id, "requeue")), as_json)
+    _show_again(Connection().post(task_path(task_id, "requeue")), as_json)
 
 
-def _show_one(task: Task, as_json: bool) -> None:
+def _show_again(item: Task | Run, as_json: bool) -> None:
     if as_json:
-        document(task)
+        document(item)
         return
-    data(task["id"])
-    say(f"It is {task['status']} again; `kapelle logs -f {task['id']}` follows it.")
+    data(item["id"])
+    follow = "runs tail" if is_run(item["id"]) else "logs -f"
+    say(f"It is {item['status']} again; `kapelle {follow} {item['id']}` follows it.")
 
 
 _STYLES = {"+++": "bold", "---": "bold", "diff": "bold", "@@": "cyan", "+": "green", "-": "red"}

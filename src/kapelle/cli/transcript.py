@@ -74,17 +74,12 @@ def show_json(event: ServerEvent) -> None:
     json_line({"event": event.kind, **event.data})
 
 
-def show_plain(event: ServerEvent) -> None:
-    """The event as lines on stdout, coloured only in a terminal."""
+def show_lines(event: ServerEvent) -> None:
+    """The event as lines on stdout, coloured only in a terminal, and seen at once."""
     shown = passage(event)
     if shown is not None:
         sys.stdout.write(paint(shown.text, shown.style) + "\n")
-
-
-def show_at_once(event: ServerEvent) -> None:
-    """The same for somebody who watches."""
-    show_plain(event)
-    sys.stdout.flush()
+        sys.stdout.flush()
 
 
 class Whole:
@@ -101,11 +96,11 @@ class Whole:
             self._pieces.append(str(event.data.get("text") or ""))
             return
         if self._pieces:
-            self._tell(ServerEvent("text", {"text": "".join(self._pieces)}, None))
+            self._show_new(ServerEvent("text", {"text": "".join(self._pieces)}, None))
             self._pieces = []
-        self._tell(event)
+        self._show_new(event)
 
-    def _tell(self, event: ServerEvent) -> None:
+    def _show_new(self, event: ServerEvent) -> None:
         text = str(event.data.get("text") or "").strip()
         if event.kind == "result" and text == self._said:
             return

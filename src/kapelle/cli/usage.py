@@ -78,13 +78,7 @@ def lines(report: dict[str, Any]) -> list[str]:
     if several:
         rows.append(["total", *_cells(report["total"])])
     header = [report["by"].upper(), *_HEADER]
-    widths = [max(len(row[index]) for row in [header, *rows]) for index in range(len(header))]
-
-    def aligned(row: list[str]) -> list[str]:
-        numbers = zip(row[1:-1], widths[1:-1], strict=True)
-        return [row[0], *(cell.rjust(width) for cell, width in numbers), row[-1]]
-
-    shown = table(aligned(header), [aligned(row) for row in rows])
+    shown = table(header, rows, right=range(1, len(header) - 1))
     return [*shown[:-1], paint(shown[-1], "bold")] if several else shown
 
 

@@ -22,10 +22,6 @@ class Address:
     url_origin: str = "KAPELLE_URL"
 
     @classmethod
-    def from_environment(cls) -> "Address":
-        return cls(Home.default(), os.environ.get("KAPELLE_URL") or None)
-
-    @classmethod
     def given(
         cls,
         url: str | None = None,

@@ -3,20 +3,21 @@
 import fcntl
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 from typing import IO
 
+from kapelle.client.address import Address
+from kapelle.client.http import listens
 from kapelle.domain.errors import InvalidInput, Unavailable
 from kapelle.home import Home
 
 START_TIMEOUT_S = 20.0
 PAUSE_S = 0.05
 LOG_LINES = 8
+LOG_BYTES = 20_000
 _LOG_ENTRY = re.compile(r"\d{4}-\d\d-\d\d ")
 
 
@@ -27,23 +28,22 @@ def ensure_daemon(home: Home) -> None:
     # Starting is dear, so the others wait for the first one instead of starting in vain.
     with open(home.root / "start.lock", "ab") as lock:
         while not _taken(lock):
-            if answers(home.socket):
+            if listens(Address(home)):
                 return
             if time.monotonic() > deadline:
                 raise _failed(home, "did not answer in time", [])
             time.sleep(PAUSE_S)
-        if not answers(home.socket):
+        if not listens(Address(home)):
             _start(home, deadline)
 
 
 def _make_root(home: Home) -> None:
-    advice = "Set KAPELLE_HOME to a directory of your own."
     try:
         home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except FileExistsError:
-        raise InvalidInput(f"{home.root}: Not a directory.", hint=advice) from None
     except OSError as error:
-        raise InvalidInput(f"{home.root}: {error.strerror}.", hint=advice) from None
+        problem = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
+        advice = "Set KAPELLE_HOME to a directory of your own."
+        raise InvalidInput(f"{home.root}: {problem}.", hint=advice) from None
 
 
 def _taken(lock: IO[bytes]) -> bool:
@@ -55,10 +55,10 @@ def _taken(lock: IO[bytes]) -> bool:
 
 
 def _start(home: Home, deadline: float) -> None:
-    log_began_at = _size(home.log)
+    log_began_at = home.log.stat().st_size if home.log.exists() else 0
     process = _launch(home)
     while time.monotonic() < deadline:
-        if answers(home.socket):
+        if listens(Address(home)):
             # Whoever lives longer than the daemon is not to keep a zombie of it.
             threading.Thread(target=process.wait, daemon=True).start()
             return
@@ -67,18 +67,7 @@ def _start(home: Home, deadline: float) -> None:
         time.sleep(PAUSE_S)
     code = process.poll()
     what = "did not answer in time" if code is None else f"ended with exit code {code}"
-    raise _failed(home, what, _new_log_lines(home.log, log_began_at))
-
-
-def answers(path: Path) -> bool:
-    """Whether a daemon accepts connections on this socket."""
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(2)
-        try:
-            probe.connect(str(path))
-        except OSError:
-            return False
-    return True
+    raise _failed(home, what, log_lines(home, log_began_at)[-LOG_LINES:])
 
 
 def _another_holds(home: Home) -> bool:
@@ -133,18 +122,12 @@ def why_it_gave_up(lines: list[str]) -> str | None:
     return None
 
 
-def _new_log_lines(log: Path, began_at: int) -> list[str]:
+def log_lines(home: Home, began_at: int = 0) -> list[str]:
+    """The last lines of the daemon's log behind a position."""
     try:
-        with open(log, "rb") as stream:
-            stream.seek(began_at)
-            text = stream.read()[-20_000:].decode("utf-8", "replace")
+        with open(home.log, "rb") as stream:
+            stream.seek(max(began_at, os.fstat(stream.fileno()).st_size - LOG_BYTES))
+            text = stream.read().decode("utf-8", "replace")
     except OSError:
         return []
-    return [line for line in text.splitlines() if line.strip()][-LOG_LINES:]
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+    return [line for line in text.splitlines() if line.strip()]

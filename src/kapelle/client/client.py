@@ -2,7 +2,6 @@
 
 from contextlib import closing
 from datetime import date
-from types import TracebackType
 from typing import Self
 
 from kapelle.client.address import Address
@@ -30,10 +29,6 @@ def connect(
 class Client:
     """A daemon, as programs use it; close it, or use it in a with statement."""
 
-    tasks: Tasks
-    runs: Runs
-    schedules: Schedules
-
     def __init__(self, address: Address, *, start: bool = True) -> None:
         self._connection = Connection(address, autostart=start)
         self.tasks = Tasks(self._connection)
@@ -43,12 +38,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -100,11 +90,7 @@ class Client:
             "by": by,
             "since": since.isoformat() if isinstance(since, date) else since,
             "until": until.isoformat() if isinstance(until, date) else until,
-            "agent": agent,
-            "model": model,
-            "project": project,
-            "task": task,
-            "run": run,
+            **{"agent": agent, "model": model, "project": project, "task": task, "run": run},
         }
         return read(UsageReport, self._connection.get("/usage", query), "/usage")
 

@@ -13,7 +13,7 @@ import ssl
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +30,7 @@ PAUSE_S = 0.2
 # The daemon closes a quiet connection after 5 s; one that is older than this is not used again.
 KEEP_S = 2.0
 TRIES = 4
+EVENT_STREAM = "text/event-stream"
 
 Query = dict[str, Any]
 Response = http.client.HTTPResponse
@@ -92,7 +93,7 @@ class Connection:
     """
 
     def __init__(self, address: Address | None = None, *, autostart: bool = True) -> None:
-        self.address = address or Address.from_environment()
+        self.address = address or Address.given()
         self._autostart = autostart and self.address.url is None
         self._idle: list[tuple[float, http.client.HTTPConnection]] = []
 
@@ -107,12 +108,13 @@ class Connection:
         self, path: str, query: Query | None = None, timeout: float = TIMEOUT_S
     ) -> tuple[bytes, dict[str, str]]:
         """A body as it came, and its headers in lower case."""
-        return self._insist("GET", target(path, query), None, {}, timeout)
+        answer, response = self._ask("GET", target(path, query), timeout=timeout)
+        return answer, {name.lower(): value for name, value in response.getheaders()}
 
     def post(self, path: str, body: Any = None, timeout: float = TIMEOUT_S) -> Any:
         """A write is sent once: whether a lost one arrived, only the daemon knows."""
         try:
-            answer, _ = self._ask("POST", target(path), _encoded(body), {}, timeout)
+            answer, _ = self._ask("POST", target(path), body or {}, timeout=timeout, tries=1)
         except ConnectionLost as error:
             error.hint = "It may have been done all the same: look before you ask again."
             raise
@@ -120,39 +122,37 @@ class Connection:
 
     def put(self, path: str, body: Any, query: Query | None = None) -> Any:
         """A write that may be sent again, because it leads to the same state."""
-        return json.loads(
-            self._insist("PUT", target(path, query), _encoded(body), {}, TIMEOUT_S)[0]
-        )
+        return json.loads(self._ask("PUT", target(path, query), body)[0])
 
     def delete(self, path: str, query: Query | None = None) -> Any:
-        """A removal, which likewise may be sent again."""
-        return json.loads(self._insist("DELETE", target(path, query), None, {}, TIMEOUT_S)[0])
+        """A removal, which may be sent again."""
+        return json.loads(self._ask("DELETE", target(path, query))[0])
 
     def create(self, path: str, body: Any, key: str | None = None) -> Any:
         """A write that may be sent again, because its key lets the daemon know it."""
         headers = {"Idempotency-Key": key or os.urandom(16).hex()}
-        answer, _ = self._insist("POST", target(path), _encoded(body), headers, TIMEOUT_S)
-        return json.loads(answer)
+        return json.loads(self._ask("POST", target(path), body, headers)[0])
 
     def stream(
         self, path: str, query: Query, *, endless: bool, last_id: str | None = None
     ) -> Generator[ServerEvent, None, None]:
         """Server-sent events; an endless stream is taken up again where it broke off."""
+        headers = {"Accept": EVENT_STREAM}
         while True:
-            headers = {"Accept": "text/event-stream"}
             if last_id is not None:
                 headers["Last-Event-ID"] = last_id
             try:
-                connection, response = self._send(
-                    "GET", target(path, query), None, headers, STREAM_SILENCE_S
-                )
-                # Where the stream begins, should it break before its first event.
-                last_id = last_id or response.headers.get("X-Last-Event-ID")
-                for event in self._events(connection, response):
-                    last_id = event.id or last_id
-                    yield event
-                    if event.kind == "end":
-                        return
+                where = target(path, query)
+                with self._exchange("GET", where, None, headers, STREAM_SILENCE_S) as response:
+                    if not response.headers.get("Content-Type", "").startswith(EVENT_STREAM):
+                        raise Unavailable(f"{self.address} does not send events.")
+                    # Where the stream begins, should it break before its first event.
+                    last_id = last_id or response.headers.get("X-Last-Event-ID")
+                    for event in parse(_lines(response)):
+                        last_id = event.id or last_id
+                        yield event
+                        if event.kind == "end":
+                            return
                 if not endless:
                     return
             except ConnectionLost:
@@ -160,108 +160,89 @@ class Connection:
                     raise
             self._wait_for_return()
 
-    def _events(
-        self, connection: http.client.HTTPConnection, response: Response
-    ) -> Iterator[ServerEvent]:
-        try:
-            if not response.headers.get("Content-Type", "").startswith("text/event-stream"):
-                raise Unavailable(f"{self.address} does not send events.")
-            yield from parse(_lines(response))
-        except (OSError, http.client.HTTPException) as error:
-            raise ConnectionLost("The daemon went away.") from error
-        finally:
-            response.close()
-            _release(connection)
-            connection.close()
-
-    def _insist(
-        self, method: str, where: str, body: bytes | None, headers: dict[str, str], timeout: float
-    ) -> tuple[bytes, dict[str, str]]:
-        """Ask again when the daemon went away before it had answered."""
-        for remaining in reversed(range(TRIES)):
+    def _ask(
+        self,
+        method: str,
+        where: str,
+        body: Any = None,
+        headers: dict[str, str] | None = None,
+        timeout: float = TIMEOUT_S,
+        tries: int = TRIES,
+    ) -> tuple[bytes, Response]:
+        """The whole answer; asked for again when the daemon went away before it was there."""
+        while True:
             try:
-                return self._ask(method, where, body, headers, timeout)
+                with self._exchange(method, where, body, headers or {}, timeout) as response:
+                    return response.read(), response
             except ConnectionLost:
-                if not remaining:
+                tries -= 1
+                if not tries:
                     raise
             self._wait_for_return()
-        raise AssertionError("unreachable")
 
-    def _ask(
-        self, method: str, where: str, body: bytes | None, headers: dict[str, str], timeout: float
-    ) -> tuple[bytes, dict[str, str]]:
-        connection, response = self._send(method, where, body, headers, timeout)
-        answer = self._finish(connection, response)
-        return answer, {name.lower(): value for name, value in response.getheaders()}
-
-    def _send(
-        self, method: str, where: str, body: bytes | None, headers: dict[str, str], timeout: float
-    ) -> tuple[http.client.HTTPConnection, Response]:
-        sent = {**self.address.headers(), **headers}
+    @contextmanager
+    def _exchange(
+        self, method: str, where: str, body: Any, headers: dict[str, str], timeout: float
+    ) -> Iterator[Response]:
+        """A request and its response; the connection is kept if that is read to its end."""
+        headers = {**self.address.headers(), **headers}
+        content = None
         if body is not None:
-            sent["Content-Type"] = "application/json"
-        connection = self._connect(timeout)
+            headers["Content-Type"] = "application/json"
+            content = json.dumps(body).encode()
+        connection, response = self._kept(timeout) or self._new(timeout), None
         try:
-            connection.request(method, self.address.base_path + where, body, sent)
+            _hold(connection.sock)
+            connection.request(method, self.address.base_path + where, content, headers)
             response = connection.getresponse()
+            if response.status >= 400:
+                raise _refusal(self.address, response)
+            yield response
         except (OSError, http.client.HTTPException) as error:
-            _release(connection)
-            connection.close()
+            if response is not None:
+                raise ConnectionLost("The daemon went away in the middle of its answer.") from error
             if isinstance(error, TimeoutError):
-                raise _no_answer(self.address, timeout) from None
+                raise Unavailable(
+                    f"The daemon at {self.address} did not answer within {timeout:.0f} s.",
+                    hint="`kapelle doctor` looks for the cause.",
+                ) from None
             raise ConnectionLost("The daemon went away before it answered.") from error
-        if response.status >= 400:
-            answer = self._finish(connection, response)
-            raise _refusal(self.address, response.status, response.reason, answer)
-        return connection, response
-
-    def _finish(self, connection: http.client.HTTPConnection, response: Response) -> bytes:
-        """The whole body; the connection is then free for the next request."""
-        try:
-            answer = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            _release(connection)
-            connection.close()
-            raise ConnectionLost("The daemon went away in the middle of its answer.") from error
-        _release(connection)
-        if connection.sock is not None:
-            self._idle.append((time.monotonic(), connection))
-        return answer
-
-    def _connect(self, timeout: float) -> http.client.HTTPConnection:
-        """A connection that is open, started for if need be; a cancellation knows its socket."""
-        connection = self._kept(timeout) or self._new(timeout)
-        if (scope := cancellation.get()) is not None:
-            scope.hold(connection.sock)
-        return connection
+        finally:
+            _hold(None)
+            if response is not None and response.isclosed() and connection.sock is not None:
+                self._idle.append((time.monotonic(), connection))
+            else:
+                connection.close()
+                if response is not None:
+                    response.close()
 
     def _kept(self, timeout: float) -> http.client.HTTPConnection | None:
-        while self._idle:
-            try:
+        """A connection of before that is still open."""
+        with suppress(IndexError):  # another thread took the last one
+            while self._idle:
                 since, connection = self._idle.pop()
-            except IndexError:
-                return None
-            used: socket.socket = connection.sock
-            if time.monotonic() - since < KEEP_S and not _was_closed(used):
-                used.settimeout(timeout)
-                return connection
-            connection.close()
+                used: socket.socket = connection.sock
+                if time.monotonic() - since < KEEP_S and not _was_closed(used):
+                    used.settimeout(timeout)
+                    return connection
+                connection.close()
         return None
 
     def _new(self, timeout: float) -> http.client.HTTPConnection:
+        """A connection that is open; the daemon is started for it if need be."""
         connection = connection_to(self.address, timeout)
         try:
-            connection.connect()
-        except OSError as error:
-            if not self._autostart:
-                raise _nobody_there(self.address, error) from None
-            from kapelle.client.autostart import ensure_daemon
-
-            ensure_daemon(self.address.home)
             try:
                 connection.connect()
-            except OSError as second:
-                raise _nobody_there(self.address, second) from None
+            except OSError:
+                if not self._autostart:
+                    raise
+                from kapelle.client.autostart import ensure_daemon
+
+                ensure_daemon(self.address.home)
+                connection.connect()
+        except OSError as error:
+            raise _nobody_there(self.address, error) from None
         return connection
 
     def _wait_for_return(self) -> None:
@@ -307,6 +288,16 @@ class UnixConnection(http.client.HTTPConnection):
             raise
 
 
+def listens(address: Address) -> bool:
+    """Whether somebody accepts connections there."""
+    try:
+        with closing(connection_to(address, 2)) as connection:
+            connection.connect()
+    except OSError:
+        return False
+    return True
+
+
 def connection_to(address: Address, timeout: float) -> http.client.HTTPConnection:
     """A connection that is not open yet, without the proxies of the environment."""
     if address.url is None:
@@ -325,8 +316,7 @@ def target(path: str, query: Query | None = None) -> str:
         for key, value in (query or {}).items()
         if value is not None
     }
-    suffix = "?" + urlencode(given, doseq=True) if given else ""
-    return f"/api/v1{path}{suffix}"
+    return f"/api/v1{path}" + ("?" + urlencode(given, doseq=True) if given else "")
 
 
 def parse(lines: Iterable[bytes]) -> Iterator[ServerEvent]:
@@ -357,10 +347,6 @@ def _data(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"value": value}
 
 
-def _encoded(body: Any) -> bytes:
-    return json.dumps({} if body is None else body).encode()
-
-
 def _lines(response: Response) -> Iterator[bytes]:
     """The lines of a body as they come; several times faster than the response's own readline."""
     rest = b""
@@ -369,9 +355,10 @@ def _lines(response: Response) -> Iterator[bytes]:
         yield from lines
 
 
-def _release(connection: http.client.HTTPConnection) -> None:
+def _hold(used: socket.socket | None) -> None:
+    """Let a cancellation know the socket that is waited at, or that there is none."""
     if (scope := cancellation.get()) is not None:
-        scope.hold(None)
+        scope.hold(used)
 
 
 def _was_closed(used: socket.socket) -> bool:
@@ -381,15 +368,15 @@ def _was_closed(used: socket.socket) -> bool:
     return bool(waiting.poll(0))
 
 
-def _refusal(address: Address, status: int, reason: str, body: bytes) -> KapelleError:
+def _refusal(address: Address, response: Response) -> KapelleError:
     """The error in an answer; its code says which class it has."""
     try:
-        told = json.loads(body)["error"]
+        told = json.loads(response.read())["error"]
         code, message, hint = str(told["code"]), str(told["message"]), told.get("hint")
     except (ValueError, KeyError, TypeError, AttributeError):
-        said = f"The daemon answered {status} {reason}."
+        said = f"The daemon answered {response.status} {response.reason}."
         # Its web server breaks off what is still open when the daemon is stopped.
-        return ConnectionLost(said) if status >= 500 else KapelleError(said)
+        return ConnectionLost(said) if response.status >= 500 else KapelleError(said)
     error = class_of(code)(message, hint=hint)
     error.code = code
     if address.url is not None and isinstance(error, Unauthorized):
@@ -399,13 +386,6 @@ def _refusal(address: Address, status: int, reason: str, body: bytes) -> Kapelle
             " or unset KAPELLE_URL to use the local daemon.",
         )
     return error
-
-
-def _no_answer(address: Address, timeout_s: float) -> Unavailable:
-    return Unavailable(
-        f"The daemon at {address} did not answer within {timeout_s:.0f} s.",
-        hint="`kapelle doctor` looks for the cause.",
-    )
 
 
 def _nobody_there(address: Address, error: OSError) -> Unavailable:

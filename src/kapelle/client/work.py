@@ -18,7 +18,7 @@ from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
 from kapelle.domain.run import Run, Step
 from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import Spec, TaskSpec
-from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergeView
 from kapelle.patterns.best_of import BestOfSpec
@@ -99,7 +99,7 @@ class Work(Collection[Piece]):
             poll_s = round(min(left, LONG_POLL_S), 3)
             query = {"timeout_s": poll_s}
             found = self._read(self._connection.get(self._path(id, "wait"), query, poll_s + 30))
-            if self._rests(found) or (deadline is not None and time.monotonic() >= deadline):
+            if _rests(found) or (deadline is not None and time.monotonic() >= deadline):
                 return found
 
     def archive(self, id: str) -> Piece:
@@ -119,9 +119,6 @@ class Work(Collection[Piece]):
         """Merge the branch of what is completed into its base or another branch."""
         path = self._path(id, "merge")
         return read(MergeView, self._connection.post(path, {"into": into, "force": force}), path)
-
-    def _rests(self, found: Piece) -> bool:
-        raise NotImplementedError
 
 
 class Tasks(Work[Task]):
@@ -217,9 +214,6 @@ class Tasks(Work[Task]):
                     text = str(event.data.get("text") or "")
                     yield TranscriptLine(event.kind, text, event.data)
 
-    def _rests(self, found: Task) -> bool:
-        return found.status in FINAL or found.waiting_for == "input"
-
 
 class Runs(Work[Run]):
     """Every run of a daemon."""
@@ -282,14 +276,8 @@ class Runs(Work[Run]):
         archived: bool = False,
     ) -> Stream[Run]:
         """Runs, newest first; pages are asked for as they are needed."""
-        query = {
-            "status": status,
-            "pattern": pattern,
-            "project": project,
-            "parent_id": parent_id,
-            "archived": archived,
-        }
-        return self._pages("/runs", Run, query)
+        only = {"pattern": pattern, "project": project, "parent_id": parent_id}
+        return self._pages("/runs", Run, {"status": status, **only, "archived": archived})
 
     def result(self, id: str) -> Any:
         """What an ended run returned; its shape is the pattern's own."""
@@ -324,9 +312,6 @@ class Runs(Work[Run]):
     ) -> Run:
         body = {"pattern": pattern, "spec": spec_body(name, subject, fields)}
         return self._read(self._connection.create("/runs", body, key))
-
-    def _rests(self, found: Run) -> bool:
-        return found.status in RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
 
 
 class Schedules(Collection[Schedule]):
@@ -430,9 +415,14 @@ def read(kind: type[T], answer: object, place: str) -> T:
     return found
 
 
-@cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+_adapter = cache(TypeAdapter)
+
+
+def _rests(found: Task | Run) -> bool:
+    """Whether it has ended, is paused, or waits for a person; a rate limit passes by itself."""
+    if found.status == "waiting":
+        return found.waiting_for == "input"
+    return found.status in RUN_FINAL or found.status == "paused"
 
 
 def _whole_or_steps(steps: Sequence[str | StepSpec | PipelineSpec]) -> object:

@@ -1,15 +1,58 @@
-"""The result of the demo: whether it is as it should be, what happened, and where to look."""
+"""What the demo is to do, and its result: whether it is as it should be, and where to look."""
 
 import shlex
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from typing import Any
 
-from kapelle.cli.format import STATUS_STYLE, one_line, paint, table
+from kapelle.cli.format import STATUS_STYLE, one_line, paint, table, terminal_width, wrapped
 from kapelle.cli.outcome import Task
 from kapelle.demo.sandbox import Sandbox, Tally
-from kapelle.demo.tasks import TASKS, DemoTask
 from kapelle.demo.view import Tasks, series
+
+
+@dataclass(frozen=True)
+class DemoTask:
+    """One task, and how it should end."""
+
+    key: str
+    title: str
+    prompt: str
+    tests: tuple[str, ...]
+    continues: str | None = None
+    joins: str | None = None
+    max_attempts: int = 1
+    ends: str = "completed"
+    attempts: int = 1
+
+    def spec(self, repository: str, ids: Mapping[str, str]) -> dict[str, Any]:
+        """The body of POST /tasks; `kapelle run` has an option for each of these."""
+        tests = " ".join(f"tests.test_{name}" for name in self.tests)
+        spec: dict[str, Any] = {
+            "prompt": self.prompt,
+            "agent": "rehearsal",
+            "directory": repository,
+            "title": self.title,
+            "workspace": "worktree",
+            "timeout_s": 60,
+            "checks": ["diff_not_empty", f"python3 -m unittest {tests}"],
+            "depends_on": [ids[key] for key in (self.continues, self.joins) if key],
+        }
+        if self.continues:
+            spec["continue_from"] = ids[self.continues]
+        if self.joins:
+            spec["env"] = {self.joins.upper(): f"kapelle/{ids[self.joins]}"}
+        if self.max_attempts > 1:
+            spec["retry"] = {"policy": "same", "max_attempts": self.max_attempts, "delay_s": 1}
+        return spec
+
+
+_WORK = tomllib.loads(files("kapelle.demo").joinpath("work.toml").read_text(encoding="utf-8"))
+TASKS = tuple(DemoTask(key, **fields) for key, fields in _WORK["tasks"].items())
+TEAM, LOOP = _WORK["runs"]["team"], _WORK["runs"]["loop"]
+
 
 HEADER = ["TASK", "STATUS", "TRIES", "CLAIMED", "VERIFIED", "MERGED"]
 
@@ -100,11 +143,11 @@ def lines(report: Report, sandbox: Sandbox, kapelle: str, *, kept: bool) -> Iter
     yield paint("What happened", "bold")
     yield from (f"   {line}" for line in table(HEADER, rows, styles))
     yield ""
-    yield from (f"   {sentence}" for sentence in _sentences(report))
+    yield from (wrapped(f"   {sentence}", 6) for sentence in _sentences(report))
     yield ""
     if problems := report.problems():
         yield paint("✗ The demo did not go as it should:", "red")
-        yield from (f"   {problem}" for problem in problems)
+        yield from (wrapped(f"   {problem}", 6) for problem in problems)
     else:
         tests = f"{report.before} → {report.after}"
         yield paint(f"✓ {tests}, in {report.seconds:.0f} s. Nothing is left running.", "green")
@@ -164,9 +207,13 @@ def _directions(report: Report, sandbox: Sandbox, kapelle: str) -> Iterator[str]
     ]
     yield paint("Look around", "bold")
     width = max(len(command) for command, purpose in commands if purpose)
+    room = terminal_width()
+    beside = room is None or width + max(len(purpose) for _, purpose in commands) + 7 <= room
     for command, purpose in commands:
-        comment = paint(f"  # {purpose}", "dim") if purpose else ""
-        yield f"   {command.ljust(width) if comment else command}{comment}"
+        comment = paint(f"# {purpose}", "dim") if purpose else ""
+        if comment and not beside:
+            yield f"   {comment}"
+        yield f"   {command.ljust(width)}  {comment}" if comment and beside else f"   {command}"
 
 
 def as_document(report: Report, sandbox: Sandbox, *, kept: bool) -> dict[str, Any]:

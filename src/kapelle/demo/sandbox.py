@@ -34,18 +34,12 @@ _KEPT = frozenset(
 )
 
 
-@dataclass(frozen=True)
 class Sandbox:
-    root: Path
-    is_new: bool
+    """A directory; is_new tells whether it was made for the demo."""
 
-    @property
-    def repository(self) -> Path:
-        return self.root / "etude"
-
-    @property
-    def home(self) -> Home:
-        return Home(self.root / "home")
+    def __init__(self, root: Path, *, is_new: bool) -> None:
+        self.root, self.is_new = root, is_new
+        self.repository, self.home = root / "etude", Home(root / "home")
 
     def remove(self) -> None:
         """Take away everything; a directory that was there before stays, empty."""
@@ -72,7 +66,7 @@ def make(directory: Path | None) -> Sandbox:
             )
     except OSError as error:
         raise InvalidInput(f"{root} cannot be used: {error.strerror}.") from None
-    return Sandbox(root, is_new)
+    return Sandbox(root, is_new=is_new)
 
 
 def environment(sandbox: Sandbox, yours: Mapping[str, str]) -> dict[str, str]:
@@ -121,9 +115,8 @@ def nothing_left_running(sandbox: Sandbox) -> Iterator[list[str]]:
     Afterwards the list holds what had to be killed because it did not end by itself.
     """
     survivors: list[str] = []
-    signal.signal(signal.SIGTERM, _leave)
-    signal.signal(signal.SIGHUP, _leave)
-    signal.signal(signal.SIGALRM, _too_long)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
+        signal.signal(number, _leave)
     signal.alarm(LONGEST_S)
     try:
         yield survivors
@@ -140,11 +133,9 @@ def nothing_left_running(sandbox: Sandbox) -> Iterator[list[str]]:
 
 
 def _leave(number: int, _: object) -> NoReturn:
+    if number == signal.SIGALRM:
+        raise TookTooLong(f"The demo has not ended after {LONGEST_S} s, so it was given up.")
     raise SystemExit(128 + number)
-
-
-def _too_long(*_: object) -> NoReturn:
-    raise TookTooLong(f"The demo has not ended after {LONGEST_S} s, so it was given up.")
 
 
 def _stop(sandbox: Sandbox) -> list[str]:

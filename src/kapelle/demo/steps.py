@@ -14,9 +14,8 @@ from kapelle.cli.ids import path_of, task_path
 from kapelle.cli.outcome import FINAL
 from kapelle.client.http import Connection
 from kapelle.demo import sandbox as sample
-from kapelle.demo.report import DemoRun, Kill, Report
+from kapelle.demo.report import LOOP, TASKS, TEAM, DemoRun, Kill, Report
 from kapelle.demo.sandbox import Sandbox, kapelle
-from kapelle.demo.tasks import LOOP, TASKS, TEAM
 from kapelle.demo.view import Tasks, View, series
 from kapelle.domain.errors import KapelleError, Unavailable
 
@@ -102,8 +101,7 @@ def _watch(client: Connection, tasks: Tasks, view: View) -> Kill | None:
     keys = {task["id"]: key for key, task in tasks.items()}
     still_open, begun = set(tasks), set[str]()
     kill = None
-    view.watch(tasks)
-    try:
+    with view.watching(tasks):
         for event in client.stream("/events", {"after": 0}, endless=True):
             key = keys.get(event.data.get("task_id") or "")
             if key is None:
@@ -119,8 +117,6 @@ def _watch(client: Connection, tasks: Tasks, view: View) -> Kill | None:
                 still_open.discard(key)
             if not still_open:
                 break
-    finally:
-        view.end_watch()
     return kill
 
 
@@ -155,33 +151,29 @@ def _merge_tasks(report: Report, view: View) -> None:
     """Merge what is verified, and try to merge what is not, to show that Kapelle refuses."""
     view.say()
     view.say("4  What is verified is merged into main, and nothing else", "bold")
-    completed = [key for key, task in report.tasks.items() if task["status"] == "completed"]
-    failed = [key for key, task in report.tasks.items() if task["status"] == "failed"]
-    for key in completed:
-        done = kapelle("merge", report.tasks[key]["id"])
-        if done.returncode == 0:
-            report.merged[key] = done.stdout.strip()
-            view.say(f"   ✓ {key:10} {done.stdout.strip()[:10]}", "green")
+    for key, task in sorted(report.tasks.items(), key=lambda item: item[1]["status"]):
+        if task["status"] not in {"completed", "failed"} or not task["workspace"]["branch"]:
+            continue
+        commit, problem = _merge(task["id"])
+        if commit:
+            report.merged[key] = commit
+            view.say(f"   ✓ {key:10} {commit[:10]}", "green")
         else:
-            view.say(f"   ✗ {key:10} {one_line(done.stderr)}", "red")
-    for key in failed:
-        if not report.tasks[key]["workspace"]["branch"]:
-            continue
-        done = kapelle("merge", report.tasks[key]["id"], "--json")
-        if done.returncode == 0:
-            report.merged[key] = "in spite of its check"
-            continue
-        report.refused[key] = _error_message(done.stderr)
-        view.say(f"   ✗ {key:10} {report.refused[key]}", "red")
+            view.say(f"   ✗ {key:10} {problem}", "red")
+        if problem and task["status"] == "failed":
+            report.refused[key] = problem
     view.say()
 
 
-def _error_message(stderr: str) -> str:
-    """The sentence in an error that was printed as JSON."""
+def _merge(some_id: str) -> tuple[str | None, str]:
+    """The commit with which it was merged, or why it was not."""
+    done = kapelle("merge", some_id, "--json")
+    if done.returncode == 0:
+        return str(json.loads(done.stdout)["commit"]), ""
     try:
-        return one_line(json.loads(stderr)["error"]["message"])
+        return None, one_line(json.loads(done.stderr)["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return one_line(stderr)
+        return None, one_line(done.stderr)
 
 
 def _team(client: Connection, repository: str, view: View) -> DemoRun:
@@ -213,15 +205,14 @@ def _run(
             os.kill(made.killed, signal.SIGKILL)
             text = f"   kill -9 {made.killed}: the next daemon ({_daemon_pid(client)}) goes on"
             view.say(f"{text} with the run.", "yellow")
-        if event.kind in {"run.completed", "run.failed", "run.cancelled"}:
+        if event.kind.removeprefix("run.") in FINAL:
             break
     made.run = client.get(path_of(made.run["id"]))
-    done = kapelle("merge", made.run["id"])
-    if done.returncode == 0:
-        made.merged = done.stdout.strip()
+    made.merged, problem = _merge(made.run["id"])
+    if made.merged:
         view.say(f"   ✓ merged into main as {made.merged[:10]}", "green")
     else:
-        view.say(f"   ✗ {one_line(done.stderr)}", "red")
+        view.say(f"   ✗ {problem}", "red")
     view.say()
     return made
 

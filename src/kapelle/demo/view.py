@@ -2,16 +2,19 @@
 
 import sys
 import time
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
-from kapelle.cli.format import STATUS_STYLE, between, one_line, paint
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from kapelle.cli.format import STATUS_STYLE, between, one_line, paint, wrapped
 from kapelle.cli.outcome import Task
-
-if TYPE_CHECKING:
-    from rich.spinner import Spinner
-    from rich.table import Table
-    from rich.text import Text
 
 Tasks = dict[str, Task]
 """The tasks by their keys."""
@@ -25,31 +28,27 @@ class View:
     def say(self, text: str = "", style: str | None = None) -> None:
         pass
 
-    def watch(self, tasks: Tasks) -> None:
-        """Begin to show how the tasks get on."""
+    @contextmanager
+    def watching(self, tasks: Tasks) -> Iterator[None]:
+        """Show how the tasks get on meanwhile."""
+        yield
 
     def changed(self, key: str, kind: str, data: dict[str, Any]) -> None:
         """Show an event of a task."""
-
-    def end_watch(self) -> None:
-        pass
 
 
 class Lines(View):
     """One line for every change of a status."""
 
-    def __init__(self) -> None:
-        self._tasks: Tasks = {}
-        self._began_at = time.monotonic()
-
     def say(self, text: str = "", style: str | None = None) -> None:
         sys.stdout.write(paint(text, style) + "\n")
         sys.stdout.flush()
 
-    def watch(self, tasks: Tasks) -> None:
-        self._tasks = tasks
-        self._began_at = time.monotonic()
+    @contextmanager
+    def watching(self, tasks: Tasks) -> Iterator[None]:
+        self._tasks, self._began_at = tasks, time.monotonic()
         self.say()
+        yield
 
     def changed(self, key: str, kind: str, data: dict[str, Any]) -> None:
         word, about = _change(key, kind, data, self._tasks)
@@ -63,36 +62,22 @@ class LiveTable(View):
     """Text above, the table below; at its end the table stays on the screen."""
 
     def __init__(self) -> None:
-        from rich.console import Console
-        from rich.spinner import Spinner
-
         self._console = Console(highlight=False, markup=False, emoji=False)
         self._spinner = Spinner("dots", style="cyan")
-        self._tasks: Tasks = {}
-        self._live: Any = None
 
     def say(self, text: str = "", style: str | None = None) -> None:
-        from rich.text import Text
+        indent = len(text) - len(text.lstrip())
+        lines = "\n".join(wrapped(line, indent) for line in text.split("\n"))
+        self._console.print(Text(lines, style=style or ""), soft_wrap=True)
 
-        self._console.print(Text(text, style=style or ""))
-
-    def watch(self, tasks: Tasks) -> None:
-        from rich.live import Live
-
-        self._tasks = tasks
+    @contextmanager
+    def watching(self, tasks: Tasks) -> Iterator[None]:
         self.say()
-        self._live = Live(console=self._console, get_renderable=self._table, refresh_per_second=10)
-        self._live.start()
+        table = partial(self._table, tasks)
+        with Live(console=self._console, get_renderable=table, refresh_per_second=10):
+            yield
 
-    def end_watch(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
-
-    def _table(self) -> "Table":
-        from rich.table import Table
-        from rich.text import Text
-
+    def _table(self, tasks: Tasks) -> Table:
         table = Table.grid(padding=(0, 2), expand=True)
         table.add_column(width=3, justify="right")
         for _ in range(5):
@@ -100,25 +85,19 @@ class LiveTable(View):
         table.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
         heads = ("", "TASK", "AGENT", "STATUS", "TRY", "TIME", "")
         table.add_row(*(Text(head, style="bold") for head in heads))
-        for key, task in self._tasks.items():
-            table.add_row(*self._row(key, task))
+        for key, task in tasks.items():
+            status, attempts = task["status"], task["attempts"]
+            style = STATUS_STYLE.get(status) or ""
+            table.add_row(
+                self._spinner if status == "running" else Text(_SIGNS.get(status, "?"), style),
+                Text(key),
+                Text(task["agent"], style="dim"),
+                Text(status, style=style),
+                Text(str(len(attempts)) if attempts else ""),
+                Text(between(task["started_at"], task["ended_at"])),
+                Text(_remark(key, task, tasks), style="dim"),
+            )
         return table
-
-    def _row(self, key: str, task: Task) -> "list[Text | Spinner]":
-        from rich.text import Text
-
-        status, attempts = task["status"], task["attempts"]
-        style = STATUS_STYLE.get(status) or ""
-        sign = Text(_SIGNS.get(status, "?"), style=style)
-        return [
-            self._spinner if status == "running" else sign,
-            Text(key),
-            Text(task["agent"], style="dim"),
-            Text(status, style=style),
-            Text(str(len(attempts)) if attempts else ""),
-            Text(between(task["started_at"], task["ended_at"])),
-            Text(_remark(key, task, self._tasks), style="dim"),
-        ]
 
 
 def series(names: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import json
 import os
+import pkgutil
 import sys
 import traceback
 from collections.abc import Callable, Coroutine
@@ -70,19 +71,28 @@ def pattern(name: str, *, spec: type[PatternSpec]) -> Callable[[F], F]:
     return mark
 
 
+def built_in() -> list[Pattern]:
+    """Every pattern of this package: each stands in a file of its name, and needs nothing else."""
+    return [item for name in _modules() for item in _in_package(name)]
+
+
 def get(name: str, home: Home, directory: Path) -> Pattern:
     """The pattern of this name as seen from a directory; raises NotFound."""
-    installed = _installed()
+    module, installed = name.replace("-", "_"), _installed()
+    # What is built in does not depend on files that may be half written.
+    for item in _in_package(module) if module in _modules() else ():
+        if item.name == name:
+            return item
     if name in installed:
-        # What is built in does not depend on files that may be half written.
         return _loaded(installed[name])
     found, broken = _own(home, directory)
     if name in found:
         return found[name]
     if broken:
         raise next(iter(broken.values()))
-    near = difflib.get_close_matches(name, [*installed, *found], 1, 0.6)
-    known = f"known are: {', '.join(sorted({*installed, *found}))}."
+    names = sorted({*installed, *found, *(item.name for item in built_in())})
+    near = difflib.get_close_matches(name, names, 1, 0.6)
+    known = f"known are: {', '.join(names)}."
     raise NotFound(
         f"There is no pattern {name!r}; {f'did you mean {near[0]}?' if near else known}",
         hint="docs/patterns.md tells how to write one: .kapelle/patterns/NAME.py",
@@ -93,15 +103,16 @@ def available(home: Home, directory: Path | None) -> tuple[list[Pattern], list[I
     """Every pattern that can be used, by name, and what is wrong with those that cannot."""
     found, broken = _own(home, directory)
     problems = list(broken.values())
+    installed: list[Pattern] = []
     for entry in _installed().values():
         try:
-            item = _loaded(entry)
+            installed.append(_loaded(entry))
         except InvalidInput as error:
             problems.append(error)
-        else:
-            if item.name in found:
-                problems.append(_taken(found[item.name], item))
-            found[item.name] = item
+    for item in (*installed, *built_in()):
+        if item.name in found:
+            problems.append(_taken(found[item.name], item))
+        found[item.name] = item
     return [found[name] for name in sorted(found)], problems
 
 
@@ -133,8 +144,20 @@ def _taken(item: Pattern, by: Pattern) -> InvalidInput:
 
 
 @cache
+def _modules() -> list[str]:
+    """The modules beside this one; most are patterns, and those that are not define none."""
+    return [module.name for module in pkgutil.iter_modules([os.path.dirname(__file__)])]
+
+
+def _in_package(module: str) -> list[Pattern]:
+    return _defined(importlib.import_module(f"{__package__}.{module}"), "Kapelle")
+
+
+@cache
 def _installed() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    """The patterns of other packages; an older installation of this one may still name its own."""
+    entries = entry_points(group=GROUP)
+    return {entry.name: entry for entry in entries if not entry.module.startswith(f"{GROUP}.")}
 
 
 def _loaded(entry: EntryPoint) -> Pattern:
@@ -144,7 +167,7 @@ def _loaded(entry: EntryPoint) -> Pattern:
         raise InvalidInput(
             f"The pattern {entry.name!r} ({entry.value}) cannot be loaded: {error}."
         ) from error
-    return _pattern(function, "Kapelle" if entry.value.startswith("kapelle.") else entry.value)
+    return _pattern(function, entry.value)
 
 
 def _files(place: Path) -> list[Path]:
@@ -154,14 +177,17 @@ def _files(place: Path) -> list[Path]:
 
 
 def _in_file(path: Path) -> list[Pattern]:
-    """The patterns that a file defines, not those that it imports."""
-    module = _module(path, path.stat().st_mtime_ns, path.stat().st_size)
+    return _defined(_module(path, path.stat().st_mtime_ns, path.stat().st_size), str(path))
+
+
+def _defined(module: ModuleType, origin: str) -> list[Pattern]:
+    """The patterns that a module defines, not those that it imports."""
     own = [
         item
         for item in vars(module).values()
         if hasattr(item, _MARK) and getattr(item, "__module__", None) == module.__name__
     ]
-    return [_pattern(item, str(path)) for item in dict.fromkeys(own)]
+    return [_pattern(item, origin) for item in dict.fromkeys(own)]
 
 
 @lru_cache(maxsize=100)

@@ -13,9 +13,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from kapelle.agents import registry
-from kapelle.agents.base import Agent
+from kapelle.agents.base import Agent, Comparison, compared, version_in
 from kapelle.agents.failures import classify
-from kapelle.agents.program import Comparison, compared, version_in
 from kapelle.agents.registry import AgentInfo
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kapelle.agents.base import AgentEvent
+from kapelle.agents.events import AgentEvent
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.domain.states import FINAL

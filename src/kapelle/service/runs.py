@@ -56,7 +56,9 @@ class Runs:
 
     async def wait(self, text: str, timeout_s: float) -> Run:
         """The run as soon as it has ended, waits or is paused, or as it is when time is up."""
-        return await wait(self._db, self.get, text, timeout_s, _is_resting)
+        run_id = await self._id(text)
+        await wait(self._db, run_id, timeout_s, _is_resting)
+        return await self.get(run_id)
 
     async def pause(self, text: str, *, now: bool = False) -> Run:
         """Start nothing more; what is at work ends first, or at once goes back to the queue."""
@@ -96,7 +98,8 @@ class Runs:
         return await self.get(await self._db.write(apply))
 
 
-def _is_resting(run: Run) -> bool:
+def _is_resting(connection: Connection, run_id: str) -> bool:
+    run = _get(connection, run_id)
     return run.status in _RESTING or run.waiting_for is not None
 
 

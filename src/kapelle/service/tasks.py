@@ -39,7 +39,9 @@ class Tasks:
 
     async def wait(self, text: str, timeout_s: float) -> Task:
         """The task as soon as it has ended or waits for a person, or as it is when time is up."""
-        return await wait(self._db, self.get, text, timeout_s, _is_resting)
+        task_id: str = (await self._db.glance(_row, text))["id"]
+        await wait(self._db, task_id, timeout_s, _is_resting)
+        return await self.get(task_id)
 
     async def cancel(self, text: str, reason: str | None = None) -> Task:
         """End a task; a running agent is stopped with all its children, and settles by itself."""
@@ -108,8 +110,9 @@ class Tasks:
         return task.model_copy(update={"reason": reason})
 
 
-def _is_resting(task: Task) -> bool:
-    return task.status in FINAL or task.waiting_for == "input"
+def _is_resting(connection: Connection, task_id: str) -> bool:
+    task = tasks.row(connection, task_id)
+    return task["status"] in FINAL or task["waiting_for"] == "input"
 
 
 def _row(connection: Connection, text: str) -> Any:

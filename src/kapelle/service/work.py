@@ -2,10 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Literal, TypeVar
+from typing import Literal
 
 from kapelle.domain.errors import Conflict, KapelleError
 from kapelle.domain.run import Run
@@ -21,9 +21,8 @@ from kapelle.store.database import Connection, Database
 from kapelle.workspaces import Diff
 
 Kind = Literal["task", "run"]
-W = TypeVar("W", Task, Run)
 
-# Other daemons on the same database make changes that do not wake this process.
+# Whatever else wakes nobody is seen after this time.
 _LOOK_S = 5.0
 
 
@@ -128,20 +127,15 @@ class Work:
 
 
 async def wait(
-    db: Database,
-    get: Callable[[str], Awaitable[W]],
-    text: str,
-    timeout_s: float,
-    is_resting: Callable[[W], bool],
-) -> W:
-    """The task or run as soon as it rests, or as it is when time is up."""
+    db: Database, id_: str, timeout_s: float, is_resting: Callable[[Connection, str], bool]
+) -> None:
+    """Return as soon as a task or run rests, or when time is up."""
     deadline = time.monotonic() + timeout_s
-    with db.watch() as changed:
-        while True:
-            work = await get(text)
+    with db.watch(id_) as changed:
+        while not await db.glance(is_resting, id_):
             left = deadline - time.monotonic()
-            if is_resting(work) or left <= 0:
-                return work
+            if left <= 0:
+                return
             await changed.wait(min(left, _LOOK_S))
 
 

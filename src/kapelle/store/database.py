@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -25,6 +28,8 @@ _RESERVATION_S = 5.0
 _READERS = 4
 # An option of connections whose transactions are begun and ended by statements of ours.
 _KEPT = "kapelle_kept"
+_ABOUT = "kapelle_about"
+_UNUSABLE = (sa.exc.OperationalError, sqlite3.OperationalError)
 
 
 def sqlite_url(path: Path) -> str:
@@ -85,7 +90,7 @@ class Database:
         self.is_sqlite = self.engine.dialect.name == "sqlite"
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="store-reader")
-        self._waiters: set[asyncio.Event] = set()
+        self._watches: defaultdict[str, set[Watch]] = defaultdict(set)
         self._reservation: sa.Connection | None = None
         # On SQLite a connection for every thread: to take one from the pool costs more than a read.
         self._own = threading.local()
@@ -96,18 +101,25 @@ class Database:
     ) -> T:
         """Run work in one write transaction; all of it happens or nothing does."""
 
+        about: set[str] = set()
+
+        def noted(connection: sa.Connection) -> T:
+            connection.info[_ABOUT] = about
+            return work(connection, *args, **kwargs)
+
         def transaction() -> T:
             if self.is_sqlite:
-                return self._in_kept("BEGIN IMMEDIATE", work, *args, **kwargs)
+                return self._in_kept("BEGIN IMMEDIATE", noted)
             with self.engine.begin() as connection:
                 # Keeps the order of event numbers the order of commits.
                 lock = sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_WRITER_LOCK))
                 connection.execute(lock)
-                return work(connection, *args, **kwargs)
+                return noted(connection)
 
         result = await _in_thread(self._writer, transaction)
-        for waiter in self._waiters:
-            waiter.set()
+        for key in ("", *about):
+            for watch in self._watches.get(key, ()):
+                watch.wake()
         return result
 
     async def read(
@@ -125,7 +137,7 @@ class Database:
             return await self.read(work, *args, **kwargs)
         try:
             return self._read(work, *args, **kwargs)
-        except sa.exc.OperationalError as error:
+        except _UNUSABLE as error:
             raise _unavailable(error) from error
 
     def _read(
@@ -152,10 +164,12 @@ class Database:
             connection = self.engine.connect().execution_options(**options)
             self._own.connection = connection
             self._kept.add(connection)
+        # Begun and ended below SQLAlchemy, whose own way to say so costs as much as a query.
+        driver: Any = connection.connection.driver_connection
         try:
-            connection.exec_driver_sql(begin)
+            driver.execute(begin)
             result = work(connection, *args, **kwargs)
-            connection.exec_driver_sql("COMMIT")
+            driver.execute("COMMIT")
         except KapelleError:
             connection.connection.rollback()
             raise
@@ -183,9 +197,20 @@ class Database:
                 )
             time.sleep(0.1)
 
-    def watch(self) -> "Watch":
-        """A watch that is woken by every later write of this process."""
-        return Watch(self._waiters)
+    @contextmanager
+    def watch(self, *keys: str) -> Iterator["Watch"]:
+        """A watch that is woken by every later write of this process that was about one of these
+        keys (see `about`), or without keys by every later write."""
+        watch = Watch()
+        for key in keys or ("",):
+            self._watches[key].add(watch)
+        try:
+            yield watch
+        finally:
+            for key in keys or ("",):
+                self._watches[key].discard(watch)
+                if not self._watches[key]:
+                    del self._watches[key]
 
     def close(self) -> None:
         if self._reservation is not None:
@@ -200,36 +225,33 @@ class Database:
 async def _in_thread(threads: ThreadPoolExecutor, transaction: Callable[[], T]) -> T:
     try:
         return await asyncio.get_running_loop().run_in_executor(threads, transaction)
-    except sa.exc.OperationalError as error:
+    except _UNUSABLE as error:
         raise _unavailable(error) from error
 
 
-def _unavailable(error: sa.exc.OperationalError) -> Unavailable:
+def _unavailable(error: Exception) -> Unavailable:
     return Unavailable(
-        f"The database cannot be used now: {error.orig}.",
+        f"The database cannot be used now: {getattr(error, 'orig', error)}.",
         hint="Look at the free disk space and the daemon's log; nothing was changed.",
     )
+
+
+def about(connection: sa.Connection, keys: Iterable[str]) -> None:
+    """Wake those who watch for these keys, once this transaction is stored."""
+    connection.info.get(_ABOUT, set()).update(keys)
 
 
 class Watch:
     """Used as `with db.watch() as changed:` around a loop of looking and waiting."""
 
-    def __init__(self, waiters: set[asyncio.Event]) -> None:
-        self._waiters = waiters
+    def __init__(self) -> None:
         self._event = asyncio.Event()
 
-    def __enter__(self) -> "Watch":
-        self._waiters.add(self._event)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._waiters.discard(self._event)
+    def wake(self) -> None:
+        self._event.set()
 
     async def wait(self, timeout_s: float) -> None:
         """Return after the next write, or when time is up; writes since the last wait count."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._event.wait(), timeout_s)
-        except TimeoutError:
-            return
-        finally:
-            self._event.clear()
+        self._event.clear()

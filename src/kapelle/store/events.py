@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from kapelle.domain.task import Event
+from kapelle.store.database import about
 from kapelle.store.tables import events, tasks
 
 Value = str | int | float | bool | None
@@ -13,6 +14,7 @@ _INSERT = events.insert()
 # An event of a run's task is one of the run as well.
 _run_of_task = sa.select(tasks.c.run_id).where(tasks.c.id == sa.bindparam("of_task"))
 _INSERT_OF_TASK = events.insert().values(run_id=_run_of_task.scalar_subquery())
+_INSERT_OF_TASK = _INSERT_OF_TASK.returning(events.c.run_id)
 
 
 def append(
@@ -25,12 +27,14 @@ def append(
     run_id: str | None = None,
     **data: Value,
 ) -> None:
-    about = {"kind": kind, "task_id": task_id, "attempt_id": attempt_id}
-    values = {**about, "at": datetime.now(UTC), "data": data}
+    """Record what happened, and wake whoever watches for this kind, task or run."""
+    subject = {"kind": kind, "task_id": task_id, "attempt_id": attempt_id}
+    values = {**subject, "at": datetime.now(UTC), "data": data}
     if task_id is not None and run_id is None:
-        connection.execute(_INSERT_OF_TASK, {**values, "of_task": task_id})
+        run_id = connection.execute(_INSERT_OF_TASK, {**values, "of_task": task_id}).scalar()
     else:
         connection.execute(_INSERT, {**values, "run_id": run_id})
+    about(connection, {kind, *filter(None, (task_id, run_id))})
 
 
 def after(
@@ -67,15 +71,6 @@ def of_runs(
     found = [(row["run_id"], Event.model_validate(row)) for row in rows]
     reached = found[-1][1].seq if len(found) == limit else last_seq(connection)
     return found, max(reached, seq)
-
-
-def subjects_after(
-    connection: sa.Connection, seq: int, limit: int = 5000
-) -> list[tuple[int, str | None, str | None]]:
-    """Number, task and run of the events above seq; an event of a run's task counts as its own."""
-    query = sa.select(events.c.seq, events.c.task_id, events.c.run_id)
-    query = query.where(events.c.seq > seq).order_by(events.c.seq).limit(limit)
-    return [(number, task, run) for number, task, run in connection.execute(query)]
 
 
 def last_seq(connection: sa.Connection) -> int:

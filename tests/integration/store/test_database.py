@@ -3,14 +3,17 @@
 import asyncio
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from tests.integration.rows import task_row
 
-from kapelle.domain.errors import Unavailable
-from kapelle.store import events
-from kapelle.store.database import Database, connect, sqlite_url
+from kapelle.domain.errors import Conflict, Unavailable
+from kapelle.store import events, tables
+from kapelle.store.database import Connection, Database, connect, sqlite_url
 from kapelle.store.migrate import HEAD, current, migrate
 from kapelle.store.tables import metadata
 
@@ -96,6 +99,35 @@ async def test_a_write_wakes_a_watch_and_numbers_grow_without_reuse(db: Database
     await db.write(lambda c: c.execute(sa.text("DELETE FROM events")))
     await db.write(events.append, "two")
     assert await db.read(events.last_seq) > first
+
+
+async def test_a_watch_for_keys_is_woken_by_events_about_them_and_by_nothing_else(
+    db: Database,
+) -> None:
+    async def wakes(watched: tuple[str, ...], *event: str, **subject: str) -> bool:
+        with db.watch(*watched) as changed:
+            begun = time.monotonic()
+            await db.write(events.append, *event, **subject)
+            await changed.wait(0.2)
+            return time.monotonic() - begun < 0.2
+
+    row = task_row(id="task_a", run_id="run_a")
+    await db.write(lambda connection: connection.execute(tables.tasks.insert(), row))
+    assert await wakes(("task_a",), "attempt.started", "task_a")
+    assert await wakes(("task_b", "run_a"), "attempt.started", "task_a")
+    assert await wakes(("run_a",), "run.progress", run_id="run_a")
+    assert await wakes(("run.progress",), "run.progress", run_id="run_a")
+    assert not await wakes(("task_b", "run_b"), "attempt.started", "task_a")
+    with db.watch("task_a") as changed, suppress(Conflict):
+        await db.write(_append_and_fail)
+        begun = time.monotonic()
+        await changed.wait(0.2)
+        assert time.monotonic() - begun >= 0.2
+
+
+def _append_and_fail(connection: Connection) -> None:
+    events.append(connection, "attempt.started", "task_a")
+    raise Conflict("taken back")
 
 
 async def test_readers_see_event_numbers_in_the_order_of_commits(db: Database) -> None:

@@ -12,6 +12,7 @@ from kapelle.agents.base import AgentRequest, Command
 from kapelle.agents.bridges.acp import Job
 from kapelle.agents.bridges.acp.session import choice
 from kapelle.agents.bridges.acp.updates import ToolCall
+from kapelle.agents.events import Json
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.specs import McpServer
 from kapelle.settings import AgentSettings
@@ -137,26 +138,26 @@ def test_an_answer_settles_only_what_is_asked(
 
 
 def test_modes_are_found_in_both_places() -> None:
-    modes = choice(CLAUDE_MODES, "mode")
+    modes = choice(Json(CLAUDE_MODES), "mode")
     assert modes is not None
     assert (modes.method, modes.most_autonomous()) == ("session/set_mode", "bypassPermissions")
     assert modes.pick("accept edits") == "acceptEdits"
-    modes = choice(OPENCODE, "mode")
+    modes = choice(Json(OPENCODE), "mode")
     assert modes is not None
     assert (modes.method, modes.params) == ("session/set_config_option", {"configId": "mode"})
     assert modes.most_autonomous() is None
 
 
 def test_models_are_found_in_both_places_with_variants_and_in_groups() -> None:
-    models = choice(CODEX_MODELS, "model")
+    models = choice(Json(CODEX_MODELS), "model")
     assert models is not None
     assert (models.method, models.key) == ("session/set_model", "modelId")
     assert models.pick("gpt-6-sol") == "gpt-6-sol[medium]"
     assert models.pick("gpt-7") is None
-    models = choice(OPENCODE, "model")
+    models = choice(Json(OPENCODE), "model")
     assert models is not None
     assert models.options == {"scripted/m1": "M1"}
-    assert choice({"models": 7, "configOptions": ["x", {"id": "model"}]}, "model") is None
+    assert choice(Json({"models": 7, "configOptions": ["x", {"id": "model"}]}), "model") is None
 
 
 CALL, UPDATE = {"sessionUpdate": "tool_call"}, {"sessionUpdate": "tool_call_update"}
@@ -199,9 +200,9 @@ def test_tool_calls_are_told_once_with_their_input_and_output(
     text: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    tool = ToolCall(updates[0])
+    tool = ToolCall(Json(updates[0]))
     for update in updates:
-        tool.take(update)
+        tool.take(Json(update))
     call, result = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert (call["kind"], call["name"], call["data"]) == ("tool_call", name, data)
     assert (result["kind"], result["name"], result.get("text", "")) == ("tool_result", name, text)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from kapelle.agents.adapters.claude import ClaudeAgent
-from kapelle.agents.base import AgentEvent, AgentRequest, Command, Summary
+from kapelle.agents.base import LONGEST_ARGUMENT, AgentRequest, Command, Summary
+from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify, failure_of
-from kapelle.agents.program import LONGEST_ARGUMENT
 from kapelle.agents.summary import summarise
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer

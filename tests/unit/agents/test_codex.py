@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kapelle.agents.adapters.codex import CodexAgent, toml
-from kapelle.agents.base import AgentEvent, AgentRequest, Command
+from kapelle.agents.base import AgentRequest, Command
+from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured

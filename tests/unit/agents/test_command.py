@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.agents.adapters.command import CommandAgent
-from kapelle.agents.base import AgentRequest, Command
-from kapelle.agents.program import LONGEST_ARGUMENT
+from kapelle.agents.base import LONGEST_ARGUMENT, AgentRequest, Command
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.task import Exit

@@ -12,7 +12,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from kapelle.agents import registry
-from kapelle.agents.base import Agent, AgentEvent, AgentRequest, Capabilities, Summary
+from kapelle.agents.base import Agent, AgentRequest, Capabilities, Summary
+from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
 from kapelle.domain.task import Exit, Usage

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kapelle.agents.adapters.rehearsal import RehearsalAgent
-from kapelle.agents.base import AgentEvent, Summary, Verdict
-from kapelle.agents.failures import classify, judge_report
-from kapelle.agents.output import parse_event
+from kapelle.agents.base import Summary, Verdict
+from kapelle.agents.events import AgentEvent, parse_event
+from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit, Usage
@@ -28,7 +28,7 @@ def fold(*lines: str) -> Summary:
 
 
 def judge(*lines: str, code: int = 0) -> Verdict:
-    return judge_report(fold(*lines), Exit(kind="exited", code=code), "\n".join(lines))
+    return AGENT.judge(fold(*lines), Exit(kind="exited", code=code), "\n".join(lines))
 
 
 def test_an_event_survives_the_way_to_json_and_back() -> None:

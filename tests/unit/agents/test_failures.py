@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from kapelle.agents.base import AgentEvent, Summary
+from kapelle.agents.base import Summary
+from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify, failure_of
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit

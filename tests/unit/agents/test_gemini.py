@@ -8,7 +8,8 @@ import pytest
 
 from kapelle.agents.adapters import gemini
 from kapelle.agents.adapters.gemini import GeminiAgent
-from kapelle.agents.base import AgentEvent, AgentRequest, Command
+from kapelle.agents.base import AgentRequest, Command
+from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import AgentMisconfigured

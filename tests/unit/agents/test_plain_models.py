@@ -10,9 +10,10 @@ import pytest
 from kapelle.agents.adapters import anthropic as anthropic_adapter
 from kapelle.agents.adapters.anthropic import AnthropicAgent
 from kapelle.agents.adapters.openai import OpenaiAgent, PlainModel
-from kapelle.agents.base import AgentEvent, AgentRequest, Summary
-from kapelle.agents.bridges.events import Failed
+from kapelle.agents.base import AgentRequest, Summary
+from kapelle.agents.bridges.base import Failed
 from kapelle.agents.bridges.openai import is_address, refusal, refusal_of
+from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify
 from kapelle.agents.resets import retry_at
 from kapelle.domain.errors import AgentMisconfigured

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from kapelle.agents.adapters.qwen import QwenAgent
-from kapelle.agents.base import AgentEvent, AgentRequest, Command
+from kapelle.agents.base import LONGEST_ARGUMENT, AgentRequest, Command
+from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import classify, failure_of
-from kapelle.agents.program import LONGEST_ARGUMENT
 from kapelle.agents.summary import completed_by, summarise
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import Failure

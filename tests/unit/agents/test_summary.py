@@ -1,6 +1,7 @@
 """The fold: what an agent's events come to."""
 
-from kapelle.agents.base import AgentEvent, Summary
+from kapelle.agents.base import Summary
+from kapelle.agents.events import AgentEvent
 from kapelle.agents.summary import Fold
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kapelle.agents.program import compared, remark, version_in
+from kapelle.agents.base import compared, remark, version_in
 
 
 @pytest.mark.parametrize(

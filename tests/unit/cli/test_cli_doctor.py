@@ -56,7 +56,7 @@ def test_a_full_disk_is_never_fine(home: Home, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("kapelle.cli.doctor._limit", lambda *_: 0)
     usage = type("Usage", (), {"free": 5_000_000})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
-    assert _disk(home, home.root).state == "warning"
+    assert _disk(home.root).state == "warning"
 
 
 def test_a_port_that_somebody_else_has_is_broken(home: Home) -> None:

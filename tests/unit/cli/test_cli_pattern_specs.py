@@ -12,18 +12,10 @@ from kapelle.cli.commands import load
 from kapelle.cli.spec_options import options_of, schemas, spelled
 from kapelle.cli.start import pattern_spec
 from kapelle.domain.errors import InvalidInput, sentence
-from kapelle.patterns.best_of import BestOfSpec
-from kapelle.patterns.loop import LoopSpec
+from kapelle.patterns import registry
 from kapelle.patterns.pipeline import PipelineSpec
-from kapelle.patterns.spec import PatternSpec
-from kapelle.patterns.team import TeamSpec
 
-PATTERNS: dict[str, type[PatternSpec]] = {
-    "pipeline": PipelineSpec,
-    "loop": LoopSpec,
-    "team": TeamSpec,
-    "best-of": BestOfSpec,
-}
+PATTERNS = {pattern.name: pattern.spec for pattern in registry.built_in()}
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from kapelle.cli.follow import verdict
 from kapelle.cli.format import short_title
 from kapelle.cli.outcome import exit_code, exit_code_of_all, next_commands, settled
 from kapelle.cli.run_view import describe
-from kapelle.cli.runs import run_rows as lines
+from kapelle.cli.tasks import rows as lines
 
 RUN: dict[str, Any] = {
     "id": "run_1",

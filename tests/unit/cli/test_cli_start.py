@@ -13,11 +13,9 @@ from kapelle.cli.commands import load
 from kapelle.cli.spec_options import options_of
 from kapelle.cli.start import pattern_help, start_spec
 from kapelle.domain.errors import InvalidInput
-from kapelle.patterns.best_of import BestOfSpec
+from kapelle.patterns import registry
 from kapelle.patterns.loop import LoopSpec
-from kapelle.patterns.pipeline import PipelineSpec
 from kapelle.patterns.spec import PatternSpec
-from kapelle.patterns.team import TeamSpec
 
 
 class SampleSpec(PatternSpec):
@@ -171,7 +169,7 @@ def test_the_help_of_a_pattern() -> None:
     assert "--budget-usd" not in text
 
 
-@pytest.mark.parametrize("model", [PipelineSpec, LoopSpec, TeamSpec, BestOfSpec])
+@pytest.mark.parametrize("model", [pattern.spec for pattern in registry.built_in()])
 def test_every_key_of_the_built_in_patterns_is_an_option(model: type[PatternSpec]) -> None:
     options = options_of(model.model_json_schema())
     assert {option.key for option in options} == set(model.model_fields)

@@ -10,7 +10,7 @@ from kapelle.cli.format import usd_limit as limit
 from kapelle.cli.outcome import exit_code, exit_code_of_all, next_commands, settled
 from kapelle.cli.outcome import waiting_words as what_it_waits_for
 from kapelle.cli.task_view import describe
-from kapelle.cli.tasks import _lines
+from kapelle.cli.tasks import rows
 from kapelle.cli.transcript import Whole, passage
 from kapelle.cli.usage import lines as usage_lines
 from kapelle.client.http import ServerEvent
@@ -228,13 +228,13 @@ def test_a_waiting_task_tells_for_what_and_until_when() -> None:
     )
     asking = {**TASK, "status": "waiting", "waiting_for": "input", "reason": None}
     assert what_it_waits_for(asking) == "waiting for your answer"
-    assert "goes on in" in _lines([waiting])[1]
+    assert "goes on in" in rows([waiting])[1]
 
 
 def test_the_list_names_whoever_took_over() -> None:
     attempt = {**TASK["attempts"][0], "agent": "codex"}
-    assert " codex " in _lines([{**TASK, "attempts": [attempt]}])[1]
-    assert " claude " in _lines([{**TASK, "attempts": []}])[1]
+    assert " codex " in rows([{**TASK, "attempts": [attempt]}])[1]
+    assert " claude " in rows([{**TASK, "attempts": []}])[1]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """An agent that only ever meets refusals is told from one that gets on."""
 
-from kapelle.agents.base import AgentEvent
+from kapelle.agents.events import AgentEvent
 from kapelle.domain.failures import FailureClass
 from kapelle.engine.tasks.watch import Refusal
 

@@ -1,6 +1,7 @@
 """The pages of the patterns say what the code says: options, methods, statuses, routes, reasons."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,13 +11,13 @@ from kapelle.api.app import routes
 from kapelle.cli.commands import load
 from kapelle.domain.specs import Spec
 from kapelle.domain.states import RUN_TRANSITIONS
-from kapelle.patterns import best_of, loop, pipeline, spec, team
+from kapelle.patterns import registry
 from kapelle.patterns.context import Context
 from kapelle.patterns.spec import PatternSpec
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
-PATTERNS = ["pipeline", "loop", "team", "best-of"]
+PATTERNS = {pattern.name: pattern.spec for pattern in registry.built_in()}
 EXAMPLES = r"\w+Error|: (?=these)|: x,| quality, .*|make test|\bsleep\b|\btask\b"
 
 
@@ -32,12 +33,12 @@ def test_a_page_without_a_place_for_a_part_is_an_error() -> None:
 
 
 def test_every_field_has_a_meaning() -> None:
-    specs = [
+    specs = {
         item
-        for module in (spec, pipeline, loop, team, best_of)
-        for item in vars(module).values()
-        if isinstance(item, type) and issubclass(item, Spec) and item.__module__ == module.__name__
-    ]
+        for spec in (PatternSpec, *PATTERNS.values())
+        for item in vars(sys.modules[spec.__module__]).values()
+        if isinstance(item, type) and issubclass(item, Spec) and item.__module__ == spec.__module__
+    }
     assert len(specs) > 5
     for model in specs:
         for name, field in model.model_fields.items():
@@ -50,10 +51,7 @@ def test_every_option_and_field_is_on_the_page(name: str) -> None:
     for parameter in load(name).params:
         for option in parameter.opts if parameter.param_type_name == "option" else ():
             assert f"`{option}`" in text, f"{name} {option}"
-    taken = next(made for made in PatternSpec.__subclasses__() if made.__name__.lower() == (
-        name.replace("-", "") + "spec"
-    ))  # fmt: skip
-    for field in taken.model_fields:
+    for field in PATTERNS[name].model_fields:
         assert f"| `{field}` |" in text, f"{name} {field}"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.domain.errors import InvalidInput
+from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.home import Home
 from kapelle.patterns import registry
 
@@ -142,3 +142,14 @@ async def own(ctx, spec):
     with pytest.raises(InvalidInput, match=r"pattern 'own' has no JSON schema: .+"):
         _ = item.spec_schema
     assert item.origin == str(path)
+
+
+def test_what_is_built_in_stands_in_the_file_of_its_name(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home")
+    patterns = registry.built_in()
+    assert {"best-of", "loop", "pipeline", "team"} <= {item.name for item in patterns}
+    for item in patterns:
+        assert item.spec.__module__ == f"kapelle.patterns.{item.name.replace('-', '_')}"
+        assert registry.get(item.name, home, tmp_path) == item
+    with pytest.raises(NotFound, match="There is no pattern 'spec'; known are: best-of, loop,"):
+        registry.get("spec", home, tmp_path)

@@ -9,9 +9,8 @@ from pathlib import Path
 from kapelle.agents.adapters.claude import ClaudeAgent
 from kapelle.agents.adapters.gemini import GeminiAgent
 from kapelle.agents.adapters.opencode import OpencodeAgent
-from kapelle.agents.base import Access, AgentRequest, Capabilities, Command
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, on_path
 from kapelle.agents.bridges.acp import Job
-from kapelle.agents.program import ProgramAgent, on_path
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.settings import AgentSettings
 
@@ -80,7 +79,7 @@ _KNOWN = {known.command[0]: known for known in (_CLAUDE, _CODEX, _GEMINI, _OPENC
 _SHORT = {"claude": _CLAUDE, "codex": _CODEX, "gemini": _GEMINI, "opencode": _OPENCODE}
 
 
-class AcpAgent(ProgramAgent):
+class AcpAgent(Agent):
     """Runs a bridge process that talks to the agent of settings.command and prints our events."""
 
     def __init__(self, name: str, settings: AgentSettings) -> None:

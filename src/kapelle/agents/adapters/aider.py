@@ -6,8 +6,7 @@ proposes. It ends after at most four answers to one prompt, the first and three 
 
 import sys
 
-from kapelle.agents.base import Access, AgentRequest, Capabilities, Command
-from kapelle.agents.program import ProgramAgent
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
 
 _UNATTENDED = (
     "--yes-always",
@@ -43,7 +42,7 @@ _PROVIDERS = {
 }
 
 
-class AiderAgent(ProgramAgent):
+class AiderAgent(Agent):
     """Runs aider behind a bridge that prints Kapelle's events; a session is a chat history."""
 
     program = "aider"

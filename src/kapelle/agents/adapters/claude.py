@@ -1,23 +1,26 @@
-"""Claude Code: `claude -p --output-format stream-json`, with the prompt by stdin."""
+"""Claude Code: `claude -p --output-format stream-json`, with the prompt by stdin.
 
-import glob
+Its stream is also that of Qwen Code: parse_stream. What was used they count differently.
+"""
+
 import os
+import re
 import sys
-from collections.abc import Mapping
+from typing import Any
 
-from kapelle.agents.adapters.claude_stream import parse_event
 from kapelle.agents.base import (
+    LONGEST_ARGUMENT,
     Access,
-    AgentEvent,
+    Agent,
     AgentRequest,
     Capabilities,
     Command,
     Summary,
     Verdict,
 )
-from kapelle.agents.output import Json, count_of, json_object, mapping_of, text_of
-from kapelle.agents.program import LONGEST_ARGUMENT, ProgramAgent, mcp_config
-from kapelle.domain.specs import McpServer
+from kapelle.agents.events import AgentEvent, EventKind, Json, error, json_object, plan
+from kapelle.agents.resets import reset_stated
+from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
 
@@ -33,9 +36,41 @@ _DEFAULTS = {
 # What comes of a slash command that did nothing; the result after it claims success.
 _COMMAND_FAILURES = frozenset({"unavailable_headless", "unknown", "failed", "restart_required"})
 _COMMAND = "local_command"
+_PLANS = frozenset({"TodoWrite", "todo_write"})
+_ABSENT = frozenset({"failed", "disconnected", "needs-auth"})
+_LIMITS = frozenset({"error_max_turns", "error_max_budget_usd"})
+# What Claude Code itself calls an error; these say more than what the provider does.
+_OWN_TYPES = frozenset(
+    {
+        "authentication_failed", "billing_error", "rate_limit", "overloaded", "server_error",
+        "model_not_found",
+    }
+)  # fmt: skip
+_NO_ACCESS = frozenset(
+    {"oauth_org_not_allowed", "account_on_hold", "verification_required", "cloud_credential_error"}
+)
+_NO_ANSWER = {
+    "connection_failed": FailureClass.ENVIRONMENT,
+    "no_response": FailureClass.OVERLOADED,
+    "stream_idle_timeout": FailureClass.OVERLOADED,
+}
+_NO_MONEY = re.compile(
+    r"spend limit|shared budget|out of (?:usage|extra usage)|include (?:extra )?usage"
+    r"|requires usage credits|usage limit is set to \$0"
+)
+_BY_MESSAGE = (
+    (
+        re.compile(r"No conversation found with session ID|--resume requires a valid session"),
+        FailureClass.SESSION_LOST,
+    ),
+    (re.compile(r"^(?:No auth type is selected|Missing API key)"), FailureClass.AUTHENTICATION),
+    (re.compile(r"^\[API Error: Context is too large"), FailureClass.CONTEXT_OVERFLOW),
+    (re.compile(r"^\[API Error: Connection error"), FailureClass.ENVIRONMENT),
+)
+_STATUS = re.compile(r"^\[API Error: (\d{3})\b")
 
 
-class ClaudeAgent(ProgramAgent):
+class ClaudeAgent(Agent):
     """Success is exit code 0 after a result that is no error.
 
     A prompt that begins with the name of a slash command is that command. The budget that Claude
@@ -61,15 +96,15 @@ class ClaudeAgent(ProgramAgent):
         "CLAUDE_CODE_SSE_PORT", "CLAUDE_CODE_REMOTE*", "CLAUDE_AGENT_SDK_*", "CLAUDE_PROJECT_DIR",
         "CLAUDE_ENV_FILE",
     )  # fmt: skip
+    home = ("CLAUDE_CONFIG_DIR", ".claude")
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         self._meter = Meter()
-        known = {**os.environ, **settings.env}
-        login = os.path.join(_home(known), ".credentials.json")
+        login = os.path.join(self.home_in(settings.env), ".credentials.json")
         # The clouds have credentials of their own, and macOS keeps a login in its keychain.
-        elsewhere = sys.platform == "darwin" or any(known.get(name) for name in _CLOUDS)
-        self.access = Access(_KEYS, (login,), needed=not elsewhere)
+        clouds = any({**os.environ, **settings.env}.get(name) for name in _CLOUDS)
+        self.access = Access(_KEYS, (login,), needed=not (clouds or sys.platform == "darwin"))
 
     def command(self, request: AgentRequest) -> Command:
         argv = [self.executable(), "-p", "--output-format", "stream-json", "--verbose"]
@@ -82,29 +117,36 @@ class ClaudeAgent(ProgramAgent):
         if request.settings.base_url:
             env["ANTHROPIC_BASE_URL"] = request.settings.base_url
         if request.mcp_servers:
-            files[_MCP] = mcp_config(request.mcp_servers, _server)
+            local, remote = {"type": "stdio"}, {"type": "http"}
+            files[_MCP] = request.mcp_config(local, remote, literal=_literal)
             argv += ["--mcp-config", str(request.beside(_MCP))]
             # Otherwise the model has to search for the tools before it sees them.
             env["ENABLE_TOOL_SEARCH"] = "false"
-        argv += _options(request)
+        budget = request.budget_usd
+        argv += self.options(
+            {
+                "--model": request.chosen_model,
+                "--resume": request.session_id,
+                "--fork-session": request.forks,
+                "--max-turns": request.max_turns,
+                "--max-budget-usd": None if budget is None else f"{max(budget, _LEAST_USD):.4f}",
+            }
+        )
         if request.system_prompt:
-            argv += _system(request, request.system_prompt, files)
+            argv += _system_prompt(request, request.system_prompt, files)
         env |= self.environment(request)
-        home = os.path.join(request.workspace, _home({**os.environ, **request.environ, **env}))
-        transcript = f"{glob.escape(home)}/projects/*/{{session}}.jsonl"
+        transcript = self.side_log(request, env, "projects/*/{session}.jsonl")
         argv += request.settings.extra_args
         return Command(argv, env, request.stdin, files, transcript)
 
     def parse(self, line: str) -> list[AgentEvent]:
         event = json_object(line)
-        if event is None:
+        if not event:
             return []
         if "sessionId" in event:
             return self._meter.from_transcript(event)
-        events = parse_event(event) + _command_error(event)
-        return (
-            [self._meter.from_result(event), *events] if event.get("type") == "result" else events
-        )
+        used = [self._meter.from_result(event)] if event.get("type") == "result" else []
+        return used + parse_stream(event) + _command_error(event)
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)
@@ -114,42 +156,13 @@ class ClaudeAgent(ProgramAgent):
         return verdict
 
 
-def _home(env: Mapping[str, str]) -> str:
-    """The directory in which it keeps its login and its sessions."""
-    own = env.get("CLAUDE_CONFIG_DIR") or os.path.join(env.get("HOME") or "~", ".claude")
-    return os.path.expanduser(own)
-
-
-def _options(request: AgentRequest) -> list[str]:
-    argv = []
-    if model := request.chosen_model:
-        argv += ["--model", model]
-    if request.session_id:
-        argv += ["--resume", request.session_id]
-        argv += ["--fork-session"] * request.fork
-    if request.max_turns is not None:
-        argv += ["--max-turns", str(request.max_turns)]
-    if request.budget_usd is not None:
-        argv += ["--max-budget-usd", f"{max(request.budget_usd, _LEAST_USD):.4f}"]
-    return argv
-
-
-def _system(request: AgentRequest, text: str, files: dict[str, str]) -> list[str]:
+def _system_prompt(request: AgentRequest, text: str, files: dict[str, str]) -> list[str]:
     # A session keeps the system prompt that it began with; a task of its own has its own.
-    fresh = ["--system-prompt-snapshot", "off"] if request.session_id and request.fork else []
+    fresh = ["--system-prompt-snapshot", "off"] if request.forks else []
     if len(text.encode("utf-8", "replace")) <= LONGEST_ARGUMENT:
         return [f"--append-system-prompt={text}", *fresh]
     files[_SYSTEM] = text
     return [f"--append-system-prompt-file={request.beside(_SYSTEM)}", *fresh]
-
-
-def _server(server: McpServer) -> Json:
-    if server.url:
-        headers = {name: _literal(value) for name, value in server.headers.items()}
-        return {"type": "http", "url": _literal(server.url), "headers": headers}
-    command, *args = [_literal(argument) for argument in server.command]
-    env = {name: _literal(value) for name, value in server.env.items()}
-    return {"type": "stdio", "command": command, "args": args, "env": env}
 
 
 def _literal(text: str) -> str:
@@ -158,11 +171,11 @@ def _literal(text: str) -> str:
 
 
 def _command_error(event: Json) -> list[AgentEvent]:
-    outcome = mapping_of(event.get("local_command_outcome")).get("kind")
-    if text_of(outcome) not in _COMMAND_FAILURES:
+    outcome = event.text("local_command_outcome", "kind")
+    if outcome not in _COMMAND_FAILURES:
         return []
     text = f"Claude Code took the prompt for a command of its own, which came to nothing: {outcome}"
-    return [AgentEvent("error", text, data={"type": _COMMAND})]
+    return [error(text, type=_COMMAND)]
 
 
 class Meter:
@@ -182,16 +195,16 @@ class Meter:
         A fork's begins with the answers of the session it was taken from, which are older than
         the question. Turns are those that Claude itself limits: subagents have none.
         """
-        at = text_of(line.get("timestamp"))
+        at = line.text("timestamp")
         if line.get("type") == "queue-operation" and line.get("operation") == "enqueue":
             self._asked_at = at
-        message = mapping_of(line.get("message"))
-        usage = mapping_of(message.get("usage"))
+        message = line.mapping("message")
+        usage = message.mapping("usage")
         is_answer = line.get("type") == "assistant" and message.get("model") != "<synthetic>"
         if not usage or not is_answer or at < self._asked_at:
             return []
         turns = 0 if line.get("isSidechain") is True else 1
-        data = {**_tokens(usage), "turns": turns, "id": text_of(message.get("id")) or None}
+        data = {**_tokens(usage), "turns": turns, "id": message.text("id") or None}
         return [AgentEvent("usage", data=data)]
 
     def from_result(self, result: Json) -> AgentEvent:
@@ -203,39 +216,39 @@ class Meter:
         """
         return AgentEvent("usage", data={**self._sums(result), "total": True})
 
-    def _sums(self, result: Json) -> Json:
+    def _sums(self, result: Json) -> dict[str, Any]:
         since = result.get("model_usage_since_last_result")
         if not isinstance(since, dict):
-            tokens = _tokens(mapping_of(result.get("usage")))
             cost = _dollars(result.get("total_cost_usd"))
+            tokens = _tokens(result.mapping("usage"))
             return {**tokens, "cost_usd": cost, "of_session": ["cost_usd"]}
-        index, session = (count_of(result.get("result_index")), text_of(result.get("session_id")))
+        index, session = result.count("result_index"), result.text("session_id")
         if index == 0 or session != self._session:
             self._session, self._results = session, {}
-        self._results[index] = since
+        self._results[index] = Json(since)
         if len(self._results) == index + 1:
             return _sums(*self._results.values())
-        sums = _sums(mapping_of(result.get("modelUsage")))
+        sums = _sums(result.mapping("modelUsage"))
         return {**sums, "of_session": list(sums)}
 
 
-def _tokens(usage: Json) -> Json:
-    cached = count_of(usage.get("cache_read_input_tokens"))
-    written = count_of(usage.get("cache_creation_input_tokens"))
+def _tokens(usage: Json) -> dict[str, int]:
+    cached = usage.count("cache_read_input_tokens")
+    written = usage.count("cache_creation_input_tokens")
     return {
-        "input_tokens": count_of(usage.get("input_tokens")) + cached + written,
-        "output_tokens": count_of(usage.get("output_tokens")),
+        "input_tokens": usage.count("input_tokens") + cached + written,
+        "output_tokens": usage.count("output_tokens"),
         "cached_tokens": cached,
     }
 
 
-def _sums(*results: Json) -> Json:
-    models = [mapping_of(model) for result in results for model in result.values()]
+def _sums(*results: Json) -> dict[str, float]:
+    models = [result.mapping(name) for result in results for name in result]
 
     def tokens(*names: str) -> int:
-        return sum(count_of(model.get(name)) for model in models for name in names)
+        return sum(model.count(name) for model in models for name in names)
 
-    sums: Json = {
+    sums: dict[str, float] = {
         "input_tokens": tokens("inputTokens", "cacheReadInputTokens", "cacheCreationInputTokens"),
         "output_tokens": tokens("outputTokens"),
         "cached_tokens": tokens("cacheReadInputTokens"),
@@ -250,3 +263,148 @@ def _dollars(value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9:
         return float(value)
     return 0.0
+
+
+def parse_stream(event: Json) -> list[AgentEvent]:
+    """What one object of the stream says, apart from usage."""
+    match event.get("type"):
+        case "system":
+            return _system(event)
+        case "assistant":
+            return _assistant(event)
+        case "user":
+            blocks = event.mappings("message", "content")
+            return [_tool_result(block) for block in blocks if block.get("type") == "tool_result"]
+        case "rate_limit_event":
+            return _limit(event.mapping("rate_limit_info"))
+        case "result":
+            return _result(event)
+    return []
+
+
+def _system(event: Json) -> list[AgentEvent]:
+    match event.get("subtype"):
+        case "init":
+            session = AgentEvent("session", event.text("session_id"))
+            model = AgentEvent("model", event.text("model"))
+            return [session, model, *_absent_servers(event)]
+        case "api_retry":
+            return [_api_retry(event)]
+        case "retry":
+            return _retry(event.mapping("data"))
+        case "permission_denied":
+            why = event.text("decision_reason") or event.text("message")
+            text = f"{event.text('tool_name')} was denied: {why}"
+            return [AgentEvent("notice", text, FailureClass.TOOL)]
+    return []
+
+
+def _absent_servers(event: Json) -> list[AgentEvent]:
+    servers = event.mappings("mcp_servers")
+    absent = [server for server in servers if server.text("status") in _ABSENT]
+    texts = [f"The MCP server {s.get('name')} is not there: {s['status']}." for s in absent]
+    return [AgentEvent("notice", text, FailureClass.TOOL) for text in texts]
+
+
+def _api_retry(event: Json) -> AgentEvent:
+    status, kind = event.count("error_status"), event.text("error")
+    what = f"HTTP status {status}" if status else "The provider did not answer"
+    again = f"retry {event.count('attempt')} of {event.count('max_retries')}"
+    text = f"{what} ({kind}); {again} in {event.count('retry_delay_ms') / 1000:g} s"
+    return error(text, kind="notice", status=status, type=kind)
+
+
+def _retry(data: Json) -> list[AgentEvent]:
+    """Qwen Code's own: it has a pause only after a limit of rate."""
+    if not (delay_ms := data.count("delayMs")):
+        return []
+    again = f"retry {data.count('attempt')} of {data.count('maxRetries')}"
+    text = f"The provider limits the rate; {again} in {delay_ms / 1000:g} s"
+    return [AgentEvent("notice", text, FailureClass.RATE_LIMIT)]
+
+
+def _limit(info: Json) -> list[AgentEvent]:
+    window = info.text("rateLimitType").replace("_", " ") or "usage"
+    if info.get("status") == "rejected" and info.get("isUsingOverage") is not True:
+        text = f"The {window} limit of the subscription is used up"
+        return [error(text, FailureClass.RATE_LIMIT, "notice", retry_at=_reset(info))]
+    if info.get("status") == "allowed_warning":
+        used = info.get("utilization")
+        share = f"{used:.0%}" if isinstance(used, float) else "Most"
+        return [AgentEvent("notice", f"{share} of the {window} limit is used")]
+    return []
+
+
+def _assistant(event: Json) -> list[AgentEvent]:
+    blocks = event.mappings("message", "content")
+    said = "\n".join(b.text("text") for b in blocks if b.get("type") == "text")
+    is_part = bool(event.get("parent_tool_use_id"))  # of a subagent's work
+    if event.get("error") or event.get("is_api_error_message") is True:
+        return [_api_error(event, said, "notice" if is_part else "error")]
+    events = [AgentEvent("text", said)] if said and not is_part else []
+    for block in blocks:
+        if block.get("type") == "tool_use":
+            name, given = block.text("name"), block.mapping("input")
+            events.append(AgentEvent("tool_call", name=name, data=given))
+            if name in _PLANS:
+                events.append(_plan(given))
+    return events
+
+
+def _plan(given: Json) -> AgentEvent:
+    todos = given.mappings("todos")
+    return plan([(todo.text("status"), todo.text("content")) for todo in todos])
+
+
+def _api_error(event: Json, said: str, kind: EventKind) -> AgentEvent:
+    own = event.text("error")
+    provider_type = own if own in _OWN_TYPES else event.text("api_error_type")
+    info = event.mapping("api_error_params", "rate_limit_info")
+    status, retry_at, name = event.count("api_error_status"), _reset(info), ""
+    if own in _NO_ACCESS:
+        name = FailureClass.AUTHENTICATION
+    elif event.text("api_error") in _NO_ANSWER:
+        name = _NO_ANSWER[event["api_error"]]
+    elif not retry_at and _NO_MONEY.search(said):
+        name = FailureClass.BILLING
+    return error(said or own, name, kind, status=status, type=provider_type, retry_at=retry_at)
+
+
+def _reset(info: Json) -> str | None:
+    at = reset_stated(info.get("resetsAt"))
+    return at.isoformat() if at else None
+
+
+def _tool_result(block: Json) -> AgentEvent:
+    texts = [part.text("text") for part in block.mappings("content")]
+    text = block.text("content") or "\n".join(filter(None, texts))
+    data = {"is_error": True} if block.get("is_error") is True else {}
+    return AgentEvent("tool_result", text, data=data)
+
+
+def _result(event: Json) -> list[AgentEvent]:
+    """Its subtype may be success where is_error says otherwise, and that counts."""
+    subtype = event.text("subtype")
+    if event.get("is_error") is not True and not subtype.startswith("error"):
+        return [AgentEvent("result", event.text("result"))]
+    text = _reason(event)
+    result = AgentEvent("result", text, data={"is_error": True})
+    if subtype == "success" and event.get("terminal_reason"):
+        return [result]  # the message before this one said why, and more than this one does
+    return [_failure(event, subtype, text), result]
+
+
+def _reason(event: Json) -> str:
+    if event.text("terminal_reason").startswith("aborted"):
+        return "It was interrupted."
+    errors = "; ".join(map(str, event.list_of("errors")))
+    own = event.text("error", "message")
+    return event.text("result") or errors or own or event.text("subtype")
+
+
+def _failure(event: Json, subtype: str, text: str) -> AgentEvent:
+    found = _STATUS.search(text)
+    status = event.count("api_error_status") or (int(found[1]) if found else 0)
+    name = next((kind for pattern, kind in _BY_MESSAGE if pattern.search(text)), "")
+    name = FailureClass.LIMIT if subtype in _LIMITS else name
+    return error(text, name, status=status, type=event.text("api_error_type"))

@@ -4,7 +4,6 @@ Secrets stay out of the command line: those of an MCP server's environment are i
 starts it, those of its headers in variables.
 """
 
-import glob
 import json
 import os
 import re
@@ -12,41 +11,16 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
-from kapelle.agents.base import (
-    Access,
-    AgentEvent,
-    AgentRequest,
-    Capabilities,
-    Command,
-    EventKind,
-    Summary,
-    Verdict,
-)
-from kapelle.agents.output import (
-    Json,
-    error,
-    json_object,
-    mapping_of,
-    mappings_of,
-    plan,
-    text_of,
-    usage,
-)
-from kapelle.agents.program import ProgramAgent, session_lost
-from kapelle.domain.failures import Failure, FailureClass
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
+from kapelle.agents.events import AgentEvent, EventKind, Json, error, json_object, plan, usage
+from kapelle.domain.failures import FailureClass
 from kapelle.domain.specs import McpServer
-from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
 
 _KEYS = ("CODEX_API_KEY", "OPENAI_API_KEY")
 _SANDBOXES = ("-s", "--sandbox", "--approve-for-me", "--dangerously-bypass-approvals-and-sandbox")
-# What it says on stderr, and only there, when it cannot begin at all.
-_LOST_SESSION = re.compile(
-    r"thread/(?:resume|fork) failed: (no rollout found\b.*|failed to read thread\b.*)"
-)
-_MCP_FAILED = re.compile(r"required MCP servers failed to initialize: (.*)")
-_QUOTE = 300
 _PROVIDER = "kapelle"
 # Kapelle tries again itself, and tells the user what it waits for.
 _REQUEST_RETRIES = 1
@@ -54,13 +28,14 @@ _STREAM_RETRIES = 2
 # A server that npx or uvx has to fetch first takes its time.
 _MCP_START_S = 60
 _DELETE = re.compile("\x7f")
-_RETRY = re.compile(r"Reconnecting\.\.\. [^(]*\((.*)\)", re.DOTALL)
+_RETRY = re.compile(r"Reconnecting\.\.\.(?: [^(]*\((.*)\))?", re.DOTALL)
 _STATUS = re.compile(r"(?:unexpected status|exceeded retry limit, last status:) (\d{3})\b")
 _INTERNAL = re.compile(r"We.re currently experiencing high demand")
 _AGAIN_AT = re.compile(
     r"try again at (?:([A-Z][a-z]{2}) (\d{1,2})(?:st|nd|rd|th), (\d{4}) )?(\d{1,2}:\d{2} [AP]M)",
     re.IGNORECASE,
 )
+_TOOLS = {"command_execution": "shell", "file_change": "apply_patch", "web_search": "web_search"}
 # Its own sentences, as they begin; what a provider wrote is for the general rules.
 _SENTENCES = (
     (r"You.ve hit your usage limit|rate limit exceeded:", FailureClass.RATE_LIMIT),
@@ -86,7 +61,7 @@ _SENTENCES = (
 )
 
 
-class CodexAgent(ProgramAgent):
+class CodexAgent(Agent):
     """Success is exit code 0 after turn.completed; usage is in its rollout file alone.
 
     The usage in turn.completed is the session's, less what a killed attempt had used.
@@ -109,13 +84,22 @@ class CodexAgent(ProgramAgent):
         "CODEX_INTERNAL_*", "CODEX_MANAGED_*",
     )  # fmt: skip
 
+    home = ("CODEX_HOME", ".codex")
+    last_words = (
+        (
+            r"(?<=failed: )(?:no rollout found\b|failed to read thread\b).*",
+            FailureClass.SESSION_LOST,
+        ),
+        (r"required MCP servers failed to initialize: .*", FailureClass.TOOL),
+    )
+
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         if settings.base_url:
             self.access = Access(_KEYS, needed=False)
         else:
             # Its own provider takes no key from OPENAI_API_KEY.
-            login = os.path.join(_home({**os.environ, **settings.env}), "auth.json")
+            login = os.path.join(self.home_in(settings.env), "auth.json")
             self.access = Access(("CODEX_API_KEY",), (login,))
 
     def command(self, request: AgentRequest) -> Command:
@@ -124,8 +108,7 @@ class CodexAgent(ProgramAgent):
         extra = request.settings.extra_args
         if not any(argument.split("=")[0] in _SANDBOXES for argument in extra):
             argv.append("--dangerously-bypass-approvals-and-sandbox")
-        if model := request.chosen_model:
-            argv += ["-m", model]
+        argv += self.options({"-m": request.chosen_model})
         places = (env, request.environ, os.environ)
         hint = "Move the longer part of the system prompt into the prompt."
         for override in overrides(request, _key_variable(*places)):
@@ -134,64 +117,43 @@ class CodexAgent(ProgramAgent):
         # Options are not known any more after the subcommand.
         if request.session_id:
             argv += ["fork" if request.fork else "resume", request.session_id]
-        home = glob.escape(
-            os.path.join(request.workspace, _home({**os.environ, **request.environ, **env}))
-        )
         env = mcp_variables(request) | env
         stdin = _prompt(request).encode("utf-8", "replace")
-        rollout = f"{home}/sessions/**/rollout-*-{{session}}.jsonl"
+        rollout = self.side_log(request, env, "sessions/**/rollout-*-{session}.jsonl")
         return Command([*argv, "-"], env, stdin, mcp_files(request), rollout)
 
     def parse(self, line: str) -> list[AgentEvent]:
         """What a line says, of the output or of the rollout file; they have no type in common."""
-        value = json_object(line) or {}
-        item = mapping_of(value.get("item"))
-        match value.get("type"):
+        value = json_object(line)
+        kind, payload = value.get("type"), value.mapping("payload")
+        match kind:
             case "thread.started":
-                return [AgentEvent("session", text_of(value.get("thread_id")))]
+                return [AgentEvent("session", value.text("thread_id"))]
             case "turn.completed":
                 return [AgentEvent("result")]  # its text is the last message
             case "turn.failed":
-                return [_error(text_of(mapping_of(value.get("error")).get("message")))]
+                return [_error(value.text("error", "message"))]
             case "error":
-                message = text_of(value.get("message"))
-                is_retry = message.startswith("Reconnecting...")
-                return [_notice(message) if is_retry else _error(message)]
-            case "item.started" | "item.updated" | "item.completed" if (
-                item.get("type") == "todo_list"
-            ):
-                return [_plan(item)]
-            case "item.started":
-                name = _tool(item)
-                return [AgentEvent("tool_call", name=name, data=_input(item))] if name else []
-            case "item.completed":
-                return _completed(item)
-        return _parse_rollout(text_of(value.get("type")), mapping_of(value.get("payload")))
-
-    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
-        verdict = super().judge(summary, exit, tail)
-        if verdict.success or summary.session_id is not None or exit.kind != "exited":
-            return verdict
-        if found := _MCP_FAILED.search(tail):
-            said = f"An MCP server did not start: {found[1][:_QUOTE]}"
-            return Verdict(False, said, failure=Failure(FailureClass.TOOL, said))
-        if found := _LOST_SESSION.search(tail):
-            return session_lost("Codex", found[1][:_QUOTE])
-        return verdict
+                message = value.text("message")
+                return [_notice(message) if _RETRY.match(message) else _error(message)]
+            case "item.started" | "item.updated" | "item.completed":
+                return _item(kind, value.mapping("item"))
+            case "token_usage_record":
+                return [_usage(payload)]
+            case "turn_context":
+                return [AgentEvent("model", payload.text("model"))]
+            case "event_msg" if payload.text("turn_attribution", "turn_trigger") == "exec":
+                # Here an attempt begins: what the file had before is of the session's earlier ones.
+                is_start = payload.get("type") == "task_started"
+                return [usage(0, 0, 0, turns=0, total=True)] if is_start else []
+        return []
 
 
 def _prompt(request: AgentRequest) -> str:
     """A session keeps the instructions it began with: those of another task's follow-up go here."""
-    if request.system_prompt and request.session_id and request.fork:
+    if request.system_prompt and request.forks:
         return f"{request.system_prompt}\n\n{request.prompt}"
     return request.prompt
-
-
-def _home(env: Mapping[str, str]) -> str:
-    """Where it keeps its sessions and its login."""
-    return env.get("CODEX_HOME") or os.path.join(
-        env.get("HOME") or os.path.expanduser("~"), ".codex"
-    )
 
 
 def _key_variable(*places: Mapping[str, str]) -> str | None:
@@ -199,109 +161,82 @@ def _key_variable(*places: Mapping[str, str]) -> str | None:
     return next((name for place in places for name in _KEYS if place.get(name)), None)
 
 
-def _completed(item: Json) -> list[AgentEvent]:
-    match item.get("type"):
+def _item(kind: str, item: Json) -> list[AgentEvent]:
+    what, name = item.text("type"), _TOOLS.get(item.text("type"), "")
+    if what == "todo_list":
+        return [_plan(item)]
+    if what == "mcp_tool_call":
+        name = f"mcp__{item.text('server')}__{item.text('tool')}"
+    elif what == "collab_tool_call":
+        name = item.text("tool") or what
+    if kind == "item.started" and name:
+        return [AgentEvent("tool_call", name=name, data=_input(item))]
+    if kind != "item.completed":
+        return []
+    if name:
+        return [AgentEvent("tool_result", _output(item), name)]
+    match what:
         case "agent_message":
-            return [AgentEvent("text", text_of(item.get("text")))]
+            return [AgentEvent("text", item.text("text"))]
         case "error":
-            return [_notice(text_of(item.get("message")))]
-    name = _tool(item)
-    return [AgentEvent("tool_result", _output(item), name)] if name else []
+            return [_notice(item.text("message"))]
+    return []
 
 
-def _tool(item: Json) -> str:
-    """The name of the tool that an item is a use of; empty for what is no use of a tool."""
-    match item.get("type"):
-        case "command_execution":
-            return "shell"
-        case "file_change":
-            return "apply_patch"
-        case "mcp_tool_call":
-            return f"mcp__{text_of(item.get('server'))}__{text_of(item.get('tool'))}"
-        case "collab_tool_call":
-            return text_of(item.get("tool")) or "collab_tool_call"
-        case "web_search":
-            return "web_search"
-    return ""
-
-
-def _input(item: Json) -> Json:
+def _input(item: Json) -> dict[str, Any]:
     if item.get("type") == "mcp_tool_call":
-        return mapping_of(item.get("arguments"))
+        return item.mapping("arguments")
     return {key: item[key] for key in ("command", "changes", "prompt", "query") if item.get(key)}
 
 
 def _output(item: Json) -> str:
     match item.get("type"):
         case "command_execution":
-            return text_of(item.get("aggregated_output"))
+            return item.text("aggregated_output")
         case "file_change":
-            changes = mappings_of(item.get("changes"))
+            changes = item.mappings("changes")
             return "\n".join(f"{change.get('kind')} {change.get('path')}" for change in changes)
         case "mcp_tool_call":
-            parts = mappings_of(mapping_of(item.get("result")).get("content"))
-            texts = [text_of(part.get("text")) for part in parts]
-            return "\n".join(texts) or text_of(mapping_of(item.get("error")).get("message"))
-    return text_of(item.get("status"))
+            texts = [part.text("text") for part in item.mappings("result", "content")]
+            return "\n".join(texts) or item.text("error", "message")
+    return item.text("status")
 
 
 def _plan(item: Json) -> AgentEvent:
-    steps = mappings_of(item.get("items"))
+    steps = item.mappings("items")
     statuses = ["completed" if step.get("completed") is True else "" for step in steps]
-    return plan(list(zip(statuses, [str(step.get("text")) for step in steps], strict=True)))
-
-
-def _parse_rollout(kind: str, payload: Json) -> list[AgentEvent]:
-    match kind:
-        case "token_usage_record":
-            return [_usage(payload)]
-        case "event_msg":
-            return _start(payload)
-        case "turn_context":
-            return [AgentEvent("model", text_of(payload.get("model")))]
-    return []
+    return plan(
+        [(status, str(step.get("text"))) for status, step in zip(statuses, steps, strict=True)]
+    )
 
 
 def _usage(payload: Json) -> AgentEvent:
     """One answer of the model, noted as soon as it has come."""
-    count, answer = mapping_of(payload.get("usage")).get, text_of(payload.get("response_id"))
+    count, answer = payload.mapping("usage").get, payload.text("response_id")
     tokens = (count("input_tokens"), count("output_tokens"), count("cached_input_tokens"))
     return usage(*tokens, turns=1, id=answer or None)
 
 
-def _start(payload: Json) -> list[AgentEvent]:
-    """Where an attempt begins: what the file had before is of the session's earlier ones."""
-    trigger = mapping_of(payload.get("turn_attribution")).get("turn_trigger")
-    if payload.get("type") != "task_started" or trigger != "exec":
-        return []
-    return [usage(0, 0, 0, turns=0, total=True)]
-
-
 def _error(message: str, kind: EventKind = "error") -> AgentEvent:
-    text, body = _unwrapped(message)
+    # The answer to a bad request is shown as it came.
+    body = json_object(message)
+    text = body.text("error", "message") or body.text("detail") or message
     name = next((kind for start, kind in _SENTENCES if re.match(start, text)), "")
     found, at = _STATUS.match(text), _again_at(text)
-    status = int(found[1]) if found else 500 if _INTERNAL.match(text) else body.get("status")
+    status = int(found[1]) if found else 400 if body else None
+    if _INTERNAL.match(text):
+        status = 500
+    own_type = body.text("error", "code") or body.text("error", "type")
     retry_at = at.isoformat() if at else None
-    return error(text, name, kind, status=status, type=body.get("type"), retry_at=retry_at)
+    return error(text, name, kind, status=status, type=own_type, retry_at=retry_at)
 
 
 def _notice(message: str) -> AgentEvent:
     """What did not end it: a retry, or a warning."""
     retry = _RETRY.match(message)
-    if retry is None:
+    if retry is None or not retry[1]:
         return AgentEvent("notice", message)
     return replace(_error(retry[1], "notice"), text=message)
-
-
-def _unwrapped(message: str) -> tuple[str, Json]:
-    """The message inside the answer to a bad request, which is shown as it came."""
-    body = json_object(message)
-    if body is None:
-        return message, {}
-    inner = mapping_of(body.get("error"))
-    text = text_of(inner.get("message")) or text_of(body.get("detail")) or message
-    return text, {"status": 400, "type": text_of(inner.get("code")) or text_of(inner.get("type"))}
 
 
 def _again_at(text: str) -> datetime | None:

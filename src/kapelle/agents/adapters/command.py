@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents.base import (
+    LONGEST_ARGUMENT,
     Access,
-    AgentEvent,
+    Agent,
     AgentRequest,
     Capabilities,
     Command,
-    EventKind,
     Summary,
     Verdict,
+    how_it_ended,
+    on_path,
 )
-from kapelle.agents.failures import claim, how_it_ended, judge_report
-from kapelle.agents.output import json_object, parse_event
-from kapelle.agents.program import LONGEST_ARGUMENT, ProgramAgent, on_path
+from kapelle.agents.events import AgentEvent, EventKind, json_object, parse_event
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
@@ -32,7 +32,7 @@ _CARRIES_PROMPT = frozenset({"prompt", "combined", "prompt_file"})
 _UNNAMED = "It reported an error without a message."
 
 
-class CommandAgent(ProgramAgent):
+class CommandAgent(Agent):
     """Runs settings.command, placeholders filled in; the prompt goes to stdin if none takes it."""
 
     access = Access(needed=False)
@@ -85,7 +85,7 @@ class CommandAgent(ProgramAgent):
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         if self.settings.output == "events":
-            return judge_report(summary, exit, tail)
+            return super().judge(summary, exit, tail)
         if self.settings.output == "json":
             return judge_json(summary, exit, tail, self.settings.read)
         if exit.kind != "exited":
@@ -176,7 +176,7 @@ def judge_json(summary: Summary, exit: Exit, tail: str, read: ReadJson) -> Verdi
     """Success is a clean exit, no error, and the answer where the settings say that it is."""
     said = summary.result if read.result else summary.tail.strip() or None
     if exit.kind != "exited" or (exit.code != 0 and not summary.error):
-        return Verdict(False, how_it_ended(exit, tail), said, claim(summary))
+        return Verdict(False, how_it_ended(exit, tail), said, summary.claimed)
     if summary.error:
         return Verdict(False, summary.error.text, said, "failure")
     if said is None:
@@ -212,8 +212,8 @@ def _outcome(document: object, read: ReadJson) -> list[AgentEvent]:
 def json_document(line: str) -> dict[str, Any] | list[Any] | None:
     """The JSON object or array that a line holds, or None for anything else."""
     if not line.lstrip().startswith("["):
-        return json_object(line)
-    found = (json_object(f'{{"array": {line}}}') or {}).get("array")
+        return json_object(line) or None
+    found = json_object(f'{{"array": {line}}}').get("array")
     return found if isinstance(found, list) else None
 
 

@@ -8,19 +8,20 @@ import stat
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from kapelle.agents.base import (
     Access,
-    AgentEvent,
+    Agent,
     AgentRequest,
     Capabilities,
     Command,
     Summary,
     Verdict,
+    how_it_ended,
 )
-from kapelle.agents.failures import classify, how_it_ended, judge_report
-from kapelle.agents.output import Json, count_of, error, json_object, mapping_of, text_of, usage
-from kapelle.agents.program import ProgramAgent
+from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
+from kapelle.agents.failures import classify
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
@@ -64,7 +65,7 @@ _STATUSES = {
 _ATTEMPTS = 3
 
 
-class GeminiAgent(ProgramAgent):
+class GeminiAgent(Agent):
     """Success is exit code 0 after an answer and a result, with nothing that stopped it before.
 
     Gemini puts the file in place of @path in a prompt, which cannot be turned off. Nothing can be
@@ -88,6 +89,8 @@ class GeminiAgent(ProgramAgent):
         "GEMINI_CLI_ACTIVITY_LOG_TARGET",
     )  # fmt: skip
 
+    home = ("GEMINI_CLI_HOME", "")
+
     def command(self, request: AgentRequest) -> Command:
         model = request.chosen_model or _DEFAULT_MODEL
         argv = [self.executable(), "-o", "stream-json", "--approval-mode", "yolo", "-m", model]
@@ -96,7 +99,7 @@ class GeminiAgent(ProgramAgent):
         env |= {"GEMINI_CLI_NO_RELAUNCH": "true", "GEMINI_CLI_TRUST_WORKSPACE": "true"}
         if request.settings.base_url:
             env["GOOGLE_GEMINI_BASE_URL"] = request.settings.base_url
-        session, side_log = _session(request, env)
+        session, side_log = _session(request, self.home_in(request.environ, env))
         files = self._settings(request, env)
         if files:
             env["GEMINI_CLI_SYSTEM_DEFAULTS_PATH"] = str(request.beside(_SETTINGS))
@@ -106,17 +109,15 @@ class GeminiAgent(ProgramAgent):
 
     def parse(self, line: str) -> list[AgentEvent]:
         """The events of one line; what is no JSON object says nothing."""
-        value = json_object(line) or {}
+        value = json_object(line)
         match value.get("type"):
             case "init":
                 return _begin(value)
             case "message" if value.get("role") == "assistant":
-                return [AgentEvent("text", text_of(value.get("content")), data={"delta": True})]
+                return [AgentEvent("text", value.text("content"), data={"delta": True})]
             case "tool_use":
-                name = text_of(value.get("tool_name"))
-                return [
-                    AgentEvent("tool_call", name=name, data=mapping_of(value.get("parameters")))
-                ]
+                name = value.text("tool_name")
+                return [AgentEvent("tool_call", name=name, data=value.mapping("parameters"))]
             case "tool_result":
                 return [_tool_result(value)]
             case "error":
@@ -129,7 +130,7 @@ class GeminiAgent(ProgramAgent):
                 return []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
-        verdict = judge_report(summary, exit, tail)
+        verdict = super().judge(summary, exit, tail)
         if not verdict.success:
             found = _unable(summary, exit, tail)
             if found:
@@ -164,12 +165,10 @@ def _stdin(request: AgentRequest) -> bytes:
     return ("\n" * prompt.startswith("/") + prompt).encode("utf-8", "replace")
 
 
-def _session(request: AgentRequest, env: dict[str, str]) -> tuple[list[str], str | None]:
+def _session(request: AgentRequest, home: str) -> tuple[list[str], str | None]:
     """The options that name the session, and the log in which it is kept, if that is known."""
     session = request.session_id or str(uuid.uuid4())
-    home = {**os.environ, **env}.get("GEMINI_CLI_HOME") or env.get("HOME") or "~"
-    chats = f"{glob.escape(os.path.expanduser(home))}/.gemini/tmp/*/chats"
-    pattern = f"{chats}/session-*-{glob.escape(session[:8])}.jsonl"
+    pattern = f"{glob.escape(home)}/.gemini/tmp/*/chats/session-*-{glob.escape(session[:8])}.jsonl"
     if request.session_id is None:
         return ["--session-id", session], pattern
     # Each time that it is resumed Gemini begins another file, and then goes on in the first.
@@ -217,7 +216,7 @@ def has_answer(output: str) -> bool:
     """
     ended = False
     for line in reversed(output.splitlines()):
-        value = json_object(line) or {}
+        value = json_object(line)
         if ended and "type" in value:
             return value["type"] not in ("tool_use", "tool_result") and value.get("role") != "user"
         ended = ended or value.get("type") == "result"
@@ -225,42 +224,42 @@ def has_answer(output: str) -> bool:
 
 
 def _begin(value: Json) -> list[AgentEvent]:
-    session, model = text_of(value.get("session_id")), text_of(value.get("model"))
+    session, model = value.text("session_id"), value.text("model")
     # The name of a choice of models has no price; which one it came to is told later.
     named = model not in _CHOICES and not model.startswith("auto")
     return [AgentEvent("session", session), *([AgentEvent("model", model)] if named else [])]
 
 
 def _tool_result(value: Json) -> AgentEvent:
-    said = mapping_of(value.get("error")).get("message")
     # The id of a call begins with the name of its tool.
-    name = text_of(value.get("tool_id")).rpartition("__")[0]
-    return AgentEvent("tool_result", text_of(value.get("output")) or text_of(said), name)
+    name = value.text("tool_id").rpartition("__")[0]
+    said = value.text("error", "message")
+    return AgentEvent("tool_result", value.text("output") or said, name)
 
 
 def _problem(value: Json) -> AgentEvent:
     """A message amid the work; some end it, and a result of success follows all the same."""
-    message = text_of(value.get("message"))
+    message = value.text("message")
     ends = value.get("severity") == "error" or message.startswith("Loop detected")
     return AgentEvent("error" if ends else "notice", message, _class_of(message))
 
 
 def _result(value: Json) -> list[AgentEvent]:
-    events = _usage(mapping_of(value.get("stats")))
+    events = _usage(value.mapping("stats"))
     if value.get("status") == "success":
         return [*events, AgentEvent("result")]
-    if cause := mapping_of(value.get("error")):
-        events.append(_error(text_of(cause.get("type")), text_of(cause.get("message"))))
+    if cause := value.mapping("error"):
+        events.append(_error(cause.text("type"), cause.text("message")))
     return [*events, AgentEvent("result", data={"is_error": True})]
 
 
 def _error(kind: str, message: str) -> AgentEvent:
     """The error that ended it, out of the JSON that the provider answered with, if it is there."""
     found = _API_ERROR.match(message)
-    answer = mapping_of((json_object(found[1]) or {}).get("error")) if found else {}
-    text, status = text_of(answer.get("message")) or message, count_of(answer.get("code"))
+    answer = json_object(found[1] if found else "").mapping("error")
+    text, status = answer.text("message") or message, answer.count("code")
     name = _CLASSES.get(kind) or _class_of(message)
-    return error(text, name, status=status, type=text_of(answer.get("status")) or kind)
+    return error(text, name, status=status, type=answer.text("status") or kind)
 
 
 def _class_of(message: str) -> str:
@@ -272,30 +271,30 @@ def _usage(stats: Json) -> list[AgentEvent]:
     """The sums of this attempt, helper models included, and the model that did most."""
     if not stats:
         return []
-    sent, total = count_of(stats.get("input_tokens")), count_of(stats.get("total_tokens"))
+    sent, total = stats.count("input_tokens"), stats.count("total_tokens")
     # Thinking is paid for as output, and only in the total.
-    received = max(count_of(stats.get("output_tokens")), total - sent)
-    used = usage(sent, received, count_of(stats.get("cached")), total=True)
-    models = mapping_of(stats.get("models"))
-    totals = {name: count_of(mapping_of(models[name]).get("total_tokens")) for name in models}
+    received = max(stats.count("output_tokens"), total - sent)
+    used = usage(sent, received, stats.count("cached"), total=True)
+    models = stats.mapping("models")
+    totals = {name: models.count(name, "total_tokens") for name in models}
     most = max(totals, key=totals.__getitem__, default="")
     return [used, AgentEvent("model", most)] if most else [used]
 
 
 def _answer(value: Json) -> list[AgentEvent]:
     """An answer of the model as the chat log has it, again whenever a tool has added to it."""
-    tokens = mapping_of(value.get("tokens"))
+    tokens = value.mapping("tokens")
     if not tokens:
         return []
-    count = {name: count_of(number) for name, number in tokens.items()}.get
-    sent, received = count("input", 0) + count("tool", 0), count("output", 0) + count("thoughts", 0)
-    used = usage(sent, received, count("cached", 0), turns=1, id=text_of(value.get("id")))
-    return [used, AgentEvent("model", text_of(value.get("model")))]
+    sent = tokens.count("input") + tokens.count("tool")
+    received = tokens.count("output") + tokens.count("thoughts")
+    used = usage(sent, received, tokens.count("cached"), turns=1, id=value.text("id"))
+    return [used, AgentEvent("model", value.text("model"))]
 
 
 def settings_of(request: AgentRequest, env: dict[str, str]) -> str:
     """The file's content for one attempt."""
-    settings: Json = {
+    settings: dict[str, Any] = {
         "general": {
             "maxAttempts": _ATTEMPTS,
             "enableAutoUpdate": False,
@@ -326,11 +325,11 @@ def are_read_in(directory: Path) -> bool:
     return os.geteuid() == 0 and all(not (at.st_uid or at.st_mode & writable) for at in found)
 
 
-def _server(server: McpServer) -> Json:
+def _server(server: McpServer) -> dict[str, Any]:
     if server.url:
         headers = {name: _twice_literal(value) for name, value in server.headers.items()}
         return {"url": _literal(server.url), "type": "http", "headers": headers, "trust": True}
-    command, *args = [_literal(argument) for argument in server.command]
+    command, *args = map(_literal, server.command)
     env = {name: _twice_literal(value) for name, value in server.env.items()}
     return {"command": command, "args": args, "env": env, "trust": True}
 

@@ -3,16 +3,15 @@
 import sys
 from typing import ClassVar
 
-from kapelle.agents.base import Access, AgentRequest, Capabilities, Command
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
 from kapelle.agents.bridges.openai import is_address
-from kapelle.agents.program import ProgramAgent
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.settings import AgentSettings
 
 SYSTEM_FILE = "system-prompt.txt"
 
 
-class PlainModel(ProgramAgent):
+class PlainModel(Agent):
     """One question, one answer: a bridge run with this Python; key and address by environment."""
 
     program = sys.executable

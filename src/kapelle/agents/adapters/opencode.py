@@ -3,19 +3,10 @@
 import json
 import re
 from datetime import UTC, datetime
+from typing import Any
 
-from kapelle.agents.base import (
-    Access,
-    AgentEvent,
-    AgentRequest,
-    Capabilities,
-    Command,
-    Summary,
-    Verdict,
-)
-from kapelle.agents.failures import claim
-from kapelle.agents.output import Json, count_of, error, json_object, mapping_of, text_of, usage
-from kapelle.agents.program import ProgramAgent, session_lost
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
+from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
 from kapelle.agents.resets import retry_at
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
@@ -39,7 +30,7 @@ _RETRIED = ("level=ERROR ", 'message="stream error" ', ' error.error="')
 _LONGEST_CAUSE = 1000
 
 
-class OpencodeAgent(ProgramAgent):
+class OpencodeAgent(Agent):
     """The prompt goes by stdin; success is exit code 0 after a step that ended with "stop"."""
 
     program = "opencode"
@@ -71,6 +62,8 @@ class OpencodeAgent(ProgramAgent):
         "OPENCODE_LOG_LEVEL",
     )  # fmt: skip
 
+    last_words = (("Session not found", FailureClass.SESSION_LOST),)
+
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         if settings.base_url:
@@ -83,8 +76,7 @@ class OpencodeAgent(ProgramAgent):
         argv += ["--print-logs", "--log-level", "ERROR"]
         # It works where PWD says, not in its working directory, unless it is told.
         argv += ["--dir", str(request.workspace)]
-        argv += ["--model", model] if model else []
-        argv += ["--session", request.session_id] if request.session_id else []
+        argv += self.options({"--model": model, "--session": request.session_id})
         env = {
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
             "OPENCODE_CONFIG_CONTENT": _dumped(_configuration(request, model)),
@@ -96,15 +88,15 @@ class OpencodeAgent(ProgramAgent):
     def parse(self, line: str) -> list[AgentEvent]:
         """The events of one line; what is no JSON is a warning that it prints among them."""
         value = json_object(line)
-        if value is None:
+        if not value:
             return [AgentEvent("notice", line.strip())] if line.strip() else []
-        part = mapping_of(value.get("part"))
-        session = AgentEvent("session", text_of(value.get("sessionID")))
+        part = value.mapping("part")
+        session = AgentEvent("session", value.text("sessionID"))
         match value.get("type"):
             case "step_start":
                 return [session]
             case "text":
-                return [AgentEvent("text", text_of(part.get("text")))]
+                return [AgentEvent("text", part.text("text"))]
             case "tool_use":
                 return _tool(part)
             case "step_finish":
@@ -126,7 +118,7 @@ class OpencodeAgent(ProgramAgent):
             return Verdict(False, f"opencode ended {how}, without an answer.")
         # It exits with 1 after a full context, too, which it compacted to go on.
         overflowed = summary.error and summary.error.name == FailureClass.CONTEXT_OVERFLOW
-        if overflowed and exit.code == 1 and last == "stop" and claim(summary) == "success":
+        if overflowed and exit.code == 1 and last == "stop" and summary.claimed == "success":
             return Verdict(True, result=summary.result, claimed="success")
         if verdict.success or exit.kind != "exited":
             return verdict
@@ -139,9 +131,7 @@ class OpencodeAgent(ProgramAgent):
 
 
 def _by_log(verdict: Verdict, summary: Summary, tail: str) -> Verdict:
-    """What only its log tells: a session that is gone, and what an unexpected error was."""
-    if summary.error is None and "Session not found" in tail:
-        return session_lost("opencode", "Session not found")
+    """What only its log tells: what an unexpected error was."""
     logged = [cause for line in tail.splitlines() if (cause := _cause(line, _LOGGED))]
     if summary.error is None or not logged or "server error" not in summary.error.text:
         return verdict
@@ -168,9 +158,9 @@ def _without_log(tail: str) -> str:
     return "\n".join(line for line in tail.splitlines() if not line.startswith(("timestamp=", "{")))
 
 
-def _configuration(request: AgentRequest, model: str | None) -> Json:
+def _configuration(request: AgentRequest, model: str | None) -> dict[str, Any]:
     """What goes over the user's own configuration; a key is named in it, never given."""
-    config: Json = {
+    config: dict[str, Any] = {
         "permission": "allow",
         "autoupdate": False,
         "share": "disabled",
@@ -194,14 +184,14 @@ def _configuration(request: AgentRequest, model: str | None) -> Json:
     return config
 
 
-def _server(server: McpServer) -> Json:
+def _server(server: McpServer) -> dict[str, Any]:
     if server.command:
         local = {"type": "local", "command": server.command, "environment": server.env}
         return {**local, "enabled": True}
     return {"type": "remote", "url": server.url, "headers": server.headers, "enabled": True}
 
 
-def _dumped(config: Json) -> str:
+def _dumped(config: dict[str, Any]) -> str:
     return _REFERENCE.sub(r"\\u007b", json.dumps(config))
 
 
@@ -211,10 +201,10 @@ def last_step_end(output: str) -> str | None:
     A "stop" is no end where more steps follow it: the history may have been compacted in between.
     """
     for line in reversed(output.splitlines()):
-        value = json_object(line) or {}
+        value = json_object(line)
         match value.get("type"):
             case "step_finish":
-                return text_of(mapping_of(value.get("part")).get("reason"))
+                return value.text("part", "reason")
             case "error":
                 return "error"
             case "step_start" | "tool_use":
@@ -223,28 +213,28 @@ def last_step_end(output: str) -> str | None:
 
 
 def _tool(part: Json) -> list[AgentEvent]:
-    name, state = text_of(part.get("tool")), mapping_of(part.get("state"))
-    output = text_of(state.get("output")) or text_of(state.get("error"))
+    name, state = part.text("tool"), part.mapping("state")
+    output = state.text("output") or state.text("error")
     return [
-        AgentEvent("tool_call", name=name, data=mapping_of(state.get("input"))),
+        AgentEvent("tool_call", name=name, data=state.mapping("input")),
         AgentEvent("tool_result", output, name),
     ]
 
 
 def _step(part: Json) -> list[AgentEvent]:
     """One answer of the model: what it took, and whether it was the last."""
-    tokens = mapping_of(part.get("tokens"))
-    cache = mapping_of(tokens.get("cache"))
-    cached = count_of(cache.get("read"))
+    tokens = part.mapping("tokens")
+    cache = tokens.mapping("cache")
+    cached = cache.count("read")
     used = usage(
-        count_of(tokens.get("input")) + cached + count_of(cache.get("write")),
-        count_of(tokens.get("output")) + count_of(tokens.get("reasoning")),
+        tokens.count("input") + cached + cache.count("write"),
+        tokens.count("output") + tokens.count("reasoning"),
         cached,
         turns=1,
         # It counts 0 for a model whose price it does not know.
         **({"cost_usd": part["cost"]} if part.get("cost") else {}),
     )
-    reason = text_of(part.get("reason"))
+    reason = part.text("reason")
     if reason == "stop":
         return [used, AgentEvent("result")]
     if reason in {"", "tool-calls", "unknown"}:
@@ -254,22 +244,22 @@ def _step(part: Json) -> list[AgentEvent]:
 
 
 def _error(value: Json) -> AgentEvent:
-    cause = mapping_of(value.get("error"))
-    data, name = mapping_of(cause.get("data")), text_of(cause.get("name"))
-    message = text_of(data.get("message")) or text_of(cause.get("message")) or name
-    body = mapping_of((json_object(text_of(data.get("responseBody"))) or {}).get("error"))
-    headers = mapping_of(data.get("responseHeaders"))
-    status = count_of(data.get("statusCode"))
+    cause = value.mapping("error")
+    data, name = cause.mapping("data"), cause.text("name")
+    message = data.text("message") or cause.text("message") or name
+    body = json_object(data.text("responseBody")).mapping("error")
+    headers = data.mapping("responseHeaders")
+    status = data.count("statusCode")
     return error(
         message or "unknown error",
         _CLASSES.get(name, ""),
         status=status,
-        type=text_of(body.get("code")) or text_of(body.get("type")),
-        retry_at=retry_at({key: text_of(headers[key]) for key in headers}, status, _time(value)),
+        type=body.text("code") or body.text("type"),
+        retry_at=retry_at({key: headers.text(key) for key in headers}, status, _time(value)),
     )
 
 
 def _time(value: Json) -> datetime | None:
     """When the line was written, by its own word."""
-    milliseconds = count_of(value.get("timestamp"))
+    milliseconds = value.count("timestamp")
     return datetime.fromtimestamp(milliseconds / 1000, UTC) if 0 < milliseconds < 1e14 else None

@@ -1,24 +1,11 @@
 """Qwen Code: `qwen -o stream-json`, with the prompt by stdin."""
 
-import glob
 import json
-import os
-import re
 
-from kapelle.agents.adapters.claude_stream import parse_event
-from kapelle.agents.base import (
-    Access,
-    AgentEvent,
-    AgentRequest,
-    Capabilities,
-    Command,
-    Summary,
-    Verdict,
-)
-from kapelle.agents.output import Json, count_of, error, json_object, mapping_of, text_of, usage
-from kapelle.agents.program import ProgramAgent, mcp_config, session_lost
+from kapelle.agents.adapters.claude import parse_stream
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
+from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
 from kapelle.domain.failures import Failure, FailureClass
-from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
 
 _MCP = "qwen-mcp.json"
@@ -32,12 +19,12 @@ _DEFAULTS = {
     # Otherwise every attempt ends with further questions to the model, about what to remember.
     "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False},
 }
-# What it says on stderr alone.
-_LOST_SESSION = re.compile(r"No saved session found with ID \S+")
+# Without alwaysLoadTools the model has to search for the tools before it sees them.
+_MCP_FIELDS = {"trust": True, "alwaysLoadTools": True}
 _LIMITS = {53: "its limit of turns", 55: "a limit of its own settings"}
 
 
-class QwenAgent(ProgramAgent):
+class QwenAgent(Agent):
     """Success is exit code 0 after a result that is no error.
 
     What each answer used is in the session's own file; the stream leaves out subagents, and the
@@ -68,6 +55,9 @@ class QwenAgent(ProgramAgent):
         "QWEN_CODE_IDE_*",
     )  # fmt: skip
 
+    home = ("QWEN_RUNTIME_DIR", "QWEN_HOME", ".qwen")
+    last_words = ((r"No saved session found with ID \S+", FailureClass.SESSION_LOST),)
+
     def command(self, request: AgentRequest) -> Command:
         argv = [self.executable(), "--yolo", "-o", "stream-json"]
         files = {_SETTINGS: json.dumps(_DEFAULTS)}
@@ -78,69 +68,42 @@ class QwenAgent(ProgramAgent):
             "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
         } | self.environment(request)
         if request.mcp_servers:
-            files[_MCP] = mcp_config(request.mcp_servers, _server)
+            files[_MCP] = request.mcp_config(_MCP_FIELDS, _MCP_FIELDS, url_key="httpUrl")
             argv += ["--mcp-config", str(request.beside(_MCP))]
-        argv += self._options(request) + request.settings.extra_args
-        chat = f"{glob.escape(_home(request, env))}/projects/*/chats/{{session}}.jsonl"
-        return Command(argv, env, request.stdin, files, chat)
-
-    def parse(self, line: str) -> list[AgentEvent]:
-        event = json_object(line)
-        if event is None:
-            return []
-        return _from_session_file(event) if "sessionId" in event else parse_event(event)
-
-    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
-        verdict = super().judge(summary, exit, tail)
-        if verdict.success or exit.kind != "exited" or summary.error:
-            return verdict
-        if limit := _LIMITS.get(exit.code or 0):
-            reason = f"It reached {limit}."
-            return Verdict(False, reason, failure=Failure(FailureClass.LIMIT, reason))
-        if summary.session_id is None and (found := _LOST_SESSION.search(tail)):
-            return session_lost("Qwen Code", found[0])
-        return verdict
-
-    def _options(self, request: AgentRequest) -> list[str]:
-        argv = []
         if request.settings.base_url or request.credential:
             argv += ["--auth-type", "openai"]
-        if request.settings.base_url:
-            argv += ["--openai-base-url", request.settings.base_url]
-        if model := request.chosen_model:
-            argv += ["-m", model]
-        if request.session_id:
-            argv += ["--resume", request.session_id]
-            argv += ["--fork-session"] * request.fork
-        if request.max_turns is not None:
-            argv += ["--max-session-turns", str(request.max_turns)]
+        argv += self.options(
+            {
+                "--openai-base-url": request.settings.base_url,
+                "-m": request.chosen_model,
+                "--resume": request.session_id,
+                "--fork-session": request.forks,
+                "--max-session-turns": request.max_turns,
+            }
+        )
         if request.system_prompt:
             hint = "Put what is long into the prompt, or into a QWEN.md in the repository."
             text = self.require_argument(request.system_prompt, "a system prompt", hint)
             argv.append(f"--append-system-prompt={text}")
-        return argv
+        argv += request.settings.extra_args
+        chat = self.side_log(request, env, "projects/*/chats/{session}.jsonl")
+        return Command(argv, env, request.stdin, files, chat)
 
+    def parse(self, line: str) -> list[AgentEvent]:
+        event = json_object(line)
+        return _from_session_file(event) if "sessionId" in event else parse_stream(event)
 
-def _home(request: AgentRequest, env: dict[str, str]) -> str:
-    """The directory in which it keeps its sessions."""
-    known = {**os.environ, **request.environ, **env}
-    own = known.get("QWEN_RUNTIME_DIR") or known.get("QWEN_HOME")
-    path = own or os.path.join(known.get("HOME") or "~", ".qwen")
-    return os.path.join(request.workspace, os.path.expanduser(path))
-
-
-def _server(server: McpServer) -> Json:
-    # Otherwise the model has to search for the tools before it sees them.
-    own = {"trust": True, "alwaysLoadTools": True}
-    if server.url:
-        return {"httpUrl": server.url, "headers": server.headers, **own}
-    command, *args = server.command
-    return {"command": command, "args": args, "env": server.env, **own}
+    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+        limit = _LIMITS.get(exit.code or 0)
+        if limit and not summary.claimed:
+            reason = f"It reached {limit}."
+            return Verdict(False, reason, failure=Failure(FailureClass.LIMIT, reason))
+        return super().judge(summary, exit, tail)
 
 
 def _from_session_file(event: Json) -> list[AgentEvent]:
     """What one line of the session's file says; what is copied there happened before."""
-    noted = mapping_of(mapping_of(event.get("systemPayload")).get("uiEvent"))
+    noted = event.mapping("systemPayload", "uiEvent")
     if "forkedFrom" in event:
         return []
     match noted.get("event.name"):
@@ -148,16 +111,16 @@ def _from_session_file(event: Json) -> list[AgentEvent]:
             return [_answer(noted)]
         case "qwen-code.api_error":
             # It tries again for minutes, and of that it tells nothing elsewhere.
-            status = count_of(noted.get("status_code"))
-            text = text_of(noted.get("error_message")) or text_of(noted.get("error_type"))
+            status = noted.count("status_code")
+            text = noted.text("error_message") or noted.text("error_type")
             return [error(text, kind="notice", status=status)]
     return []
 
 
 def _answer(noted: Json) -> AgentEvent:
     return usage(
-        count_of(noted.get("input_token_count")),
-        count_of(noted.get("output_token_count")),
-        count_of(noted.get("cached_content_token_count")),
+        noted.count("input_token_count"),
+        noted.count("output_token_count"),
+        noted.count("cached_content_token_count"),
         turns=0 if noted.get("subagent_name") else 1,
     )

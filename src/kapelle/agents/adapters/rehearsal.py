@@ -2,29 +2,36 @@
 
 import os
 import sys
-from pathlib import Path
 
-from kapelle.agents.base import Access, AgentRequest, Capabilities, Command
-from kapelle.agents.program import ProgramAgent
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
+from kapelle.agents.bridges import rehearsal
 
-PLAYER = Path(__file__).with_name("player.py")
+PROGRAM = rehearsal.__file__
 
 
-class RehearsalAgent(ProgramAgent):
-    """Runs player.py, which follows a playbook instead of a model and prints Kapelle's events."""
+class RehearsalAgent(Agent):
+    """Runs the bridge that follows a playbook instead of a model and prints Kapelle's events."""
 
     capabilities = Capabilities(resume=True, usage=True, cost=True)
     access = Access(needed=False)
 
     def installed(self) -> str | None:
-        return str(PLAYER)
+        return PROGRAM
 
     def command(self, request: AgentRequest) -> Command:
         settings = request.settings
-        argv = [sys.executable, "-I", "-S", str(PLAYER)]
-        argv += ["--workspace", str(request.workspace), "--attempt", str(request.attempt_number)]
-        if settings.playbook:
-            argv += ["--playbook", os.path.expanduser(settings.playbook)]
-        if request.session_id:
-            argv += ["--session", request.session_id]
+        argv = [
+            sys.executable,
+            "-I",
+            "-S",
+            PROGRAM,
+            *self.options(
+                {
+                    "--workspace": request.workspace,
+                    "--attempt": request.attempt_number,
+                    "--playbook": os.path.expanduser(settings.playbook or ""),
+                    "--session": request.session_id,
+                }
+            ),
+        ]
         return Command(argv + settings.extra_args, dict(settings.env), request.stdin)

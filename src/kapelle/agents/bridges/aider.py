@@ -18,9 +18,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kapelle.agents.bridges.events import emit
-from kapelle.agents.bridges.process import Child
-from kapelle.agents.output import Json, json_object
+from kapelle.agents.bridges.base import Child, emit
+from kapelle.agents.events import Json, json_object
 
 _MODEL = re.compile(r"(?:Main model|Model): (\S+) with .+ edit format")
 _TOKENS = re.compile(
@@ -144,7 +143,7 @@ class Report:
     def __init__(self, emit: Callable[..., None], events: Path, answers: Path) -> None:
         self._emit = emit
         self._events, self._answers = Log(events), Answers(answers)
-        self._waiting: deque[tuple[str, Json]] = deque()
+        self._waiting: deque[Json] = deque()
         self._cached: deque[int] = deque()
         self._output: deque[str] = deque(maxlen=500)
         self._answer = ""
@@ -188,11 +187,9 @@ class Report:
         said = self._last_words()
         if self.wants_login:
             self._emit("error", "No model is set and there is no API key.", "authentication")
-        elif code < 0:
-            return
-        elif code > 0 or not self._is_complete:
+        elif code != 0 or not self._is_complete:
             # If it said nothing here, its error output tells more than we could.
-            if said:
+            if said and code >= 0:
                 self._emit_described("error", said)
         elif any(map(_TOO_LONG.match, self._output)):
             self._emit("error", "\n".join(said.split("\n\n")[:2]), "context_overflow")
@@ -215,12 +212,14 @@ class Report:
         self._emit(kind, text, *_described(text))
 
     def _read_events(self, is_over: bool = False) -> None:
-        self._waiting.extend(_logged_events(self._events))
+        # Its analytics, which it sends to nobody.
+        self._waiting.extend(map(json_object, self._events.lines()))
         while self._waiting:
             # It logs this after the line that tells of cached tokens.
-            if self._waiting[0][0] == "message_send" and not (is_over or self._cached):
+            event = self._waiting[0].text("event")
+            if event == "message_send" and not (is_over or self._cached):
                 return
-            self._apply(*self._waiting.popleft())
+            self._apply(event, self._waiting.popleft().mapping("properties"))
 
     def _apply(self, event: str, properties: Json) -> None:
         match event:
@@ -305,29 +304,17 @@ class Answers:
         return answer
 
 
-def _logged_events(log: Log) -> list[tuple[str, Json]]:
-    """The new entries of its analytics, which it sends to nobody."""
-    found = []
-    for line in log.lines():
-        entry = json_object(line) or {}
-        if isinstance(entry.get("event"), str) and isinstance(entry.get("properties"), dict):
-            found.append((entry["event"], entry["properties"]))
-    return found
-
-
-def _described(text: str) -> tuple[str, Json]:
+def _described(text: str) -> tuple[str, dict[str, object]]:
     """The failure class as far as it is certain, and the fields of an error event."""
     found = _ERROR.match(text)
     if not found:
         return "", {}
-    name = _CLASSES.get(found[1], "")
-    for sentence, special in _SENTENCES.items():
-        name = special if sentence in text else name
+    special = [name for sentence, name in _SENTENCES.items() if sentence in text]
     # RateLimitError becomes rate_limit_error, as providers write it.
-    data: Json = {"type": _HUMP.sub("_", found[1]).lower()}
+    data: dict[str, object] = {"type": _HUMP.sub("_", found[1]).lower()}
     if found[1] in _STATUSES:
         data["status"] = _STATUSES[found[1]]
-    return name, data
+    return special[-1] if special else _CLASSES.get(found[1], ""), data
 
 
 def _count(figure: str | None) -> int:

@@ -6,25 +6,21 @@ The prompt comes by stdin; the SDK itself reads keys and address from the enviro
 import json
 import os
 import sys
+from argparse import Namespace
+from typing import Any
 
 import anthropic
 from anthropic.types import RawMessageStreamEvent, Usage
 
-from kapelle.agents.bridges.events import (
-    Answer,
-    Arguments,
-    Failed,
-    emit,
-    exit_code,
-    prompt_from_stdin,
-    system_prompt,
-)
-from kapelle.agents.output import Json, mapping_of, text_of
+from kapelle.agents.bridges.base import Failed, emit
+from kapelle.agents.bridges.chat import Answer, Arguments, exit_code
+from kapelle.agents.events import mapping_of
 from kapelle.agents.resets import retry_at
 
 # Every current model takes this many, and thoughts count as well.
 _MAX_TOKENS = 32_000
 _TRANSPORTS = frozenset({"httpx", "httpx2", "httpcore", "httpcore2"})
+_REFUSALS = {"refusal": "The model refused to answer."}
 _CUT_OFF = {
     "max_tokens": "The answer was cut off at the limit of its length (--max-tokens).",
     "model_context_window_exceeded": "The answer was cut off where the context window ended.",
@@ -34,17 +30,15 @@ _CUT_OFF = {
 def main() -> int:
     parser = Arguments()
     parser.add_argument("--max-tokens", type=int, default=_MAX_TOKENS)
-    arguments = parser.parse_args()
-    body: Json = {"model": arguments.model, "max_tokens": arguments.max_tokens}
-    system = system_prompt(arguments.system_file)
+    return exit_code(_ask, parser)
+
+
+def _ask(arguments: Namespace, prompt: str, system: str) -> None:
+    body: dict[str, Any] = {"model": arguments.model, "max_tokens": arguments.max_tokens}
     if system:
         body["system"] = system
-    body["messages"] = [{"role": "user", "content": prompt_from_stdin()}]
-    return exit_code(lambda: _ask(body, arguments.timeout))
-
-
-def _ask(body: Json, timeout_s: float) -> None:
-    client, message = _client(timeout_s), _Message()
+    body["messages"] = [{"role": "user", "content": prompt}]
+    client, message = _client(arguments.timeout), _Message()
     try:
         with client, client.messages.create(**body, stream=True) as stream:
             for event in stream:
@@ -52,15 +46,15 @@ def _ask(body: Json, timeout_s: float) -> None:
     except anthropic.APIStatusError as error:
         raise _refusal(error) from error
     except anthropic.APITimeoutError as error:
-        raise Failed(f"The server said nothing for {timeout_s:g} s.", "timeout") from error
+        silence = f"The server said nothing for {arguments.timeout:g} s."
+        raise Failed(silence, "timeout") from error
     except anthropic.APIConnectionError as error:
         cause = error.__cause__ or error
         raise Failed(f"The server cannot be reached: {cause}", "environment") from error
     except (json.JSONDecodeError, AttributeError, TypeError) as error:
         # The SDK makes its objects of whatever comes, unchecked.
-        raise Failed(
-            f"The server sent something that is no answer: {error}", "environment"
-        ) from error
+        text = f"The server sent something that is no answer: {error}"
+        raise Failed(text, "environment") from error
     except Exception as error:
         # The SDK lets errors of its transport through once the answer has begun.
         if type(error).__module__.partition(".")[0] not in _TRANSPORTS:
@@ -69,7 +63,7 @@ def _ask(body: Json, timeout_s: float) -> None:
         raise Failed(f"The connection broke: {error or repr(error)}", name) from error
     finally:
         message.answer.flush()
-    message.finish()
+    message.answer.finish(_REFUSALS, _CUT_OFF)
 
 
 def _client(timeout_s: float) -> anthropic.Anthropic:
@@ -94,8 +88,6 @@ class _Message:
         self.answer = Answer()
         self._id = ""
         self._usage: dict[str, int] = {}
-        self._reason = ""
-        self._complete = False
 
     def take(self, event: RawMessageStreamEvent) -> None:
         match event.type:
@@ -107,10 +99,10 @@ class _Message:
                 if event.delta.type == "text_delta":
                     self.answer.add(event.delta.text)
             case "message_delta":
-                self._reason = event.delta.stop_reason or self._reason
+                self.answer.reason = event.delta.stop_reason or self.answer.reason
                 self._count(event.usage)
             case "message_stop":
-                self._complete = True
+                self.answer.complete = True
 
     def _count(self, usage: object) -> None:
         """Print the usage so far: the counters grow, and one that is left out stays."""
@@ -124,16 +116,6 @@ class _Message:
         tokens = {"input_tokens": sent, "output_tokens": count("output_tokens", 0)}
         emit("usage", data={**tokens, "cached_tokens": cached, "turns": 1, "id": self._id})
 
-    def finish(self) -> None:
-        if not self._complete and not self._reason:
-            raise Failed("The connection ended in the middle of the answer.", "environment")
-        if self._reason == "refusal":
-            raise Failed("The model refused to answer.", "task")
-        cut_off = _CUT_OFF.get(self._reason, "")
-        if cut_off:
-            emit("notice", cut_off)
-        self.answer.finish(cut_off)
-
 
 def _refusal(error: anthropic.APIStatusError) -> Failed:
     """The error of a bad status, or of one that came when the answer had begun."""
@@ -141,15 +123,15 @@ def _refusal(error: anthropic.APIStatusError) -> Failed:
     if 300 <= status < 400:
         where = error.response.headers.get("Location", "nowhere")
         return Failed(f"The server redirects to {where}: is base_url right?", "environment")
-    body = mapping_of(mapping_of(error.body).get("error"))
-    kind, message = text_of(body.get("type")), text_of(body.get("message")) or error.message
+    body = mapping_of(error.body).mapping("error")
+    message = body.text("message") or error.message
     begun = status < 400
     lost = status == 404 and not body
     return Failed(
         message if begun else f"HTTP {status}: {message}",
         "environment" if lost else "",
         status=None if begun else status,
-        type=kind or None,
+        type=body.text("type") or None,
         retry_at=None if begun else retry_at(error.response.headers, status),
     )
 

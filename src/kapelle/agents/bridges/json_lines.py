@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 
-from kapelle.agents.bridges.process import Child
+from kapelle.agents.bridges.base import Child
 
 _LARGEST = 1 << 26
 _OPENS = re.compile(rb'\{\s*(?:"|$)|\[\s*(?:[\[{]|$)')

@@ -10,22 +10,16 @@ import json
 import os
 import sys
 import urllib.request
+from argparse import Namespace
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from kapelle.agents.bridges.events import (
-    Answer,
-    Arguments,
-    Failed,
-    emit,
-    exit_code,
-    prompt_from_stdin,
-    system_prompt,
-)
-from kapelle.agents.output import Json, list_of, mapping_of, text_of
+from kapelle.agents.bridges.base import Failed, emit
+from kapelle.agents.bridges.chat import Answer, Arguments, exit_code
+from kapelle.agents.events import Json, mapping_of, text_of
 from kapelle.agents.resets import retry_at
 
 _HOME = "https://api.openai.com/v1"
@@ -34,34 +28,36 @@ _CONNECTING_S = 30.0
 # What llama.cpp calls a prompt that is too long; others say it in words.
 _NAMES = {"exceed_context_size_error": "context_overflow"}
 _QUOTE = 300
+_REFUSALS = {"content_filter": "The provider's content filter stopped the answer."}
+_CUT_OFF = {"length": "The answer was cut off at the limit of its length."}
 
 
 def main() -> int:
-    arguments = Arguments().parse_args()
-    system = system_prompt(arguments.system_file)
-    return exit_code(lambda: _ask(arguments.model, system, arguments.timeout))
+    return exit_code(_ask, Arguments())
 
 
-def _ask(model: str, system: str | None, timeout_s: float) -> None:
+def _ask(arguments: Namespace, prompt: str, system: str) -> None:
     messages = [{"role": "system", "content": system}] if system else []
-    messages.append({"role": "user", "content": prompt_from_stdin()})
-    body: Json = {"model": model, "messages": messages, "stream": True}
+    messages.append({"role": "user", "content": prompt})
+    body: dict[str, Any] = {"model": arguments.model, "messages": messages, "stream": True}
     body["stream_options"] = {"include_usage": True}
     chat = Chat()
     try:
-        chat.read(_answer(body, timeout_s))
+        chat.read(_answer(body, arguments.timeout))
     except TimeoutError as error:
-        raise Failed(f"The server said nothing for {timeout_s:g} s.", "timeout") from error
+        silence = f"The server said nothing for {arguments.timeout:g} s."
+        raise Failed(silence, "timeout") from error
     except (OSError, HTTPException) as error:
         text = f"The connection broke: {error or repr(error)}"
         raise Failed(text, "environment") from error
     finally:
         chat.answer.flush()
         chat.emit_usage()
-    chat.finish()
+    refused = f"The model refused: {chat.refused}" if chat.refused else ""
+    chat.answer.finish(_REFUSALS, _CUT_OFF, refused)
 
 
-def _answer(body: Json, timeout_s: float) -> HTTPResponse:
+def _answer(body: dict[str, Any], timeout_s: float) -> HTTPResponse:
     """The answer to read; some servers take the request only without stream_options."""
     key = os.environ.get("OPENAI_API_KEY", "").strip()
     url, headers = _address(), {"Content-Type": "application/json", **_authorization(key)}
@@ -104,11 +100,9 @@ class Chat:
 
     def __init__(self) -> None:
         self.answer = Answer()
-        self._complete = False
-        self._reason = ""
-        self._refused = ""
+        self.refused = ""
         self._model = ""
-        self._usage: Json = {}
+        self._usage = Json()
 
     def read(self, response: HTTPResponse) -> None:
         """Read a stream of events, or the one object of a server that does not stream."""
@@ -116,53 +110,40 @@ class Chat:
             line = text.decode("utf-8", "replace").strip()
             if line.startswith("{"):
                 self._take(piece_of(line + response.read().decode("utf-8", "replace")))
-                self._complete = True
+                self.answer.complete = True
                 return
             if line.startswith("data:"):
                 data = line.removeprefix("data:").strip()
                 if data == "[DONE]":
-                    self._complete = True
+                    self.answer.complete = True
                     return
                 self._take(piece_of(data))
             elif line and not line.startswith(_FIELDS):
                 piece_of(line)  # which says that it is none
 
-    def _take(self, piece: Mapping[str, Any]) -> None:
+    def _take(self, piece: Json) -> None:
         if piece.get("error") or piece.get("object") == "error":
             raise refusal(piece)
-        model = text_of(piece.get("model"))
+        model = piece.text("model")
         if model and not self._model:
             self._model = model
             emit("model", model)
-        self._usage = mapping_of(piece.get("usage")) or self._usage
-        for choice in map(mapping_of, list_of(piece.get("choices"))[:1]):
-            message = mapping_of(choice.get("delta")) or mapping_of(choice.get("message"))
+        self._usage = piece.mapping("usage") or self._usage
+        for choice in piece.mappings("choices")[:1]:
+            message = choice.mapping("delta") or choice.mapping("message")
             self.answer.add(_text_in(message.get("content")))
-            self._refused += text_of(message.get("refusal"))
-            self._reason = text_of(choice.get("finish_reason")) or self._reason
-            self._complete = self._complete or bool(self._reason)
-
-    def finish(self) -> None:
-        """Print the result of an answer that has come to its end."""
-        if not self._complete:
-            raise Failed("The connection ended in the middle of the answer.", "environment")
-        if self._reason == "content_filter":
-            raise Failed("The provider's content filter stopped the answer.", "task")
-        why_empty = f"The model refused: {self._refused}" if self._refused else ""
-        if self._reason == "length":
-            why_empty = "The answer was cut off at the limit of its length."
-            emit("notice", why_empty)
-        self.answer.finish(why_empty)
+            self.refused += message.text("refusal")
+            self.answer.reason = choice.text("finish_reason") or self.answer.reason
 
     def emit_usage(self) -> None:
-        if not self._usage and not self._complete:
+        usage = self._usage
+        if not usage and not self.answer.complete and not self.answer.reason:
             return
-        usage, details = self._usage, mapping_of(self._usage.get("prompt_tokens_details"))
-        cached = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens")
+        cached = usage.at("prompt_tokens_details", "cached_tokens")
         counts = {
             "input_tokens": usage.get("prompt_tokens"),
             "output_tokens": usage.get("completion_tokens"),
-            "cached_tokens": cached,
+            "cached_tokens": cached or usage.get("prompt_cache_hit_tokens"),
             "turns": 1,
         }
         emit("usage", data={key: number for key, number in counts.items() if number})
@@ -173,13 +154,12 @@ def refusal(
 ) -> Failed:
     """The error that a body tells of, in any of the shapes that servers give it."""
     body = mapping_of(answer[0] if isinstance(answer, list) and answer else answer)
-    error = body.get("error") or body
-    fields = mapping_of(error)
-    message = text_of(error) or text_of(fields.get("message")) or text_of(fields.get("detail"))
+    fields = body.mapping("error") or body
+    message = body.text("error") or fields.text("message") or fields.text("detail")
     code = fields.get("code")
     if status is None and isinstance(code, int) and 400 <= code < 600:
         status = code
-    kind = text_of(code) or text_of(fields.get("type")) or text_of(fields.get("status"))
+    kind = fields.text("code") or fields.text("type") or fields.text("status")
     return Failed(
         (f"HTTP {status}: " if status else "") + (message or json.dumps(answer)[:_QUOTE]),
         _failure_class(kind, status, message),
@@ -207,7 +187,7 @@ def piece_of(data: str) -> Json:
     if not isinstance(piece, dict):
         said = " ".join(data.split())[:_QUOTE]
         raise Failed(f"The server sent something that is no answer: {said}", "environment")
-    return piece
+    return Json(piece)
 
 
 def _failure_class(kind: str, status: int | None, message: str) -> str:
@@ -222,7 +202,7 @@ def _failure_class(kind: str, status: int | None, message: str) -> str:
 def _text_in(content: object) -> str:
     """The text of a message, which may be a list of parts, some of them thoughts."""
     if isinstance(content, list):
-        return "".join(text_of(mapping_of(part).get("text")) for part in content)
+        return "".join(mapping_of(part).text("text") for part in content)
     return text_of(content)
 
 

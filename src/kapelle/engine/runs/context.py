@@ -14,7 +14,6 @@ from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import titled, writable
-from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.control import Control
@@ -38,7 +37,6 @@ class DurableContext(GitContext):
     def __init__(
         self,
         parts: Parts,
-        notifier: Notifier,
         starter: Starter,
         run: runs.Row,
         spec: PatternSpec,
@@ -52,7 +50,7 @@ class DurableContext(GitContext):
         self._parts = parts
         self._starter = starter
         self._journal, self._control, self._budget = journal, control, budget
-        self._waiting = ChildWait(parts, notifier, self.run_id, self._budget, self._control)
+        self._waiting = ChildWait(parts, self.run_id, self._budget, self._control)
         self._commands = Commands(parts, run, spec, self._budget)
 
     async def task(

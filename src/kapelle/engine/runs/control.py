@@ -8,7 +8,6 @@ from pathlib import Path
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
-from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.patterns.context import State
@@ -263,11 +262,9 @@ async def end_run(
         return
 
 
-async def end_leftovers(
-    parts: Parts, notifier: Notifier, run_id: str, reason: str, *, with_tasks: bool = True
-) -> None:
+async def end_leftovers(parts: Parts, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
     """Return when no run inside this one is open, nor any of their tasks; what is, is ended."""
-    with notifier.listen(run_id) as heard:
+    with parts.db.watch(run_id) as changed:
         while True:
             inner, tasks = await parts.db.read(_open, run_id)
             if not inner and not (tasks and with_tasks):
@@ -279,7 +276,7 @@ async def end_leftovers(
             for task in tasks if with_tasks else ():
                 if task["stop"] != "cancel":
                     await end_task(parts, task["id"], reason)
-            await heard.wait(_LOOK_S)
+            await changed.wait(_LOOK_S)
 
 
 async def end_checks(parts: Parts, run_id: str, reason: str) -> None:

@@ -19,7 +19,6 @@ import kapelle
 from kapelle.domain.errors import Conflict, KapelleError, LimitReached, Unavailable, sentence
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.failpoints import failpoint
-from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import PASSING, retried
 from kapelle.engine.runs.context import DurableContext
@@ -121,9 +120,8 @@ Verdict = tuple[RunStatus, str | None, dict[str, Any]]
 class RunExecutor:
     """Performs runs, each of its executions from the top."""
 
-    def __init__(self, parts: Parts, notifier: Notifier, starter: Starter) -> None:
+    def __init__(self, parts: Parts, starter: Starter) -> None:
         self._parts = parts
-        self._notifier = notifier
         self._starter = starter
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._began_at, self._last_alive = datetime.now(UTC), last_alive(parts)
@@ -160,7 +158,7 @@ class RunExecutor:
         if not claim.holds(await self._row(run_id)):
             return True  # what it has left belongs to another performer now
         if status in {RunStatus.COMPLETED, RunStatus.FAILED}:
-            await end_leftovers(self._parts, self._notifier, run_id, f"{run_id} has {status}")
+            await end_leftovers(self._parts, run_id, f"{run_id} has {status}")
         if status in {RunStatus.CANCELLED, RunStatus.FAILED}:
             await end_checks(self._parts, run_id, f"{run_id} was {status}")
         failpoint("run_before_end")
@@ -232,9 +230,7 @@ class RunExecutor:
         control = Control(self._parts, run["id"], claim)
         journal = Journal(self._parts, run["id"], known, control)
         budget = RunBudget(self._parts, run["id"], spec)
-        context = DurableContext(
-            self._parts, self._notifier, self._starter, run, spec, journal, control, budget
-        )
+        context = DurableContext(self._parts, self._starter, run, spec, journal, control, budget)
         execution = Execution(journal, control, budget)
         try:
             result = await execution.play(pattern.function(context, spec))
@@ -261,7 +257,7 @@ class RunExecutor:
         run = await self._row(run_id)
         with_tasks = run["stop"] != "abandon"
         reason = f"{run_id} was cancelled"
-        await end_leftovers(self._parts, self._notifier, run_id, reason, with_tasks=with_tasks)
+        await end_leftovers(self._parts, run_id, reason, with_tasks=with_tasks)
         result = None
         if stop is not None and stop.state is not None:
             if with_tasks:

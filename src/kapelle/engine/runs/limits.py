@@ -5,7 +5,6 @@ import time
 from kapelle.domain.budget import NOTHING, Budget, Left, Spent, calls_spent
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
-from kapelle.engine.notify import Notifier
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.control import Control, end_run, end_task
 from kapelle.patterns.spec import PatternSpec
@@ -92,11 +91,8 @@ _PATIENCE_S = 60.0
 class ChildWait:
     """How one run waits."""
 
-    def __init__(
-        self, parts: Parts, notifier: Notifier, run_id: str, budget: RunBudget, control: Control
-    ) -> None:
+    def __init__(self, parts: Parts, run_id: str, budget: RunBudget, control: Control) -> None:
         self._parts = parts
-        self._notifier = notifier
         self._run_id = run_id
         self._budget = budget
         self._control = control
@@ -104,7 +100,7 @@ class ChildWait:
     async def for_task(self, task_id: str, *, may_ask: bool) -> None:
         """Return when the task has ended; when nothing is left of the budget, end it and raise."""
         spent = False
-        with self._notifier.listen(task_id, self._run_id) as heard:
+        with self._parts.db.watch(task_id, self._run_id) as changed:
             while True:
                 task = await self._parts.db.glance(tasks.row, task_id)
                 if task["status"] in FINAL:
@@ -117,12 +113,12 @@ class ChildWait:
                 if not spent and (limit := await self._limit_reached()):
                     spent = True
                     await end_task(self._parts, task_id, limit_reason(limit), limit)
-                await heard.wait(_PATIENCE_S if spent else await self._budget.patience_s())
+                await changed.wait(_PATIENCE_S if spent else await self._budget.patience_s())
 
     async def for_run(self, run_id: str) -> None:
         """Return when a run inside this one has ended; out of budget, end it and raise."""
         spent = False
-        with self._notifier.listen(run_id, self._run_id) as heard:
+        with self._parts.db.watch(run_id, self._run_id) as changed:
             while True:
                 run = await self._parts.db.glance(runs.row, run_id)
                 if run["status"] in RUN_FINAL:
@@ -133,15 +129,15 @@ class ChildWait:
                     spent = True
                     reason = limit_reason(limit)
                     await end_run(self._parts, run_id, reason, limit_reached=limit)
-                await heard.wait(_PATIENCE_S if spent else await self._budget.patience_s())
+                await changed.wait(_PATIENCE_S if spent else await self._budget.patience_s())
 
     async def until(self, deadline: float) -> None:
         """Return at a time (seconds since 1970)."""
-        with self._notifier.listen(self._run_id) as heard:
+        with self._parts.db.watch(self._run_id) as changed:
             while (left := deadline - time.time()) > 0:
                 await self._control.require()
                 await self._budget.require_time_and_money()
-                await heard.wait(min(left, await self._budget.patience_s()))
+                await changed.wait(min(left, await self._budget.patience_s()))
 
     async def _limit_reached(self) -> str | None:
         try:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kapelle.agents.base import Agent, AgentEvent
+from kapelle.agents.base import Agent
+from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import failure_of
 from kapelle.agents.resets import reset_stated
 from kapelle.agents.summary import Fold

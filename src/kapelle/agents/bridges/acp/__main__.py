@@ -25,8 +25,8 @@ from kapelle.agents.bridges.acp import Job
 from kapelle.agents.bridges.acp.process import AgentProcess, failure_in, failure_of
 from kapelle.agents.bridges.acp.session import Session
 from kapelle.agents.bridges.acp.updates import Updates
-from kapelle.agents.bridges.events import Failed, emit
-from kapelle.agents.output import Json, mapping_of, mappings_of, text_of
+from kapelle.agents.bridges.base import Failed, emit
+from kapelle.agents.events import Json, mapping_of
 
 _ACKNOWLEDGING_S = 10.0
 _REPLAY_S = 10.0
@@ -169,7 +169,7 @@ class Turn:
         overdue = asyncio.create_task(self._overdue())
         try:
             await asyncio.wait({request, overdue}, return_when=asyncio.FIRST_COMPLETED)
-            return mapping_of(request.result()) if request.done() else {}
+            return mapping_of(request.result() if request.done() else None)
         finally:
             overdue.cancel()
             request.cancel()
@@ -185,7 +185,7 @@ class Turn:
         if method == CLIENT_METHODS["session_update"]:
             self._update_count += 1
             if self._updates and ours and not self._stopping:
-                self._updates.take(mapping_of(given.get("update")))
+                self._updates.take(given.mapping("update"))
             return None
         if method == CLIENT_METHODS["session_request_permission"]:
             return await self._answer_permission(given)
@@ -193,27 +193,26 @@ class Turn:
             return None
         raise RequestError.method_not_found(method)
 
-    async def _answer_permission(self, request: Json) -> Json:
-        call = mapping_of(request.get("toolCall"))
+    async def _answer_permission(self, request: Json) -> dict[str, Any]:
+        cancelled = {"outcome": {"outcome": "cancelled"}}
         if self._updates is None or self._stopping or self._asked.is_set():
-            return {"outcome": {"outcome": "cancelled"}}
-        tool = self._updates.requested_call(call)
+            return cancelled
+        tool = self._updates.requested_call(request.mapping("toolCall"))
         if self._job.decision == "ask":
             self._asked.set()
             detail = json.dumps(tool.input(), ensure_ascii=False)[:_LONGEST_DETAIL]
             emit("question", f"May the agent do this? {tool.title}\n{detail}\n{_HOW_TO_ANSWER}")
             await self._cancel()
-            return {"outcome": {"outcome": "cancelled"}}
-        options = mappings_of(request.get("options"))
-        for kind in _KINDS[self._job.decision]:
-            for option in options:
-                if option.get("kind") == kind:
-                    if kind.startswith("reject"):
-                        self._updates.refuse(tool)
-                        emit("notice", f"Not permitted: {tool.title}")
-                    return {"outcome": {"outcome": "selected", "optionId": option.get("optionId")}}
-        emit("notice", f"The agent offers no way to {self._job.decision}: {tool.title}")
-        return {"outcome": {"outcome": "cancelled"}}
+            return cancelled
+        options = {option.text("kind"): option for option in reversed(request.mappings("options"))}
+        picked = next((kind for kind in _KINDS[self._job.decision] if kind in options), None)
+        if picked is None:
+            emit("notice", f"The agent offers no way to {self._job.decision}: {tool.title}")
+            return cancelled
+        if self._job.decision == "deny":
+            self._updates.refuse(tool)
+            emit("notice", f"Not permitted: {tool.title}")
+        return {"outcome": {"outcome": "selected", "optionId": options[picked].get("optionId")}}
 
     async def _cancel(self) -> None:
         params = {"sessionId": self._session_id}
@@ -224,7 +223,7 @@ def _check(response: Json, refused: str) -> None:
     """Raises Failed unless the turn ended well."""
     if failure := failure_in(response):
         raise failure
-    reason = text_of(response.get("stopReason"))
+    reason = response.text("stopReason")
     if reason != "end_turn":
         raise Failed(*_ENDINGS.get(reason, (f"The turn ended with {reason!r}.", "task")))
     # opencode ends a turn as if all were well when it was not permitted to go on.

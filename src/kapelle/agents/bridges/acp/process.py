@@ -14,8 +14,8 @@ from typing import Any
 
 from acp import RequestError
 
-from kapelle.agents.bridges.events import Failed
-from kapelle.agents.output import Json, json_object, mapping_of, text_of
+from kapelle.agents.bridges.base import Failed
+from kapelle.agents.events import Json, json_object
 
 # Tool output travels within one line, so lines may be large.
 _LONGEST_LINE = 64 * 2**20
@@ -43,9 +43,9 @@ class AgentProcess:
     """One agent over its standard input and output; satisfies the acp package's Transport."""
 
     def __init__(self, process: Process) -> None:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
+        assert process.stdin
+        assert process.stdout
+        assert process.stderr
         self._process = process
         self._stdin, self._stdout = process.stdin, process.stdout
         self._stderr = b""
@@ -60,7 +60,7 @@ class AgentProcess:
             )
         )
 
-    async def send(self, message: Json) -> None:
+    async def send(self, message: dict[str, Any]) -> None:
         self._stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
         await self._stdin.drain()
 
@@ -75,7 +75,7 @@ class AgentProcess:
             if not line:
                 return None
             message = json_object(line.decode("utf-8", "replace"))
-            if message is not None and _is_message(message):
+            if _is_message(message):
                 return message
             self._add_stderr(line)
 
@@ -83,14 +83,12 @@ class AgentProcess:
         """Ask the agent to end by closing its input, then by signals; some need those."""
         with contextlib.suppress(OSError):
             self._stdin.close()
-        for seconds, signal in (
-            (_CLOSING_S, self._process.terminate),
-            (_TERMINATING_S, self._process.kill),
-        ):
+        process = self._process
+        for seconds, end in ((_CLOSING_S, process.terminate), (_TERMINATING_S, process.kill)):
             if await self.ended(seconds):
                 break
             with contextlib.suppress(ProcessLookupError):
-                signal()
+                end()
         await self._process.wait()
         # A grandchild may hold standard error open for as long as it likes.
         await asyncio.wait({self._reading}, timeout=0.2)
@@ -139,14 +137,10 @@ def _is_message(message: Json) -> bool:
 def failure_of(error: RequestError) -> Failed:
     """The message of a JSON-RPC error, with what it says about the provider's answer."""
     facts = list(_facts(error.data))
-    texts = [str(error)]
-    for key, value in facts:
-        if key in _TEXT_KEYS and isinstance(value, str) and value not in texts[0]:
-            texts.append(value)
-    text = ": ".join(dict.fromkeys(filter(None, texts)))
-    types = [
-        v for k, v in facts if k in _TYPE_KEYS and isinstance(v, str) and len(v) <= _LONGEST_TYPE
-    ]
+    strings = [(key, value) for key, value in facts if isinstance(value, str)]
+    said = [value for key, value in strings if key in _TEXT_KEYS and value not in str(error)]
+    text = ": ".join(dict.fromkeys(filter(None, [str(error), *said])))
+    types = [v for key, v in strings if key in _TYPE_KEYS and len(v) <= _LONGEST_TYPE]
     status, kind = _status(error, facts, text), next(iter(types), None)
     name = _CLASSES.get(kind or "", "")
     if needs_login(error) and status in {None, 401, 403}:
@@ -154,18 +148,17 @@ def failure_of(error: RequestError) -> Failed:
     return Failed(text, name, status=status, type=kind)
 
 
-def session_failure(meta: object) -> Json:
+def session_failure(message: Json) -> Json:
     """What codex-acp tells of a failure to clients that ask for it; there is no error then."""
-    air = mapping_of(mapping_of(mapping_of(meta).get("jetbrains")).get("air"))
-    return mapping_of(air.get("sessionFailure"))
+    return message.mapping("_meta", "jetbrains", "air", "sessionFailure")
 
 
 def failure_in(response: Json) -> Failed | None:
     """The failure within an answer that looks like a success."""
-    failure = session_failure(response.get("_meta"))
+    failure = session_failure(response)
     if failure.get("severity") != "error":
         return None
-    text = text_of(failure.get("title")) or "The turn failed."
+    text = failure.text("title") or "The turn failed."
     found = _STATUS.search(text)
     name = "context_overflow" if "context window" in text else ""
     return Failed(text, name, status=int(found[1]) if found else None)

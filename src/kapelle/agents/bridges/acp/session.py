@@ -16,8 +16,8 @@ from acp.meta import AGENT_METHODS
 
 from kapelle.agents.bridges.acp import Job
 from kapelle.agents.bridges.acp.process import failure_of, needs_login
-from kapelle.agents.bridges.events import Failed, emit
-from kapelle.agents.output import Json, mapping_of, mappings_of, text_of
+from kapelle.agents.bridges.base import Failed, emit
+from kapelle.agents.events import Json, mapping_of
 
 _OPENING_S = 180.0
 _CHOOSING_S = 60.0
@@ -41,27 +41,29 @@ class Session:
     def __init__(self, connection: Connection, job: Job) -> None:
         self._connection = connection
         self._job = job
-        self._agent: Json = {}
+        self._agent = Json()
         self.system_prompt_taken = False
 
     async def greet(self) -> None:
         """Raises Failed when the agent does not answer as one would."""
-        params = {
-            "protocolVersion": PROTOCOL_VERSION,
+        capabilities = {
             # Gemini cannot make new files through a client's file system.
-            "clientCapabilities": {
-                "fs": {"readTextFile": False, "writeTextFile": False},
-                "terminal": False,
-                # Without it codex-acp tells failures as if they were the model's answer.
-                "_meta": {"jetbrains": {"air": {"version": 1, "capabilities": ["sessionFailure"]}}},
-            },
-            "clientInfo": {"name": "kapelle", "title": "Kapelle", "version": version("kapelle")},
+            "fs": {"readTextFile": False, "writeTextFile": False},
+            "terminal": False,
+            # Without it codex-acp tells failures as if they were the model's answer.
+            "_meta": {"jetbrains": {"air": {"version": 1, "capabilities": ["sessionFailure"]}}},
         }
-        self._agent = await self._ask("initialize", params, self._job.greeting_s)
+        self._agent = await self._ask(
+            "initialize",
+            self._job.greeting_s,
+            protocolVersion=PROTOCOL_VERSION,
+            clientCapabilities=capabilities,
+            clientInfo={"name": "kapelle", "title": "Kapelle", "version": version("kapelle")},
+        )
 
     @property
     def name(self) -> str:
-        return text_of(mapping_of(self._agent.get("agentInfo")).get("name"))
+        return self._agent.text("agentInfo", "name")
 
     async def open(self) -> str:
         """The session's id; its mode and model are chosen."""
@@ -71,7 +73,7 @@ class Session:
             if not needs_login(error) or not await self._log_in():
                 raise
             session = await self._session()
-        session_id = text_of(session.get("sessionId")) or self._job.session_id or ""
+        session_id = session.text("sessionId") or self._job.session_id or ""
         emit("session", session_id)
         await self._choose_mode(session_id, session)
         await self._choose_model(session_id, session)
@@ -81,13 +83,11 @@ class Session:
         params = self._params()
         wanted = self._job.session_id
         if not wanted:
-            return await self._ask(AGENT_METHODS["session_new"], params, _OPENING_S)
+            return await self._ask(AGENT_METHODS["session_new"], _OPENING_S, **params)
         if self.name == "gemini-cli":
             await _wait_for_next_minute(wanted)
         try:
-            return await self._ask(
-                self._resume_method(), {**params, "sessionId": wanted}, _OPENING_S
-            )
+            return await self._ask(self._resume_method(), _OPENING_S, sessionId=wanted, **params)
         except RequestError as error:
             if needs_login(error):
                 raise
@@ -102,13 +102,13 @@ class Session:
             return AGENT_METHODS["session_fork"]
         if offered.get("resume") is not None:
             return AGENT_METHODS["session_resume"]
-        if mapping_of(self._agent.get("agentCapabilities")).get("loadSession") is True:
+        if self._agent.mapping("agentCapabilities").get("loadSession") is True:
             return AGENT_METHODS["session_load"]
         raise Failed("This agent cannot go on with an earlier session.", "session_lost")
 
-    def _params(self) -> Json:
+    def _params(self) -> dict[str, Any]:
         known = _mcp_servers(self._job.mcp_servers, self._offers("mcpCapabilities"))
-        params: Json = {"cwd": str(Path.cwd()), "mcpServers": known}
+        params: dict[str, Any] = {"cwd": str(Path.cwd()), "mcpServers": known}
         text = self._job.system_prompt
         if text and self._offers("sessionCapabilities").get("systemPrompt") is not None:
             blocks = [{"type": "text", "text": text}]
@@ -121,16 +121,16 @@ class Session:
         return params
 
     def _offers(self, what: str) -> Json:
-        return mapping_of(mapping_of(self._agent.get("agentCapabilities")).get(what))
+        return self._agent.mapping("agentCapabilities", what)
 
     async def _log_in(self) -> bool:
         """Use the first login that needs nothing but a key in the environment."""
-        for method in mappings_of(self._agent.get("authMethods")):
-            login = text_of(method.get("id"))
-            names = [text_of(variable.get("name")) for variable in mappings_of(method.get("vars"))]
+        for method in self._agent.mappings("authMethods"):
+            login = method.text("id")
+            names = [variable.text("name") for variable in method.mappings("vars")]
             names = names or [_KEYS.get(login, "")]
             if all(os.environ.get(name) for name in names):
-                await self._ask(AGENT_METHODS["authenticate"], {"methodId": login}, _CHOOSING_S)
+                await self._ask(AGENT_METHODS["authenticate"], _CHOOSING_S, methodId=login)
                 return True
         return False
 
@@ -144,8 +144,7 @@ class Session:
                 known = ", ".join(modes.options) if modes else "none"
                 raise Failed(f"The agent has no mode {wanted!r}; it has: {known}.", "capability")
         if modes and picked and picked != modes.current:
-            params = {"sessionId": session_id, **modes.params, modes.key: picked}
-            await self._ask(modes.method, params, _CHOOSING_S)
+            await self._set(modes, session_id, picked)
 
     async def _choose_model(self, session_id: str, session: Json) -> None:
         models, wanted = choice(session, "model"), self._job.model
@@ -157,9 +156,8 @@ class Session:
         if wanted:
             # One that is not listed may be an alias, or too new for the list.
             current = models.pick(wanted) or wanted
-            params = {"sessionId": session_id, **models.params, models.key: current}
             try:
-                await self._ask(models.method, params, _CHOOSING_S)
+                await self._set(models, session_id, current)
             except RequestError as error:
                 known = ", ".join(dict.fromkeys(map(_without_variant, models.options)))
                 text = f"The agent refuses the model {wanted}. It offers: {known}."
@@ -167,7 +165,11 @@ class Session:
         if current not in {"", "default", "auto"}:
             emit("model", _without_variant(current))
 
-    async def _ask(self, method: str, params: Json, within_s: float) -> Json:
+    async def _set(self, choice: "Choice", session_id: str, value: str) -> None:
+        params = {"sessionId": session_id, **choice.params, choice.key: value}
+        await self._ask(choice.method, _CHOOSING_S, **params)
+
+    async def _ask(self, method: str, within_s: float, **params: Any) -> Json:
         try:
             answer = await asyncio.wait_for(self._connection.send_request(method, params), within_s)
         except TimeoutError:
@@ -182,7 +184,7 @@ class Choice:
 
     method: str
     key: str  # of the parameter that takes the value
-    params: Json
+    params: dict[str, Any]
     options: dict[str, str]  # ids to names
     current: str
 
@@ -202,30 +204,26 @@ class Choice:
 
 def choice(session: Json, what: Literal["mode", "model"]) -> Choice | None:
     """How a session's mode or model is chosen; None when the agent offers no choice."""
-    plural, title = f"{what}s", what.title()
-    listed = mapping_of(session.get(plural))
-    available = mappings_of(listed.get(f"available{title}s"))
-    id_key = "id" if what == "mode" else "modelId"
-    if available:
-        options = {text_of(item.get(id_key)): text_of(item.get("name")) for item in available}
-        current = text_of(listed.get(f"current{title}Id"))
+    listed, title = session.mapping(f"{what}s"), what.title()
+    if available := listed.mappings(f"available{title}s"):
+        id_key = "id" if what == "mode" else "modelId"
+        options = {item.text(id_key): item.text("name") for item in available}
+        current = listed.text(f"current{title}Id")
         return Choice(f"session/set_{what}", f"{what}Id", {}, options, current)
-    for option in mappings_of(session.get("configOptions")):
+    for option in session.mappings("configOptions"):
         if what in {option.get("category"), option.get("id")} and option.get("type") == "select":
-            options = _values(option.get("options"))
-            params = {"configId": option.get("id")}
-            current = text_of(option.get("currentValue"))
-            return Choice("session/set_config_option", "value", params, options, current)
+            params, current = {"configId": option.get("id")}, option.text("currentValue")
+            return Choice("session/set_config_option", "value", params, _values(option), current)
     return None
 
 
-def _values(options: object) -> dict[str, str]:
+def _values(select: Json) -> dict[str, str]:
     """The options of a select, which may be in groups."""
     values: dict[str, str] = {}
-    for option in mappings_of(options):
-        values |= _values(option.get("options"))
-        if value := text_of(option.get("value")):
-            values[value] = text_of(option.get("name"))
+    for option in select.mappings("options"):
+        values |= _values(option)
+        if value := option.text("value"):
+            values[value] = option.text("name")
     return values
 
 
@@ -235,10 +233,10 @@ def _letters(option: str) -> str:
 
 
 def _mcp_servers(
-    known: Mapping[str, Mapping[str, Any]], capabilities: Mapping[str, Any]
-) -> list[Json]:
+    known: Mapping[str, Mapping[str, Any]], capabilities: Json
+) -> list[dict[str, Any]]:
     """Those that the agent can use; there is a notice about every other one."""
-    entries = []
+    entries: list[dict[str, Any]] = []
     for name, server in known.items():
         if server["command"]:
             program, *arguments = server["command"]

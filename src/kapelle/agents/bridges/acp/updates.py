@@ -2,10 +2,12 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from kapelle.agents.bridges.acp.process import session_failure
-from kapelle.agents.bridges.events import emit
-from kapelle.agents.output import Json, count_of, mapping_of, mappings_of, plan, text_of
+from kapelle.agents.bridges.base import emit
+from kapelle.agents.events import Json, plan
 
 _LONGEST_OUTPUT = 100_000
 _OUTPUTS = ("output", "stdout", "formatted_output", "text", "content", "result", "error")
@@ -18,7 +20,7 @@ class ToolCall:
     """What several updates together say about one call."""
 
     def __init__(self, first: Json) -> None:
-        self._fields: Json = {}
+        self._fields = Json()
         self._name = _name(first)
         self._terminal = ""
         self.emitted = False
@@ -27,9 +29,9 @@ class ToolCall:
     def take(self, update: Json) -> bool:
         """Add an update; whether the call has ended with it."""
         self._fields |= {key: value for key, value in update.items() if value is not None}
-        terminal = mapping_of(mapping_of(update.get("_meta")).get("terminal_output_delta"))
-        self._terminal = (self._terminal + text_of(terminal.get("data")))[-_LONGEST_OUTPUT:]
-        status = text_of(update.get("status"))
+        terminal = update.mapping("_meta", "terminal_output_delta")
+        self._terminal = (self._terminal + terminal.text("data"))[-_LONGEST_OUTPUT:]
+        status = update.text("status")
         known = update.get("sessionUpdate") != "tool_call" and bool(update.get("rawInput"))
         if known or status not in {"", "pending"}:
             self.emit_call()
@@ -48,44 +50,36 @@ class ToolCall:
 
     @property
     def title(self) -> str:
-        return text_of(self._fields.get("title")) or self._name
+        return self._fields.text("title") or self._name
 
-    def input(self) -> Json:
-        raw = self._fields.get("rawInput")
-        if isinstance(raw, dict) and raw:
+    def input(self) -> Mapping[str, Any]:
+        if raw := self._fields.mapping("rawInput"):
             return raw
-        places = mappings_of(self._fields.get("locations"))
-        paths = [text_of(place.get("path")) for place in places]
-        paths += [text_of(part.get("path")) for part in self._parts("diff")]
-        given: Json = {"title": self.title}
-        if any(paths):
-            given["paths"] = sorted({path for path in paths if path})
-        return given
+        places = [*self._fields.mappings("locations"), *self._parts("diff")]
+        paths = sorted({place.text("path") for place in places} - {""})
+        return {"title": self.title, "paths": paths} if paths else {"title": self.title}
 
     def _output(self) -> str:
-        raw = self._fields.get("rawOutput")
-        if isinstance(raw, dict):
-            raw = next((raw[key] for key in _OUTPUTS if isinstance(raw.get(key), str)), None)
-        if isinstance(raw, str) and raw:
-            return raw
-        texts = [
-            text_of(mapping_of(part.get("content")).get("text")) for part in self._parts("content")
-        ]
-        return "\n".join(filter(None, texts)) or self._terminal
+        raw = self._fields.mapping("rawOutput")
+        given = next((raw[key] for key in _OUTPUTS if isinstance(raw.get(key), str)), "")
+        texts = [part.text("content", "text") for part in self._parts("content")]
+        said = "\n".join(filter(None, texts))
+        return self._fields.text("rawOutput") or given or said or self._terminal
 
     def _parts(self, kind: str) -> list[Json]:
-        parts = mappings_of(self._fields.get("content"))
+        parts = self._fields.mappings("content")
         return [part for part in parts if part.get("type") == kind]
 
 
 def _name(update: Json) -> str:
     """The tool's own name where the agent tells it, else its kind."""
-    for extra in mapping_of(update.get("_meta")).values():
-        if name := text_of(mapping_of(extra).get("toolName")):
+    meta = update.mapping("_meta")
+    for key in meta:
+        if name := meta.text(key, "toolName"):
             return name
-    title = text_of(update.get("title"))
+    title = update.text("title")
     alike = title if _TOOL_NAME.fullmatch(title) else ""
-    return text_of(update.get("name")) or alike or text_of(update.get("kind")) or title or "tool"
+    return update.text("name") or alike or update.text("kind") or title or "tool"
 
 
 class UsageMeter:
@@ -109,7 +103,7 @@ class UsageMeter:
         if not self._fresh:
             return False
         self._begin()
-        self._emit({})
+        self._emit()
         return True
 
     def end_tool(self) -> None:
@@ -118,7 +112,7 @@ class UsageMeter:
 
     def update(self, update: Json) -> None:
         """A usage_update: the context's size, and perhaps the session's cost so far."""
-        used, cost = update.get("used"), mapping_of(update.get("cost"))
+        used, cost = update.get("used"), update.mapping("cost")
         if isinstance(used, int) and used > 0:
             # Some agents tell at an answer's start, some only after its tools have run.
             if self.turns == 0 or (self._fresh and self._now):
@@ -126,24 +120,24 @@ class UsageMeter:
             self._estimate(used)
         amount = cost.get("amount")
         if isinstance(amount, int | float) and cost.get("currency", "USD") == "USD":
-            self._emit({"cost_usd": amount, "of_session": self._of_session})
+            self._emit(cost_usd=amount, of_session=self._of_session)
         else:
-            self._emit({})
+            self._emit()
 
     def finish(self, response: Json) -> None:
         """Report what the answer to session/prompt says was used."""
-        usage = mapping_of(response.get("usage"))
-        quota = mapping_of(mapping_of(response.get("_meta")).get("quota"))
-        for entry in mappings_of(quota.get("model_usage")):
-            if model := text_of(entry.get("model")):
+        usage = response.mapping("usage")
+        quota = response.mapping("_meta", "quota")
+        for entry in quota.mappings("model_usage"):
+            if model := entry.text("model"):
                 emit("model", model)
-        tokens = _tokens(usage) if usage else _quota(mapping_of(quota.get("token_count")))
+        tokens = _tokens(usage) if usage else _quota(quota.mapping("token_count"))
         if not tokens:
             return
         self._now = Counter(tokens)
         if not self._last_answer_only:
             self._earlier.clear()
-        self._emit({})
+        self._emit()
 
     def _begin(self) -> None:
         self.turns += 1
@@ -159,17 +153,16 @@ class UsageMeter:
         self._now["output_tokens"] = max(0, used - self._now["input_tokens"])
         self._context = used
 
-    def _emit(self, more: Json) -> None:
+    def _emit(self, **more: Any) -> None:
         tokens = {key: self._earlier[key] + self._now[key] for key in {*self._earlier, *self._now}}
         emit("usage", data={**tokens, "turns": self.turns, **more, "total": True})
 
 
 def _tokens(usage: Json) -> dict[str, int]:
     """Totals in our counting; whether cached and thought tokens are extra tells the sum."""
-    count = {key: count_of(value) for key, value in usage.items()}.get
-    sent, said = count("inputTokens", 0), count("outputTokens", 0)
-    cached, stored = count("cachedReadTokens", 0), count("cachedWriteTokens", 0)
-    thought, total = count("thoughtTokens", 0), count("totalTokens", 0)
+    sent, said = usage.count("inputTokens"), usage.count("outputTokens")
+    cached, stored = usage.count("cachedReadTokens"), usage.count("cachedWriteTokens")
+    thought, total = usage.count("thoughtTokens"), usage.count("totalTokens")
     if total >= sent + said + cached + stored:
         sent += cached + stored
     if total >= sent + said + thought:
@@ -179,7 +172,7 @@ def _tokens(usage: Json) -> dict[str, int]:
 
 def _quota(count: Json) -> dict[str, int]:
     names = ("input_tokens", "output_tokens", "cached_tokens")
-    return {name: count_of(count.get(name)) for name in names if "input_tokens" in count}
+    return {name: count.count(name) for name in names if "input_tokens" in count}
 
 
 class Updates:
@@ -206,8 +199,8 @@ class Updates:
             self.meter.start_answer()
         elif kind == "plan":
             self._flush()
-            steps = mappings_of(update.get("entries"))
-            given = [(text_of(step.get("status")), text_of(step.get("content"))) for step in steps]
+            steps = update.mappings("entries")
+            given = [(step.text("status"), step.text("content")) for step in steps]
             emit("plan", plan(given).text)
         elif kind == "usage_update":
             self.meter.update(update)
@@ -218,7 +211,7 @@ class Updates:
         """The tool call that a request for permission is about; it is printed as a call, too."""
         self._flush()
         tool = self._tool(call)
-        tool.take({**call, "status": "pending"})
+        tool.take(Json(call, status="pending"))
         tool.emit_call()
         return tool
 
@@ -233,7 +226,7 @@ class Updates:
         return self._answer.strip()
 
     def _add_text(self, update: Json) -> None:
-        text = text_of(mapping_of(update.get("content")).get("text"))
+        text = update.text("content", "text")
         if not text or _MODE_NOTE.fullmatch(text):
             return
         message_id = update.get("messageId", self._message_id)
@@ -262,7 +255,7 @@ class Updates:
             self.meter.end_tool()
 
     def _tool(self, update: Json) -> ToolCall:
-        key = text_of(update.get("toolCallId"))
+        key = update.text("toolCallId")
         if key not in self._tools:
             self._tools[key] = ToolCall(update)
         return self._tools[key]
@@ -270,8 +263,6 @@ class Updates:
 
 def _emit_retry(update: Json) -> None:
     """Codex tells of errors that it outlasts in fields of its own."""
-    meta = mapping_of(update.get("_meta"))
-    error = mapping_of(mapping_of(meta.get("codex")).get("error"))
-    message = text_of(error.get("message")) or text_of(session_failure(meta).get("title"))
-    if message:
-        emit("notice", message)
+    message = update.text("_meta", "codex", "error", "message")
+    if said := message or session_failure(update).text("title"):
+        emit("notice", said)

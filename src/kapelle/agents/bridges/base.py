@@ -1,5 +1,6 @@
-"""The program behind a bridge: its output by lines, our signals passed on, its end made ours."""
+"""What bridges share: event lines, the error that ends an attempt, the program behind a bridge."""
 
+import json
 import os
 import resource
 import select
@@ -7,15 +8,35 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from types import FrameType
-from typing import NoReturn, Self
+from typing import Any, NoReturn, Self
+
+from kapelle.agents.events import AgentEvent, EventKind
 
 _CHUNK = 1 << 16
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
+def emit(
+    kind: EventKind, text: str = "", name: str = "", data: Mapping[str, Any] | None = None
+) -> None:
+    """Print one event; ASCII only, so that neither locale nor half a surrogate pair matters."""
+    print(json.dumps(AgentEvent(kind, text, name, data or {}).to_json()), flush=True)
+
+
+class Failed(Exception):
+    """Why there is no result: name is a FailureClass where that is certain, data is ErrorData."""
+
+    def __init__(self, text: str, name: str = "", **data: Any) -> None:
+        super().__init__(text)
+        self.name = name
+        self.data = {key: value for key, value in data.items() if value is not None}
+
+    def emit(self) -> None:
+        emit("error", str(self), self.name, self.data)
+
+
 class Child:
-    """A process whose standard output we read; the other two streams are ours."""
+    """A process whose standard output we read; our signals are passed on, and its end is ours."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
         try:
@@ -26,14 +47,13 @@ class Child:
             sys.exit(127 if isinstance(error, FileNotFoundError) else 126)
         assert self._process.stdout is not None
         self._output = self._process.stdout.fileno()
-        os.set_blocking(self._output, False)
         self._wake, waker = os.pipe()
-        os.set_blocking(self._wake, False)
-        os.set_blocking(waker, False)
+        for descriptor in (self._output, self._wake, waker):
+            os.set_blocking(descriptor, False)
         signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         for number in _PASSED_ON:
-            signal.signal(number, self._pass_on)
+            signal.signal(number, lambda number, frame: self._process.send_signal(number))
 
     def __enter__(self) -> Self:
         return self
@@ -65,17 +85,14 @@ class Child:
             except BlockingIOError:
                 if is_over:
                     return
-                self._rest()
+                # Until there is output, or a signal such as that of its end.
+                ready, _, _ = select.select([self._output, self._wake], [], [])
+                if self._wake in ready:
+                    os.read(self._wake, _CHUNK)
                 continue
             if not chunk:
                 return
             yield chunk
-
-    def _rest(self) -> None:
-        """Until there is output, or a signal such as that of its end."""
-        ready, _, _ = select.select([self._output, self._wake], [], [])
-        if self._wake in ready:
-            os.read(self._wake, _CHUNK)
 
     def stop(self) -> None:
         self._process.terminate()
@@ -94,6 +111,3 @@ class Child:
                 signal.signal(-code, signal.SIG_DFL)
             os.kill(os.getpid(), -code)
         sys.exit(code)
-
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        self._process.send_signal(number)
