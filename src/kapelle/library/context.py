@@ -71,7 +71,7 @@ class _Task:
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class Parts:
     """What a run works with; the agents stand by the names that its spec calls them."""
 
     agents: Mapping[str, Agent]
@@ -88,20 +88,20 @@ class LocalContext(GitContext):
         self,
         run_id: str,
         spec: PatternSpec,
-        around: Surroundings,
+        parts: Parts,
         state: RunState,
         workspace: Workspace | None,
     ) -> None:
         is_git = workspace is not None
-        super().__init__(run_id, spec, around.workspaces, run_id, is_git=is_git)
-        self._around = around
+        super().__init__(run_id, spec, parts.workspaces, run_id, is_git=is_git)
+        self._parts = parts
         self._state = state
         # What agents answered without changing anything, by a digest of what they were asked.
         self._remembered = dict(state.remembered)
         self._unanswered: list[str] = []
-        self._account = around.account
+        self._account = parts.account
         self._tasks: dict[str, _Task] = {}
-        self._made: list[str] = []
+        self._worktrees: list[str] = []
         self._reverts = 0
         self._ask_lock = asyncio.Lock()
         self._locks: dict[str, asyncio.Semaphore] = {}
@@ -114,7 +114,7 @@ class LocalContext(GitContext):
         return _Task(task_id, title, cwd, task_id, made.branch, made.base_commit)
 
     def report(self, kind: str, **facts: Any) -> None:
-        self._around.caller.report(kind, run_id=self.run_id, **facts)
+        self._parts.caller.report(kind, run_id=self.run_id, **facts)
 
     async def _branch(self) -> str:
         return self._run.branch or ""
@@ -171,10 +171,10 @@ class LocalContext(GitContext):
         return result
 
     def _agent(self, role: str) -> Agent:
-        if role not in self._around.agents:
-            known = ", ".join(self._around.agents)
+        if role not in self._parts.agents:
+            known = ", ".join(self._parts.agents)
             raise InvalidInput(f"There is no agent {role!r} here; known are: {known}.")
-        return self._around.agents[role]
+        return self._parts.agents[role]
 
     async def _begin(self, title: str, place: Place, earlier: _Task | None) -> _Task:
         """Make the workspace of a task."""
@@ -184,7 +184,7 @@ class LocalContext(GitContext):
         if place == "run":
             tip = await self._workspaces.tip(self._owner)
             return replace(self._run, id=task_id, title=title, base=tip)
-        self._made.append(task_id)
+        self._worktrees.append(task_id)
         base = earlier.branch if earlier else self._run.branch
         directory = Path(self.spec.directory)
         made = await self._workspaces.create(task_id, directory, base)
@@ -304,7 +304,7 @@ class LocalContext(GitContext):
                 process_dir=directory,
                 argv=["/bin/sh", "-c", command],
                 cwd=task.cwd,
-                env={**passed(os.environ, ()), **self._around.env, **env},
+                env={**passed(os.environ, ()), **self._parts.env, **env},
                 timeout_s=self._account.within(timeout_s),
             )
             ended = await execute(launch, Stop())
@@ -321,7 +321,7 @@ class LocalContext(GitContext):
         async with self._ask_lock:
             try:
                 with self._account.free_time():
-                    return await self._around.caller.ask(question, default)
+                    return await self._parts.caller.ask(question, default)
             except Suspended:
                 self._unanswered.append(question)
                 raise
@@ -393,7 +393,7 @@ class LocalContext(GitContext):
 
         Returns the commit of that branch, None when nothing came of the run.
         """
-        for task_id in self._made:
+        for task_id in self._worktrees:
             try:
                 await self._workspaces.dismiss(task_id)
             except (KapelleError, OSError) as error:

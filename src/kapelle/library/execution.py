@@ -41,7 +41,7 @@ async def respond(agent: Agent, request: Request, account: Account) -> Response:
             response = await _in_thread(
                 lambda: _response(agent, given), stop, limit_s, agent.ends_within_s
             )
-        except _LeftBehind as error:
+        except _NotEnded as error:
             reason = f"It did not end when it had to, as {error}; it is left behind."
             response = Response(ok=False, reason=reason)
         cost_usd = cost_of(response)
@@ -78,7 +78,7 @@ def _response(agent: Agent, request: Request) -> Response:
     return response
 
 
-class _LeftBehind(Exception):
+class _NotEnded(Exception):
     """A call did not end in time; its thread goes on, and what comes of it is not used."""
 
 
@@ -86,7 +86,7 @@ async def _in_thread(
     function: Callable[[], T], stop: Stop, limit_s: float | None, ends_within_s: float
 ) -> T:
     """What a function that blocks returns or raises; after the limit, and when this is cancelled,
-    it is told to stop. Raises _LeftBehind when it does not end then."""
+    it is told to stop. Raises _NotEnded when it does not end then."""
     future: Future[T] = Future()
     future.set_running_or_notify_cancel()
     context = contextvars.copy_context()
@@ -116,7 +116,7 @@ async def _in_thread(
         if not done.done():
             done.cancel()
     if done.cancelled():
-        raise _LeftBehind(stop.reason)
+        raise _NotEnded(stop.reason)
     return done.result()
 
 

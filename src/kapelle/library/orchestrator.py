@@ -1,7 +1,6 @@
 """A team without a daemon: the very pattern that the daemon runs, in the calling process."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,25 +11,24 @@ from pydantic import ValidationError
 from kapelle.domain.errors import InvalidInput, KapelleError, LimitReached, sentence
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import CheckSpec
-from kapelle.domain.task import Workspace
-from kapelle.home import Home
 from kapelle.library.agent import Agent
 from kapelle.library.budget import Account, Budget
-from kapelle.library.context import LocalContext, Surroundings
+from kapelle.library.context import LocalContext, Parts
 from kapelle.library.interaction import (
     Auto,
     Caller,
-    CallingThread,
+    CallerThread,
     Interaction,
     Observer,
     Suspended,
 )
-from kapelle.library.outcome import AUTHOR, Answers, RunState, TeamOutcome, decode, encode
+from kapelle.library.outcome import Answers, RunState, TeamOutcome, decode, encode
 from kapelle.patterns.results import Failed
 from kapelle.patterns.team import TeamSpec, team
 from kapelle.patterns.team_roles import TeamResult
 from kapelle.workspaces import Workspaces, is_git_directory
 from kapelle.workspaces.repository import find_checkout
+from kapelle.workspaces.sync import AUTHOR, create_or_dismiss, library_home
 
 
 class Orchestrator:
@@ -60,7 +58,7 @@ class Orchestrator:
         env: Mapping[str, str] | None = None,
         home: Path | str | None = None,
     ) -> None:
-        self._cast = {
+        self._agents = {
             "planner": planner or agent,
             "worker": worker or agent,
             "reviewer": reviewer or agent,
@@ -74,60 +72,64 @@ class Orchestrator:
         self._observer = observer
         self._base = base
         self._env = dict(env or {})
-        self._home = Path(home).expanduser() if home else Home.default().root / "library"
+        self._home = library_home(home)
         self._spec(RunState("anything", ()), asks=False)
 
     def run(self, goal: str, success_criteria: str | Sequence[str] | None = None) -> TeamOutcome:
         """Work on a goal to its end; KapelleError is raised only for what cannot be begun."""
-        return self._serve(_beginning(goal, success_criteria))
+        return self._serve(_new_state(goal, success_criteria))
 
     async def run_async(
         self, goal: str, success_criteria: str | Sequence[str] | None = None
     ) -> TeamOutcome:
         """The same in the event loop that is running; cancelled, it ends all its agents."""
-        return await self._play(_beginning(goal, success_criteria))
+        return await self._perform(_new_state(goal, success_criteria))
 
     def resume(self, token: str, answers: Answers) -> TeamOutcome:
         """Go on with a run that needed input; an answer for each question, or by question."""
         return self._serve(decode(token).with_answers(answers))
 
     async def resume_async(self, token: str, answers: Answers) -> TeamOutcome:
-        return await self._play(decode(token).with_answers(answers))
+        return await self._perform(decode(token).with_answers(answers))
 
     def _serve(self, state: RunState) -> TeamOutcome:
-        caller = CallingThread(self._interaction, self._observer)
-        return caller.serve(self._play(state, caller))
+        caller = CallerThread(self._interaction, self._observer)
+        return caller.serve(self._perform(state, caller))
 
-    async def _play(self, state: RunState, caller: Caller | None = None) -> TeamOutcome:
+    async def _perform(self, state: RunState, caller: Caller | None = None) -> TeamOutcome:
         """One run from its first worktree to its outcome."""
         # Answers that were asked for are used, whoever would be asked for more.
         spec = self._spec(state, asks=self._interaction.asks or bool(state.answers))
         with TemporaryDirectory(prefix="kapelle-") as unused:
             # In place nothing is kept anywhere.
             workspaces = Workspaces(self._home if self._isolated else Path(unused), *AUTHOR)
-            around = Surroundings(
-                agents=self._cast,
+            parts = Parts(
+                agents=self._agents,
                 account=Account(self._budget, state.spent),
                 caller=caller or Caller(self._interaction, self._observer),
                 workspaces=workspaces,
                 env=self._env,
             )
             try:
-                return await self._run(spec, state, around)
+                return await self._run(spec, state, parts)
             finally:
                 workspaces.close()
 
-    async def _run(self, spec: TeamSpec, state: RunState, around: Surroundings) -> TeamOutcome:
+    async def _run(self, spec: TeamSpec, state: RunState, parts: Parts) -> TeamOutcome:
         run_id = new_id("run")
-        workspace = await _worktree(around.workspaces, run_id, spec) if self._isolated else None
-        context = LocalContext(run_id, spec, around, state, workspace)
+        workspace = None
+        if self._isolated:
+            workspace = await create_or_dismiss(
+                parts.workspaces, run_id, self._directory, spec.base
+            )
+        context = LocalContext(run_id, spec, parts, state, workspace)
         branch = workspace.branch if workspace else None
         context.report("run.started", goal=spec.goal, branch=branch)
         try:
             outcome = await _outcome(context, spec)
         finally:
             commit = await context.finish()
-        outcome = replace(outcome, run_id=run_id, spent=around.account.spent)
+        outcome = replace(outcome, run_id=run_id, spent=parts.account.spent)
         if workspace is not None and commit is not None:
             path = Path(workspace.path)
             outcome = replace(outcome, branch=branch, commit=commit, worktree=path, home=self._home)
@@ -145,7 +147,7 @@ class Orchestrator:
             "max_workers": self._max_workers,
             "ask": asks,
             "base": self._base,
-            **{role: role for role in self._cast},
+            **{role: role for role in self._agents},
         }
         try:
             return TeamSpec.model_validate(values)
@@ -175,20 +177,11 @@ def _checks(verify: str | Sequence[str | CheckSpec], timeout_s: float) -> list[C
         raise InvalidInput(f"verify: {sentence(error)}.") from None
 
 
-def _beginning(goal: str, criteria: str | Sequence[str] | None) -> RunState:
+def _new_state(goal: str, criteria: str | Sequence[str] | None) -> RunState:
     wanted = [criteria] if isinstance(criteria, str) else list(criteria or ())
     if not goal.strip():
         raise InvalidInput("The goal is empty.")
     return RunState(goal, tuple(text for text in wanted if text.strip()))
-
-
-async def _worktree(workspaces: Workspaces, run_id: str, spec: TeamSpec) -> Workspace:
-    try:
-        return await workspaces.create(run_id, Path(spec.directory), spec.base)
-    except BaseException:
-        with suppress(KapelleError, OSError):
-            await workspaces.dismiss(run_id)
-        raise
 
 
 async def _outcome(context: LocalContext, spec: TeamSpec) -> TeamOutcome:

@@ -16,12 +16,12 @@ from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.library.execution import block_on
 from kapelle.patterns.team_roles import TeamResult
 from kapelle.workspaces import Workspaces
+from kapelle.workspaces.sync import AUTHOR
 
 T = TypeVar("T")
 Status = Literal["completed", "budget", "failed", "needs_input"]
 Answers = Sequence[str] | Mapping[str, str]
 
-AUTHOR = ("Kapelle", "kapelle@localhost")
 _PREFIX = "kapelle1"
 _SUM_LENGTH = 16
 _MAX_BYTES = 16 << 20
