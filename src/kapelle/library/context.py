@@ -374,15 +374,8 @@ class LocalContext(GitContext):
         return self._locks.setdefault(name, asyncio.Semaphore(places))
 
     async def _gather(self, *branches: Coroutine[Any, Any, Any]) -> list[Any]:
-        entered = [asyncio.ensure_future(branch) for branch in branches]
-        try:
-            ended = await asyncio.gather(*entered, return_exceptions=True)
-        except asyncio.CancelledError:
-            # Their agents must be gone before this run is.
-            for branch in entered:
-                branch.cancel()
-            await asyncio.gather(*entered, return_exceptions=True)
-            raise
+        # Cancelled, it returns when all branches have ended, and their agents with them.
+        ended = await asyncio.gather(*branches, return_exceptions=True)
         errors = [item for item in ended if isinstance(item, BaseException)]
         for error in sorted(errors, key=lambda error: not isinstance(error, Suspended)):
             raise error
