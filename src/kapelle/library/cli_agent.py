@@ -78,8 +78,7 @@ class CliAgent(Agent):
         self._settings = _settings(name, own.model_copy(update=changes))
         # Not by its own settings, which would make an agent of any name.
         registry.type_of(name, self._settings if own.type or own.command else Settings())
-        restraint = self._adapter().restraint
-        if self._restrained and isinstance(restraint, str):
+        if self._restrained and isinstance(restraint := self._adapter().restraint, str):
             raise AgentMisconfigured(
                 f"The agent {name} cannot be run with skip_permissions=False: {restraint}.",
                 hint="Let it skip permissions and work in a worktree, or in a sandbox of yours.",
