@@ -72,13 +72,13 @@ def main() -> None:
         settings = load(home, None, os.environ).settings
         listener = _listen(home, settings, options)
     except KapelleError as error:
-        _give_up(f"{error.message} {error.hint or ''}".rstrip())
+        _give_up(error.with_hint)
     except OSError as error:
         _give_up(str(error))
     try:
         code = asyncio.run(_serve(home, settings, listener))
     except KapelleError as error:
-        _give_up(f"{error.message} {error.hint or ''}".rstrip())
+        _give_up(error.with_hint)
     except OSError as error:
         _give_up(f"{error.strerror or error}: {error.filename or home.root}")
     finally:

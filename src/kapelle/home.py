@@ -12,12 +12,42 @@ from kapelle.domain.errors import InvalidInput
 _LONGEST_SOCKET_PATH = 100
 
 
+class _Inside:
+    """A file or directory of this name inside a home."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, home: "Home", _owner: type | None = None) -> Path:
+        return home.root / self._name
+
+
 @dataclass(frozen=True)
 class Home:
     """The state directory of one Kapelle instance; the user's config may live elsewhere."""
 
     root: Path
     config_directory: Path | None = None
+
+    lock = _Inside("daemon.lock")
+    info = _Inside("daemon.json")
+    log = _Inside("daemon.log")
+    token = _Inside("token")
+    database = _Inside("kapelle.db")
+    # The name of this home as a performer of work, which outlives a change of host name.
+    identity = _Inside("identity")
+    backups = _Inside("backups")
+    attempts = _Inside("attempts")
+    # What each run tells: events.jsonl, status.json, result.json, and its checks' output.
+    runs = _Inside("runs")
+    # Process directories of agents that are tried out, which no attempt owns.
+    checks = _Inside("checks")
+    worktrees = _Inside("worktrees")
+    runner = _Inside("runner")
+    git = _Inside("git")
+    secrets = _Inside("secrets")
+    # API keys that no keyring keeps.
+    credentials = _Inside("credentials.json")
 
     @classmethod
     def default(cls, environ: Mapping[str, str] | None = None) -> "Home":
@@ -31,70 +61,6 @@ class Home:
             platformdirs.user_state_path("kapelle"),
             platformdirs.user_config_path("kapelle"),
         )
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "daemon.lock"
-
-    @property
-    def info(self) -> Path:
-        return self.root / "daemon.json"
-
-    @property
-    def log(self) -> Path:
-        return self.root / "daemon.log"
-
-    @property
-    def token(self) -> Path:
-        return self.root / "token"
-
-    @property
-    def database(self) -> Path:
-        return self.root / "kapelle.db"
-
-    @property
-    def identity(self) -> Path:
-        """The name of this home as a performer of work, which outlives a change of host name."""
-        return self.root / "identity"
-
-    @property
-    def backups(self) -> Path:
-        return self.root / "backups"
-
-    @property
-    def attempts(self) -> Path:
-        return self.root / "attempts"
-
-    @property
-    def runs(self) -> Path:
-        """What each run tells: events.jsonl, status.json, result.json, and its checks' output."""
-        return self.root / "runs"
-
-    @property
-    def checks(self) -> Path:
-        """Process directories of agents that are tried out, which no attempt owns."""
-        return self.root / "checks"
-
-    @property
-    def worktrees(self) -> Path:
-        return self.root / "worktrees"
-
-    @property
-    def runner(self) -> Path:
-        return self.root / "runner"
-
-    @property
-    def git(self) -> Path:
-        return self.root / "git"
-
-    @property
-    def secrets(self) -> Path:
-        return self.root / "secrets"
-
-    @property
-    def credentials(self) -> Path:
-        """API keys that no keyring keeps."""
-        return self.root / "credentials.json"
 
     @property
     def config(self) -> Path:

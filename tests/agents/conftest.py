@@ -9,6 +9,6 @@ from tests.agents.model import ModelServer, serve
 
 @pytest.fixture
 def model() -> Iterator[ModelServer]:
-    """A model server without scripts; put one on a lane with `model.book.put`."""
+    """A model server without scripts; put one on a lane with `model.scripts.put`."""
     with serve() as server:
         yield server

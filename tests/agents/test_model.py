@@ -15,7 +15,7 @@ each_dialect = pytest.mark.parametrize("dialect", list(PATHS))
 
 @each_dialect
 def test_a_script_is_played_step_by_step(model: ModelServer, dialect: str) -> None:
-    model.book.put(
+    model.scripts.put(
         "a",
         [
             {"write": {"path": "/w/x.txt", "content": "hello\n"}, "say": "First."},
@@ -35,7 +35,7 @@ def test_a_script_is_played_step_by_step(model: ModelServer, dialect: str) -> No
 
 @each_dialect
 def test_a_stream_says_the_same(model: ModelServer, dialect: str) -> None:
-    model.book.put("a", [{"text": "All is well."}, {"bash": "make"}])
+    model.scripts.put("a", [{"text": "All is well."}, {"bash": "make"}])
     text = ask(model, dialect, "a", stream=True)
     assert text.headers["content-type"] == "text/event-stream"
     assert "All is well." in text.text
@@ -47,13 +47,13 @@ def test_a_stream_says_the_same(model: ModelServer, dialect: str) -> None:
 @each_dialect
 def test_the_whole_request_can_be_read_afterwards(model: ModelServer, dialect: str) -> None:
     ask(model, dialect, "a", prompt="Remember the swan.")
-    (request,) = model.book.await_requests("a", 1)
+    (request,) = model.scripts.await_requests("a", 1)
     assert "Remember the swan." in request.text
     assert "swan" in str(request.turns)
     assert request.body["tools"]
     assert request.headers["x-asked-by"] == "test"
     assert request.dialect == dialect
-    assert not model.book.requests("b")
+    assert not model.scripts.requests("b")
 
 
 def _cached(dialect: str, body: Any) -> tuple[int, int]:
@@ -71,7 +71,7 @@ def _cached(dialect: str, body: Any) -> tuple[int, int]:
 
 @each_dialect
 def test_cached_tokens_are_part_of_the_input(model: ModelServer, dialect: str) -> None:
-    model.book.put("a", [{"text": "x", "usage": [1000, 7], "cached": 800}])
+    model.scripts.put("a", [{"text": "x", "usage": [1000, 7], "cached": 800}])
     assert _cached(dialect, ask(model, dialect, "a").body) == (1000, 800)
 
 
@@ -80,7 +80,7 @@ def test_an_error_carries_the_headers_that_the_script_gives(
     model: ModelServer, dialect: str
 ) -> None:
     error = {"error": 429, "retry_after": 3, "message": "Slow down.", "headers": {"x-odd": "1"}}
-    model.book.put("a", [error | {"times": 2}])
+    model.scripts.put("a", [error | {"times": 2}])
     for _ in range(2):
         reply = ask(model, dialect, "a", stream=True)
         assert reply.status == 429
@@ -90,7 +90,7 @@ def test_an_error_carries_the_headers_that_the_script_gives(
 
 
 def test_a_limit_tells_when_it_ends_as_each_provider_does(model: ModelServer) -> None:
-    model.book.put("a", [{"error": 429, "reset_in": 600, "times": -1}])
+    model.scripts.put("a", [{"error": 429, "reset_in": 600, "times": -1}])
     headers = ask(model, "anthropic", "a").headers
     assert 590 < int(headers["anthropic-ratelimit-unified-reset"]) - time.time() <= 600
     reset_at = datetime.fromisoformat(headers["anthropic-ratelimit-requests-reset"])
@@ -110,14 +110,14 @@ def test_a_limit_tells_when_it_ends_as_each_provider_does(model: ModelServer) ->
 def test_an_overflow_is_worded_as_by_the_provider(
     model: ModelServer, dialect: str, status: int, words: str
 ) -> None:
-    model.book.put("a", [{"overflow": True}])
+    model.scripts.put("a", [{"overflow": True}])
     reply = ask(model, dialect, "a")
     assert reply.status == status
     assert words in reply.text
 
 
 def test_an_overflow_of_a_streamed_response_comes_within_the_stream(model: ModelServer) -> None:
-    model.book.put("a", [{"overflow": True}])
+    model.scripts.put("a", [{"overflow": True}])
     reply = ask(model, "responses", "a", stream=True)
     (event,) = reply.events
     assert (reply.status, event["type"]) == (200, "response.failed")
@@ -136,7 +136,7 @@ def test_an_overflow_of_a_streamed_response_comes_within_the_stream(model: Model
 def test_spent_money_is_worded_as_by_the_provider(
     model: ModelServer, dialect: str, status: int, words: str
 ) -> None:
-    model.book.put("a", [{"billing": True}])
+    model.scripts.put("a", [{"billing": True}])
     reply = ask(model, dialect, "a", stream=True)
     assert reply.status == status
     assert words in reply.text
@@ -144,10 +144,10 @@ def test_spent_money_is_worded_as_by_the_provider(
 
 @each_dialect
 def test_a_sabotaged_model_only_claims(model: ModelServer, dialect: str) -> None:
-    model.book.put("a", [{"bash": "make"}])
-    model.book.sabotaged = True
+    model.scripts.put("a", [{"bash": "make"}])
+    model.scripts.sabotaged = True
     assert said(dialect, ask(model, dialect, "a").body) == SABOTAGE
-    assert model.book.taken("a") == 0
+    assert model.scripts.taken("a") == 0
 
 
 @each_dialect
@@ -155,11 +155,11 @@ def test_a_request_without_tools_takes_a_step_only_on_a_plain_lane(
     model: ModelServer, dialect: str
 ) -> None:
     for lane in ("a", "plain-a"):
-        model.book.put(lane, [{"text": "the step"}])
+        model.scripts.put(lane, [{"text": "the step"}])
     assert said(dialect, ask(model, dialect, "a", tools=()).body) == "ok"
     assert said(dialect, ask(model, dialect, "plain-a", tools=()).body) == "the step"
-    assert not model.book.requests("a")
-    assert len(model.book.requests("a", side=True)) == 1
+    assert not model.scripts.requests("a")
+    assert len(model.scripts.requests("a", side=True)) == 1
 
 
 def test_a_side_request_gets_the_json_that_it_asks_for(model: ModelServer) -> None:
@@ -177,13 +177,13 @@ def test_a_side_request_gets_the_json_that_it_asks_for(model: ModelServer) -> No
     ],
 )
 def test_aider_gets_edits_in_the_form_it_asks_for(model: ModelServer, form: str, edit: str) -> None:
-    model.book.put("a", [{"write": {"path": "x.py", "content": "pass"}}])
+    model.scripts.put("a", [{"write": {"path": "x.py", "content": "pass"}}])
     text = said("chat", ask(model, "chat", "a", f"Answer with {form}.", tools=()).body)
     assert text == f"\nx.py\n```\n{edit}```\n"
 
 
 def test_codex_gets_a_patch_and_the_namespace_of_its_tools(model: ModelServer) -> None:
-    model.book.put("a", [{"write": {"path": "x", "content": "1\n"}}, {"tool": "ping"}])
+    model.scripts.put("a", [{"write": {"path": "x", "content": "1\n"}}, {"tool": "ping"}])
     ping = {"type": "function", "name": "ping", "parameters": {}}
     tools = [
         {"type": "custom", "name": "apply_patch"},
@@ -197,13 +197,13 @@ def test_codex_gets_a_patch_and_the_namespace_of_its_tools(model: ModelServer) -
 
 
 def test_a_mark_in_the_conversation_names_the_lane(model: ModelServer) -> None:
-    model.book.put("b", [{"text": "from b"}])
+    model.scripts.put("b", [{"text": "from b"}])
     reply = ask(model, "chat", "a", prompt="Do it. [[lane:b]]")
     assert said("chat", reply.body) == "from b"
 
 
 def test_a_hanging_model_drops_the_connection_in_the_end(model: ModelServer) -> None:
-    model.book.put("a", [{"hang": 0.2}])
+    model.scripts.put("a", [{"hang": 0.2}])
     began = time.monotonic()
     with pytest.raises(RemoteDisconnected):
         ask(model, "chat", "a")
@@ -211,13 +211,13 @@ def test_a_hanging_model_drops_the_connection_in_the_end(model: ModelServer) -> 
 
 
 def test_a_dropped_stream_has_no_end(model: ModelServer) -> None:
-    model.book.put("a", [{"drop": True}])
+    model.scripts.put("a", [{"drop": True}])
     events = ask(model, "anthropic", "a", stream=True).events
     assert [event["type"] for event in events] == ["message_start"]
 
 
 def test_a_step_that_nobody_knows_is_refused(model: ModelServer) -> None:
     with pytest.raises(ValueError, match="exactly one of"):
-        model.book.put("a", [{"wriet": {}}])
+        model.scripts.put("a", [{"wriet": {}}])
     with pytest.raises(ValueError, match="More tokens are cached"):
-        model.book.put("a", [{"text": "x", "cached": 500}])
+        model.scripts.put("a", [{"text": "x", "cached": 500}])

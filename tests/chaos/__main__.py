@@ -7,8 +7,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.chaos.run_storm import RunReport, RunStorm, RunWeather
-from tests.chaos.storm import Report, Storm, Weather
+from tests.chaos.run_storm import RunReport, RunStorm, RunStormSize
+from tests.chaos.storm import Report, Storm, StormSize
 from tests.chaos.undisturbed import play_undisturbed
 
 
@@ -24,25 +24,25 @@ def main() -> None:
     options = parser.parse_args()
     problems: dict[str, list[str]] = {}
     if options.tasks:
-        weather = Weather(
+        size = StormSize(
             options.tasks, options.at_once, options.daemon_kills, options.shim_kills, options.seed
         )
-        problems |= _over_tasks(weather).problems
+        problems |= _over_tasks(size).problems
     if options.copies:
-        weather_of_runs = RunWeather(options.copies, options.run_kills, options.seed)
-        problems |= _over_runs(weather_of_runs).problems
+        size_of_runs = RunStormSize(options.copies, options.run_kills, options.seed)
+        problems |= _over_runs(size_of_runs).problems
     if problems:
         sys.exit("Something was lost, repeated or changed.")
 
 
-def _over_tasks(weather: Weather) -> Report:
-    print(f"A storm of {weather} …", flush=True)
+def _over_tasks(size: StormSize) -> Report:
+    print(f"A storm of {size} …", flush=True)
     with tempfile.TemporaryDirectory(prefix="kapelle-chaos-") as directory:
-        report = Storm(Path(directory), weather).run()
+        report = Storm(Path(directory), size).run()
     print(json.dumps(dataclasses.asdict(report), indent=2))
     if not report.problems:
         print(
-            f"{weather.tasks} tasks, {report.daemon_kills} kills of the daemon and "
+            f"{size.tasks} tasks, {report.daemon_kills} kills of the daemon and "
             f"{report.shim_kills} of shims in {report.seconds} s: {report.lost} lost, each by a "
             "killed shim; 0 run twice, all other outputs and exit codes identical, "
             "0 processes left.",
@@ -51,11 +51,11 @@ def _over_tasks(weather: Weather) -> Report:
     return report
 
 
-def _over_runs(weather: RunWeather) -> RunReport:
-    print(f"A storm of {weather} …", flush=True)
+def _over_runs(size: RunStormSize) -> RunReport:
+    print(f"A storm of {size} …", flush=True)
     with tempfile.TemporaryDirectory(prefix="kapelle-chaos-") as directory:
         expected = play_undisturbed(Path(directory, "undisturbed"))
-        report = RunStorm(Path(directory), weather).run(expected)
+        report = RunStorm(Path(directory), size).run(expected)
     print(json.dumps(dataclasses.asdict(report), indent=2))
     if not report.problems:
         print(

@@ -206,7 +206,7 @@ def make_place(directory: Path) -> Place:
     return Place(repository, ledger)
 
 
-def wish(piece: Piece, place: Place) -> dict[str, Any]:
+def request_body(piece: Piece, place: Place) -> dict[str, Any]:
     """The request that starts a piece."""
     around = {
         "directory": str(place.repository),

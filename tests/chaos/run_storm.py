@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.peril import answer_if_asked, start_once
-from tests.chaos.pieces import PIECES, Place, hand_out_parts, make_place, wish
+from tests.chaos.failpoint_run import answer_if_asked, start_once
+from tests.chaos.pieces import PIECES, Place, hand_out_parts, make_place, request_body
 from tests.chaos.record import differences, is_clean, record, strangers
 from tests.e2e.instance import ApiError, Instance
 
@@ -16,8 +16,8 @@ _ENDED = {"completed", "failed", "cancelled"}
 
 
 @dataclass(frozen=True)
-class RunWeather:
-    """How bad it gets."""
+class RunStormSize:
+    """How much is started and how often what is killed."""
 
     copies: int
     kills: int
@@ -48,15 +48,15 @@ class RunReport:
 class RunStorm:
     """All pieces at once, each several times, under one unlucky daemon."""
 
-    def __init__(self, directory: Path, weather: RunWeather, **settings: str) -> None:
-        self._weather = weather
-        self._random = random.Random(weather.seed)
+    def __init__(self, directory: Path, size: RunStormSize, **settings: str) -> None:
+        self._size = size
+        self._random = random.Random(size.seed)
         settings = {"KAPELLE_LIMITS__MAX_ATTEMPTS": "6", **settings}
         self._kapelle = Instance(directory / "home", **settings)
         hand_out_parts(self._kapelle)
         self._places = {
             (name, number): make_place(directory / f"{name}-{number}")
-            for number in range(weather.copies)
+            for number in range(size.copies)
             for name in PIECES
         }
         self._ids: dict[tuple[str, int], str] = {}
@@ -77,7 +77,7 @@ class RunStorm:
 
     def _rage(self) -> None:
         """Kill as often as it was said, as long as anything is left to be disturbed."""
-        while self._open and self._report.kills < self._weather.kills:
+        while self._open and self._report.kills < self._size.kills:
             self._kapelle.spawn()
             # Some die before they are ready, and some when they have done a lot.
             last = time.monotonic() + self._random.choice((0.5, 1.0, 2.0)) * self._random.random()
@@ -92,7 +92,7 @@ class RunStorm:
         try:
             for key in list(self._open):
                 if key not in self._ids:
-                    body = wish(PIECES[key[0]], self._places[key])
+                    body = request_body(PIECES[key[0]], self._places[key])
                     self._ids[key] = start_once(self._kapelle, body, f"{key}")
                 elif answer_if_asked(self._kapelle, self._ids[key]) in _ENDED:
                     del self._open[key]
@@ -103,8 +103,8 @@ class RunStorm:
 
     def _disturb(self, run_id: str) -> None:
         """Pause a run or resume it; when the storm is over, none is left paused."""
-        over = self._report.kills >= self._weather.kills
-        if not over and self._random.random() > self._weather.fickleness:
+        over = self._report.kills >= self._size.kills
+        if not over and self._random.random() > self._size.fickleness:
             return
         # One that is still to pause may be resumed as well.
         wish = "resume" if over else self._random.choice(("pause", "resume"))

@@ -21,8 +21,8 @@ _AGENT = Path(__file__).parent / "agent.py"
 
 
 @dataclass(frozen=True)
-class Weather:
-    """How bad it gets."""
+class StormSize:
+    """How much is started and how often what is killed."""
 
     tasks: int
     at_once: int
@@ -53,14 +53,14 @@ class Report:
 
 
 class Storm:
-    def __init__(self, directory: Path, weather: Weather) -> None:
-        self.weather = weather
+    def __init__(self, directory: Path, size: StormSize) -> None:
+        self.size = size
         self.directory = directory
         self.ledger = directory / "ledger"
-        self.random = random.Random(weather.seed)
+        self.random = random.Random(size.seed)
         self.instance = Instance(
             directory / "home",
-            KAPELLE_LIMITS__MAX_ATTEMPTS=str(weather.at_once),
+            KAPELLE_LIMITS__MAX_ATTEMPTS=str(size.at_once),
             KAPELLE_TASKS__GRACE_S="0.5",
         )
         self.killed_shims: set[str] = set()
@@ -97,12 +97,12 @@ class Storm:
 
     def _seconds(self) -> float:
         """So long that the tasks last about as long as the killing does."""
-        weather = self.weather
-        mean = 2.0 * weather.daemon_kills * weather.at_once / weather.tasks
+        size = self.size
+        mean = 2.0 * size.daemon_kills * size.at_once / size.tasks
         return self.random.uniform(0.0, 2.0 * mean)
 
     def _submit_all(self) -> None:
-        for number in range(self.weather.tasks):
+        for number in range(self.size.tasks):
             body = {
                 "prompt": f"{number} {self._seconds():.2f} {self.ledger}",
                 "directory": str(self.directory),
@@ -127,10 +127,10 @@ class Storm:
                 time.sleep(0.05)
 
     def _rage(self) -> None:
-        weather = self.weather
-        shim_turns = set(self.random.sample(range(weather.daemon_kills), weather.shim_kills))
+        size = self.size
+        shim_turns = set(self.random.sample(range(size.daemon_kills), size.shim_kills))
         owed = 0
-        for turn in range(weather.daemon_kills):
+        for turn in range(size.daemon_kills):
             if self.random.random() < 0.8:
                 self.instance.await_ready()
                 time.sleep(self.random.expovariate(2.0))
@@ -168,7 +168,7 @@ class Storm:
         while time.monotonic() < deadline:
             counts = self._insist("GET", "/daemon")
             open_tasks = counts["queued"] + counts["running"]
-            if not open_tasks and len(self.ids) == self.weather.tasks:
+            if not open_tasks and len(self.ids) == self.size.tasks:
                 return
             time.sleep(0.2)
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.engine.failpoints import ENGINE_FAILPOINTS
 from kapelle.runner.shim.failpoints import ALL_FAILPOINTS
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git, make_repository
+from tests.failpoints import failpoints_in
 
 _PART = """
 [[do]]
@@ -23,7 +23,7 @@ result = "ready"
 """
 
 
-@pytest.mark.parametrize("name", [*ENGINE_FAILPOINTS, *ALL_FAILPOINTS])
+@pytest.mark.parametrize("name", [*failpoints_in("tasks"), *ALL_FAILPOINTS])
 def test_a_task_survives_a_death_at(name: str, tmp_path: Path) -> None:
     repository = make_repository(tmp_path / "repository")
     ledger = tmp_path / "ledger"

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kapelle.engine.failpoints import RUN_FAILPOINTS
-from tests.chaos.peril import Peril
+from tests.chaos.failpoint_run import FailpointRun
 from tests.chaos.pieces import PIECES, make_place
 from tests.chaos.record import differences, is_clean, record, strangers
 from tests.e2e.instance import Instance
+from tests.failpoints import failpoints_in
 
 # The piece with every kind of step.
 _OF_EVERY_KIND = "own"
@@ -44,7 +44,7 @@ _LAST = (
 
 
 def test_every_failpoint_of_a_run_is_met() -> None:
-    assert set(_FIRST) | set(_LAST) == set(RUN_FAILPOINTS)
+    assert set(_FIRST) | set(_LAST) == set(failpoints_in("runs"))
 
 
 @pytest.mark.timeout(600)
@@ -58,53 +58,53 @@ def test_a_run_survives_a_death_at_every_step(
     sampling: random.Random,
 ) -> None:
     place = make_place(tmp_path / "place")
-    peril = Peril(kapelle, PIECES[name], place)
+    run = FailpointRun(kapelle, PIECES[name], place)
     expected = undisturbed[name]
     steps = _number_of_steps(expected["run"])
     if exhaustive:
-        _die_everywhere(peril, _early(name), steps)
+        _die_everywhere(run, _early(name), steps)
     elif name == _OF_EVERY_KIND:
-        _die_at_each_name(peril, steps)
+        _die_at_each_name(run, steps)
     else:
-        _die_at_steps(peril, sampling.sample(range(2, steps + 1), 2))
-    peril.outlive()
-    assert peril.run_id is not None
-    assert differences(record(kapelle, place, peril.run_id), expected) == []
+        _die_at_steps(run, sampling.sample(range(2, steps + 1), 2))
+    run.finish()
+    assert run.run_id is not None
+    assert differences(record(kapelle, place, run.run_id), expected) == []
     assert is_clean(place.repository)
     assert strangers(kapelle) == []
 
 
-def _die_everywhere(peril: Peril, early: tuple[str, ...], steps: int) -> None:
+def _die_everywhere(run: FailpointRun, early: tuple[str, ...], steps: int) -> None:
     for point in early:
-        peril.live(point if "@" in point else f"{point}@1")
+        run.crash_at(point if "@" in point else f"{point}@1")
     # Each life ends one more step and dies with the next one done but not yet recorded.
     before = -1
-    while (ended := peril.steps()[1]) < steps - 3:
+    while (ended := run.steps()[1]) < steps - 3:
         # Two that end in the same moment would die together for ever.
-        peril.live("step_after_end@1" if ended == before else "step_before_end@2")
+        run.crash_at("step_after_end@1" if ended == before else "step_before_end@2")
         before = ended
-    _die_at_the_last(peril, steps)
+    _die_at_the_last(run, steps)
 
 
-def _die_at_each_name(peril: Peril, steps: int) -> None:
+def _die_at_each_name(run: FailpointRun, steps: int) -> None:
     for point in _FIRST:
-        peril.live(f"{point}@1")
-    _die_at_the_last(peril, steps)
+        run.crash_at(f"{point}@1")
+    _die_at_the_last(run, steps)
 
 
-def _die_at_the_last(peril: Peril, steps: int) -> None:
-    begun, _ = peril.steps()
-    peril.live(f"step_before_begin@{steps - begun}")
+def _die_at_the_last(run: FailpointRun, steps: int) -> None:
+    begun, _ = run.steps()
+    run.crash_at(f"step_before_begin@{steps - begun}")
     for point in _LAST:
-        peril.live(f"{point}@1")
+        run.crash_at(f"{point}@1")
 
 
-def _die_at_steps(peril: Peril, numbers: list[int]) -> None:
+def _die_at_steps(run: FailpointRun, numbers: list[int]) -> None:
     """Die whenever so many steps have ended, with the last of them not yet recorded."""
     ended = 0
     for number in sorted(numbers):
-        peril.live(f"step_before_end@{number - ended}")
-        ended = peril.steps()[1]
+        run.crash_at(f"step_before_end@{number - ended}")
+        ended = run.steps()[1]
 
 
 def _early(name: str) -> tuple[str, ...]:

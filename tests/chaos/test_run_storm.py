@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.run_storm import RunStorm, RunWeather
+from tests.chaos.run_storm import RunStorm, RunStormSize
 
 
 @pytest.mark.timeout(400)
@@ -13,7 +13,7 @@ def test_runs_come_to_the_same_however_often_the_daemon_is_killed(
     undisturbed: dict[str, Any], tmp_path: Path, exhaustive: bool
 ) -> None:
     copies, kills = (2, 30) if exhaustive else (1, 10)
-    report = RunStorm(tmp_path, RunWeather(copies, kills)).run(undisturbed)
+    report = RunStorm(tmp_path, RunStormSize(copies, kills)).run(undisturbed)
     assert report.problems == {}
     assert report.runs == 7 * copies
     assert report.kills >= kills * 2 // 3
@@ -24,8 +24,8 @@ def test_runs_come_to_the_same_however_often_the_daemon_is_killed(
 def test_runs_come_to_the_same_on_postgres(
     undisturbed: dict[str, Any], tmp_path: Path, new_postgres_url: str
 ) -> None:
-    weather = RunWeather(copies=1, kills=10)
-    storm = RunStorm(tmp_path, weather, KAPELLE_DATABASE_URL=new_postgres_url)
+    size = RunStormSize(copies=1, kills=10)
+    storm = RunStorm(tmp_path, size, KAPELLE_DATABASE_URL=new_postgres_url)
     report = storm.run(undisturbed)
     assert report.problems == {}
     assert (report.runs, report.kills) == (7, 10)

@@ -4,8 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.peril import answer_if_asked, start_once
-from tests.chaos.pieces import PIECES, hand_out_parts, make_place, wish
+from tests.chaos.failpoint_run import answer_if_asked, start_once
+from tests.chaos.pieces import PIECES, hand_out_parts, make_place, request_body
 from tests.chaos.record import record
 from tests.e2e.instance import Instance
 
@@ -18,7 +18,7 @@ def play_undisturbed(directory: Path) -> dict[str, Any]:
     try:
         places = {name: make_place(directory / name) for name in PIECES}
         ids = {
-            name: start_once(instance, wish(piece, places[name]), name)
+            name: start_once(instance, request_body(piece, places[name]), name)
             for name, piece in PIECES.items()
         }
         deadline = time.monotonic() + 100

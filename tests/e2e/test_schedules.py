@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from kapelle.engine.schedules.scheduler import SCHEDULER_FAILPOINTS
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.staging import until
+from tests.failpoints import failpoints_in
 
 
 def part(ledger: Path, steps: str = "") -> str:
@@ -134,7 +134,7 @@ def test_a_pattern_is_started_as_a_run(kapelle: Instance, tmp_path: Path) -> Non
     assert len(tasks_of(kapelle, second)) == 1
 
 
-@pytest.mark.parametrize("name", SCHEDULER_FAILPOINTS)
+@pytest.mark.parametrize("name", failpoints_in("schedules"))
 def test_a_daemon_that_dies_at(name: str, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     kapelle = Instance(tmp_path / "home")

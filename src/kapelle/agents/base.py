@@ -7,7 +7,7 @@ import re
 import shutil
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -175,7 +175,8 @@ class Agent:
     package: ClassVar[str]  # what to install, as a command
     tested: str | None = None  # the version of its program that the adapter was tried with
     capabilities = Capabilities()
-    access = Access()  # how it proves to its provider who it is
+    access = Access()  # how it proves to its provider who it is; {home} in a file's path is home
+    access_by_url: Access | None = None  # the same, where settings.base_url names the server
     # Environment names, or prefixes ending in *, that it needs from the user's environment.
     passes: tuple[str, ...] = ()
     # Those that it must never see, such as the marks of a session around the daemon.
@@ -192,6 +193,10 @@ class Agent:
     def __init__(self, name: str, settings: AgentSettings) -> None:
         self.name = name
         self.settings = settings
+        access = (self.access_by_url if settings.base_url else None) or self.access
+        home = self.home_in(settings.env)
+        files = tuple(file.replace("{home}", home) for file in access.login_files)
+        self.access = replace(access, login_files=files)
 
     def command(self, request: AgentRequest) -> Command:
         """The command for one attempt; raises AgentMisconfigured when there is none."""
@@ -223,8 +228,9 @@ class Agent:
         return self._judge_silence(summary, exit, tail)
 
     def _judge_silence(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
+        words = "\n".join(_words(tail))
         for pattern, kind in self.last_words if summary.session_id is None else ():
-            if found := re.search(pattern, tail):
+            if found := re.search(pattern, words):
                 said = found[0][:_QUOTE]
                 lost = f"{self.program} does not have the session any more."
                 reason = lost if kind is FailureClass.SESSION_LOST else said
@@ -318,10 +324,14 @@ def how_it_ended(exit: Exit, tail: str) -> str:
             sentence = "The agent could not be started"
         case "lost":
             sentence = "Nobody saw how the agent ended"
+    words = _words(tail)
+    return f"{sentence}: {words[-1][:_QUOTE]}" if words else f"{sentence}."
+
+
+def _words(tail: str) -> list[str]:
+    """The lines of a last output that are meant for people: neither JSON nor a log."""
     stripped = (line.strip() for line in tail[-_TAIL:].splitlines())
-    # What is meant for machines tells a person nothing.
-    lines = [line for line in stripped if line and not line.startswith("{")]
-    return f"{sentence}: {lines[-1][:_QUOTE]}" if lines else f"{sentence}."
+    return [line for line in stripped if line and not line.startswith(("{", "timestamp="))]
 
 
 def _signal_name(number: int | None) -> str:

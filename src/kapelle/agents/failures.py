@@ -1,7 +1,4 @@
-"""What the end of an agent's process means: whether it succeeded, and if not, why.
-
-Why it failed is by_message by structured fields first, by the exit next, by text last.
-"""
+"""Why an attempt failed: by structured fields first, by the exit next, by text last."""
 
 import re
 import signal
@@ -95,7 +92,6 @@ _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
 )
 _QUOTE = 300
-_TAIL = 10_000
 _LONGEST_REFUSAL = 2000
 
 
@@ -106,8 +102,8 @@ def classify(summary: Summary, exit: Exit, tail: str, environment: Sequence[str]
         (_by_field(error) if error else None)
         or _by_exit(exit, tail)
         or _by_pattern(environment, f"{error.text if error else ''}\n{tail}")
-        or (_by_message(error.text, "it said") if error else None)
-        or (_by_message(summary.result or "", "it said") if summary.is_error else None)
+        or (_by_message(error.text) if error else None)
+        or (_by_message(summary.result or "") if summary.is_error else None)
         or (_by_claim(summary, exit) if error or summary.is_error else None)
         or _by_text(tail)
         or _by_claim(summary, exit)
@@ -116,7 +112,7 @@ def classify(summary: Summary, exit: Exit, tail: str, environment: Sequence[str]
 
 def failure_of(error: AgentEvent) -> Failure | None:
     """What an error or notice event alone says."""
-    return _by_field(error) or _by_message(error.text, "it said")
+    return _by_field(error) or _by_message(error.text)
 
 
 def _by_field(error: AgentEvent) -> Failure | None:
@@ -127,7 +123,7 @@ def _by_field(error: AgentEvent) -> Failure | None:
     found = _TYPES.get(kind.lower()) if isinstance(kind, str) else None
     by_status = _STATUSES.get(status) if isinstance(status, int) else None
     # The message of a refusal may say that it is about money, size or the model: that counts.
-    by_message = _by_message(error.text, "it said")
+    by_message = _by_message(error.text)
     special = {FailureClass.BILLING, FailureClass.CONTEXT_OVERFLOW, FailureClass.CAPABILITY}
     if by_message and by_message.kind in special and (found or by_status or status in {400, 404}):
         return Failure(by_message.kind, by_message.evidence, retry_at)
@@ -153,29 +149,29 @@ def _by_exit(exit: Exit, tail: str) -> Failure | None:
 def _by_pattern(patterns: Sequence[str], text: str) -> Failure | None:
     for line in text.splitlines():
         for pattern in patterns:
-            if _fits(line.lower(), pattern.lower()):
+            if place_behind(pattern.lower().split("*"), line.lower()) >= 0:
                 return Failure(FailureClass.ENVIRONMENT, _quote("the output has", line))
     return None
 
 
-def _fits(line: str, pattern: str) -> bool:
-    """Whether the parts of a pattern stand in a line in this order; no pattern makes that slow."""
+def place_behind(parts: Sequence[str], line: str) -> int:
+    """The place behind parts that stand in a line in this order, or -1; no parts make it slow."""
     place = 0
-    for part in pattern.split("*"):
+    for part in parts:
         found = line.find(part, place)
         if found < 0:
-            return False
+            return -1
         place = found + len(part)
-    return True
+    return place
 
 
-def _by_message(text: str, where: str) -> Failure | None:
+def _by_message(text: str) -> Failure | None:
     # A provider's refusal is short; what is longer is the agent's own account of its work.
     if len(text) > _LONGEST_REFUSAL:
         return None
     for pattern, kind in _BY_MESSAGE:
         if re.search(pattern, text, re.IGNORECASE):
-            return Failure(kind, _quote(where, text), reset_in(text))
+            return Failure(kind, _quote("it said", text), reset_in(text))
     return None
 
 

@@ -4,7 +4,7 @@ The standard library alone: bridges load this too.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from zoneinfo import ZoneInfo
@@ -45,11 +45,7 @@ def reset_stated(value: object) -> datetime | None:
     """A time in a field of its own: ISO text, or seconds since 1970."""
     if isinstance(value, int | float) and not isinstance(value, bool) and 1e9 < value < 1e11:
         return datetime.fromtimestamp(value, UTC)
-    try:
-        at = datetime.fromisoformat(value) if isinstance(value, str) else None
-        return at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC) if at else None
-    except (ValueError, OverflowError):
-        return None
+    return _date(value, datetime.fromisoformat) if isinstance(value, str) else None
 
 
 def reset_in(text: str, now: datetime | None = None) -> datetime | None:
@@ -59,11 +55,8 @@ def reset_in(text: str, now: datetime | None = None) -> datetime | None:
         return datetime.fromtimestamp(int(found[1]), UTC)
     if found := _WAIT.search(text):
         return now + timedelta(seconds=min(_seconds(found[1]), _LONGEST_S))
-    if found := _DATE.search(text):
-        return _on_day(found, now)
-    if found := _CLOCK.search(text):
-        return _next(found, now)
-    return None
+    found = _DATE.search(text) or _CLOCK.search(text)
+    return _on_clock(found, now) if found else None
 
 
 def retry_at(headers: Mapping[str, str], status: int, now: datetime | None = None) -> str | None:
@@ -84,43 +77,33 @@ def _seconds(span: str) -> float:
     return sum(float(number) * _UNITS[unit.lower()] for number, unit in _PART.findall(span))
 
 
-def _next(found: re.Match[str], now: datetime) -> datetime | None:
-    """The next moment at which a clock in that zone, or here, shows this time."""
-    if found["half"] is None and found["minute"] is None:
+def _on_clock(found: re.Match[str], now: datetime) -> datetime | None:
+    """The moment at which a clock in that zone, or here, shows this time: on that day, or next."""
+    fields = found.groupdict()
+    month, year, half = fields.get("month"), fields.get("year"), fields["half"]
+    if not month and half is None and fields["minute"] is None:
         return None  # a bare number is no time of day
-    local = now.astimezone(_zone(found))
+    hour = int(fields["hour"] or 0)
+    if half:
+        hour = hour % 12 + (12 if half.lower() == "pm" else 0)
+    local = now.astimezone(_zone(fields["zone"]))
     try:
-        at = _at_time(local, found)
-    except ValueError:
-        return None
-    if at <= local - _JUST_NOW:
-        at += timedelta(days=1)
-    return at.astimezone(UTC)
-
-
-def _on_day(found: re.Match[str], now: datetime) -> datetime | None:
-    """That day in that zone, or here, in the year that is nearest when none is named."""
-    local = now.astimezone(_zone(found))
-    month, year = _MONTHS.index(found["month"].lower()) + 1, int(found["year"] or local.year)
-    try:
-        at = _at_time(local.replace(year=year, month=month, day=int(found["day"])), found)
-        if found["year"] is None and at < local - _HALF_A_YEAR:
-            at = at.replace(year=year + 1)
+        at = local.replace(hour=hour, minute=int(fields["minute"] or 0), second=0, microsecond=0)
+        if month:
+            number = _MONTHS.index(month.lower()) + 1
+            at = at.replace(int(year or at.year), number, int(fields["day"]))
+            if not year and at < local - _HALF_A_YEAR:
+                at = at.replace(year=at.year + 1)
+        elif at <= local - _JUST_NOW:
+            at += timedelta(days=1)
         return at.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
 
-def _at_time(day: datetime, found: re.Match[str]) -> datetime:
-    hour = int(found["hour"] or 0)
-    if found["half"]:
-        hour = hour % 12 + (12 if found["half"].lower() == "pm" else 0)
-    return day.replace(hour=hour, minute=int(found["minute"] or 0), second=0, microsecond=0)
-
-
-def _zone(found: re.Match[str]) -> ZoneInfo | None:
+def _zone(name: str | None) -> ZoneInfo | None:
     try:
-        return ZoneInfo(found["zone"]) if found["zone"] else None
+        return ZoneInfo(name) if name else None
     except (KeyError, ValueError, OSError):
         return None
 
@@ -137,7 +120,7 @@ def _moment(value: str, now: datetime) -> datetime | None:
     try:
         number = float(value)
     except ValueError:
-        return _date(value)
+        return _date(value, datetime.fromisoformat) or _date(value, parsedate_to_datetime)
     if number > 1e11:
         number /= 1000
     try:
@@ -148,11 +131,9 @@ def _moment(value: str, now: datetime) -> datetime | None:
         return None
 
 
-def _date(value: str) -> datetime | None:
-    for read in (datetime.fromisoformat, parsedate_to_datetime):
-        try:
-            at = read(value)
-        except (ValueError, TypeError):
-            continue
+def _date(value: str, read: Callable[[str], datetime]) -> datetime | None:
+    try:
+        at = read(value)
         return at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC)
-    return None
+    except (ValueError, TypeError, OverflowError):
+        return None

@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -171,22 +170,19 @@ class _Tail:
     """The last texts of an output, joined by newlines."""
 
     def __init__(self) -> None:
-        self._texts: deque[str] = deque()
+        self._parts: list[str] = []
         self._size = 0
 
     def add(self, text: str, goes_on: bool = False) -> None:
-        if goes_on and self._texts:
-            last = self._texts.pop()
-            self._size -= len(last) + 1
-            text = last + text
-        kept = text[-_TAIL:]
-        self._texts.append(kept)
-        self._size += len(kept) + 1
-        while self._size - len(self._texts[0]) - 1 >= _TAIL:
-            self._size -= len(self._texts.popleft()) + 1
+        newline = "\n" if self._parts and not goes_on else ""
+        self._parts.append(newline + text[-_TAIL:])
+        self._size += len(self._parts[-1])
+        if self._size > 10 * _TAIL or len(self._parts) > _TAIL:
+            self._parts = [self.text()]
+            self._size = len(self._parts[0])
 
     def text(self) -> str:
-        return "\n".join(self._texts)[-_TAIL:]
+        return "".join(self._parts)[-_TAIL:]
 
 
 def _number(value: object, kind: type[int] | type[float]) -> Any:

@@ -74,3 +74,8 @@ def money_spent(budget_usd: float) -> str:
 
 def calls_spent(who: str, limit: int) -> str:
     return f"{who} may call agents {limit} times, and has."
+
+
+def limit_reason(limit: str) -> str:
+    """Why a task or run was cancelled whose run has reached this limit."""
+    return f"the run has nothing left: {limit}"

@@ -29,6 +29,11 @@ class KapelleError(Exception):
     def message(self) -> str:
         return str(self.args[0])
 
+    @property
+    def with_hint(self) -> str:
+        """The message, and what to do about it where that is known."""
+        return f"{self.message} {self.hint}" if self.hint else self.message
+
 
 class InvalidInput(KapelleError, code="invalid_input", http_status=422):
     """What was given cannot be used."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kapelle.agents.base import Agent, AgentRequest, Command
-from kapelle.engine.usage import remember_side_log
+from kapelle.engine.output import remember_side_log
 from kapelle.settings import Settings
 
 _ALWAYS = (

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from kapelle.domain.ids import attempt_token
@@ -12,13 +13,13 @@ from kapelle.runner.redaction import patterns
 from kapelle.runner.runner import Runner
 from kapelle.secrets import SpecSecrets, Vault, secrets_in
 from kapelle.settings import Settings, load
-from kapelle.store import runs, tasks
+from kapelle.store import runs
 from kapelle.store.database import Connection, Database
 from kapelle.workspaces import Workspaces
 
 _MOST_SETTINGS = 100
 
-StopRequest = Callable[[Connection, str], str | None]
+StopRequest = Callable[[Connection], str | None]
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Parts:
     url: str = ""
     # What this daemon is called in the rows of what it performs.
     performer: str = "here"
-    # Process directories of the processes that each attempt or run has going in this daemon.
+    # Process directories of the processes that each attempt or run executes in this daemon.
     live: dict[str, set[Path]] = field(default_factory=dict)
     known_settings: dict[object, Settings] = field(default_factory=dict)
     secrets: SpecSecrets = field(init=False)
@@ -72,55 +73,25 @@ class Parts:
         finally:
             self.live.pop(performer, None)
 
-    async def execute(self, attempt_id: str, task_id: str, launch: Launch) -> Ended:
-        """Run a process of an attempt; a request to stop, whenever it came, reaches it."""
-        return await self._execute(attempt_id, launch, tasks.stop_requested, task_id)
-
-    async def execute_step(self, run_id: str, launch: Launch) -> Ended:
-        """Run a process of a run itself, such as a check, in the same way."""
-        return await self._execute(run_id, launch, runs.end_requested, run_id)
-
-    async def _execute(
-        self, performer: str, launch: Launch, request_of: StopRequest, owner: str
-    ) -> Ended:
+    async def execute(self, performer: str, launch: Launch, stop_request: StopRequest) -> Ended:
+        """Run a process of an attempt or run; a request to stop, whenever it came, reaches it."""
         running = self.live.setdefault(performer, set())
         running.add(launch.process_dir)
         try:
             # Looked up after the directory is registered: stop() does these in the other order.
-            stop = await self.db.glance(request_of, owner)
+            stop = await self.db.glance(stop_request)
             if stop is not None:
                 self.runner.stop(launch.process_dir, stop)
             return await self.runner.execute(launch)
         finally:
             running.discard(launch.process_dir)
 
-    def phase(self, attempt_id: str) -> str:
-        """What an attempt is at, from the processes that it has going."""
-        running = [path.relative_to(self.home.attempts) for path in self.live.get(attempt_id, ())]
-        match running[0].parts[1:] if running else None:
-            case ():
-                return "the agent is working"
-            case ("setup",):
-                return "its workspace is being set up"
-            case ("difficulty",):
-                return "its difficulty is being judged"
-            case ("diagnosis",):
-                return "the attempt before is being diagnosed"
-            case ("checks", position):
-                return f"check {int(position) + 1} is running"
-            case _:
-                return self._trace(self.process_directory(attempt_id))
-
-    def _trace(self, process_dir: Path) -> str:
-        """What an attempt without a process in this daemon is at, by what it left on the disk."""
-        if (process_dir / "exit.json").exists():
-            return "its work is being verified"
-        if (process_dir / "claim").exists():
-            return "the agent is working"
-        return "its workspace is being prepared"
+    async def execute_step(self, run_id: str, launch: Launch) -> Ended:
+        """Run a process of a run itself, such as a check."""
+        return await self.execute(run_id, launch, partial(runs.end_requested, run_id=run_id))
 
     def stop(self, performer: str, reason: str) -> None:
-        """End the processes that an attempt or run has going; the request must be stored before."""
+        """End the processes of an attempt or run; the request must be stored before."""
         for process_dir in list(self.live.get(performer, ())):
             self.runner.stop(process_dir, reason)
 

@@ -16,7 +16,7 @@ from kapelle.agents.base import AgentRequest, Command
 from kapelle.agents.summary import Fold
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput
 from kapelle.engine.environment import agent_command, agent_environment
-from kapelle.engine.usage import attempt_usage, output_tail, read_output, with_side_log
+from kapelle.engine.output import attempt_usage, output_tail, read_output, with_side_log
 from kapelle.library.agent import Agent, Request, Response
 from kapelle.library.execution import block_on, execute, process_directory
 from kapelle.runner.output import LogReader, tail_text

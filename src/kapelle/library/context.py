@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.engine.environment import passed
+from kapelle.engine.output import SHOWN_OUTPUT, check_result
 from kapelle.engine.prompt import Earlier, compose
 from kapelle.engine.runs.git import GitContext, T
 from kapelle.library.agent import Agent, Request, Stop
@@ -37,7 +37,6 @@ from kapelle.workspaces import Workspaces, working_directory
 _log = logging.getLogger("kapelle.library")
 _WORKER = "worker"
 _OUTPUT = 4_000
-_SHOWN = 20_000
 
 
 @dataclass
@@ -261,23 +260,21 @@ class LocalContext(GitContext):
         self, check: CheckSpec, task: _Task, commit: str | None, env: Mapping[str, str]
     ) -> CheckResult:
         """Make one check in the place of a task, on what it has committed."""
-        began = time.monotonic()
         if check.kind is CheckKind.COMMAND:
             ended, output, _ = await self._command(check.command or "", task, env, check.timeout_s)
-            good = ended.succeeded
-            if not good:
-                output = f"{output}\n[{ended.ending(check.timeout_s)}]".lstrip()
+            result = check_result(check, ended, output)
         elif check.kind is CheckKind.DIFF_NOT_EMPTY and self._is_git:
-            good, output = False, "The agent changed nothing."
+            stat = ""
             if task.base and commit and commit != task.base:
                 diff = await self._workspaces.compare(task.owner, task.base, commit)
-                good = bool(diff.files)
-                output = diff.stat[-_SHOWN:] if good else output
+                stat = diff.stat[-SHOWN_OUTPUT:] if diff.files else ""
+            text = stat or "The agent changed nothing."
+            result = CheckResult(name=check.label, passed=bool(stat), output=text, duration_s=0)
         else:
             raise InvalidInput(f"The check {check.label} cannot be made here.")
-        self.report(f"check.{'passed' if good else 'failed'}", name=check.label, task_id=task.id)
-        seconds = round(time.monotonic() - began, 3)
-        return CheckResult(name=check.label, passed=good, output=output, duration_s=seconds)
+        kind = "check.passed" if result.passed else "check.failed"
+        self.report(kind, name=check.label, task_id=task.id)
+        return result
 
     async def score(
         self,
@@ -291,7 +288,7 @@ class LocalContext(GitContext):
             command, self._subject(task), env or {}, timeout_s
         )
         if not ended.succeeded:
-            problem = f"the score command ended with {ended.ending(timeout_s)}"
+            problem = f"the score command failed: {ended.ending(timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
         return read_score(printed, output)
 
@@ -308,11 +305,12 @@ class LocalContext(GitContext):
                 timeout_s=self._account.within(timeout_s),
             )
             ended = await execute(launch, Stop())
-            found = ended, both_streams(directory, _SHOWN), tail_text(directory / OUT, _SHOWN)
+            output = both_streams(directory, SHOWN_OUTPUT)
+            printed = tail_text(directory / OUT, SHOWN_OUTPUT)
         if ended.ended_by is not None:
             # What was cut short because the run's time is over says nothing about the work.
             self._account.require()
-        return found
+        return ended, output, printed
 
     async def ask(self, question: str, default: str | None = None) -> str:
         if question in self._state.answers:

@@ -66,7 +66,7 @@ def _response(agent: Agent, request: Request) -> Response:
     except (AgentMisconfigured, AgentNotFound):
         raise
     except KapelleError as error:
-        return Response(ok=False, reason=f"{error.message} {error.hint or ''}".strip())
+        return Response(ok=False, reason=error.with_hint)
     except Exception as error:
         _log.debug("%s failed", agent.name, exc_info=True)
         return Response(ok=False, reason=f"it raised {type(error).__name__}: {error}")

@@ -200,4 +200,4 @@ async def _outcome(context: LocalContext, spec: TeamSpec) -> TeamOutcome:
         is_budget = used_up or isinstance(error, LimitReached)
         return TeamOutcome("budget" if is_budget else "failed", str(error), result)
     except KapelleError as error:
-        return TeamOutcome("failed", f"{error.message} {error.hint or ''}".strip())
+        return TeamOutcome("failed", error.with_hint)

@@ -52,17 +52,17 @@ class Ended:
         """Whether it ended by itself and well."""
         return self.exit.kind == "exited" and self.exit.code == 0 and self.ended_by is None
 
-    def ending(self, timeout_s: float) -> str:
+    def ending(self, timeout_s: float | None) -> str:
         """How a command that was given so much time ended, in a few words."""
         if self.ended_by == "timeout":
-            return f"a time-out after {timeout_s:g} s"
+            return f"timed out after {timeout_s:g} s"
         if self.ended_by == "stop":
-            return "a stop"
+            return "stopped"
         if self.exit.code is not None:
             return f"exit code {self.exit.code}"
         if self.exit.signal is not None:
             return f"signal {self.exit.signal}"
-        return self.detail or "no end of its own"
+        return self.detail or "it did not end by itself"
 
 
 class UnreadableClaim(ValueError):

@@ -20,9 +20,10 @@ from kapelle.domain.errors import AgentMisconfigured, InvalidInput, KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.views import AgentView, LoginView
 from kapelle.engine.environment import agent_environment
+from kapelle.engine.output import output_tail, read_output
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Credential, account_of, credential
-from kapelle.engine.tasks.consult import question, read
+from kapelle.engine.tasks.consult import question
 from kapelle.runner.command import printed
 from kapelle.runner.process_dir import Ended
 from kapelle.settings import Settings
@@ -179,16 +180,15 @@ class Trial:
         self, agent: Agent, process_dir: Path
     ) -> tuple[str | None, Failure | None, str | None]:
         parts, settings = self._parts, self._settings
-        launch = question(
-            parts, process_dir, agent.name, PROMPT, settings, {}, process_dir.parent.name
-        )
+        launch = question(parts, settings, agent, PROMPT, process_dir, process_dir.parent.name, {})
         launch = replace(launch, timeout_s=_LIVE_S, label=f"{agent.name} is tried out")
         try:
             ended = await parts.runner.execute(launch)
         except asyncio.CancelledError:
             parts.runner.stop(process_dir, "nobody waits for the answer any more")
             raise
-        summary, tail = await asyncio.to_thread(read, process_dir, agent.name, settings)
+        summary = await asyncio.to_thread(read_output, agent, process_dir)
+        tail = output_tail(process_dir)
         early = _ended_otherwise(ended)
         if early is not None:
             return None, early, early.evidence

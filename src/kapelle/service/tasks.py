@@ -12,6 +12,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import candidates
 from kapelle.engine.tasks.actions import NewLimits
+from kapelle.engine.tasks.attempt import phase
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import submit
 from kapelle.service.work import wait
@@ -97,8 +98,9 @@ class Tasks:
     def _shown(self, task: Task) -> Task:
         """What holds a queued task, or what a running one is at, is known to the daemon alone."""
         if task.status is TaskStatus.RUNNING and task.reason is None and task.attempts:
-            number, phase = task.attempts[-1].number, self._parts.phase(task.attempts[-1].id)
-            return task.model_copy(update={"reason": f"attempt {number}: {phase}"})
+            last = task.attempts[-1]
+            reason = f"attempt {last.number}: {phase(self._parts, last.id)}"
+            return task.model_copy(update={"reason": reason})
         if task.status is not TaskStatus.QUEUED:
             return task
         now = datetime.now(UTC)

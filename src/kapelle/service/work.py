@@ -15,7 +15,7 @@ from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import archive as archive_task
-from kapelle.engine.tasks.work import task_diff
+from kapelle.engine.tasks.attempt import task_diff
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.workspaces import Diff

@@ -126,7 +126,7 @@ class Rows:
         return found
 
 
-def workspace_of(row: Row) -> Workspace:
+def workspace_of(row: Row | dict[str, Any]) -> Workspace:
     """Where a task or a run works."""
     return Workspace.model_validate(
         {name: row[f"workspace_{name}"] for name in Workspace.model_fields}

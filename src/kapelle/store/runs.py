@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from kapelle.domain.budget import Spent
+from kapelle.domain.budget import Spent, calls_spent
 from kapelle.domain.run import Run, RunFilter
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_run_transition
 from kapelle.store import events, steps
@@ -116,11 +116,6 @@ def take_over(connection: sa.Connection, performer: str) -> int:
     return connection.execute(query.values(performer=performer)).rowcount
 
 
-def ended(connection: sa.Connection) -> set[str]:
-    query = sa.select(runs.c.id).where(runs.c.status.in_(RUN_FINAL))
-    return set(connection.execute(query).scalars())
-
-
 def running_tops(connection: sa.Connection) -> int:
     query = sa.select(sa.func.count()).where(runs.c.status == RunStatus.RUNNING)
     return connection.execute(query.where(runs.c.parent_id.is_(None))).scalar() or 0
@@ -186,6 +181,20 @@ def calls(connection: sa.Connection, run_id: str) -> int:
     promised = sa.select(sa.func.count()).where(tasks.c.run_id.in_(members), ~called)
     promised = promised.where(tasks.c.status.not_in(FINAL))
     return spent(connection, members)[0] + (connection.execute(promised).scalar() or 0)
+
+
+def calls_limit(connection: sa.Connection, run_id: str | None, *, one_more: bool) -> str | None:
+    """The limit of calls that a run, or one around it, is past; one_more counts one to come."""
+    around = run_id
+    while around is not None:
+        run = row(connection, around)
+        limit = run["spec"].get("max_agent_calls")
+        if limit is not None:
+            made = attempts_made(connection, around) + 1 if one_more else calls(connection, around)
+            if made > limit:
+                return calls_spent("It" if around == run_id else f"{around}, around it,", limit)
+        around = run["parent_id"]
+    return None
 
 
 def leave_out_downtime(connection: sa.Connection, run_id: str, last_alive: datetime | None) -> None:

@@ -22,7 +22,7 @@ Any step may carry delay (seconds), times (-1: for ever), say (text before a too
 usage ([input, output] tokens) and cached (how many of the input tokens were cached).
 """
 
-from tests.agents.model.book import SABOTAGE, Book, Request, Step
+from tests.agents.model.scripts import SABOTAGE, Request, Scripts, Step
 from tests.agents.model.server import ModelServer, serve
 
-__all__ = ["SABOTAGE", "Book", "ModelServer", "Request", "Step", "serve"]
+__all__ = ["SABOTAGE", "ModelServer", "Request", "Scripts", "Step", "serve"]

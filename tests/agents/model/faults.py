@@ -1,7 +1,7 @@
 """Steps that fail: which error is sent, and with which headers."""
 
-from tests.agents.model.book import Step
 from tests.agents.model.dialects.answer import Dialect, Failure
+from tests.agents.model.scripts import Step
 
 # What providers say, for agents that hand on nothing but the words.
 _SAID = {

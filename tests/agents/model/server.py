@@ -8,11 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 from tests.agents.model.aider import Edit, edit_block, form_asked_for
-from tests.agents.model.book import Book, Request, Step
 from tests.agents.model.dialects import DIALECTS
 from tests.agents.model.dialects.answer import Event, Said, Tokens
 from tests.agents.model.faults import fault
 from tests.agents.model.routes import Route, counted, lane_of, models, route
+from tests.agents.model.scripts import Request, Scripts, Step
 from tests.agents.model.side import is_side, side_step
 from tests.agents.model.tools import Tools, plan
 
@@ -22,9 +22,9 @@ class ModelServer(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, book: Book, port: int = 0) -> None:
+    def __init__(self, scripts: Scripts, port: int = 0) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
-        self.book = book
+        self.scripts = scripts
         self.ending = threading.Event()
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
@@ -51,7 +51,7 @@ class ModelServer(ThreadingHTTPServer):
 
 def serve(scripts: Mapping[str, Sequence[Step]] | None = None, port: int = 0) -> ModelServer:
     """Start a server on loopback."""
-    return ModelServer(Book(scripts), port)
+    return ModelServer(Scripts(scripts), port)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -59,12 +59,12 @@ class _Handler(BaseHTTPRequestHandler):
     server: ModelServer
 
     def log_message(self, format: str, *values: Any) -> None:
-        """The book keeps the log."""
+        """The scripts keep the log."""
 
     def do_GET(self) -> None:
         path = self.path.split("?")[0]
         if path == "/_log":
-            self._send([request.to_json() for request in self.server.book.requests(side=True)])
+            self._send([request.to_json() for request in self.server.scripts.requests(side=True)])
         elif path.endswith("/models"):
             self._send(models())
         else:
@@ -78,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         """Set the script of the lane that the path ends in."""
         try:
-            self.server.book.put(self.path.rsplit("/", 1)[-1], json.loads(self._read()))
+            self.server.scripts.put(self.path.rsplit("/", 1)[-1], json.loads(self._read()))
         except ValueError as error:
             self._send({"error": {"message": str(error)}}, 400)
         else:
@@ -100,8 +100,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, found: Route, lane: str, body: dict[str, Any], text: str) -> None:
         tools = DIALECTS[found.dialect].declared(body)
         side = is_side(lane, bool(tools), text)
-        step = side_step(body) if side else self.server.book.take(lane)
-        self.server.book.note(
+        step = side_step(body) if side else self.server.scripts.take(lane)
+        self.server.scripts.note(
             Request(
                 lane=lane,
                 dialect=found.dialect,

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from tests.agents.model.aider import form_asked_for
-from tests.agents.model.book import Step
+from tests.agents.model.scripts import Step
 
 _SCHEMAS = (
     ("generationConfig", "responseJsonSchema"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.agents.model.aider import Edit
-from tests.agents.model.book import Step
+from tests.agents.model.scripts import Step
 
 _SHELLS = (
     "Bash",

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.agents.bed import Unavailable
 from tests.agents.model import ModelServer
 from tests.agents.real.recording import keep
 from tests.agents.real.scene import Scene, scene
+from tests.agents.setup import Unavailable
 
 Open = Callable[..., Scene]
 

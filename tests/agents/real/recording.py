@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents.registry import get
-from kapelle.engine.tasks.watch import noted
-from kapelle.engine.usage import side_log_lines
+from kapelle.engine.output import side_log_lines
+from kapelle.engine.tasks.watch import recorded_cause
 from kapelle.settings import AgentSettings, Settings
 from tests.agents.programs import PROGRAMS, cache
 from tests.agents.real.scene import Scene
@@ -25,15 +25,15 @@ def keep(scene: Scene, task: Any, scenario: str) -> None:
     session = attempt["session_id"] or started_from
     body = {
         "agent": scene.agent,
-        "type": scene.bed.settings["type"],
-        "program": scene.bed.recipe.program,
-        "version": PROGRAMS[scene.bed.recipe.program or ""].version,
+        "type": scene.setup.settings["type"],
+        "program": scene.setup.recipe.program,
+        "version": PROGRAMS[scene.setup.recipe.program or ""].version,
         "scenario": scenario,
         "out": _lines(scene, (process_dir / "out.log").read_text("utf-8", "replace")),
         "err": _lines(scene, (process_dir / "err.log").read_text("utf-8", "replace")),
         "side": _telling(scene, _lines(scene, "\n".join(side_log_lines(process_dir, session)))),
         "exit": attempt["exit"],
-        "ended_by_kapelle": noted(process_dir) is not None,
+        "ended_by_kapelle": recorded_cause(process_dir) is not None,
         "expected": {
             "claimed": attempt["claimed"],
             "failure": attempt["failure"],
@@ -44,13 +44,17 @@ def keep(scene: Scene, task: Any, scenario: str) -> None:
     }
     path = STREAMS / scene.agent / f"{scenario}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(body, indent=1).replace(str(scene.bed.root), "/bed")
+    text = json.dumps(body, indent=1).replace(str(scene.setup.root), "/bed")
     path.write_text(text + "\n", encoding="utf-8")
 
 
 def _lines(scene: Scene, text: str) -> list[str]:
     """The lines without any trace of this machine, and without those that nobody reads."""
-    for path, name in ((scene.bed.root, "/bed"), (cache(), "/cache"), (Path.home(), "/home/user")):
+    for path, name in (
+        (scene.setup.root, "/bed"),
+        (cache(), "/cache"),
+        (Path.home(), "/home/user"),
+    ):
         text = text.replace(str(path), name).replace(str(path).replace("/", "-"), "-bed")
     text = text.replace(os.uname().nodename, "host")
     text = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:1", text)
@@ -70,4 +74,4 @@ def _telling(scene: Scene, lines: list[str]) -> list[str]:
 
 
 def _settings(scene: Scene) -> AgentSettings:
-    return AgentSettings.model_validate(dict(scene.bed.settings))
+    return AgentSettings.model_validate(dict(scene.setup.settings))

@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 
-from tests.agents.bed import Bed, lay
 from tests.agents.model import ModelServer, Request, Step
+from tests.agents.setup import AgentSetup, agent_setup
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import make_repository
 
@@ -49,7 +49,7 @@ result = "The understudy did it."
 class Scene:
     """A daemon that knows one real agent and its understudy."""
 
-    bed: Bed
+    setup: AgentSetup
     kapelle: Instance
     repository: Path
     place: Path | None = None
@@ -57,11 +57,11 @@ class Scene:
 
     @property
     def agent(self) -> str:
-        return self.bed.agent
+        return self.setup.agent
 
     def script(self, *steps: Step) -> None:
         self.steps = steps
-        self.bed.book.put(self.bed.lane, [self._placed(step) for step in steps])
+        self.setup.scripts.put(self.setup.lane, [self._placed(step) for step in steps])
 
     def _placed(self, step: Step) -> Step:
         """The step as this agent takes it: some write only to absolute paths."""
@@ -71,13 +71,13 @@ class Scene:
         return {**step, "write": {**wanted, "path": str(self.place / wanted["path"])}}
 
     def requests(self) -> list[Request]:
-        return self.bed.book.requests(self.bed.lane)
+        return self.setup.scripts.requests(self.setup.lane)
 
     def submit(self, prompt: str, **spec: Any) -> str:
         task_id = self.kapelle.submit(prompt, self.repository, agent=self.agent, **spec)
         # Where the first task works is known only now, and before the agent has started.
         self.place = self.place or self.kapelle.home.worktrees / task_id
-        if self.agent in _ABSOLUTE and self.bed.book.taken(self.bed.lane) == 0:
+        if self.agent in _ABSOLUTE and self.setup.scripts.taken(self.setup.lane) == 0:
             self.script(*self.steps)
         return task_id
 
@@ -113,16 +113,16 @@ class Scene:
 @contextmanager
 def scene(agent: str, server: ModelServer, more: str = "", **settings: Any) -> Iterator[Scene]:
     """Set up, and leave no process behind; more is added to the configuration."""
-    with lay(agent, server, **settings) as bed:
-        playbook = bed.root / "understudy.toml"
+    with agent_setup(agent, server, **settings) as setup:
+        playbook = setup.root / "understudy.toml"
         playbook.write_text(_PART, encoding="utf-8")
-        kapelle = bed.instance()
-        text = _SETTINGS.format(playbook=playbook, model=bed.recipe.model)
-        config = bed.home / "config.toml"
-        config.write_text(bed.config + text + more, encoding="utf-8")
+        kapelle = setup.instance()
+        text = _SETTINGS.format(playbook=playbook, model=setup.recipe.model)
+        config = setup.home / "config.toml"
+        config.write_text(setup.config + text + more, encoding="utf-8")
         kapelle.start()
         try:
-            yield Scene(bed, kapelle, make_repository(bed.root / "repository"))
+            yield Scene(setup, kapelle, make_repository(setup.root / "repository"))
         finally:
             kapelle.destroy()
 

@@ -27,14 +27,14 @@ def test_an_agent_that_hangs_is_ended_by_the_stall_limit(agent: str, open_scene:
 @pytest.mark.parametrize("agent", WITH_TOOLS)
 def test_a_cancelled_agent_leaves_no_process(agent: str, open_scene: Open) -> None:
     scene = open_scene(agent)
-    mark = f"3{abs(hash(scene.bed.lane)) % 10**6:06d}"
+    mark = f"3{abs(hash(scene.setup.lane)) % 10**6:06d}"
     scene.script({"bash": pause(mark)}, ANSWER)
     task_id = scene.submit("Wait a while.")
     scene.await_process(mark)
     scene.kapelle.cli("cancel", task_id, check=True)
     assert scene.kapelle.task(task_id)["status"] == "cancelled"
     assert processes_with(mark) == []
-    root = str(scene.bed.root)
+    root = str(scene.setup.root)
     left = [p for p in processes_with(root) if "kapelle" not in " ".join(p.cmdline())]
     assert left == []
 
@@ -42,7 +42,7 @@ def test_a_cancelled_agent_leaves_no_process(agent: str, open_scene: Open) -> No
 @pytest.mark.parametrize("agent", WITH_TOOLS)
 def test_a_killed_daemon_costs_the_agent_nothing(agent: str, open_scene: Open) -> None:
     scene = open_scene(agent)
-    mark = f"4.{abs(hash(scene.bed.lane)) % 10**6:06d}"
+    mark = f"4.{abs(hash(scene.setup.lane)) % 10**6:06d}"
     scene.script({"bash": f"{pause(mark)} && echo ran > ran.txt"}, ANSWER)
     task_id = scene.submit("Wait a while.", checks=["test -f ran.txt"])
     scene.await_process(mark)

@@ -9,9 +9,9 @@ import pytest
 
 from kapelle import CliAgent, Request, Response
 from kapelle.settings import AgentSettings
-from tests.agents.bed import Bed, Unavailable, lay
 from tests.agents.model import ModelServer
 from tests.agents.real.agents import CLIS
+from tests.agents.setup import AgentSetup, Unavailable, agent_setup
 from tests.e2e.repositories import make_repository
 
 WRITE = {"write": {"path": "hello.txt", "content": "hello\n"}, "usage": [1000, 50]}
@@ -22,30 +22,30 @@ _ABSOLUTE = "qwen"
 
 
 @contextmanager
-def _bed(
+def _setup(
     agent: str, model: ModelServer, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[Bed, Path]]:
+) -> Iterator[tuple[AgentSetup, Path]]:
     try:
-        with lay(agent, model) as bed:
+        with agent_setup(agent, model) as setup:
             # Gemini reads settings only where nobody else may write.
-            monkeypatch.setattr(tempfile, "tempdir", str(bed.root))
-            yield bed, make_repository(bed.root / "repository")
+            monkeypatch.setattr(tempfile, "tempdir", str(setup.root))
+            yield setup, make_repository(setup.root / "repository")
     except Unavailable as reason:
         pytest.skip(str(reason))
 
 
-def _run(bed: Bed, place: Path, *, skip_permissions: bool) -> Response:
+def _run(setup: AgentSetup, place: Path, *, skip_permissions: bool) -> Response:
     write = WRITE
-    if bed.agent == _ABSOLUTE:
+    if setup.agent == _ABSOLUTE:
         write = {**WRITE, "write": {"path": str(place / "hello.txt"), "content": "hello\n"}}
-    tools = bed.agent != "aider"
-    run = {**RUN, "bash": str(RUN["bash"]).format(outside=bed.root / "outside.txt")}
-    bed.book.put(bed.lane, [write, run, ANSWER] if tools else [write])
-    settings = AgentSettings.model_validate(bed.settings)
+    tools = setup.agent != "aider"
+    run = {**RUN, "bash": str(RUN["bash"]).format(outside=setup.root / "outside.txt")}
+    setup.scripts.put(setup.lane, [write, run, ANSWER] if tools else [write])
+    settings = AgentSettings.model_validate(setup.settings)
     agent = CliAgent(
-        bed.agent,
+        setup.agent,
         settings,
-        env=bed.environment,
+        env=setup.environment,
         timeout_s=120,
         skip_permissions=skip_permissions,
     )
@@ -56,14 +56,14 @@ def _run(bed: Bed, place: Path, *, skip_permissions: bool) -> Response:
 def test_it_works_in_the_directory_and_answers(
     agent: str, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with _bed(agent, model, monkeypatch) as (bed, place):
-        response = _run(bed, place, skip_permissions=True)
+    with _setup(agent, model, monkeypatch) as (setup, place):
+        response = _run(setup, place, skip_permissions=True)
         assert response.ok, response.reason
         assert (place / "hello.txt").read_text(encoding="utf-8") == "hello\n"
         assert response.usage is not None
         assert response.usage.output_tokens == (50 if agent == "aider" else 180)
         if agent != "aider":
-            assert (bed.root / "outside.txt").exists()
+            assert (setup.root / "outside.txt").exists()
             assert "That was all." in response.text
 
 
@@ -71,8 +71,8 @@ def test_it_works_in_the_directory_and_answers(
 def test_without_permissions_it_changes_files_in_its_place_and_nothing_beyond(
     agent: str, model: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with _bed(agent, model, monkeypatch) as (bed, place):
-        response = _run(bed, place, skip_permissions=False)
+    with _setup(agent, model, monkeypatch) as (setup, place):
+        response = _run(setup, place, skip_permissions=False)
         assert response.ok, response.reason
         assert (place / "hello.txt").read_text(encoding="utf-8") == "hello\n"
-        assert not (bed.root / "outside.txt").exists()
+        assert not (setup.root / "outside.txt").exists()

@@ -128,7 +128,7 @@ def test_a_forked_session_knows_the_past_and_leaves_it_alone(agent: str, open_sc
 @pytest.mark.parametrize("agent", ALL)
 def test_a_model_that_only_talks_does_not_pass_the_checks(agent: str, open_scene: Open) -> None:
     scene = open_scene(agent)
-    scene.bed.book.sabotaged = True
+    scene.setup.scripts.sabotaged = True
     scene.script(WRITE, ANSWER)
     task = scene.run("Write hello.txt.", checks=["test -f hello.txt", "diff_not_empty"])
     assert (task["status"], task["attempts"][-1]["failure"]) == ("failed", "checks")

@@ -4,9 +4,11 @@ import os
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
+from unittest.mock import MagicMock
 
 import pytest
 from tests.integration.engine.test_run_control import add_run
@@ -63,12 +65,6 @@ async def hall(tmp_path: Path) -> AsyncIterator[Hall]:
     made.db.close()
 
 
-@pytest.fixture
-def no_new_daemon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upkeep, "_BEGAN", time.monotonic() - _HOUR_S)
-
-
-@pytest.mark.usefixtures("no_new_daemon")
 async def test_checks_are_ended_of_runs_that_are_not_under_way_or_unknown(hall: Hall) -> None:
     running, paused, ended = [
         await hall.add(status)
@@ -87,22 +83,22 @@ async def test_checks_are_ended_of_runs_that_are_not_under_way_or_unknown(hall: 
     assert await hall.look() == []
 
 
-@pytest.mark.usefixtures("no_new_daemon")
-async def test_what_ended_long_ago_is_not_looked_through_every_minute(
+async def test_all_directories_are_looked_into_by_a_new_daemon_and_then_once_an_hour(
     hall: Hall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for _ in range(3):
-        hall.leave(await hall.add(RunStatus.FAILED), 2 * _HOUR_S)
-    monkeypatch.setattr(upkeep, "_unfinished", pytest.fail)
-    assert await hall.look() == []
-
-
-async def test_a_new_daemon_finds_what_was_left_however_long_there_was_none(
-    hall: Hall, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upkeep, "_BEGAN", time.monotonic())
+    """However long there was no daemon; but it takes its time where there are many."""
+    looks: list[str] = []
+    monkeypatch.setattr(upkeep, "_guarded", partial(_noted, looks))
+    duties = upkeep.Upkeep(cast(Parts, SimpleNamespace(**vars(hall), workspaces=MagicMock())))
+    for _ in range(121):
+        await duties.round()
+    assert looks.count("stopping checks") == looks.count("stopping attempts") == 5 + 2
     left = hall.leave(await hall.add(RunStatus.FAILED), 900 * _HOUR_S)
     assert await hall.look() == [left]
+
+
+async def _noted(looks: list[str], name: str, *_duty: object) -> None:
+    looks.append(name)
 
 
 async def test_a_home_without_runs_is_no_trouble(hall: Hall) -> None:

@@ -124,7 +124,7 @@ async def test_an_old_task_is_forgotten_with_its_worktree_and_marker_but_not_its
 ) -> None:
     task_id = await add(parts, repository)
     secret = secret_of(parts, task_id)
-    await upkeep.forget_old_tasks(parts, Setbacks())
+    await upkeep.forget_old(parts, Setbacks())
     assert not await stored(parts, task_id)
     assert await parts.workspaces.traces() == set()
     assert not secret.exists()
@@ -145,7 +145,7 @@ async def test_old_events_are_forgotten_and_their_numbers_not_given_again(parts:
     await parts.db.write(events.delete_oldest, datetime.now(UTC), 100)
     await parts.db.write(events.append, "daemon.started")
     assert (await parts.db.read(events.after, 0))[0].seq == known[4].seq + 1
-    await upkeep.forget_old_history(parts)
+    await upkeep.forget_old(parts, Setbacks())
     assert len(await parts.db.read(events.after, 0)) == 1
 
 
@@ -157,7 +157,7 @@ async def test_a_task_that_was_retried_meanwhile_is_not_forgotten(
     await parts.db.write(tasks.enqueue_again, again)
     await parts.db.write(tasks.update, ended_again, ended_at=datetime.now(UTC))
     for task_id in (again, ended_again):
-        await upkeep.forget(parts, task_id, _LIMIT)
+        await upkeep.forget_task(parts, task_id, _LIMIT)
         assert (await parts.db.read(tasks.get, task_id)).archived_at is None
         assert (parts.home.worktrees / task_id / "new.txt").exists()
 
@@ -177,7 +177,7 @@ async def test_a_forgetting_that_was_cut_short_is_finished_later(
 ) -> None:
     task_id = await add(parts, repository, archived_at=_LONG_AGO)
     await parts.workspaces.discard(task_id)
-    await upkeep.forget_old_tasks(parts, Setbacks())
+    await upkeep.forget_old(parts, Setbacks())
     assert not await stored(parts, task_id)
 
 
@@ -191,7 +191,7 @@ async def test_tasks_that_cannot_be_forgotten_do_not_keep_others_from_it(
     old = await add(parts, repository)
     setbacks = Setbacks()
     for _ in range(2):
-        await upkeep.forget_old_tasks(parts, setbacks)
+        await upkeep.forget_old(parts, setbacks)
     assert await stored(parts, stuck)
     assert not await stored(parts, old)
 

@@ -229,7 +229,12 @@ def test_ctrl_c_ends_the_agents_and_is_raised(hall: Hall, tmp_path: Path, whole:
     started = tmp_path / "started"
     text = PROGRAM.format(started=started, whole=whole, repo=str(hall.repo), home=str(hall.home))
     with subprocess.Popen(
-        [sys.executable, "-c", text], cwd=tmp_path, stderr=subprocess.PIPE, env=dict(os.environ)
+        [sys.executable, "-c", text],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        env=dict(os.environ),
+        # A shell that starts the tests in the background has it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as program:
         deadline = time.monotonic() + 30
         while not started.exists() and time.monotonic() < deadline:

@@ -238,7 +238,7 @@ def test_a_check_that_hangs_fails_at_its_own_time(hall: Hall) -> None:
     )
     outcome = orchestrator.run("Do it", "done")
     assert outcome.result is not None
-    assert "a time-out after 0.5 s" in outcome.result.iterations[0].checks[0].output
+    assert "timed out after 0.5 s" in outcome.result.iterations[0].checks[0].output
 
 
 def test_a_plan_that_cannot_be_read_is_asked_for_once_more(hall: Hall) -> None:

@@ -124,7 +124,6 @@ async def test_what_is_asked_often_is_found_by_an_index(db: Database) -> None:
         tasks.others_in(connection, "run_x", "task_x")
         runs.ended_before(connection, _LIMIT, 100)
         tasks.ended_before(connection, _LIMIT, 100)
-        runs.ended(connection)
 
     await db.read(ask)
     wanted = {

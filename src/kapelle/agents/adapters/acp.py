@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -33,50 +33,47 @@ class Known:
     cost: bool = False
 
 
-_CLAUDE = Known(
-    ("claude-agent-acp",),
-    Access(
-        ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
-        ("~/.claude/.credentials.json",),
-    ),
-    tested="0.49.0",
-    passes=ClaudeAgent.passes,
-    drops=ClaudeAgent.drops,
-    # Without it there is no mode that asks for nothing when the user is root.
-    env={"IS_SANDBOX": "1", "DISABLE_AUTOUPDATER": "1"},
-    base_url="ANTHROPIC_BASE_URL",
-    cost=True,
-)
-_CODEX = Known(
-    ("codex-acp",),
-    Access(("OPENAI_API_KEY", "CODEX_API_KEY"), ("~/.codex/auth.json",)),
-    tested="2.6.0",
-    passes=("CODEX_*", "OPENAI_*"),
-)
-_GEMINI = Known(
-    ("gemini", "--acp"),
-    GeminiAgent.access,
-    tested=GeminiAgent.tested,
-    passes=GeminiAgent.passes,
-    drops=GeminiAgent.drops,
-    # A relaunched child would outlive its parent.
-    env={"GEMINI_CLI_NO_RELAUNCH": "true", "GEMINI_CLI_TRUST_WORKSPACE": "true"},
-    base_url="GOOGLE_GEMINI_BASE_URL",
-    fork=False,
-)
-_OPENCODE = Known(
-    ("opencode", "acp"),
-    Access(("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), ("~/.local/share/opencode/auth.json",), False),
-    tested=OpencodeAgent.tested,
-    passes=(*OpencodeAgent.passes, "XDG_*"),
-    drops=OpencodeAgent.drops,
-    env={"OPENCODE_DISABLE_AUTOUPDATE": "1"},
-    cost=True,
-)
 _UNKNOWN = Known((), Access(needed=False), tested=None, fork=False)
-_KNOWN = {known.command[0]: known for known in (_CLAUDE, _CODEX, _GEMINI, _OPENCODE)}
-# One word is enough for those.
-_SHORT = {"claude": _CLAUDE, "codex": _CODEX, "gemini": _GEMINI, "opencode": _OPENCODE}
+# By a short name: one word is enough as the command of those.
+_KNOWN = {
+    "claude": Known(
+        ("claude-agent-acp",),
+        replace(ClaudeAgent.access, login_files=("~/.claude/.credentials.json",)),
+        tested="0.49.0",
+        passes=ClaudeAgent.passes,
+        drops=ClaudeAgent.drops,
+        # Without it there is no mode that asks for nothing when the user is root.
+        env={"IS_SANDBOX": "1", "DISABLE_AUTOUPDATER": "1"},
+        base_url="ANTHROPIC_BASE_URL",
+        cost=True,
+    ),
+    "codex": Known(
+        ("codex-acp",),
+        Access(("OPENAI_API_KEY", "CODEX_API_KEY"), ("~/.codex/auth.json",)),
+        tested="2.6.0",
+        passes=("CODEX_*", "OPENAI_*"),
+    ),
+    "gemini": Known(
+        ("gemini", "--acp"),
+        GeminiAgent.access,
+        tested=GeminiAgent.tested,
+        passes=GeminiAgent.passes,
+        drops=GeminiAgent.drops,
+        # A relaunched child would outlive its parent.
+        env={"GEMINI_CLI_NO_RELAUNCH": "true", "GEMINI_CLI_TRUST_WORKSPACE": "true"},
+        base_url="GOOGLE_GEMINI_BASE_URL",
+        fork=False,
+    ),
+    "opencode": Known(
+        ("opencode", "acp"),
+        replace(OpencodeAgent.access, variables=("ANTHROPIC_API_KEY", "OPENAI_API_KEY")),
+        tested=OpencodeAgent.tested,
+        passes=(*OpencodeAgent.passes, "XDG_*"),
+        drops=OpencodeAgent.drops,
+        env={"OPENCODE_DISABLE_AUTOUPDATE": "1"},
+        cost=True,
+    ),
+}
 
 
 class AcpAgent(Agent):
@@ -87,21 +84,17 @@ class AcpAgent(Agent):
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         command = _full_command(settings)
-        known = self._known = _KNOWN.get(Path(command[0]).name, _UNKNOWN) if command else _UNKNOWN
+        program = Path(command[0]).name if command else ""
+        fitting = (known for known in _KNOWN.values() if known.command[0] == program)
+        known = self._known = next(fitting, _UNKNOWN)
         self.access = known.access
         self.passes = known.passes
         self.drops = known.drops
         self.tested = known.tested
         self.capabilities = Capabilities(
-            resume=True,
-            fork=known.fork,
-            model=True,
-            system_prompt=True,
-            mcp=True,
-            acp=True,
-            usage=True,
-            cost=known.cost,
-        )
+            resume=True, fork=known.fork, model=True, system_prompt=True, mcp=True, acp=True,
+            usage=True, cost=known.cost,
+        )  # fmt: skip
 
     def installed(self) -> str | None:
         if find_spec("acp") is None or not (command := _full_command(self.settings)):
@@ -158,8 +151,8 @@ class AcpAgent(Agent):
 def _full_command(settings: AgentSettings) -> list[str]:
     """The command with a short form written out, and settings.program instead of its first word."""
     command = list(settings.command)
-    if len(command) == 1 and command[0] in _SHORT:
-        command = list(_SHORT[command[0]].command)
+    if len(command) == 1 and command[0] in _KNOWN:
+        command = list(_KNOWN[command[0]].command)
     if settings.program and command:
         command[0] = settings.program
     return command

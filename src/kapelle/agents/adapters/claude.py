@@ -6,6 +6,7 @@ Its stream is also that of Qwen Code: parse_stream. What was used they count dif
 import os
 import re
 import sys
+from dataclasses import replace
 from typing import Any
 
 from kapelle.agents.base import (
@@ -24,7 +25,6 @@ from kapelle.domain.failures import FailureClass
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
 
-_KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN")
 _CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
 _MCP = "claude-mcp.json"
 _SYSTEM = "claude-system.txt"
@@ -85,6 +85,10 @@ class ClaudeAgent(Agent):
         resume=True, fork=True, model=True, max_turns=True, budget=True, system_prompt=True,
         mcp=True, hooks=True, usage=True, cost=True,
     )  # fmt: skip
+    access = Access(
+        ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
+        ("{home}/.credentials.json",),
+    )
     passes = (
         "ANTHROPIC_*", "CLAUDE_*", "AWS_*", "GOOGLE_*", "CLOUD_ML_REGION", "VERTEX_REGION_*",
         "AZURE_*", "API_TIMEOUT_MS", "BASH_*", "MAX_THINKING_TOKENS", "MCP_*", "DISABLE_*",
@@ -102,10 +106,9 @@ class ClaudeAgent(Agent):
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         self._meter = Meter()
-        login = os.path.join(self.home_in(settings.env), ".credentials.json")
         # The clouds have credentials of their own, and macOS keeps a login in its keychain.
         clouds = any({**os.environ, **settings.env}.get(name) for name in _CLOUDS)
-        self.access = Access(_KEYS, (login,), needed=not (clouds or sys.platform == "darwin"))
+        self.access = replace(self.access, needed=not (clouds or sys.platform == "darwin"))
 
     def command(self, request: AgentRequest) -> Command:
         argv = [self.executable(), "-p", "--output-format", "stream-json", "--verbose"]

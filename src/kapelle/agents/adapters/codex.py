@@ -17,7 +17,6 @@ from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Comma
 from kapelle.agents.events import AgentEvent, EventKind, Json, error, json_object, plan, usage
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.specs import McpServer
-from kapelle.settings import AgentSettings
 
 _KEYS = ("CODEX_API_KEY", "OPENAI_API_KEY")
 _SANDBOXES = ("-s", "--sandbox", "--approve-for-me", "--dangerously-bypass-approvals-and-sandbox")
@@ -74,6 +73,9 @@ class CodexAgent(Agent):
     capabilities = Capabilities(
         resume=True, fork=True, model=True, system_prompt=True, mcp=True, hooks=True, usage=True
     )
+    # Its own provider takes no key from OPENAI_API_KEY.
+    access = Access(("CODEX_API_KEY",), ("{home}/auth.json",))
+    access_by_url = Access(_KEYS, needed=False)
     passes = (
         *_KEYS, "CODEX_HOME", "CODEX_SQLITE_HOME", "CODEX_CA_CERTIFICATE",
         "CODEX_OSS_BASE_URL", "CODEX_OSS_PORT", "OPENAI_ORGANIZATION", "OPENAI_PROJECT",
@@ -93,15 +95,6 @@ class CodexAgent(Agent):
         ),
         (r"required MCP servers failed to initialize: .*", FailureClass.TOOL),
     )
-
-    def __init__(self, name: str, settings: AgentSettings) -> None:
-        super().__init__(name, settings)
-        if settings.base_url:
-            self.access = Access(_KEYS, needed=False)
-        else:
-            # Its own provider takes no key from OPENAI_API_KEY.
-            login = os.path.join(self.home_in(settings.env), "auth.json")
-            self.access = Access(("CODEX_API_KEY",), (login,))
 
     def command(self, request: AgentRequest) -> Command:
         env = self.environment(request)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.agents.base import (
-    LONGEST_ARGUMENT,
     Access,
     Agent,
     AgentRequest,
@@ -107,14 +106,9 @@ class CommandAgent(Agent):
 
     def _check(self, argv: list[str], request: AgentRequest) -> None:
         key = f"agents.{self.name}.command"
+        hint = f"Use {{prompt_file}} in {key}, or no placeholder, for stdin."
         for argument in argv:
-            size = len(argument.encode("utf-8", "replace"))
-            if size > LONGEST_ARGUMENT:
-                raise AgentMisconfigured(
-                    f"The prompt makes an argument of {size:,} bytes for {self.name}, and more"
-                    f" than {LONGEST_ARGUMENT:,} do not fit on a command line.",
-                    hint=f"Use {{prompt_file}} in {key}, or no placeholder, for stdin.",
-                )
+            self.require_argument(argument, "the prompt", hint)
             if not argument or "\0" in argument:
                 raise AgentMisconfigured(f"{key} makes an argument that is empty or has a NUL.")
         if not _executable(argv[0], request.settings.env, request.workspace):
@@ -164,9 +158,8 @@ def json_events(line: str, read: ReadJson) -> list[AgentEvent]:
     document = json_document(line)
     if document is None:
         return []
-    paths: list[tuple[EventKind, str | None]]
-    paths = [("session", read.session), ("model", read.model), ("text", read.text)]
-    found = [AgentEvent(kind, text_at(document, path)) for kind, path in paths]
+    kinds: tuple[EventKind, ...] = ("session", "model", "text")
+    found = [AgentEvent(kind, text_at(document, getattr(read, kind))) for kind in kinds]
     events = [event for event in found if event.text]
     if used := _used(document, read):
         events.append(AgentEvent("usage", data=used))
@@ -187,13 +180,8 @@ def judge_json(summary: Summary, exit: Exit, tail: str, read: ReadJson) -> Verdi
 
 
 def _used(document: object, read: ReadJson) -> dict[str, float]:
-    paths = {
-        "input_tokens": read.input_tokens,
-        "output_tokens": read.output_tokens,
-        "cached_tokens": read.cached_tokens,
-        "cost_usd": read.cost_usd,
-    }
-    found = ((name, number_at(document, path)) for name, path in paths.items())
+    names = ("input_tokens", "output_tokens", "cached_tokens", "cost_usd")
+    found = ((name, number_at(document, getattr(read, name))) for name in names)
     used = {name: number for name, number in found if number is not None}
     # Whatever reports what it used has had an answer of a model.
     return {**used, "turns": 1} if used else {}

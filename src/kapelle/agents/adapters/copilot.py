@@ -2,11 +2,9 @@
 
 import glob
 
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
 from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
 from kapelle.domain.failures import FailureClass
-from kapelle.domain.task import Exit
-from kapelle.settings import AgentSettings
 
 # The categories of its own schema that leave no doubt.
 _CLASSES = {
@@ -37,6 +35,11 @@ class CopilotAgent(Agent):
     capabilities = Capabilities(
         resume=True, model=True, system_prompt=True, mcp=True, acp=True, usage=True
     )
+    access = Access(
+        ("COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN"),
+        ("~/.copilot/config.json", "~/.config/gh/hosts.yml"),
+    )
+    access_by_url = Access(("COPILOT_PROVIDER_API_KEY",), needed=False)
     passes = ("COPILOT_*", "GH_TOKEN", "GITHUB_TOKEN", "GH_HOST")
     # Marks of a copilot around the daemon, and telemetry that would go elsewhere.
     drops = (
@@ -49,16 +52,6 @@ class CopilotAgent(Agent):
         (rf"Error: .*(?={_OFFLINE})(?={_LOGIN})", FailureClass.ENVIRONMENT),
         (rf"Error: .*(?={_LOGIN})", FailureClass.AUTHENTICATION),
     )
-
-    def __init__(self, name: str, settings: AgentSettings) -> None:
-        super().__init__(name, settings)
-        if settings.base_url:
-            self.access = Access(("COPILOT_PROVIDER_API_KEY",), needed=False)
-        else:
-            self.access = Access(
-                ("COPILOT_GITHUB_TOKEN", "GH_TOKEN", "GITHUB_TOKEN"),
-                ("~/.copilot/config.json", "~/.config/gh/hosts.yml"),
-            )
 
     def command(self, request: AgentRequest) -> Command:
         argv = [self.executable(), "--output-format", "json", "--allow-all"]
@@ -106,12 +99,7 @@ class CopilotAgent(Agent):
                 return _result(value)
             case "span":
                 return _span(value.mapping("attributes"))
-            case _:
-                return []
-
-    def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
-        words = "\n".join(line for line in tail.splitlines() if not line.startswith("{"))
-        return super().judge(summary, exit, words)
+        return []
 
 
 def _message(data: Json) -> list[AgentEvent]:

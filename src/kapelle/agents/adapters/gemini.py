@@ -101,12 +101,11 @@ class GeminiAgent(Agent):
         if request.settings.base_url:
             env["GOOGLE_GEMINI_BASE_URL"] = request.settings.base_url
         session, side_log = _session(request, self.home_in(request.environ, env))
+        argv += session + request.settings.extra_args
         files = self._settings(request, env)
         if files:
             env["GEMINI_CLI_SYSTEM_DEFAULTS_PATH"] = str(request.beside(_SETTINGS))
-        return Command(
-            argv + session + request.settings.extra_args, env, _stdin(request), files, side_log
-        )
+        return Command(argv, env, _stdin(request), files, side_log)
 
     def parse(self, line: str) -> list[AgentEvent]:
         """The events of one line; what is no JSON object says nothing."""
@@ -127,14 +126,12 @@ class GeminiAgent(Agent):
                 return _result(value)
             case "gemini":
                 return _answer(value)
-            case _:
-                return []
+        return []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)
         if not verdict.success:
-            found = _unable(summary, exit, tail)
-            if found:
+            if found := _unable(summary, exit, tail):
                 return Verdict(False, found.evidence, failure=found)
             return replace(verdict, failure=_refused(summary, exit, tail))
         if summary.error:
@@ -182,10 +179,8 @@ def _session(request: AgentRequest, home: str) -> tuple[list[str], str | None]:
 
 def _unable(summary: Summary, exit: Exit, tail: str) -> Failure | None:
     """Why it did not even begin, which only its exit code and standard error tell."""
-    if exit.kind != "exited" or summary.session_id:
-        return None
     kind = _EXITS.get(exit.code or 0)
-    if kind is None:
+    if kind is None or summary.session_id:
         return None
     if "Invalid auth method selected" in tail:
         return Failure(kind, _NO_METHOD)
@@ -198,15 +193,15 @@ def _refused(summary: Summary, exit: Exit, tail: str) -> Failure | None:
     cause = summary.error
     if cause is None or cause.name or exit.kind != "exited":
         return None
-    status = _STATUSES.get(exit.code or 0)
+    name, status = "", _STATUSES.get(exit.code or 0)
     if exit.code == 1 and "ModelNotFoundError" in tail:
-        cause = replace(cause, name=FailureClass.CAPABILITY)
-    elif status:
+        name = FailureClass.CAPABILITY
+    elif status == 429:
         # That a quota is exceeded its provider says of any limit, the one per minute included.
-        name = FailureClass.RATE_LIMIT if status == 429 else ""
-        cause = replace(cause, name=name, data={**cause.data, "status": status})
-    else:
+        name = FailureClass.RATE_LIMIT
+    if not name and not status:
         return None
+    cause = replace(cause, name=name, data={**cause.data, "status": status})
     return classify(replace(summary, error=cause), exit, tail)
 
 

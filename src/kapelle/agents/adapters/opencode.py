@@ -7,11 +7,11 @@ from typing import Any
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
 from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
+from kapelle.agents.failures import place_behind
 from kapelle.agents.resets import retry_at
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
-from kapelle.settings import AgentSettings
 
 _CLASSES = {
     "ProviderAuthError": FailureClass.AUTHENTICATION,
@@ -51,6 +51,7 @@ class OpencodeAgent(Agent):
         login_files=("~/.local/share/opencode/auth.json",),
         needed=False,
     )  # fmt: skip
+    access_by_url = Access((_KEY,), needed=False)
     passes = (
         "OPENCODE_*", "ANTHROPIC_*", "OPENAI_*", "OPENROUTER_*", "GOOGLE_*", "GEMINI_*", "AZURE_*",
         "AWS_*", "GROQ_API_KEY", "MISTRAL_API_KEY", "DEEPSEEK_API_KEY", "XAI_API_KEY",
@@ -62,13 +63,7 @@ class OpencodeAgent(Agent):
         "OPENCODE", "OPENCODE_PID", "OPENCODE_CLIENT", "OPENCODE_SERVER_*", "OPENCODE_PRINT_LOGS",
         "OPENCODE_LOG_LEVEL",
     )  # fmt: skip
-
     last_words = (("Session not found", FailureClass.SESSION_LOST),)
-
-    def __init__(self, name: str, settings: AgentSettings) -> None:
-        super().__init__(name, settings)
-        if settings.base_url:
-            self.access = Access((_KEY,), needed=False)
 
     def command(self, request: AgentRequest) -> Command:
         model = self._model(request)
@@ -104,15 +99,14 @@ class OpencodeAgent(Agent):
                 return _step(part)
             case "error":
                 return [session, _error(value)]
-            case _:
-                return []
+        return []
 
     def parse_stderr(self, line: str) -> list[AgentEvent]:
         cause = _cause(line, _RETRIED)
         return [AgentEvent("notice", cause)] if cause else []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
-        verdict = super().judge(summary, exit, _without_log(tail))
+        verdict = super().judge(summary, exit, tail)
         last = last_step_end(tail)
         if verdict.success and last not in {"stop", None}:
             how = f"with {last}" if last else "in the middle of a step"
@@ -144,19 +138,9 @@ def _by_log(verdict: Verdict, summary: Summary, tail: str) -> Verdict:
 
 def _cause(line: str, marks: tuple[str, ...]) -> str:
     """What stands in quotes behind marks that a line of the log has in this order, or nothing."""
-    place = 0
-    for mark in marks:
-        found = line.find(mark, place)
-        if found < 0:
-            return ""
-        place = found + len(mark)
-    said = line[place : place + _LONGEST_CAUSE].replace('\\"', "\0")
+    place = place_behind(marks, line)
+    said = line[place : place + _LONGEST_CAUSE].replace('\\"', "\0") if place >= 0 else ""
     return said.partition('"')[0].replace("\0", '"')
-
-
-def _without_log(tail: str) -> str:
-    """The words in its last output that are meant for people."""
-    return "\n".join(line for line in tail.splitlines() if not line.startswith(("timestamp=", "{")))
 
 
 def _configuration(request: AgentRequest, model: str | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from json import dumps
 # Importing typing would cost a third of the start-up time.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any
 
     Step = dict[str, Any]
 
@@ -33,14 +33,14 @@ class Ended(Exception):
         self.code = code
 
 
-class Player:
-    """Plays steps in a workspace; each step is the method of its name."""
+class Script:
+    """Executes steps in a workspace; each step is the method of its name."""
 
     def __init__(self, workspace: str) -> None:
         self.workspace = os.path.realpath(workspace)
         self.line_is_open = False
 
-    def play(self, steps: list[Step]) -> None:
+    def execute(self, steps: list[Step]) -> None:
         for number, step in enumerate(steps, 1):
             getattr(self, f"_{action_of(step, f'step {number}')}")(step)
         self.emit("result", "The part was played to its end.", data={"is_error": False})
@@ -63,10 +63,9 @@ class Player:
             raise PlaybookError(f"the path {relative!r} leads out of the workspace")
         return path
 
-    def fail(self, message: str, code: int = 1) -> NoReturn:
+    def report_failure(self, message: str) -> None:
         self.emit("error", message, "failed")
         self.emit("result", message, data={"is_error": True})
-        raise Ended(code)
 
     def _say(self, step: Step) -> None:
         self.emit("text", step["say"])
@@ -78,16 +77,13 @@ class Player:
         write_all(2, step["stderr"].encode() + b"\n")
 
     def _write(self, step: Step) -> None:
-        self._put(step["write"], "w", step)
-
-    def _append(self, step: Step) -> None:
-        self._put(step["append"], "a", step)
-
-    def _put(self, relative: str, mode: str, step: Step) -> None:
-        path = self.path(relative)
+        action, mode = ("write", "w") if "write" in step else ("append", "a")
+        path = self.path(step[action])
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, mode, encoding="utf-8", newline="") as file:
             file.write(step.get("content", ""))
+
+    _append = _write
 
     def _delete(self, step: Step) -> None:
         path = self.path(step["delete"])
@@ -106,7 +102,8 @@ class Player:
         )
         self.line_is_open = True
         if done.returncode not in step.get("ok_codes", [0]):
-            self.fail(f"the command {step['run']!r} ended with code {done.returncode}")
+            self.report_failure(f"the command {step['run']!r} ended with code {done.returncode}")
+            raise Ended(1)
 
     def _sleep(self, step: Step) -> None:
         time.sleep(step["sleep"])
@@ -139,7 +136,8 @@ class Player:
         raise Ended(1)
 
     def _fail(self, step: Step) -> None:
-        self.fail(step["fail"], step.get("code", 1))
+        self.report_failure(step["fail"])
+        raise Ended(step.get("code", 1))
 
     def _exit(self, step: Step) -> None:
         raise Ended(step["exit"])
@@ -304,68 +302,52 @@ def find_rules(prompt: str, workspace: str, playbook: str | None) -> tuple[list[
     except FileNotFoundError:
         if playbook:
             raise PlaybookError(f"there is no playbook {path}") from None
-        return [{"do": _default_part(prompt)}], prompt, "the built-in part"
-
-
-def _default_part(prompt: str) -> list[Step]:
     first = next((line.strip() for line in prompt.splitlines() if line.strip()), "")
-    return [
+    steps = [
         {"say": f"A real agent would now work on: {first[:200]}"},
         {"result": "This was a rehearsal without a playbook: nothing was changed."},
     ]
+    return [{"do": steps}], prompt, "the built-in part"
 
 
 def choose(rules: list[Any], text: str, attempt: int, source: str) -> dict[str, Any]:
     """The first rule that fits; raises PlaybookError when none does."""
     for number, rule in enumerate(rules, 1):
         attempts = attempts_of(rule)
-        if (not attempts or attempt in attempts) and _matches(rule, text, f"rule {number}"):
+        if attempts and attempt not in attempts:
+            continue
+        if "match" not in rule:
             return dict(rule)
+        import re
+
+        try:
+            if re.search(rule["match"], text):
+                return dict(rule)
+        except re.error as error:
+            where = f"rule {number}: match is not a regular expression"
+            raise PlaybookError(f"{where}: {error}") from None
     raise PlaybookError(f"no rule of {source} matches this prompt on attempt {attempt}")
 
 
-def _matches(rule: dict[str, Any], text: str, where: str) -> bool:
-    if "match" not in rule:
-        return True
-    import re
-
-    try:
-        return re.search(rule["match"], text) is not None
-    except re.error as error:
-        raise PlaybookError(f"{where}: match is not a regular expression: {error}") from None
-
-
-def options(arguments: list[str]) -> dict[str, str]:
-    """--name value pairs; argparse would cost half of the start-up time."""
-    pairs = zip(arguments[::2], arguments[1::2], strict=False)
-    return {name.removeprefix("--"): value for name, value in pairs}
-
-
 def main(arguments: list[str]) -> int:
-    given = options(arguments)
-    player = Player(given.get("workspace", "."))
+    # argparse would cost half of the start-up time.
+    given = dict(zip(arguments[::2], arguments[1::2], strict=False))
+    script = Script(given.get("--workspace", "."))
     prompt = sys.stdin.buffer.read().decode("utf-8", "replace")
     try:
-        if "session" in given:
-            player.emit("session", given["session"])
-        rules, text, source = find_rules(prompt, player.workspace, given.get("playbook"))
-        rule = choose(rules, text, int(given.get("attempt", "1")), source)
-        player.play(rule.get("do", []))
+        if "--session" in given:
+            script.emit("session", given["--session"])
+        rules, text, source = find_rules(prompt, script.workspace, given.get("--playbook"))
+        rule = choose(rules, text, int(given.get("--attempt", "1")), source)
+        script.execute(rule.get("do", []))
     except Ended as end:
         return end.code
+    except BrokenPipeError:
+        return 1  # nobody reads the output any more
     except Exception as error:
-        return _failed(player, f"The rehearsal cannot go on: {error}.")
-    return 0
-
-
-def _failed(player: Player, message: str) -> int:
-    try:
-        player.fail(message)
-    except Ended as end:
-        return end.code
-    except OSError:
-        # Nobody reads the output any more.
+        script.report_failure(f"The rehearsal cannot go on: {error}.")
         return 1
+    return 0
 
 
 if __name__ == "__main__":

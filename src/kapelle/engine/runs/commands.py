@@ -7,13 +7,13 @@ from typing import Any
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
-from kapelle.engine.commands import SHOWN_OUTPUT
-from kapelle.engine.environment import passed
+from kapelle.engine.launch import launch_command
+from kapelle.engine.output import SHOWN_OUTPUT, check_result
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.workspace import restore_deleted
-from kapelle.engine.tasks.work import task_diff
+from kapelle.engine.tasks.attempt import task_diff
 from kapelle.patterns.results import Scored, read_score
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import both_streams, tail_text
@@ -74,11 +74,7 @@ class Commands:
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
     ) -> CheckResult:
         ended, output = await self._execute(name, spec.command or "", spec.timeout_s, env, task)
-        good = ended.succeeded
-        text = output if good else f"{output}\n[{ended.ending(spec.timeout_s)}]".lstrip()
-        return CheckResult(
-            name=spec.label, passed=good, output=text, duration_s=round(ended.duration_s, 3)
-        )
+        return check_result(spec, ended, output)
 
     async def _diff_not_empty(self, spec: CheckSpec, task: str | None) -> CheckResult:
         if task is not None:
@@ -95,7 +91,7 @@ class Commands:
         """The number in the last line of the output that is not empty."""
         ended, output = await self._execute(position, command, timeout_s, env, task)
         if not ended.succeeded:
-            problem = f"the score command ended with {ended.ending(timeout_s)}"
+            problem = f"the score command failed: {ended.ending(timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
         printed = await asyncio.to_thread(
             tail_text, self._parts.step_directory(self._run_id, position) / "out.log", SHOWN_OUTPUT
@@ -108,17 +104,15 @@ class Commands:
         process_dir = self._parts.step_directory(self._run_id, name)
         settings = self._parts.settings(self._spec.directory)
         left = (await self._budget.left()).seconds
-        variables = passed(self._parts.environ, settings.environment.pass_)
-        variables |= settings.environment.set | self._spec.env | env
-        variables["KAPELLE_RUN_ID"] = self._run_id
-        launch = Launch(
+        launch = launch_command(
+            self._parts,
+            settings,
+            command,
+            self._run_id,
             process_dir=process_dir,
-            argv=["/bin/sh", "-c", command],
             cwd=await self._directory(task),
-            env=variables,
+            env=self._spec.env | env | {"KAPELLE_RUN_ID": self._run_id},
             timeout_s=timeout_s if left is None else max(0.1, min(timeout_s, left)),
-            grace_s=settings.tasks.grace_s,
-            redact=self._parts.redactions(self._run_id, variables),
             label=f"{name} of {self._run_id}",
         )
         ended = await retried(self._launch)(launch)

@@ -18,7 +18,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 import kapelle
 from kapelle.domain.errors import Conflict, KapelleError, LimitReached, Unavailable, sentence
 from kapelle.domain.states import RUN_FINAL, RunStatus
-from kapelle.engine.failpoints import failpoint
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import PASSING, retried
 from kapelle.engine.runs.context import DurableContext
@@ -39,6 +38,7 @@ from kapelle.engine.runs.workspace import put_back, run_workspace
 from kapelle.patterns import registry
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec
+from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
 
@@ -205,8 +205,7 @@ class RunExecutor:
                 raise  # it is played again when there is room
             return RunStatus.FAILED, _mistake(error), {}
         except KapelleError as error:
-            reason = f"{error.message} {error.hint}" if error.hint else error.message
-            return RunStatus.FAILED, reason, {}
+            return RunStatus.FAILED, error.with_hint, {}
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             _log.exception("the pattern of %s failed", run["id"])
             return RunStatus.FAILED, _mistake(error), {}

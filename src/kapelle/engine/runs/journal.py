@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
-from kapelle.engine.failpoints import failpoint
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import PASSING, retried
 from kapelle.engine.runs.control import (
@@ -21,6 +20,7 @@ from kapelle.engine.runs.control import (
     Superseded,
     Suspended,
 )
+from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import steps
 from kapelle.store.database import Connection
 

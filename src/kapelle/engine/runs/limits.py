@@ -2,7 +2,7 @@
 
 import time
 
-from kapelle.domain.budget import NOTHING, Budget, Left, Spent, calls_spent
+from kapelle.domain.budget import NOTHING, Budget, Left, Spent, limit_reason
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
@@ -11,29 +11,6 @@ from kapelle.patterns.spec import PatternSpec
 from kapelle.store import runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
-
-
-def limit_reason(limit: str) -> str:
-    """Why a task or run was cancelled whose run has reached this limit."""
-    return f"the run has nothing left: {limit}"
-
-
-def calls_limit(connection: Connection, run_id: str, *, one_more: bool) -> str | None:
-    """The limit of calls that a run, or one around it, is past; one_more counts one to come."""
-    around: str | None = run_id
-    while around is not None:
-        run = runs.row(connection, around)
-        limit = run["spec"].get("max_agent_calls")
-        if limit is not None:
-            if one_more:
-                called = runs.attempts_made(connection, around) + 1
-            else:
-                called = runs.calls(connection, around)
-            if called > limit:
-                return calls_spent("It" if around == run_id else f"{around}, around it,", limit)
-        around = run["parent_id"]
-    return None
-
 
 # Running agents tell what they used every few seconds.
 _LOOK_S = 2.0
@@ -70,7 +47,7 @@ class RunBudget:
         Counted in its own transaction, for branches may begin theirs at the same time, and for
         the runs around this one as well.
         """
-        limit = calls_limit(connection, self._run_id, one_more=one_more)
+        limit = runs.calls_limit(connection, self._run_id, one_more=one_more)
         if limit is not None:
             raise LimitReached(limit)
 

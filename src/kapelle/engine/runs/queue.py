@@ -5,10 +5,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from kapelle.domain.states import RunStatus
-from kapelle.engine.failpoints import failpoint
 from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Perform, Performers
 from kapelle.engine.runs import control
+from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import runs
 from kapelle.store.database import Connection
 

@@ -9,8 +9,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.domain.schedule import Outcome
-from kapelle.engine.failpoints import failpoint
 from kapelle.engine.schedules import transitions
+from kapelle.runner.shim.failpoints import failpoint
 from kapelle.secrets import SpecSecrets
 from kapelle.store import schedules
 from kapelle.store.database import Connection, Database
@@ -19,12 +19,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Slot = tuple[str, datetime]
 
-SCHEDULER_FAILPOINTS = (
-    "scheduler_after_decision",
-    "scheduler_before_start",
-    "scheduler_after_start",
-    "scheduler_after_record",
-)
 
 _log = logging.getLogger("kapelle.scheduler")
 # Clocks may be set, so no sleep is long.
@@ -175,7 +169,7 @@ class Scheduler:
             self._setbacks[slot] = (tries, time.monotonic() + _PATIENCE_S)
             return
         except KapelleError as error:
-            await self._db.write(transitions.not_started, *slot, _sentence(error), now)
+            await self._db.write(transitions.not_started, *slot, error.with_hint, now)
         except Exception as error:
             _log.exception("%s could not be started", slot[0])
             if tries + 1 < _TRIES:
@@ -213,7 +207,3 @@ class Scheduler:
         left = await asyncio.to_thread(self._secrets.owners, "schedule")
         if left:
             await self._drop_secrets(*left)
-
-
-def _sentence(error: KapelleError) -> str:
-    return f"{error.message} {error.hint or ''}".rstrip()

@@ -1,1 +1,1 @@
-"""A task from submission to end: submit, queue, attempt (prepare, launch, watch, verify, settle)"""
+"""A task from submission to end: submit, queue, executor; its phases are modules of their names."""

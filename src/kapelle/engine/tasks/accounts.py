@@ -55,8 +55,8 @@ def choose(
     able = [candidate for candidate in among if candidate.account not in paused]
     if len(able) < 2:
         return able[0] if able else None
-    tired = given_up(connection, task_id)
-    return next((candidate for candidate in able if candidate.agent not in tired), able[0])
+    failed = given_up(connection, task_id)
+    return next((candidate for candidate in able if candidate.agent not in failed), able[0])
 
 
 def given_up(connection: Connection, task_id: str) -> set[str]:
@@ -92,6 +92,14 @@ def credential(
         if os.path.exists(os.path.expanduser(path)):
             return Credential("login", path)
     return Credential(None)
+
+
+def stored_credential(
+    parts: Parts, agent: Agent, settings: Settings, task_env: Mapping[str, str]
+) -> str | None:
+    """The key that a person stored, where an agent would find no other."""
+    found = credential(parts, agent, settings, task_env)
+    return found.value if found.source == "stored" else None
 
 
 def account_of(parts: Parts, agent: Agent, settings: Settings, env: Mapping[str, str]) -> str:

@@ -39,7 +39,7 @@ def submit(connection: Connection, values: dict[str, Any], depends_on: Sequence[
     if depends_on:
         tasks.settle_dependencies(connection, task_id)
     task = tasks.fresh(connection, task_id, depends_on)
-    if task.status is status:  # else the settling has told of it
+    if task.status is status:  # else its dependencies have settled it already
         events.append(connection, f"task.{status}", task_id, title=title, reason=task.reason)
     return task
 

@@ -1,106 +1,257 @@
-"""An attempt from beginning to end. After a crash it is performed again from the top, and every
-part finds what was done: a claimed process directory, finished checks, a settled row."""
+"""An attempt that this daemon performs: its rows, its place on the disk, and how it ended.
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import replace
+It is loaded once and handed through the phases of its executor, which write by it alone: a
+performer that has lost the attempt to another one writes nothing any more.
+"""
 
-from kapelle.domain.errors import KapelleError, Unavailable
-from kapelle.domain.task import Exit
-from kapelle.engine.failpoints import failpoint
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+from kapelle.agents.base import Agent
+from kapelle.agents.registry import get as get_agent
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.failures import Failure
+from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
+from kapelle.domain.states import AttemptStatus
+from kapelle.domain.task import Exit, Usage, Workspace
+from kapelle.engine.launch import launch_command
 from kapelle.engine.parts import Parts
-from kapelle.engine.retry import retried
-from kapelle.engine.tasks.launch import Ready, launch_again, launch_agent
-from kapelle.engine.tasks.prepare import prepare
-from kapelle.engine.tasks.settle import conclude
-from kapelle.engine.tasks.verify import usage_before, verify
-from kapelle.engine.tasks.watch import Watch
-from kapelle.engine.tasks.work import (
-    Findings,
-    Finish,
-    Work,
-    is_running,
-    load_work,
-    never_ran,
-    not_possible,
-)
-from kapelle.store import attempts
+from kapelle.runner.process_dir import Ended, Launch
+from kapelle.settings import Settings
+from kapelle.store import attempts, events, tasks
+from kapelle.store.database import Connection
+from kapelle.store.query import Row, workspace_of
+from kapelle.workspaces import Diff, working_directory
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-class AttemptExecutor:
-    """Performs attempts from their beginning to their end."""
+class ClaimLost(Exception):
+    """The attempt has ended, or another performer has it: this one has nothing to do with it."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
 
-    async def perform(self, attempt_id: str) -> None:
-        """Prepare the workspace, run the agent, verify its work, settle the verdict."""
-        with self._parts.performing(attempt_id):
-            failpoint("perform_begin")
-            if not await retried(is_running)(self._parts, attempt_id):
-                return  # it was settled just before a crash
-            finish, findings = await self._play(attempt_id)
-            failpoint("perform_after_verify")
-            await retried(conclude)(self._parts, attempt_id, finish, findings)
-            failpoint("perform_end")
+@dataclass(frozen=True)
+class Finish:
+    """The end of the agent's process."""
 
-    async def _play(self, attempt_id: str) -> tuple[Finish, Findings]:
+    exit: Exit
+    timed_out: bool = False
+    detail: str | None = None
+    output_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the agent reported, and what the checks found."""
+
+    success: bool
+    reason: str | None = None
+    result: str | None = None
+    claimed: Literal["success", "failure"] | None = None
+    question: str | None = None
+    failure: Failure | None = None
+    session_id: str | None = None
+    model: str | None = None
+    usage: Usage | None = None
+    session_usage: dict[str, float] = field(default_factory=dict)
+    can_nudge: bool = False
+
+
+class Attempt:
+    """One attempt; row and task are what is stored, with what this performer has written since."""
+
+    def __init__(
+        self, parts: Parts, row: dict[str, Any], task: dict[str, Any], settings: Settings
+    ) -> None:
+        self.parts, self.row, self.task, self.settings = parts, row, task, settings
+        self.id: str = row["id"]
+        self.task_id: str = task["id"]
+        self.number: int = row["number"]
+        self.mode: str = row["mode"]
+        self.message: str | None = row["message"]
+        self.agent_name: str = row["agent"]
+        self.process_dir = parts.process_directory(self.id)
+        self.task_env = parts.secrets.env(self.task_id)
+        self.checks = [CheckSpec.model_validate(spec) for spec in task["check_specs"]]
+
+    @classmethod
+    async def load(cls, parts: Parts, attempt_id: str) -> "Attempt":
+        """Read it with its task; ClaimLost if it is not this performer's any more."""
+        row, task = await parts.db.glance(_rows, attempt_id, parts.performer)
         try:
-            work = await retried(self._prepare)(attempt_id)
-            failpoint("perform_after_prepare")
-            finish = await retried(self._run)(work)
-        except Unavailable:
-            raise
-        except KapelleError as error:
-            findings = not_possible(error)
-            return never_ran(findings.reason or ""), findings
-        failpoint("perform_after_run")
-        return finish, await retried(verify)(self._parts, work, finish)
+            settings = parts.settings(task["directory"])
+        except InvalidInput:
+            # A configuration that was broken meanwhile must not cost a running agent its watch.
+            if not is_started(parts.process_directory(attempt_id)):
+                raise
+            settings = Settings()
+        return cls(parts, row, task, settings)
 
-    async def _prepare(self, attempt_id: str) -> Work:
-        work = await load_work(self._parts, attempt_id)
-        # An agent that was started before a crash has its workspace to itself.
-        return work if work.is_claimed else await prepare(self._parts, work)
+    def agent(self) -> Agent:
+        """Its adapter, a new one each time, for some count what they read; raises if unknown."""
+        return get_agent(self.agent_name, self.settings)
 
-    async def _run(self, work: Work) -> Finish:
-        again = work.is_claimed
-        ready = await (launch_again if again else launch_agent)(self._parts, work)
-        launch = ready.launch
-        failpoint("run_before_execute")
-        try:
-            async with watched(self._parts, work, ready):
-                ended = await self._parts.execute(work.attempt_id, work.task_id, launch)
-        except FileNotFoundError:
-            return Finish(
-                Exit(kind="lost"), detail="its process directory was deleted while it ran"
-            )
-        failpoint("run_after_execute")
-        timed_out = ended.ended_by == "timeout"
-        return Finish(
-            exit=ended.exit,
-            timed_out=timed_out,
-            detail=f"timed out after {launch.timeout_s:g} s" if timed_out else ended.detail,
-            output_bytes=ended.out_bytes + ended.err_bytes,
-        )
+    @property
+    def directory(self) -> Path:
+        """Where its processes work."""
+        directory = Path(self.task["directory"])
+        if self.is_worktree and self.task["workspace_branch"]:
+            return working_directory(self.workspace, directory)
+        return directory
+
+    @property
+    def workspace(self) -> Workspace:
+        return workspace_of(self.task)
+
+    @property
+    def owner(self) -> str:
+        """Whose worktree it works in: its own, or its run's."""
+        return self.task["workspace_owner"] or self.task_id
+
+    @property
+    def is_shared(self) -> bool:
+        return self.owner != self.task_id
+
+    @property
+    def is_worktree(self) -> bool:
+        return bool(self.task["workspace_kind"] == WorkspaceKind.WORKTREE)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the agent was started, in this daemon's life or before."""
+        return is_started(self.process_dir)
+
+    @property
+    def timeout_s(self) -> float | None:
+        limit: float | None = self.task["timeout_s"]
+        return limit or self.settings.tasks.timeout_s
+
+    @property
+    def starting_tree(self) -> str | None:
+        value: str | None = self.task["starting_tree"]
+        return value
+
+    @property
+    def asks_for_changes(self) -> bool:
+        return any(check.kind is CheckKind.DIFF_NOT_EMPTY for check in self.checks)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The variables of the task, and those by which a process can tell what it works on."""
+        marks = {
+            "KAPELLE_TASK_ID": self.task_id,
+            "KAPELLE_ATTEMPT_ID": self.id,
+            "KAPELLE_ATTEMPT_NUMBER": str(self.number),
+        }
+        run = {"KAPELLE_RUN_ID": self.task["run_id"]} if self.task["run_id"] else {}
+        return self.task_env | marks | run
+
+    async def write(
+        self,
+        change: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Make a change in one transaction; ClaimLost if it is not this performer's any more."""
+
+        def guarded(connection: Connection) -> T:
+            require_claim(connection, self.id, self.parts.performer)
+            return change(connection, *args, **kwargs)
+
+        return await self.parts.db.write(guarded)
+
+    async def update(self, **values: Any) -> None:
+        await self.write(attempts.update, self.id, **values)
+        self.row |= values
+
+    async def update_task(self, **values: Any) -> None:
+        await self.write(tasks.update, self.task_id, **values)
+        self.task |= values
+
+    async def warn(self, what: str, text: str) -> None:
+        """Record a warning once, where it can be seen."""
+        await self.write(warn, self.task_id, self.id, what, text)
+
+    async def execute(self, launch: Launch) -> Ended:
+        """Run one of its processes; a request to stop, whenever it came, reaches it."""
+        return await self.parts.execute(self.id, launch, self._stop_request)
+
+    async def execute_command(
+        self, name: str, command: str, timeout_s: float
+    ) -> tuple[Path, Ended]:
+        """Run a shell command beside the agent; the directory of its process, and how it ended."""
+        process_dir = self.process_dir / name
+        launch = launch_command(
+            self.parts, self.settings, command, self.id, process_dir=process_dir,
+            cwd=self.directory, env=self.env, timeout_s=timeout_s,
+            label=f"{name} of {self.task_id}",
+        )  # fmt: skip
+        return process_dir, await self.execute(launch)
+
+    async def stop_requested(self) -> bool:
+        return await self.parts.db.glance(self._stop_request) is not None
+
+    def _stop_request(self, connection: Connection) -> str | None:
+        require_claim(connection, self.id, self.parts.performer)
+        return tasks.stop_requested(connection, self.task_id)
 
 
-@asynccontextmanager
-async def watched(parts: Parts, work: Work, ready: Ready) -> AsyncIterator[None]:
-    """Somebody watches over the agent as long as this lasts."""
-    if ready.agent is None:
-        yield
-        return
-    attempt = work.attempt
-    if ready.chose:
-        attempt = await parts.db.glance(attempts.row, work.attempt_id)
-    before = await usage_before(parts, attempt["started_from"])
-    watch = Watch(parts, replace(work, attempt=attempt), ready.agent, ready.limits, before)
-    keeping = asyncio.create_task(watch.keep())
-    try:
-        yield
-        watch.end()
-        await keeping
-        await watch.look_back()
-    finally:
-        keeping.cancel()
+def require_claim(connection: Connection, attempt_id: str, performer: str) -> Row:
+    """The row of a running attempt; ClaimLost if it has ended or is another performer's."""
+    row = attempts.row(connection, attempt_id)
+    if row["status"] != AttemptStatus.RUNNING or row["performer"] != performer:
+        raise ClaimLost(attempt_id)
+    return row
+
+
+def _rows(
+    connection: Connection, attempt_id: str, performer: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    attempt = require_claim(connection, attempt_id, performer)
+    return dict(attempt), dict(tasks.row(connection, attempt["task_id"]))
+
+
+def is_started(process_dir: Path) -> bool:
+    return (process_dir / "claim").exists()
+
+
+def warn(connection: Connection, task_id: str, attempt_id: str, what: str, text: str) -> None:
+    """Record a warning once, where it can be seen."""
+    if attempts.warn(connection, attempt_id, what, text):
+        events.append(connection, "attempt.warning", task_id, attempt_id, what=what, text=text)
+
+
+async def task_diff(parts: Parts, task_id: str, workspace: Workspace) -> Diff:
+    """From where the task began to what it left."""
+    if workspace.owner is None:
+        return await parts.workspaces.diff(task_id)
+    if workspace.base_commit is None:
+        return Diff(b"", "", [])
+    # Others work there after it, so what it left is what it committed.
+    left = workspace.commit or await parts.workspaces.tip(workspace.owner)
+    return await parts.workspaces.compare(workspace.owner, workspace.base_commit, left)
+
+
+_PHASES = {
+    (): "the agent is working",
+    ("setup",): "its workspace is being set up",
+    ("difficulty",): "its difficulty is being judged",
+    ("diagnosis",): "the attempt before is being diagnosed",
+}
+
+
+def phase(parts: Parts, attempt_id: str) -> str:
+    """What an attempt is at: by the processes that it has here, else by what is on the disk."""
+    process_dir = parts.process_directory(attempt_id)
+    for running in parts.live.get(attempt_id, ()):
+        match running.relative_to(process_dir).parts:
+            case ("checks", position):
+                return f"check {int(position) + 1} is running"
+            case names if names in _PHASES:
+                return _PHASES[names]
+    if (process_dir / "exit.json").exists():
+        return "its work is being verified"
+    return _PHASES[()] if is_started(process_dir) else "its workspace is being prepared"

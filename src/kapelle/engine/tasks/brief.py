@@ -8,10 +8,11 @@ from kapelle.agents.registry import get as get_agent
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.domain.failures import FailureClass
-from kapelle.domain.task import Attempt, Task
+from kapelle.domain.task import Attempt as PastAttempt
+from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import Earlier, compose, follow_up
-from kapelle.engine.tasks.work import Work, task_diff
+from kapelle.engine.tasks.attempt import Attempt, task_diff
 from kapelle.runner.output import tail_text
 from kapelle.store import attempts, tasks
 
@@ -22,7 +23,7 @@ _REFUSED = frozenset(
 
 
 @dataclass(frozen=True)
-class Brief:
+class Briefing:
     """What an agent is told, and the session that it goes on with."""
 
     prompt: str
@@ -31,27 +32,26 @@ class Brief:
     asked: bool = False  # whether the message answers a question of the agent's
 
 
-async def brief(parts: Parts, work: Work, agent: Agent, diagnosis: str | None) -> Brief:
+async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefing:
     """The prompt with its context; the session does for context where the agent can resume it."""
-    row = work.task
-    if row["continue_from"] is None and work.mode != "resume":
-        return Brief(compose(row["prompt"], row["context"], [], work.message, diagnosis))
-    task = await parts.db.read(tasks.get, work.task_id)
-    ended = [attempt for attempt in task.attempts if attempt.id != work.attempt_id]
-    if work.mode == "resume" and ended:
+    parts, row, message = attempt.parts, attempt.task, attempt.message
+    if row["continue_from"] is None and attempt.mode != "resume":
+        return Briefing(compose(row["prompt"], row["context"], [], message, diagnosis))
+    task = await parts.db.read(tasks.get, attempt.task_id)
+    ended = [other for other in task.attempts if other.id != attempt.id]
+    if attempt.mode == "resume" and ended:
         last = await earlier_attempt(parts, task)
         asked = ended[-1].question is not None
-        if agent.capabilities.resume and _goes_on(ended[-1], work.agent):
-            return Brief(follow_up(last, work.message), ended[-1].session_id, asked=asked)
+        if agent.capabilities.resume and _leaves_session(ended[-1], attempt.agent_name):
+            return Briefing(follow_up(last, message), ended[-1].session_id, asked=asked)
         pieces = [*await _continued(parts, task), last]
-        prompt = compose(task.prompt, task.context, pieces, work.message, diagnosis)
-        return Brief(prompt, asked=asked)
+        return Briefing(compose(task.prompt, task.context, pieces, message, diagnosis), asked=asked)
     if task.fork_session and agent.capabilities.fork:
-        session_id = await _session_of(parts, task.continue_from, work.agent)
+        session_id = await _session_of(parts, task.continue_from, attempt.agent_name)
         if session_id:
-            return Brief(compose(task.prompt, task.context, [], work.message), session_id, True)
+            return Briefing(compose(task.prompt, task.context, [], message), session_id, True)
     pieces = await _continued(parts, task)
-    return Brief(compose(task.prompt, task.context, pieces, work.message, diagnosis))
+    return Briefing(compose(task.prompt, task.context, pieces, message, diagnosis))
 
 
 async def earlier_attempt(parts: Parts, task: Task) -> Earlier:
@@ -72,12 +72,12 @@ async def _session_of(parts: Parts, task_id: str | None, agent: str) -> str | No
     """The session that a task's last attempt left, if it is one of this agent's."""
     with contextlib.suppress(NotFound):
         other = await parts.db.read(tasks.get, task_id or "")
-        if other.attempts and _goes_on(other.attempts[-1], agent):
+        if other.attempts and _leaves_session(other.attempts[-1], agent):
             return other.attempts[-1].session_id
     return None
 
 
-def _goes_on(last: Attempt, agent: str) -> bool:
+def _leaves_session(last: PastAttempt, agent: str) -> bool:
     """Whether an attempt left a session that this agent can go on with."""
     lost = last.failure is FailureClass.SESSION_LOST
     return last.session_id is not None and last.agent == agent and not lost
@@ -108,7 +108,7 @@ async def _earlier(parts: Parts, task: Task, heading: str) -> Earlier:
     )
 
 
-def _last_words(parts: Parts, task: Task, last: Attempt) -> str:
+def _last_words(parts: Parts, task: Task, last: PastAttempt) -> str:
     """The end of an attempt's output, as text and not in the agent's own line format."""
     process_dir = parts.process_directory(last.id)
     lines = tail_text(process_dir / "out.log", 4 * _LAST_OUTPUT).splitlines()

@@ -2,25 +2,24 @@
 
 import asyncio
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from kapelle.agents.base import AgentRequest, Summary
+from kapelle.agents.base import Agent, AgentRequest
 from kapelle.agents.registry import get as get_agent
-from kapelle.agents.summary import summarise
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import FailureClass
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Usage
-from kapelle.engine.environment import agent_command, agent_environment
+from kapelle.engine.launch import launch_agent
+from kapelle.engine.output import attempt_usage, output_tail, read_output
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import section
-from kapelle.engine.tasks.accounts import credential
+from kapelle.engine.tasks.accounts import stored_credential
+from kapelle.engine.tasks.attempt import Attempt
 from kapelle.engine.tasks.brief import earlier_attempt
-from kapelle.engine.tasks.work import Work
-from kapelle.engine.usage import attempt_usage, output_tail
-from kapelle.runner.output import lines_of
 from kapelle.runner.process_dir import Launch
 from kapelle.settings import AgentSettings, Settings
 from kapelle.store import attempts, events, tasks
@@ -37,76 +36,68 @@ class Answer:
     problem: str | None = None
 
 
-async def consult(parts: Parts, work: Work, name: str, agent: str, prompt: str) -> Answer:
+async def consult(attempt: Attempt, name: str, agent_name: str, prompt: str) -> Answer:
     """The answer of an agent, run in an empty directory; one that was got before is not asked
     again."""
-    process_dir = work.process_dir / name
+    process_dir, settings = attempt.process_dir / name, attempt.settings
     try:
+        agent = get_agent(agent_name, settings)
         launch = question(
-            parts, process_dir, agent, prompt, work.settings, work.task_env, work.attempt_id
+            attempt.parts, settings, agent, prompt, process_dir, attempt.id, attempt.task_env
         )
     except KapelleError as error:
         return Answer(None, error.message)
-    ended = await parts.execute(work.attempt_id, work.task_id, launch)
-    summary, tail = await asyncio.to_thread(read, process_dir, agent, work.settings)
-    verdict = get_agent(agent, work.settings).judge(summary, ended.exit, tail)
+    ended = await attempt.execute(launch)
+    summary = await asyncio.to_thread(read_output, agent, process_dir)
+    verdict = agent.judge(summary, ended.exit, output_tail(process_dir))
     if not verdict.success:
         return Answer(None, verdict.reason)
     return Answer(verdict.result or summary.tail)
 
 
-def usage_of(work: Work, name: str, agent: str) -> Usage | None:
-    """What such a question cost, which the attempt pays for; None if it was not asked."""
-    process_dir = work.process_dir / name
-    if not (process_dir / "out.log").exists():
-        return None
+def consulting_usage(attempt: Attempt) -> list[Usage | None]:
+    """What the questions cost that were asked for the sake of an attempt, which pays for them."""
+    settings = attempt.settings
+    judge = settings.roles.judge or attempt.agent_name
+    return [
+        _usage(attempt, name, agent_name)
+        for name, agent_name in ((_DIFFICULTY, settings.difficulty.agent), (_DIAGNOSIS, judge))
+        if agent_name and (attempt.process_dir / name / "out.log").exists()
+    ]
+
+
+def _usage(attempt: Attempt, name: str, agent_name: str) -> Usage | None:
     try:
-        summary, _ = read(process_dir, agent, work.settings)
+        agent = get_agent(agent_name, attempt.settings)
     except KapelleError:
         return None  # it is not configured any more
-    return attempt_usage(summary, {}, None, work.settings)
+    summary = read_output(agent, attempt.process_dir / name)
+    return attempt_usage(summary, {}, None, attempt.settings)
 
 
 def question(
     parts: Parts,
-    process_dir: Path,
-    agent: str,
-    prompt: str,
     settings: Settings,
-    env: dict[str, str],
-    attempt_id: str,
+    agent: Agent,
+    prompt: str,
+    process_dir: Path,
+    owner: str,
+    env: Mapping[str, str],
 ) -> Launch:
-    """The command that asks; raises when the agent is not known or not set up."""
-    adapter = get_agent(agent, settings)
+    """The process that asks an agent; raises when that is not set up."""
     empty = process_dir / "empty"
     empty.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = credential(parts, adapter, settings, env)
     request = AgentRequest(
         prompt=prompt,
         workspace=empty,
         prompt_file=process_dir / "prompt",
-        settings=adapter.settings,
-        credential=found.value if found.source == "stored" else None,
+        settings=agent.settings,
+        credential=stored_credential(parts, agent, settings, env),
     )
-    command = agent_command(adapter, request)
-    variables = agent_environment(parts.environ, settings, adapter, command.env) | env
-    return Launch(
-        process_dir=process_dir,
-        argv=command.argv,
-        cwd=empty,
-        env=variables,
-        stdin=command.stdin,
-        timeout_s=_TIMEOUT_S,
-        grace_s=settings.tasks.grace_s,
-        redact=parts.redactions(attempt_id, variables),
-        label=f"{agent} is asked",
+    label = f"{agent.name} is asked"
+    return launch_agent(
+        parts, settings, agent, request, owner, env=env, timeout_s=_TIMEOUT_S, label=label
     )
-
-
-def read(process_dir: Path, agent: str, settings: Settings) -> tuple[Summary, str]:
-    """What was said, and the end of it as text."""
-    summary = summarise(get_agent(agent, settings), lines_of(process_dir / "out.log"))
-    return summary, output_tail(process_dir)
 
 
 _DIAGNOSIS_QUESTION = """\
@@ -119,7 +110,7 @@ change any files.
 
 {attempt}
 """
-DIAGNOSIS = "diagnosis"
+_DIAGNOSIS = "diagnosis"
 _LONGEST_FAILED_PROMPT = 20_000
 _LONGEST_DIAGNOSIS = 10_000
 # A diagnosis helps where the work was wrong, not where the provider or the machine was.
@@ -136,48 +127,35 @@ _WORTH_IT = frozenset(
 )
 
 
-async def diagnose(parts: Parts, work: Work) -> str | None:
+async def diagnose(attempt: Attempt) -> str | None:
     """The diagnosis of the attempt before this one, asked for once; None where none is due."""
-    if work.task["retry"].get("policy") != "analyze" or work.number == 1:
+    if attempt.task["retry"].get("policy") != "analyze" or attempt.number == 1:
         return None
-    if work.attempt["diagnosis"] is not None:
-        known: str = work.attempt["diagnosis"]
+    known: str | None = attempt.row["diagnosis"]
+    if known is not None:
         return known
-    task = await parts.db.read(tasks.get, work.task_id)
-    last = [attempt for attempt in task.attempts if attempt.id != work.attempt_id][-1]
+    task = await attempt.parts.db.read(tasks.get, attempt.task_id)
+    last = [other for other in task.attempts if other.id != attempt.id][-1]
     if last.status is not AttemptStatus.FAILED or last.failure not in _WORTH_IT:
         return None
-    judge = work.settings.roles.judge or work.agent
-    attempt = section(await earlier_attempt(parts, task))
+    judge = attempt.settings.roles.judge or attempt.agent_name
     question = _DIAGNOSIS_QUESTION.format(
-        prompt=task.prompt[:_LONGEST_FAILED_PROMPT], attempt=attempt
+        prompt=task.prompt[:_LONGEST_FAILED_PROMPT],
+        attempt=section(await earlier_attempt(attempt.parts, task)),
     )
-    answer = await consult(parts, work, DIAGNOSIS, judge, question)
+    answer = await consult(attempt, _DIAGNOSIS, judge, question)
     if answer.text is None:
-        await parts.db.write(_not_diagnosed, work, judge, answer.problem)
+        await attempt.warn("diagnosis", f"{judge} gave no diagnosis: {answer.problem}")
         return None
-    await parts.db.write(_diagnosed, work, judge, answer.text[:_LONGEST_DIAGNOSIS])
-    return answer.text[:_LONGEST_DIAGNOSIS]
+    text = answer.text[:_LONGEST_DIAGNOSIS]
+    await attempt.write(_record_diagnosis, attempt, judge, text)
+    return text
 
 
-def _diagnosed(connection: Connection, work: Work, judge: str, text: str) -> None:
-    attempts.update(connection, work.attempt_id, diagnosis=text)
-    events.append(
-        connection, "attempt.diagnosed", work.task_id, work.attempt_id, agent=judge, text=text[:500]
-    )
-
-
-def _not_diagnosed(connection: Connection, work: Work, judge: str, problem: str | None) -> None:
-    text = f"{judge} gave no diagnosis: {problem}"
-    if attempts.warn(connection, work.attempt_id, "diagnosis", text):
-        events.append(
-            connection,
-            "attempt.warning",
-            work.task_id,
-            work.attempt_id,
-            what="diagnosis",
-            text=text,
-        )
+def _record_diagnosis(connection: Connection, attempt: Attempt, judge: str, text: str) -> None:
+    attempts.update(connection, attempt.id, diagnosis=text)
+    about = (attempt.task_id, attempt.id)
+    events.append(connection, "attempt.diagnosed", *about, agent=judge, text=text[:500])
 
 
 Difficulty = Literal["simple", "medium", "complex"]
@@ -191,7 +169,7 @@ search for an unknown cause).
 {prompt}
 ~~~
 """
-DIFFICULTY = "difficulty"
+_DIFFICULTY = "difficulty"
 _LONGEST_PROMPT = 8_000
 _COMPLEX = re.compile(
     r"\b(architect\w*|redesign|refactor\w*|migrat\w+|concurren\w+|race condition|deadlock|security"
@@ -212,23 +190,21 @@ class Choice:
     reason: str
 
 
-async def choose_model(parts: Parts, work: Work) -> Choice | None:
+async def choose_model(attempt: Attempt, own: AgentSettings) -> Choice | None:
     """The model of this task's difficulty; None where a model is named or none is configured."""
-    settings = work.settings
-    own = settings.agents.get(work.agent) or AgentSettings()
-    if work.task["model"] or not settings.difficulty.classify or not own.models:
+    if attempt.task["model"] or not attempt.settings.difficulty.classify or not own.models:
         return None
-    difficulty, reason = await _difficulty(parts, work)
+    difficulty, reason = await _difficulty(attempt)
     model = own.models.get(difficulty) or own.model
     return Choice(model, f"{difficulty}: {reason}") if model else None
 
 
-async def _difficulty(parts: Parts, work: Work) -> tuple[Difficulty, str]:
-    judge, prompt = work.settings.difficulty.agent, work.task["prompt"]
+async def _difficulty(attempt: Attempt) -> tuple[Difficulty, str]:
+    judge, prompt = attempt.settings.difficulty.agent, attempt.task["prompt"]
     if judge is None:
         return by_wording(prompt)
     question = _DIFFICULTY_QUESTION.format(prompt=prompt[:_LONGEST_PROMPT])
-    answer = await consult(parts, work, DIFFICULTY, judge, question)
+    answer = await consult(attempt, _DIFFICULTY, judge, question)
     words = re.findall(r"\b(simple|medium|complex)\b", (answer.text or "").lower())
     if words:
         found: Difficulty = next(x for x in get_args(Difficulty) if x == words[-1])

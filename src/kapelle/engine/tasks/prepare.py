@@ -4,140 +4,118 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import NotFound, WorkspaceError
-from kapelle.engine.failpoints import failpoint
-from kapelle.engine.parts import Parts
 from kapelle.engine.runs.workspace import run_workspace
-from kapelle.engine.tasks.launch import launch_command
-from kapelle.engine.tasks.work import Work, load_work
+from kapelle.engine.tasks.attempt import Attempt
 from kapelle.runner.output import tail_text
-from kapelle.runner.process_dir import read_exit as read_verdict
+from kapelle.runner.process_dir import read_exit
+from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts, runs, steps, tasks
 
 
-async def prepare(parts: Parts, work: Work) -> Work:
-    """Make the workspace as the attempt should find it, and return the work as it then is."""
-    if work.is_shared:
-        return await _shared(parts, work)
-    if work.is_worktree:
-        return await _worktree(parts, work)
-    return await _in_place(parts, work)
+async def prepare(attempt: Attempt) -> None:
+    """Make the workspace as the attempt should find it."""
+    if not attempt.is_worktree:
+        if not attempt.directory.is_dir():
+            raise WorkspaceError(f"The directory {attempt.directory} does not exist any more.")
+        if attempt.starting_tree is None and attempt.asks_for_changes:
+            await _remember_content(attempt)
+        return
+    await (_share_worktree if attempt.is_shared else _make_worktree)(attempt)
+    command = attempt.settings.workspace.setup
+    again = attempt.mode == "fresh" and not attempt.is_shared
+    if command and (again or not await _was_set_up(attempt)):
+        await _set_up(attempt, command)
+        if attempt.asks_for_changes:
+            await _remember_content(attempt)
 
 
-async def _worktree(parts: Parts, work: Work) -> Work:
-    task, wanted = work.task, work.settings.workspace
-    # Once the set-up has begun the workspace is as it should be, also after a crash.
-    ready = (work.process_dir / "setup").exists()
-    earlier = await _continued(parts, task)
+async def _make_worktree(attempt: Attempt) -> None:
+    """In its own worktree a task begins at its base, or at the branch that it continues."""
+    task, wanted, workspaces = attempt.task, attempt.settings.workspace, attempt.parts.workspaces
+    earlier = await _continued(attempt)
     base = task["requested_base"] or (earlier and earlier["workspace_branch"])
-    workspace = await parts.workspaces.create(
-        work.task_id, Path(task["directory"]), base, wanted.copy_, wanted.link
+    workspace = await workspaces.create(
+        attempt.task_id, Path(task["directory"]), base, wanted.copy_, wanted.link
     )
     failpoint("prepare_after_workspace")
-    if work.number > 1 and work.mode == "fresh" and not ready:
+    if _starts_over(attempt):
         # A requeued task starts from where its base is now; a retry from where it began.
         newest = base or workspace.base if task["workspace_base_commit"] is None else None
-        workspace = await parts.workspaces.reset(work.task_id, work.attempt_id, newest)
-    # What continues another task's branch is merged where that one would be.
-    base_branch = earlier["workspace_base"] if earlier else workspace.base
-    await parts.db.write(
-        tasks.update,
-        work.task_id,
+        workspace = await workspaces.reset(attempt.task_id, attempt.id, newest)
+    fresh = attempt.mode == "fresh"
+    await attempt.update_task(
         workspace_path=workspace.path,
         workspace_branch=workspace.branch,
-        workspace_base=base_branch,
+        # What continues another task's branch is merged where that one would be.
+        workspace_base=earlier["workspace_base"] if earlier else workspace.base,
         workspace_base_commit=workspace.base_commit,
-        workspace_commit=None if work.mode == "fresh" else task["workspace_commit"],
-        starting_tree=None if work.mode == "fresh" else task["starting_tree"],
+        workspace_commit=None if fresh else task["workspace_commit"],
+        starting_tree=None if fresh else task["starting_tree"],
     )
-    return await _made_ready(parts, await load_work(parts, work.attempt_id))
 
 
-async def _shared(parts: Parts, work: Work) -> Work:
+async def _share_worktree(attempt: Attempt) -> None:
     """In a run's worktree a task begins where the one before it ended."""
-    task, ready = work.task, (work.process_dir / "setup").exists()
-    if not await parts.db.read(steps.is_open, task["run_id"], work.task_id):
+    parts, task, owner = attempt.parts, attempt.task, attempt.owner
+    if not await parts.db.read(steps.is_open, task["run_id"], attempt.task_id):
         raise WorkspaceError(
-            f"{work.owner} has gone on in the worktree that {work.task_id} shared with it.",
+            f"{owner} has gone on in the worktree that {attempt.task_id} shared with it.",
             hint="Start a new run, or a task that continues from this one.",
         )
-    run = await parts.db.read(runs.row, work.owner)
-    workspace = await run_workspace(parts, run)
+    workspace = await run_workspace(parts, await parts.db.read(runs.row, owner))
     failpoint("prepare_after_workspace")
     # Also one that is put back into the queue begins there, not where it left off.
-    began = task["requested_base"] or await parts.workspaces.tip(work.owner)
-    if work.number > 1 and work.mode == "fresh" and not ready:
-        await parts.workspaces.restore(work.owner, began, work.attempt_id)
-    await parts.db.write(
-        tasks.update,
-        work.task_id,
+    began = task["requested_base"] or await parts.workspaces.tip(owner)
+    if _starts_over(attempt):
+        await parts.workspaces.restore(owner, began, attempt.id)
+    await attempt.update_task(
         workspace_path=workspace.path,
         workspace_branch=workspace.branch,
         workspace_base=workspace.base,
         requested_base=began,
         workspace_base_commit=began,
-        workspace_commit=None if work.mode == "fresh" else task["workspace_commit"],
+        workspace_commit=None if attempt.mode == "fresh" else task["workspace_commit"],
     )
-    return await _made_ready(parts, await load_work(parts, work.attempt_id))
 
 
-async def _made_ready(parts: Parts, work: Work) -> Work:
-    """Have the set-up command run where it has not yet been."""
-    wanted = work.settings.workspace
-    again = work.mode == "fresh" and not work.is_shared
-    if wanted.setup and (again or not await _was_set_up(parts, work)):
-        await _set_up(parts, work, wanted.setup)
-        if work.asks_for_changes:
-            return await _remember_content(parts, work)
-    return work
+def _starts_over(attempt: Attempt) -> bool:
+    """Whether what an earlier attempt left is put away."""
+    # Once the set-up has begun the workspace is as it should be, also after a crash.
+    is_set_up = (attempt.process_dir / "setup").exists()
+    return attempt.number > 1 and attempt.mode == "fresh" and not is_set_up
 
 
-async def _continued(parts: Parts, task: Any) -> Any:
+async def _continued(attempt: Attempt) -> Any:
     """The row of the task that this one continues, if its branch is to be built upon."""
+    task = attempt.task
     if task["continue_from"] is None or task["requested_base"] is not None:
         return None
     try:
-        earlier = await parts.db.read(tasks.row, task["continue_from"])
+        earlier = await attempt.parts.db.read(tasks.row, task["continue_from"])
     except NotFound:
         return None  # it was forgotten meanwhile
     same = earlier["workspace_branch"] and earlier["directory"] == task["directory"]
     return earlier if same else None
 
 
-async def _in_place(parts: Parts, work: Work) -> Work:
-    if not work.directory.is_dir():
-        raise WorkspaceError(f"The directory {work.directory} does not exist any more.")
-    if work.starting_tree is None and work.asks_for_changes:
-        return await _remember_content(parts, work)
-    return work
-
-
-async def _remember_content(parts: Parts, work: Work) -> Work:
+async def _remember_content(attempt: Attempt) -> None:
     """Keep what is there before the agent begins, to tell its work from the rest."""
-    tree = await parts.workspaces.snapshot(work.directory)
-    await parts.db.write(tasks.update, work.task_id, starting_tree=tree)
-    return await load_work(parts, work.attempt_id)
+    tree = await attempt.parts.workspaces.snapshot(attempt.directory)
+    await attempt.update_task(starting_tree=tree)
 
 
-async def _was_set_up(parts: Parts, work: Work) -> bool:
+async def _was_set_up(attempt: Attempt) -> bool:
     """Whether the set-up of an earlier attempt in this workspace succeeded."""
-    earlier = await parts.db.read(attempts.in_workspace, work.owner)
-    return any(_succeeded(parts.process_directory(attempt_id) / "setup") for attempt_id in earlier)
+    parts = attempt.parts
+    earlier = await parts.db.read(attempts.in_workspace, attempt.owner)
+    ends = [read_exit(parts.process_directory(attempt_id) / "setup") for attempt_id in earlier]
+    return any(ended is not None and ended.exit.code == 0 for ended in ends)
 
 
-async def _set_up(parts: Parts, work: Work, command: str) -> None:
-    seconds = work.settings.workspace.setup_timeout_s
-    launch = launch_command(parts, work, "setup", command, seconds)
-    ended = await parts.execute(work.attempt_id, work.task_id, launch)
-    if ended.exit.kind != "exited" or ended.exit.code != 0:
-        words = tail_text(launch.process_dir / "err.log", 500) or tail_text(
-            launch.process_dir / "out.log", 500
-        )
-        how = (
-            "timed out" if ended.ended_by == "timeout" else f"failed (exit code {ended.exit.code})"
-        )
-        raise WorkspaceError(f"The workspace's setup command {how}: {words.strip()}")
-
-
-def _succeeded(process_dir: Path) -> bool:
-    ended = read_verdict(process_dir)
-    return ended is not None and ended.exit.code == 0
+async def _set_up(attempt: Attempt, command: str) -> None:
+    timeout_s = attempt.settings.workspace.setup_timeout_s
+    process_dir, ended = await attempt.execute_command("setup", command, timeout_s)
+    if not ended.succeeded:
+        words = tail_text(process_dir / "err.log", 500) or tail_text(process_dir / "out.log", 500)
+        how = ended.ending(timeout_s)
+        raise WorkspaceError(f"The workspace's setup command failed ({how}): {words.strip()}")

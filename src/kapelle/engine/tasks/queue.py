@@ -12,23 +12,22 @@ from pathlib import Path
 
 import psutil
 
+from kapelle.domain.budget import limit_reason
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
-from kapelle.engine.failpoints import failpoint
 from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
-from kapelle.engine.runs.limits import calls_limit, limit_reason
 from kapelle.engine.runs.queue import RunQueue
-from kapelle.engine.tasks import watch
 from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
-from kapelle.engine.tasks.attempt import AttemptExecutor
+from kapelle.engine.tasks.attempt import Findings, Finish, warn
+from kapelle.engine.tasks.executor import AttemptExecutor
 from kapelle.engine.tasks.settle import conclude
-from kapelle.engine.tasks.work import Findings, Finish
+from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.models import Limits, default_max_attempts
-from kapelle.store import accounts, attempts, events, tasks
+from kapelle.store import accounts, attempts, events, runs, tasks
 from kapelle.store.database import Connection
 
 _MB = 1_000_000
@@ -101,7 +100,8 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
         task = tasks.row(connection, task_id)
         if task["status"] != TaskStatus.QUEUED or tasks.is_held(connection, task):
             continue
-        if task["run_id"] and (limit := calls_limit(connection, task["run_id"], one_more=True)):
+        limit = runs.calls_limit(connection, task["run_id"], one_more=True)
+        if limit is not None:
             cause = {"limit_reached": limit}
             tasks.move(connection, task, TaskStatus.CANCELLED, limit_reason(limit), **cause)
             continue
@@ -192,7 +192,7 @@ class TaskQueue:
         return max_attempts(self._limits, self._read())
 
     async def run(self) -> None:
-        """Conduct until cancelled; a failing pass is logged and made again."""
+        """Sweep and admit until cancelled; a failing pass is logged and made again."""
         swept = 0.0
         with self._parts.db.watch() as changed:
             while True:
@@ -297,4 +297,4 @@ def _warn_of_question(connection: Connection, task_id: str, patience: timedelta)
     attempt = attempts.latest(connection, task_id)
     if attempt is not None:
         text = f"nobody has answered its question for {patience.total_seconds():.0f} s"
-        watch.warn(connection, task_id, attempt["id"], "waiting", text)
+        warn(connection, task_id, attempt["id"], "waiting", text)

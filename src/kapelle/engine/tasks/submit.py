@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,17 @@ from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.patterns.spec import PatternSpec
-from kapelle.settings import AgentSettings, Settings
+from kapelle.settings import Settings
 from kapelle.store import tasks
 from kapelle.store.database import Connection
 from kapelle.workspaces import is_git_directory
 
 _LARGE_PROMPT = 50_000
+# Fields of a specification that are stored as they are.
+_AS_GIVEN = {
+    "prompt", "system_prompt", "model", "deps_policy", "fork_session", "timeout_s", "max_turns",
+    "budget_usd", "retry", "context",
+}  # fmt: skip
 
 Also = Callable[[Connection, str], None]
 
@@ -74,7 +79,11 @@ async def examine(
     )  # fmt: skip
     if len(spec.prompt) > _LARGE_PROMPT:
         # Better to hear now than from a failed attempt that it does not fit into argv.
-        registry.get(agent, settings).command(_trial(spec, settings, agent))
+        adapter = registry.get(agent, settings)
+        place = (Path(spec.directory), Path(os.devnull))
+        adapter.command(
+            AgentRequest(spec.prompt, *place, adapter.settings, spec.system_prompt, spec.model)
+        )
     if belonging is not None and belonging.workspace_owner:
         return settings, agent, WorkspaceKind.WORKTREE
     return settings, agent, await workspace_kind(parts, spec, settings)
@@ -122,39 +131,29 @@ def _submit(connection: Connection, spec: TaskSpec, values: dict[str, Any], also
 
 
 def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging) -> dict[str, Any]:
-    checks = spec.checks or ([] if belonging.run_id else settings.checks)
     named = spec.fallback_agents or settings.fallback_agents
-    fallbacks = [name for name in dict.fromkeys(named) if name != agent]
+    checks = spec.checks or ([] if belonging.run_id else settings.checks)
+    directory = os.path.normpath(spec.directory)
     return {
+        **spec.model_dump(mode="json", include=_AS_GIVEN),
+        **asdict(belonging),
         "id": new_id("task"),
         "title": spec.display_title,
-        "prompt": spec.prompt,
-        "system_prompt": spec.system_prompt,
         "agent": agent,
-        "model": spec.model,
-        "directory": os.path.normpath(spec.directory),
+        "directory": directory,
         "project": spec.project or settings.project,
         "priority": int(spec.priority.removeprefix("P")),
-        "deps_policy": spec.deps_policy,
         "continue_from": None,
-        "fork_session": spec.fork_session,
-        "fallback_agents": fallbacks,
-        "timeout_s": spec.timeout_s,
-        "max_turns": spec.max_turns,
-        "budget_usd": spec.budget_usd,
-        "retry": spec.retry.model_dump(),
+        "fallback_agents": [name for name in dict.fromkeys(named) if name != agent],
         "check_specs": [check.model_dump(mode="json") for check in checks],
+        # Of what may be secret only the names.
         "env": sorted(spec.env),
         "mcp": sorted(spec.mcp),
         "tags": list(dict.fromkeys(spec.tags)),
-        "context": spec.context,
-        "workspace_path": os.path.normpath(spec.directory),
+        "workspace_path": directory,
         "requested_base": spec.base,
         "workspace_base": spec.base,
         "created_at": datetime.now(UTC),
-        "run_id": belonging.run_id,
-        "schedule_id": belonging.schedule_id,
-        "workspace_owner": belonging.workspace_owner,
     }
 
 
@@ -198,27 +197,16 @@ def require_abilities(
 ) -> None:
     """Raise InvalidInput if an agent is given what it cannot take."""
     able = registry.get(agent, settings).capabilities
-    for name, wished, can in (
+    for name, wanted, can in (
         ("model", model, able.model),
         ("system prompt", system_prompt, able.system_prompt),
         ("MCP server", mcp, able.mcp),
         ("limit of turns", max_turns, able.max_turns or able.usage),
         ("budget", budget, able.budget or able.usage or able.cost),
     ):
-        if wished and not can:
+        if wanted and not can:
             raise InvalidInput(
                 f"The agent {agent} cannot be given a {name}.",
                 hint="docs/agents.md tells what each agent can; a command template needs the "
                 "placeholder for it, or has to tell what it used.",
             )
-
-
-def _trial(spec: TaskSpec, settings: Settings, agent: str) -> AgentRequest:
-    return AgentRequest(
-        prompt=spec.prompt,
-        workspace=Path(spec.directory),
-        prompt_file=Path(os.devnull),
-        settings=settings.agents.get(agent) or AgentSettings(),
-        system_prompt=spec.system_prompt,
-        model=spec.model,
-    )

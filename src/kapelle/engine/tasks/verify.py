@@ -1,53 +1,64 @@
 """What an ended agent's work is worth: its own report first, then the checks."""
 
 import asyncio
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
-from kapelle.agents.base import Summary, Verdict
+from kapelle.agents.base import Agent, Summary, Verdict
 from kapelle.agents.failures import classify
-from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import Conflict, KapelleError, WorkspaceError
 from kapelle.domain.failures import Failure, FailureClass
-from kapelle.domain.specs import CheckKind
-from kapelle.domain.task import CheckResult, Usage
-from kapelle.engine.commands import run_check
-from kapelle.engine.failpoints import failpoint
-from kapelle.engine.parts import Parts
-from kapelle.engine.tasks import consult
-from kapelle.engine.tasks.consult import usage_of
-from kapelle.engine.tasks.watch import noted
-from kapelle.engine.tasks.work import Findings, Finish, Work, load_work
-from kapelle.engine.usage import (
+from kapelle.domain.specs import CheckKind, CheckSpec
+from kapelle.domain.task import CheckResult
+from kapelle.engine.output import (
+    SHOWN_OUTPUT,
     attempt_usage,
+    check_result,
     output_tail,
     read_output,
     session_counters,
     total_usage,
 )
-from kapelle.store import attempts, events, tasks
+from kapelle.engine.tasks.attempt import Attempt, Findings, Finish, task_diff
+from kapelle.engine.tasks.consult import consulting_usage
+from kapelle.engine.tasks.watch import recorded_cause, usage_before
+from kapelle.runner.output import both_streams, lines_of
+from kapelle.runner.redaction import redact
+from kapelle.runner.shim.failpoints import failpoint
+from kapelle.store import attempts, events
 from kapelle.store.database import Connection
 
+_SHOWN_LINE = 500
+_ERROR = re.compile(
+    r"^(?:\S*(?:error|exception)|fatal|panic)\b\s*[:\[(!]|^Traceback \(most recent call last\)",
+    re.IGNORECASE | re.MULTILINE,
+)
 
-async def verify(parts: Parts, work: Work, finish: Finish) -> Findings:
+
+async def verify(attempt: Attempt, finish: Finish) -> Findings:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
-    work = await load_work(parts, work.attempt_id)
-    before = await usage_before(parts, work.attempt["started_from"])
-    summary, tail, verdict, usage = await asyncio.to_thread(_examine, work, finish, before)
-    ending = noted(work.process_dir)
+    summary, tail, verdict = await asyncio.to_thread(_examine, attempt, finish)
+    model, before = summary.model or attempt.row["model"], await usage_before(attempt)
     success = verdict.success and not finish.timed_out
     reason, failure = verdict.reason, verdict.failure
     if not success and not verdict.question:
-        failure = _failure(work, finish, verdict, summary, tail)
-        reason = _why(finish, verdict, failure, ending is not None)
-    elif success and not await _stopped(parts, work):
+        cause = recorded_cause(attempt.process_dir)
+        failure = _failure(attempt, finish, verdict, summary, tail, cause)
+        reason = _reason(finish, verdict, failure, is_ours=cause is not None)
+    elif success and not await attempt.stop_requested():
         try:
-            await _commit(parts, work)
-            failed = await _check(parts, work)
+            await _commit(attempt)
+            failed = await _check(attempt)
             if failed:
                 reason = f"failed its check: {', '.join(failed)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
         except (WorkspaceError, Conflict) as error:
             success, reason = False, error.message
             failure = Failure(FailureClass.ENVIRONMENT, error.message)
+    own = attempt_usage(summary, before, model, attempt.settings)
+    asked = await asyncio.to_thread(consulting_usage, attempt)
     return Findings(
         success=success,
         reason=reason,
@@ -56,97 +67,140 @@ async def verify(parts: Parts, work: Work, finish: Finish) -> Findings:
         question=None if finish.timed_out else verdict.question,
         failure=failure,
         session_id=summary.session_id,
-        model=summary.model or work.attempt["model"],
-        usage=usage,
+        model=model,
+        usage=total_usage([own, *asked]),
         session_usage=session_counters(summary),
-        can_nudge=work.settings.health.on_stall == "nudge",
+        can_nudge=attempt.settings.health.on_stall == "nudge",
     )
 
 
-async def usage_before(parts: Parts, session_id: str | None) -> dict[str, float]:
-    """What the session that an attempt goes on with had counted when it began."""
-    return await parts.db.read(attempts.session_usage, session_id) if session_id else {}
-
-
-def _examine(
-    work: Work, finish: Finish, before: dict[str, float]
-) -> tuple[Summary, str, Verdict, Usage | None]:
-    """All that is read from the disk, at once and off the event loop."""
-    tail = output_tail(work.process_dir)
+def _examine(attempt: Attempt, finish: Finish) -> tuple[Summary, str, Verdict]:
+    """What an agent said, the end of it as text, and what that means."""
+    tail = output_tail(attempt.process_dir)
     try:
-        agent = get_agent(work.agent, work.settings)
+        agent = attempt.agent()
     except KapelleError as error:
-        return Summary(), tail, Verdict(False, error.message), _usage(work, Summary(), before)
-    summary = read_output(agent, work.process_dir)
+        return Summary(), tail, Verdict(False, error.message)
+    summary = read_output(agent, attempt.process_dir)
     if finish.exit.kind == "not_started":
-        verdict = Verdict(False, finish.detail or "the agent could not be started")
-    else:
-        verdict = agent.judge(summary, finish.exit, tail)
-    return summary, tail, verdict, _usage(work, summary, before)
+        return summary, tail, Verdict(False, finish.detail or "the agent could not be started")
+    return summary, tail, agent.judge(summary, finish.exit, tail)
 
 
-def _usage(work: Work, summary: Summary, before: dict[str, float]) -> Usage | None:
-    """What the attempt used, with what was asked of other agents for its sake."""
-    settings, model = work.settings, summary.model or work.attempt["model"]
-    parts = [attempt_usage(summary, before, model, settings)]
-    if settings.difficulty.agent:
-        parts.append(usage_of(work, consult.DIFFICULTY, settings.difficulty.agent))
-    parts.append(usage_of(work, consult.DIAGNOSIS, settings.roles.judge or work.agent))
-    return total_usage(parts)
-
-
-def _failure(work: Work, finish: Finish, verdict: Verdict, summary: Summary, tail: str) -> Failure:
+def _failure(
+    attempt: Attempt,
+    finish: Finish,
+    verdict: Verdict,
+    summary: Summary,
+    tail: str,
+    cause: Failure | None,
+) -> Failure:
     if finish.timed_out:
         return Failure(FailureClass.TIMEOUT, finish.detail or "timed out")
-    found = noted(work.process_dir) or verdict.failure
+    found = cause or verdict.failure
     if found is not None:
         return found
-    found = classify(summary, finish.exit, tail, work.settings.failures.environment)
+    found = classify(summary, finish.exit, tail, attempt.settings.failures.environment)
     if found.kind is FailureClass.CRASH and verdict.claimed == "failure":
         # An exit code is all that a plain command can say, and it said so.
         return Failure(FailureClass.TASK, found.evidence)
     return found
 
 
-def _why(finish: Finish, verdict: Verdict, failure: Failure, ended_by_us: bool) -> str:
+def _reason(finish: Finish, verdict: Verdict, failure: Failure, *, is_ours: bool) -> str:
     if finish.exit.kind == "lost":
         return f"lost: {finish.detail or 'nobody saw how it ended'}"
-    if finish.timed_out:
-        return finish.detail or "timed out"
-    return failure.evidence if ended_by_us else verdict.reason or finish.detail or failure.evidence
+    if finish.timed_out or is_ours:
+        return failure.evidence
+    return verdict.reason or finish.detail or failure.evidence
 
 
-async def _stopped(parts: Parts, work: Work) -> bool:
-    return await parts.db.glance(tasks.stop_requested, work.task_id) is not None
-
-
-async def _commit(parts: Parts, work: Work) -> None:
+async def _commit(attempt: Attempt) -> None:
     # After a crash amid the checks, what they left behind must not join the agent's work.
-    if work.is_worktree and not (work.process_dir / "checks").exists():
-        message = f"{work.task['title']}\n\nTask: {work.task_id}\nAgent: {work.agent}"
-        commit = await parts.workspaces.commit(work.owner, message)
-        await parts.db.write(tasks.update, work.task_id, workspace_commit=commit)
+    if attempt.is_worktree and not (attempt.process_dir / "checks").exists():
+        title, agent = attempt.task["title"], attempt.agent_name
+        message = f"{title}\n\nTask: {attempt.task_id}\nAgent: {agent}"
+        commit = await attempt.parts.workspaces.commit(attempt.owner, message)
+        await attempt.update_task(workspace_commit=commit)
 
 
-async def _check(parts: Parts, work: Work) -> list[str]:
+async def _check(attempt: Attempt) -> list[str]:
     """Make the checks that are not recorded yet; the names of all that failed."""
-    if not work.checks:
+    if not attempt.checks:
         return []
-    known = await parts.db.read(attempts.recorded_checks, work.attempt_id)
+    known = await attempt.parts.db.read(attempts.recorded_checks, attempt.id)
     # Built-in checks look at the agent's work, which commands may add to: they come first.
-    order = sorted(enumerate(work.checks), key=lambda item: item[1].kind is CheckKind.COMMAND)
+    order = sorted(enumerate(attempt.checks), key=lambda item: item[1].kind is CheckKind.COMMAND)
     for position, check in order:
         if position in known:
             continue
-        if await _stopped(parts, work):
+        if await attempt.stop_requested():
             break
         failpoint("verify_before_check")
-        known[position] = await run_check(parts, work, position, check)
-        await parts.db.write(_record_check, work, position, known[position])
+        known[position] = await _make_check(attempt, position, check)
+        await attempt.write(_record_check, attempt, position, known[position])
     return [result.name for _, result in sorted(known.items()) if not result.passed]
 
 
-def _record_check(connection: Connection, work: Work, position: int, result: CheckResult) -> None:
-    attempts.add_check(connection, work.attempt_id, position, result)
+def _record_check(
+    connection: Connection, attempt: Attempt, position: int, result: CheckResult
+) -> None:
+    attempts.add_check(connection, attempt.id, position, result)
     kind = "check.passed" if result.passed else "check.failed"
-    events.append(connection, kind, work.task_id, work.attempt_id, name=result.name)
+    events.append(connection, kind, attempt.task_id, attempt.id, name=result.name)
+
+
+async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> CheckResult:
+    if check.kind is CheckKind.COMMAND:
+        process_dir, ended = await attempt.execute_command(
+            f"checks/{position}", check.command or "", check.timeout_s
+        )
+        output = await asyncio.to_thread(both_streams, process_dir, SHOWN_OUTPUT)
+        return check_result(check, ended, output)
+    began = time.monotonic()
+    if check.kind is CheckKind.DIFF_NOT_EMPTY:
+        passed, output = await _diff_not_empty(attempt)
+    else:
+        error = await asyncio.to_thread(_first_error, attempt)
+        passed, output = error is None, (error or "")[:_SHOWN_LINE]
+    seconds = round(time.monotonic() - began, 3)
+    return CheckResult(name=check.label, passed=passed, output=output, duration_s=seconds)
+
+
+async def _diff_not_empty(attempt: Attempt) -> tuple[bool, str]:
+    parts = attempt.parts
+    try:
+        if attempt.starting_tree:
+            diff = await parts.workspaces.diff_since(attempt.directory, attempt.starting_tree)
+        elif attempt.is_worktree:
+            diff = await task_diff(parts, attempt.task_id, attempt.workspace)
+        else:
+            return False, "This check needs a git repository, and the directory is in none."
+    except KapelleError as error:
+        return False, error.message
+    if not diff.files:
+        return False, "The agent changed nothing."
+    redacted = redact(diff.stat.encode(), parts.redactions(attempt.id, attempt.task_env))
+    return True, redacted.decode("utf-8", "replace")[-SHOWN_OUTPUT:]
+
+
+def _first_error(attempt: Attempt) -> str | None:
+    """The first line of what an agent wrote that tells of an error."""
+    agent = attempt.agent()
+    for name in ("out.log", "err.log"):
+        for text in _texts(agent, attempt.process_dir / name):
+            found = _ERROR.search(text)
+            if found:
+                return text[found.start() :].split("\n", 1)[0]
+    return None
+
+
+def _texts(agent: Agent, path: Path) -> Iterator[str]:
+    """What an agent wrote, as text and not in its own line format."""
+    structured = agent.reads_whole_output and path.name == "out.log"
+    for line in lines_of(path):
+        if not structured:
+            yield line
+            continue
+        for event in agent.parse(line):
+            yield f"error: {event.text}" if event.kind == "error" else event.text

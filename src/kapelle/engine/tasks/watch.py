@@ -2,10 +2,11 @@
 meets nothing but refusals; why it was ended is noted on the disk."""
 
 import asyncio
-import contextlib
 import json
 import logging
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,16 +16,15 @@ from kapelle.agents.events import AgentEvent
 from kapelle.agents.failures import failure_of
 from kapelle.agents.resets import reset_stated
 from kapelle.agents.summary import Fold
+from kapelle.domain.budget import left_usd
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.task import Usage
-from kapelle.engine.parts import Parts
-from kapelle.engine.tasks.work import Work
-from kapelle.engine.usage import attempt_usage, find_side_log, side_log_of
+from kapelle.engine.output import attempt_usage, find_side_log, side_log_of
+from kapelle.engine.tasks.attempt import Attempt, ClaimLost
 from kapelle.runner import process_tree
 from kapelle.runner.output import LogReader
 from kapelle.runner.shim import files
-from kapelle.store import attempts, events
-from kapelle.store.database import Connection
+from kapelle.store import attempts
 
 # A runtime that only waits still wakes up now and then.
 _IDLE_SHARE = 0.02
@@ -54,10 +54,10 @@ class Stall:
 
     def _look_at_cpu(self, now: float) -> None:
         used, before = process_tree.cpu_s(self._process_dir), self._cpu_s
-        idle = before is not None and used is not None
-        if not idle or (used or 0) - (before or 0) > _IDLE_SHARE * (now - self._looked):
-            # The first look only tells where to count from.
-            self._since = self._since if before is None and used is not None else now
+        # The first look only tells where to count from; what cannot be told counts as work.
+        most = _IDLE_SHARE * (now - self._looked)
+        if used is None or (before is not None and used - before > most):
+            self._since = now
         self._cpu_s, self._looked = used, now
 
 
@@ -102,10 +102,6 @@ class Refusal:
         return replace(self._failure, evidence=evidence)
 
 
-# Ten times a cent is a little less than ten cents, to a computer.
-_ROUNDING_USD = 1e-9
-
-
 @dataclass(frozen=True)
 class Limits:
     """Turns of one attempt, and money of the whole task less what was spent before."""
@@ -117,14 +113,14 @@ class Limits:
 
     @property
     def budget_left_usd(self) -> float | None:
-        return None if self.budget_usd is None else max(0.0, self.budget_usd - self.spent_usd)
+        return None if self.budget_usd is None else left_usd(self.budget_usd, self.spent_usd)
 
     def exceeded(self, usage: Usage) -> str | None:
         """The sentence about the limit that was reached; None while there is room."""
         if self.max_turns is not None and usage.turns > self.max_turns:
             return f"stopped at its limit of {self.max_turns} turns"
         spent = self.spent_usd + (usage.cost_usd or 0)
-        if self.budget_usd is not None and spent + _ROUNDING_USD >= self.budget_usd:
+        if self.budget_usd is not None and not left_usd(self.budget_usd, spent):
             return f"stopped at its budget: ${spent:.4f} spent of ${self.budget_usd:g}"
         return None
 
@@ -138,18 +134,18 @@ class Limits:
         if self.max_turns is not None and usage.turns >= share * self.max_turns:
             found.append(("turns", f"{usage.turns} of {self.max_turns} turns are used"))
         spent = self.spent_usd + (usage.cost_usd or 0)
-        if self.budget_usd is not None and spent + _ROUNDING_USD >= share * self.budget_usd:
+        if self.budget_usd is not None and not left_usd(share * self.budget_usd, spent):
             found.append(("budget", f"${spent:.4f} of ${self.budget_usd:g} are spent"))
         return found
 
 
-async def limits_of(parts: Parts, work: Work) -> Limits:
-    task, defaults = work.task, work.settings.tasks
+async def limits_of(attempt: Attempt) -> Limits:
+    task, defaults = attempt.task, attempt.settings.tasks
     budget: float | None = task["budget_usd"] or defaults.budget_usd
     spent = 0.0
     if budget is not None:
-        rows = await parts.db.read(attempts.of_task, work.task_id)
-        spent = sum(row["cost_usd"] or 0.0 for row in rows if row["id"] != work.attempt_id)
+        rows = await attempt.parts.db.read(attempts.of_task, attempt.task_id)
+        spent = sum(row["cost_usd"] or 0.0 for row in rows if row["id"] != attempt.id)
     return Limits(
         max_turns=task["max_turns"] or defaults.max_turns,
         budget_usd=budget,
@@ -158,55 +154,80 @@ async def limits_of(parts: Parts, work: Work) -> Limits:
     )
 
 
-_FILE = "ended_for.json"
+_ENDED_FOR = "ended_for.json"
 
 
-def note(process_dir: Path, failure: Failure) -> None:
-    """Write it down before the run is ended."""
+def record_cause(process_dir: Path, failure: Failure) -> None:
+    """Write down why a process is ended, before it is."""
     retry_at = failure.retry_at.isoformat() if failure.retry_at else None
     body = {"kind": failure.kind, "evidence": failure.evidence, "retry_at": retry_at}
-    files.replace(str(process_dir / _FILE), json.dumps(body).encode())
+    files.replace(str(process_dir / _ENDED_FOR), json.dumps(body).encode())
 
 
-def noted(process_dir: Path) -> Failure | None:
-    """Why a run was ended, if it was."""
+def recorded_cause(process_dir: Path) -> Failure | None:
+    """Why a process was ended, if it was."""
     try:
-        found = json.loads((process_dir / _FILE).read_bytes())
+        found = json.loads((process_dir / _ENDED_FOR).read_bytes())
         kind = FailureClass(found["kind"])
         return Failure(kind, str(found["evidence"]), reset_stated(found.get("retry_at")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
+async def usage_before(attempt: Attempt) -> dict[str, float]:
+    """What the session that an attempt goes on with had counted when it began."""
+    session_id = attempt.row["started_from"]
+    if session_id is None:
+        return {}
+    return await attempt.parts.db.read(attempts.session_usage, session_id)
+
+
 _log = logging.getLogger("kapelle.watch")
 _STRICT_S = 0.05
 _CALM_S = 1.0
-_TOLD_S = 5.0
+_STORED_S = 5.0
+
+
+@asynccontextmanager
+async def watched(attempt: Attempt, agent: Agent | None, limits: Limits) -> AsyncIterator[None]:
+    """The agent, if it is known, is watched as long as this lasts."""
+    if agent is None:
+        yield
+        return
+    watch = Watch(attempt, agent, limits, await usage_before(attempt))
+    watching = asyncio.create_task(watch.keep())
+    try:
+        yield
+        watch.end()
+        await watching
+        await watch.look_back()
+    finally:
+        watching.cancel()
 
 
 class Watch:
     """Watches one attempt until its end; begun again after a crash, it reads anew."""
 
     def __init__(
-        self, parts: Parts, work: Work, agent: Agent, limits: Limits, before: dict[str, float]
+        self, attempt: Attempt, agent: Agent, limits: Limits, before: dict[str, float]
     ) -> None:
-        self._parts = parts
-        self._work = work
+        process_dir = attempt.process_dir
+        self._attempt = attempt
         self._agent = agent
         self._limits = limits
         self._before = before
         self._fold = Fold()
-        self._out = LogReader(work.process_dir / "out.log")
-        self._err = LogReader(work.process_dir / "err.log")
+        self._out = LogReader(process_dir / "out.log")
+        self._err = LogReader(process_dir / "err.log")
         self._side: LogReader | None = None
-        self._log = side_log_of(work.process_dir)
+        self._side_log = side_log_of(process_dir)
         self._refusal = Refusal()
-        self._stall = Stall(work.process_dir, work.settings.health.stall_s)
-        self._warned: set[str] = {warning["what"] for warning in work.attempt["warnings"]}
+        self._stall = Stall(process_dir, attempt.settings.health.stall_s)
+        self._warned: set[str] = {warning["what"] for warning in attempt.row["warnings"]}
         self._over = asyncio.Event()
-        # What a run has printed before this daemon watches it may be hours old.
-        self._caught_up = not (work.process_dir / "out.log").exists()
-        self._told: tuple[float, Usage | None] = (time.monotonic(), None)
+        # What an agent has printed before this daemon watches it may be hours old.
+        self._caught_up = not (process_dir / "out.log").exists()
+        self._stored: tuple[float, Usage | None] = (time.monotonic(), None)
 
     async def keep(self) -> None:
         """Look again and again; whatever goes wrong here, the attempt goes on."""
@@ -217,12 +238,14 @@ class Watch:
             try:
                 if await self._look():
                     return
+            except ClaimLost:
+                return
             except Exception:
-                _log.exception("watching %s failed and goes on", self._work.attempt_id)
+                _log.exception("watching %s failed and goes on", self._attempt.id)
                 pause = max(pause, _CALM_S)
 
     async def _ended_within(self, seconds: float) -> bool:
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._over.wait(), seconds)
         return self._over.is_set()
 
@@ -232,18 +255,19 @@ class Watch:
 
     async def _look(self) -> bool:
         """One look; True when the agent was told to end."""
+        settings = self._attempt.settings
         usage = await asyncio.to_thread(self._count) if self._agent.reads_whole_output else None
         if usage is not None and (sentence := self._limits.exceeded(usage)):
             return self._end(Failure(FailureClass.LIMIT, sentence))
-        if refused := self._refusal.outlasts(self._work.settings.failures.patience_s):
+        if refused := self._refusal.outlasts(settings.failures.patience_s):
             return self._end(refused)
         if silent_s := await asyncio.to_thread(self._stall.silent_s):
             sentence = f"no output and no work for {silent_s:.0f} s"
             await self._warn("stalled", sentence)
-            if self._work.settings.health.on_stall != "warn":
+            if settings.health.on_stall != "warn":
                 return self._end(Failure(FailureClass.STALLED, f"stalled: {sentence}"))
         await self._warn_of_limits(usage)
-        await self._tell(usage)
+        await self._store(usage)
         return False
 
     async def look_back(self) -> None:
@@ -253,7 +277,7 @@ class Watch:
         try:
             await self._warn_of_limits(await asyncio.to_thread(self._count))
         except Exception:
-            _log.exception("looking back at %s failed", self._work.attempt_id)
+            _log.exception("looking back at %s failed", self._attempt.id)
 
     def _count(self) -> Usage | None:
         self._read_side_log()
@@ -267,14 +291,15 @@ class Watch:
         if not self._caught_up:
             # Refusals of then may be overcome long since.
             self._refusal, self._caught_up = Refusal(), True
-        model = self._work.attempt["model"]
-        return attempt_usage(self._fold.summary(), self._before, model, self._work.settings)
+        attempt = self._attempt
+        model = attempt.row["model"]
+        return attempt_usage(self._fold.summary(), self._before, model, attempt.settings)
 
     def _read_side_log(self) -> None:
-        if self._side is None and self._log is not None:
-            session = self._fold.session_id or self._log.session_id
-            path = find_side_log(self._log.pattern, session)
-            self._side = LogReader(path, self._log.begin) if path else None
+        if self._side is None and self._side_log is not None:
+            session = self._fold.session_id or self._side_log.session_id
+            path = find_side_log(self._side_log.pattern, session)
+            self._side = LogReader(path, self._side_log.begin) if path else None
         for line in self._side.lines() if self._side else ():
             for event in self._agent.parse(line.text):
                 if event.kind in {"usage", "model", "session"}:
@@ -284,43 +309,32 @@ class Watch:
                     self._refusal.add(event)
 
     async def _warn_of_limits(self, usage: Usage | None) -> None:
-        health, seconds = self._work.settings.health, self._age_s()
+        health, limit = self._attempt.settings.health, self._attempt.timeout_s
+        seconds = (datetime.now(UTC) - self._attempt.row["started_at"]).total_seconds()
         for what, text in self._limits.near(usage, health.warn_at) if usage else ():
             await self._warn(what, text)
         if usage is not None and self._limits.is_blind(usage):
             await self._warn(
                 "price", "the budget cannot be kept: the price of its model is unknown"
             )
-        limit = self._work.timeout_s
         if limit is not None and seconds >= health.warn_at * limit:
             await self._warn("time", f"{seconds:.0f} of {limit:g} s are over")
         if seconds >= health.long_s:
             await self._warn("long", f"it has been running for {seconds:.0f} s")
 
-    def _age_s(self) -> float:
-        started: datetime = self._work.attempt["started_at"]
-        return (datetime.now(UTC) - started).total_seconds()
-
     async def _warn(self, what: str, text: str) -> None:
         if what not in self._warned:
             self._warned.add(what)
-            await self._parts.db.write(warn, self._work.task_id, self._work.attempt_id, what, text)
+            await self._attempt.warn(what, text)
 
-    async def _tell(self, usage: Usage | None) -> None:
+    async def _store(self, usage: Usage | None) -> None:
         """Store what was used so far, now and then."""
         now = time.monotonic()
-        if usage is not None and now - self._told[0] >= _TOLD_S and usage != self._told[1]:
-            self._told = (now, usage)
-            values = usage.model_dump()
-            await self._parts.db.write(attempts.update, self._work.attempt_id, **values)
+        if usage is not None and now - self._stored[0] >= _STORED_S and usage != self._stored[1]:
+            self._stored = (now, usage)
+            await self._attempt.update(**usage.model_dump())
 
     def _end(self, failure: Failure) -> bool:
-        note(self._work.process_dir, failure)
-        self._parts.runner.stop(self._work.process_dir, failure.evidence)
+        record_cause(self._attempt.process_dir, failure)
+        self._attempt.parts.runner.stop(self._attempt.process_dir, failure.evidence)
         return True
-
-
-def warn(connection: Connection, task_id: str, attempt_id: str, what: str, text: str) -> None:
-    """Record a warning once, where it can be seen."""
-    if attempts.warn(connection, attempt_id, what, text):
-        events.append(connection, "attempt.warning", task_id, attempt_id, what=what, text=text)

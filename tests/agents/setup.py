@@ -11,7 +11,7 @@ from typing import Any
 import tomlkit
 
 from tests.agents.acp_recipes import ACP_RECIPES
-from tests.agents.model import Book, ModelServer
+from tests.agents.model import ModelServer, Scripts
 from tests.agents.programs import cache, program
 from tests.agents.recipes import RECIPES, Recipe
 from tests.e2e.instance import Instance
@@ -24,7 +24,7 @@ class Unavailable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Bed:
+class AgentSetup:
     """One agent's place: config is the text of config.toml, environment what the user exports."""
 
     agent: str
@@ -35,8 +35,8 @@ class Bed:
     settings: Mapping[str, Any]
 
     @property
-    def book(self) -> Book:
-        return self.model.book
+    def scripts(self) -> Scripts:
+        return self.model.scripts
 
     @property
     def home(self) -> Path:
@@ -66,8 +66,10 @@ class Bed:
 
 
 @contextmanager
-def lay(agent: str, server: ModelServer, lane: str | None = None, **settings: Any) -> Iterator[Bed]:
-    """A bed that is gone after the block; settings replace those of the agent, None removes one.
+def agent_setup(
+    agent: str, server: ModelServer, lane: str | None = None, **settings: Any
+) -> Iterator[AgentSetup]:
+    """A setup that is gone after the block; settings replace those of the agent, None removes one.
 
     Raises Unavailable when the agent's program is not installed.
     """
@@ -81,7 +83,7 @@ def lay(agent: str, server: ModelServer, lane: str | None = None, **settings: An
             path.write_text(content, encoding="utf-8")
         known = _settings(agent, recipe, server.url(lane, recipe.suffix))
         asked = {key: value for key, value in (known | settings).items() if value is not None}
-        yield Bed(agent, lane, server, recipe, root, asked)
+        yield AgentSetup(agent, lane, server, recipe, root, asked)
 
 
 @contextmanager

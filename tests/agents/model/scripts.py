@@ -55,7 +55,7 @@ class Request:
         }
 
 
-class Book:
+class Scripts:
     """Scripts by lane; while sabotaged, whatever would take a step gets only a claim of success."""
 
     def __init__(self, scripts: Mapping[str, Sequence[Step]] | None = None) -> None:

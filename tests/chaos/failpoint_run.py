@@ -7,24 +7,24 @@ import subprocess
 import time
 from typing import Any
 
-from tests.chaos.pieces import ANSWER, Piece, Place, wish
+from tests.chaos.pieces import ANSWER, Piece, Place, request_body
 from tests.e2e.instance import ApiError, Instance
 
 _ENDED = {"completed", "failed", "cancelled"}
 
 
-class Peril:
+class FailpointRun:
     """One performance of a piece, life by life."""
 
     def __init__(self, kapelle: Instance, piece: Piece, place: Place) -> None:
         self._kapelle = kapelle
-        self._wish = wish(piece, place)
+        self._body = request_body(piece, place)
         self.run_id: str | None = None
-        self.lives = 0
+        self.crashes = 0
 
-    def live(self, failpoint: str) -> None:
+    def crash_at(self, failpoint: str) -> None:
         """Have the daemon live until it dies there; the run must not end before."""
-        self.lives += 1
+        self.crashes += 1
         daemon = self._kapelle.spawn(KAPELLE_FAILPOINT=failpoint)
         deadline = time.monotonic() + 60
         status = "unknown"
@@ -39,7 +39,7 @@ class Peril:
             status = self._look()
             time.sleep(0.03)
 
-    def outlive(self) -> None:
+    def finish(self) -> None:
         """Let the run come to its end."""
         self._kapelle.start()
         deadline = time.monotonic() + 60
@@ -51,7 +51,7 @@ class Peril:
         """The status of the run, which is started if need be, and whose question is answered."""
         try:
             if self.run_id is None:
-                self.run_id = start_once(self._kapelle, self._wish, "the run")
+                self.run_id = start_once(self._kapelle, self._body, "the run")
             return answer_if_asked(self._kapelle, self.run_id)
         except (OSError, http.client.HTTPException):
             return "unknown"

@@ -1,5 +1,5 @@
-"""What an attempt said and used and what that costs, by its output and by the log that some agents
-keep beside it (the side log)."""
+"""What agents and commands said: summaries of output and of the log that some agents keep beside it
+(the side log), what was used and what that costs, and what a command says that is a check."""
 
 import glob
 import json
@@ -9,11 +9,14 @@ from pathlib import Path
 
 from kapelle.agents.base import Agent, Summary
 from kapelle.agents.summary import completed_by, cost_usd, price_of, summarise
-from kapelle.domain.task import Usage
+from kapelle.domain.specs import CheckSpec
+from kapelle.domain.task import CheckResult, Usage
 from kapelle.runner.output import lines_of, tail_text
+from kapelle.runner.process_dir import Ended
 from kapelle.runner.shim.files import ERR, OUT
 from kapelle.settings import Settings
 
+SHOWN_OUTPUT = 20_000
 _NOTE = "side_log.json"
 _TAIL = 10_000
 _LAST_BYTES = 1 << 18
@@ -22,15 +25,16 @@ _LAST_BYTES = 1 << 18
 def read_output(agent: Agent, process_dir: Path) -> Summary:
     """The summary of an agent's output; what it does not tell is taken from the side log."""
     last_bytes = None if agent.reads_whole_output else _LAST_BYTES
-    told = summarise(agent, lines_of(process_dir / OUT, last_bytes))
-    return with_side_log(agent, process_dir, told)
+    summary = summarise(agent, lines_of(process_dir / OUT, last_bytes))
+    return with_side_log(agent, process_dir, summary)
 
 
-def with_side_log(agent: Agent, process_dir: Path, told: Summary) -> Summary:
+def with_side_log(agent: Agent, process_dir: Path, summary: Summary) -> Summary:
     """What an output said, completed by the agent's side log if it keeps one."""
     if side_log_of(process_dir) is None:
-        return told
-    return completed_by(told, summarise(agent, side_log_lines(process_dir, told.session_id)))
+        return summary
+    lines = side_log_lines(process_dir, summary.session_id)
+    return completed_by(summary, summarise(agent, lines))
 
 
 def output_tail(process_dir: Path) -> str:
@@ -45,11 +49,11 @@ def attempt_usage(
     """The usage of one attempt alone, with its price; before is what its session had counted."""
     if summary.usage is None:
         return None
-    told = summary.usage.model_dump()
+    counts = summary.usage.model_dump()
     for name in summary.of_session:
-        if told[name] is not None:
-            told[name] = max(0, told[name] - before.get(name, 0))
-    usage = Usage.model_validate(told)
+        if counts[name] is not None:
+            counts[name] = max(0, counts[name] - before.get(name, 0))
+    usage = Usage.model_validate(counts)
     if usage.cost_usd is not None:
         return usage
     price = price_of(summary.model or model or "", settings.prices)
@@ -60,8 +64,8 @@ def session_counters(summary: Summary) -> dict[str, float]:
     """The session's counters as they stand, for the attempt that goes on with it."""
     if summary.usage is None:
         return {}
-    told = summary.usage.model_dump()
-    return {name: told[name] for name in summary.of_session if told[name] is not None}
+    counts = summary.usage.model_dump()
+    return {name: counts[name] for name in summary.of_session if counts[name] is not None}
 
 
 def total_usage(parts: Iterable[Usage | None]) -> Usage | None:
@@ -123,3 +127,14 @@ def side_log_lines(process_dir: Path, session_id: str | None) -> Iterator[str]:
     path = find_side_log(log.pattern, session_id or log.session_id) if log else None
     if log is not None and path is not None:
         yield from lines_of(path, max(0, path.stat().st_size - log.begin))
+
+
+def check_result(check: CheckSpec, ended: Ended, output: str) -> CheckResult:
+    """What a command says that is a check: it passed if it succeeded."""
+    text = output if ended.succeeded else f"{output}\n[{ended.ending(check.timeout_s)}]".lstrip()
+    return CheckResult(
+        name=check.label,
+        passed=ended.succeeded,
+        output=text,
+        duration_s=round(ended.duration_s, 3),
+    )

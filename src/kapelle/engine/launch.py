@@ -1,0 +1,66 @@
+"""How agents and shell commands are launched as processes of attempts and runs."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from kapelle.agents.base import Agent, AgentRequest
+from kapelle.engine.environment import agent_command, agent_environment, passed
+from kapelle.engine.parts import Parts
+from kapelle.runner.process_dir import Launch
+from kapelle.secrets import server_secrets
+from kapelle.settings import Settings
+
+
+def launch_agent(
+    parts: Parts,
+    settings: Settings,
+    agent: Agent,
+    request: AgentRequest,
+    owner: str,
+    *,
+    env: Mapping[str, str],
+    timeout_s: float | None,
+    label: str,
+) -> Launch:
+    """An agent in the directory of its prompt file, where all that it needs is written first."""
+    command = agent_command(agent, request)
+    variables = agent_environment(parts.environ, settings, agent, command.env) | dict(env)
+    secrets = server_secrets(request.mcp_servers.values())
+    return Launch(
+        process_dir=request.prompt_file.parent,
+        argv=command.argv,
+        cwd=request.workspace,
+        env=variables,
+        stdin=command.stdin,
+        timeout_s=timeout_s,
+        grace_s=settings.tasks.grace_s,
+        redact=parts.redactions(owner, variables, *secrets),
+        label=label,
+    )
+
+
+def launch_command(
+    parts: Parts,
+    settings: Settings,
+    command: str,
+    owner: str,
+    *,
+    process_dir: Path,
+    cwd: Path,
+    env: Mapping[str, str],
+    timeout_s: float,
+    label: str,
+) -> Launch:
+    """A shell command beside the agents: a check, a score, or a workspace's set-up."""
+    variables = passed(parts.environ, settings.environment.pass_)
+    variables |= settings.environment.set | dict(env)
+    return Launch(
+        process_dir=process_dir,
+        argv=["/bin/sh", "-c", command],
+        cwd=cwd,
+        env=variables,
+        timeout_s=timeout_s,
+        grace_s=settings.tasks.grace_s,
+        redact=parts.redactions(owner, variables),
+        label=label,
+    )
