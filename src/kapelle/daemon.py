@@ -28,7 +28,6 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.runs.executor import RunExecutor
 from kapelle.engine.runs.mirror import RunMirror
 from kapelle.engine.runs.queue import RunQueue
-from kapelle.engine.runs.start import Starter
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.upkeep import upkeep
@@ -37,7 +36,8 @@ from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
 from kapelle.service import Service
 from kapelle.service.agents import Agents
-from kapelle.service.daemon import Daemon, Events, Stopping
+from kapelle.service.daemon import Daemon, Stopping
+from kapelle.service.events import Events
 from kapelle.service.output import Output, Transcripts
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
@@ -151,11 +151,10 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     await parts.runner.start()
     await _finish_merges(parts)
     await _take_over(parts)
-    starter = Starter(parts)
-    queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts, starter).perform))
+    queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts).perform))
     stopping = Stopping(asyncio.Event())
-    task_service, run_service = Tasks(parts, queue), Runs(parts, starter)
-    work = ScheduledWork(parts, task_service, run_service, starter)
+    task_service, run_service = Tasks(parts, queue), Runs(parts)
+    work = ScheduledWork(parts, task_service, run_service)
     scheduler = Scheduler(db, work, parts.secrets)
     service = Service(
         tasks=task_service,
@@ -164,7 +163,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         schedules=Schedules(db, scheduler, work, parts.secrets),
         output=Output(parts),
         transcripts=Transcripts(parts),
-        events=Events(parts),
+        events=Events(db),
         daemon=Daemon(parts, queue, stopping),
         sessions=Sessions(),
         agents=Agents(parts),
@@ -177,7 +176,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
     serving = [asyncio.create_task(door.serve()) for door in doors]
-    duties = (queue.run(), upkeep(parts), RunMirror(parts).run())
+    duties = (queue.run(), upkeep(parts), service.events.run(), RunMirror(parts).run())
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]
     _write_info(home, parts.url, port)

@@ -182,6 +182,16 @@ def test_the_end_of_the_budget_is_the_same_after_a_crash(
     assert branch == git(repository, "rev-parse", "main")
 
 
+def test_a_branch_that_cannot_be_put_back_is_told(kapelle: Instance, repository: Path) -> None:
+    kapelle.start()
+    prompt = play({"run": f"mv {repository}/.git {repository}/away; sleep 60"})
+    run_id = start(kapelle, "loop", repository, prompt=prompt, until=["true"], max_seconds=2)
+    run = rest(kapelle, run_id)
+    assert run["status"] == "failed"
+    assert "Its 2 s are over; its branch could not be put back to " in run["reason"]
+    assert run["result"]["reason"] == run["reason"]
+
+
 def test_branches_together_call_no_more_agents_than_the_run_may(
     kapelle: Instance, repository: Path
 ) -> None:

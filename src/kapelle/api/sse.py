@@ -1,6 +1,5 @@
 """Server-sent events out of an async generator."""
 
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
@@ -21,19 +20,19 @@ STREAM: dict[int | str, dict[str, Any]] = {
 
 
 def stream(
-    items: AsyncIterator[T], render: Callable[[T], tuple[str, str, Any]]
+    items: AsyncIterator[T], render: Callable[[T], bytes], headers: dict[str, str] | None = None
 ) -> EventSourceResponse:
-    """Send each item, rendered as (id, event, data), as soon as it comes."""
+    """Send each item, rendered as one event or several, as soon as it comes."""
 
-    async def rendered() -> AsyncIterator[ServerSentEvent]:
+    async def rendered() -> AsyncIterator[bytes]:
         # A client that goes away while an event is being sent must not leave a watch behind.
         async with aclosing(cast(AsyncGenerator[T, None], items)) as open_items:
             async for item in open_items:
-                yield _event(*render(item))
+                yield render(item)
 
-    return EventSourceResponse(rendered(), ping=_PING_S)
+    return EventSourceResponse(rendered(), headers=headers, ping=_PING_S)
 
 
-def _event(id: str, event: str, data: Any) -> ServerSentEvent:
-    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
-    return ServerSentEvent(data=text, id=id, event=event, sep="\n")
+def sent_event(id: str, event: str, data: str) -> bytes:
+    """One event as it is sent."""
+    return ServerSentEvent(data=data, id=id, event=event, sep="\n").encode()

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 import typer
 
 from kapelle.cli.events import Event, line
-from kapelle.cli.format import between, clean, one_line, paint, short, wrapped
+from kapelle.cli.format import between, clean, command_lines, one_line, paint, short, wrapped
 from kapelle.cli.ids import run_path, task_path
 from kapelle.cli.outcome import (
     FINAL,
@@ -31,8 +31,6 @@ INTERRUPTED = 130
 RATE_LIMIT_PAUSE_S = 5.0
 # Behind whatever an attempt has written, as a position in a transcript.
 _END = 10**12
-# Where the text begins in a line that begins with the time.
-_CLOCK = 9
 # Events at which a run may have come to rest.
 _RESTS = frozenset(f"run.{status}" for status in (*FINAL, "waiting", "paused")) | {"task.waiting"}
 
@@ -126,7 +124,7 @@ def _task_display(
         from kapelle.cli.live import live, pending_rows, refreshed
 
         known = {task["id"]: task}
-        view = live(lambda _: pending_rows(known.values()), soft_wrap=True)
+        view = live(lambda _: pending_rows(known.values()))
         with view as show, refreshed(client, known, task["id"]):
             yield Whole(lambda event: show(passage(event)))
 
@@ -189,7 +187,7 @@ def show_lines(stream: TextIO) -> Show:
     def show(event: Event) -> None:
         shown = line(event)
         if shown is not None:
-            stream.write(paint(wrapped(shown.text, _CLOCK), shown.style) + "\n")
+            stream.write(paint(shown.text, shown.style) + "\n")
             stream.flush()
 
     return show
@@ -236,9 +234,9 @@ def _interruptible(noun: str, some_id: str, again: str, stop: str) -> Iterator[N
 
 def conclude(item: Task | Run) -> None:
     """Say what became of a task or a run, and what to type next."""
-    say(verdict(item))
-    for command, purpose in next_commands(item) if sys.stderr.isatty() else []:
-        say(f"  {command}  ({purpose})")
+    say(wrapped(verdict(item), 2))
+    for text in command_lines(next_commands(item)) if sys.stderr.isatty() else ():
+        say(text)
 
 
 def verdict(item: Task | Run) -> str:

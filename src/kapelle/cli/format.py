@@ -176,6 +176,12 @@ def moment(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
 
 
+def local(text: str | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+    """A time as the API writes it, on the clock here; empty when there is none."""
+    at = moment(text)
+    return at.astimezone().strftime(form) if at else ""
+
+
 def now() -> datetime:
     return datetime.now(UTC)
 

@@ -27,9 +27,7 @@ Row = list[Text]
 
 
 @contextmanager
-def live(
-    rows: Callable[[int], Iterable[Row]], *, soft_wrap: bool = False
-) -> Iterator[Callable[[Passage | None], None]]:
+def live(rows: Callable[[int], Iterable[Row]]) -> Iterator[Callable[[Passage | None], None]]:
     """Redraw rows, which are told the width, below whatever is shown with what this yields."""
     console = Console(highlight=False, markup=False, emoji=False)
     spinner = Spinner("dots")
@@ -42,7 +40,7 @@ def live(
 
     def show(shown: Passage | None) -> None:
         if shown is not None:
-            console.print(Text(shown.text, style=shown.style or ""), soft_wrap=soft_wrap)
+            console.print(Text(shown.text, style=shown.style or ""), soft_wrap=True)
 
     with Live(console=console, get_renderable=render, refresh_per_second=8, transient=True):
         yield show

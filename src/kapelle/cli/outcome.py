@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kapelle.cli.format import moment, now, short
+from kapelle.cli.format import local, moment, now, short
 
 DONE, WORK_FAILED, ERROR, INPUT_NEEDED = 0, 1, 2, 3
 FINAL = frozenset({"completed", "failed", "cancelled"})
@@ -114,4 +114,4 @@ def waiting_words(task: Task) -> str:
         return str(reason)
     left = (until - now()).total_seconds()
     soon = f"in {short(left)}" if left > 0 else "now"
-    return f"{reason}; goes on {soon}, at {until.astimezone():%Y-%m-%d %H:%M:%S}"
+    return f"{reason}; goes on {soon}, at {local(task['not_before'])}"

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from kapelle.cli.command import Budget, Json, MaxTurns
 from kapelle.cli.format import clean, colourful, one_line, paint
 from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, path_of, task_path
-from kapelle.cli.options import Budget, Json, MaxTurns
 from kapelle.cli.outcome import (
     ERROR,
     FINAL,
@@ -31,8 +31,12 @@ _STATUSES = tuple(TaskStatus)
 
 def list_tasks(
     status: Annotated[list[str] | None, status_option("tasks", _STATUSES)] = None,
-    tag: Annotated[str | None, typer.Option(help="Only tasks with this tag.")] = None,
-    project: Annotated[str | None, typer.Option(help="Only tasks of this project.")] = None,
+    tag: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only tasks with this tag.")
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only tasks of this project.")
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
     everything: Annotated[bool, typer.Option("--all", help="Archived tasks too.")] = False,
     as_json: Json = False,
@@ -192,7 +196,7 @@ def _until(
             known[item["id"]] = item
             report(item)
         if not is_over(fresh[0]) and time.monotonic() - began < seconds / 2:
-            # One that rests, at a rate limit for instance, is told at once.
+            # One that rests is answered at once, also to whoever waits for its end.
             time.sleep(min(PAUSE_S, seconds))
 
 
@@ -266,7 +270,10 @@ def retry(
 def resume(
     task_id: AnyId,
     message: Annotated[
-        str | None, typer.Argument(help="An answer or advice for the agent.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="[MESSAGE]", help="An answer or advice for the agent.", show_default=False
+        ),
     ] = None,
     budget: Budget = None,
     max_turns: MaxTurns = None,

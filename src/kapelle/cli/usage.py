@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from kapelle.cli.command import Json
 from kapelle.cli.format import cost, one_line
 from kapelle.cli.ids import complete_task
-from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
 from kapelle.cli.values import choice, not_empty, since
 from kapelle.client.http import Connection
@@ -30,9 +30,11 @@ def usage(
     until: Annotated[
         str | None, typer.Option(metavar="WHEN", help="Up to then; a day is included.")
     ] = None,
-    agent: Annotated[str | None, typer.Option(help="Only this agent's.")] = None,
-    model: Annotated[str | None, typer.Option(help="Only this model's.")] = None,
-    project: Annotated[str | None, typer.Option(help="Only this project's.")] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only this agent's.")] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only this model's.")] = None,
+    project: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this project's.")
+    ] = None,
     task: Annotated[
         str | None,
         typer.Option(metavar="ID", help="Only this task's.", autocompletion=complete_task),

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from kapelle.domain.errors import problem
-from kapelle.domain.json_schema import without_titles, written_out
+from kapelle.domain.json_schema import matches_schema, without_titles, written_out
 from kapelle.domain.text import printable, shown
 
 M = TypeVar("M", bound=BaseModel)
@@ -63,6 +63,16 @@ def read_answer(text: str, shape: type[M]) -> M:
             return answer
         refusal = f"The JSON has none of the keys asked for: {', '.join(shape.model_fields)}."
     raise Unreadable(broken[-1].value if broken else refusal)
+
+
+def read_object(text: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """The last JSON object of a text that fits a schema; raises Unreadable."""
+    found = [value for value in find_json(text) if isinstance(value, dict)]
+    for value in found:
+        if not matches_schema(value, schema):
+            return value
+    problems = matches_schema(found[0], schema) if found else ["there is no JSON object"]
+    raise Unreadable(f"The answer does not fit its schema: {'; '.join(problems)}.")
 
 
 def _misfit(error: Exception) -> str:

@@ -147,3 +147,6 @@ class Event(Record):
     attempt_id: str | None
     run_id: str | None
     data: dict[str, str | int | float | bool | None]
+
+    def __hash__(self) -> int:
+        return self.seq

@@ -155,10 +155,6 @@ class Candidate(BaseModel):
     changes: str = ""
     against_winner: str = ""
 
-    @property
-    def is_eligible(self) -> bool:
-        return self.problem is None
-
 
 class BestOfResult(BaseModel):
     winner: int | None
@@ -173,7 +169,7 @@ async def best_of(ctx: Context, spec: BestOfSpec) -> BestOfResult:
     result = ctx.keep(BestOfResult(winner=None, reason="", candidates=[]))
     entrants = enumerate(spec.entrants, 1)
     await ctx.gather(*(_try(ctx, spec, number, who, result) for number, who in entrants))
-    eligible = [candidate for candidate in result.candidates if candidate.is_eligible]
+    eligible = [candidate for candidate in result.candidates if candidate.problem is None]
     await ctx.progress(candidates=len(result.candidates), eligible=len(eligible))
     winner, why = await _choose(ctx, spec, result.candidates, eligible)
     result.winner, result.reason = winner.number, why
@@ -232,7 +228,13 @@ async def _choose(
 async def _judge(
     ctx: Context, spec: BestOfSpec, eligible: list[Candidate]
 ) -> tuple[Candidate, str]:
-    described = [await _described(ctx, candidate) for candidate in eligible]
+    described = []
+    for candidate in eligible:
+        work = await ctx.changes(candidate.task, patch=True)
+        described.append(
+            f"## Candidate {candidate.number}\nIt said:\n~~~\n{candidate.task.text[-2000:]}\n~~~\n"
+            f"Its changes:\n~~~\n{work}\n~~~"
+        )
     prompt = _JUDGE.format(task=spec.prompt, candidates="\n\n".join(described))
     numbers = ", ".join(str(candidate.number) for candidate in eligible)
     for _ in range(2):
@@ -245,12 +247,3 @@ async def _judge(
                 return candidate, f"the judge chose candidate {candidate.number}{why}"
         prompt += f"\n\nYou chose {choice.winner} before, and there are only {numbers}."
     raise Failed(f"the judge chose candidate {choice.winner}, and there are only {numbers}")
-
-
-async def _described(ctx: Context, candidate: Candidate) -> str:
-    work = await ctx.changes(candidate.task, patch=True)
-    said = candidate.task.text[-2000:]
-    return (
-        f"## Candidate {candidate.number}\nIt said:\n~~~\n{said}\n~~~\n"
-        f"Its changes:\n~~~\n{work}\n~~~"
-    )

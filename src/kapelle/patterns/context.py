@@ -8,9 +8,8 @@ from typing import Any, Literal, Protocol, Required, TypedDict, TypeVar, Unpack,
 
 from pydantic import BaseModel
 
-from kapelle.domain.answers import Unreadable, find_json, instructions, read_answer
+from kapelle.domain.answers import Unreadable, instructions, read_answer, read_object
 from kapelle.domain.budget import Left
-from kapelle.domain.json_schema import matches_schema
 from kapelle.domain.specs import CheckSpec, Priority
 from kapelle.patterns.results import Checked, Failed, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
@@ -239,13 +238,3 @@ class Context(ABC):
                 )
                 why = f"{title}: the answer of {answer.agent} is unusable: {error}"
         raise Failed(why)
-
-
-def read_object(text: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """The last JSON object of a text that fits a schema; raises Unreadable."""
-    found = [value for value in find_json(text) if isinstance(value, dict)]
-    for value in found:
-        if not matches_schema(value, schema):
-            return value
-    problems = matches_schema(found[0], schema) if found else ["there is no JSON object"]
-    raise Unreadable(f"The answer does not fit its schema: {'; '.join(problems)}.")

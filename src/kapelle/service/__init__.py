@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from kapelle.service.agents import Agents
-from kapelle.service.daemon import Daemon, Events
+from kapelle.service.daemon import Daemon
+from kapelle.service.events import Events
 from kapelle.service.output import Output, Transcripts
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules

@@ -1,8 +1,7 @@
-"""Use cases of the daemon itself: what it is, its history of events, backups, its end."""
+"""Use cases of the daemon itself: what it is, backups, its end."""
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -10,14 +9,10 @@ from pydantic import BaseModel
 
 from kapelle import __version__
 from kapelle.domain.errors import Conflict
-from kapelle.domain.task import Event
 from kapelle.domain.views import DaemonView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.queue import TaskQueue
-from kapelle.store import backup, events, runs, tasks
-
-# Other daemons on the same database write events that do not wake this process.
-_LOOK_S = 1.0
+from kapelle.store import backup, runs, tasks
 
 
 class BackupView(BaseModel):
@@ -70,27 +65,3 @@ class Daemon:
     def stop(self, agents: bool) -> None:
         self._stopping.agents = agents
         self._stopping.event.set()
-
-
-class Events:
-    def __init__(self, parts: Parts) -> None:
-        self._db = parts.db
-
-    async def last_seq(self) -> int:
-        return await self._db.read(events.last_seq)
-
-    async def stream(
-        self, after: int, task_id: str | None, follow: bool, run_id: str | None = None
-    ) -> AsyncIterator[Event]:
-        """Every event behind a number, each exactly once and in order; with follow, for ever."""
-        with self._db.watch() as changed:
-            while True:
-                found = await self._db.read(events.after, after, task_id=task_id, run_id=run_id)
-                for event in found:
-                    after = event.seq
-                    yield event
-                if found:
-                    continue
-                if not follow:
-                    return
-                await changed.wait(_LOOK_S)

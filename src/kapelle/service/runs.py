@@ -10,7 +10,7 @@ from kapelle.domain.run import Run, RunFilter, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
-from kapelle.engine.runs.start import Starter
+from kapelle.engine.runs.start import start
 from kapelle.engine.tasks.submit import require_directory
 from kapelle.patterns import registry
 from kapelle.patterns.registry import Pattern
@@ -22,10 +22,9 @@ _RESTING = RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
 
 
 class Runs:
-    def __init__(self, parts: Parts, starter: Starter) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._db = parts.db
-        self._starter = starter
 
     async def start(
         self,
@@ -35,7 +34,7 @@ class Runs:
         schedule_id: str | None = None,
     ) -> Run:
         """Store a run; once this returned, nothing but a person ends it without a verdict."""
-        run_id = await self._starter.start(pattern, spec, idempotency_key, schedule_id=schedule_id)
+        run_id = await start(self._parts, pattern, spec, idempotency_key, schedule_id=schedule_id)
         return await self.get(run_id)
 
     def patterns(self, directory: str | None) -> tuple[list[Pattern], list[InvalidInput]]:

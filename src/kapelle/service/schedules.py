@@ -20,7 +20,7 @@ from kapelle.domain.schedule import (
 )
 from kapelle.domain.specs import TaskSpec
 from kapelle.engine.parts import Parts
-from kapelle.engine.runs.start import Starter
+from kapelle.engine.runs import start as run_start
 from kapelle.engine.schedules import transitions
 from kapelle.engine.schedules.rules import GRACE, next_by_cron
 from kapelle.engine.schedules.scheduler import Scheduler
@@ -46,11 +46,10 @@ class Examined:
 
 
 class ScheduledWork:
-    def __init__(self, parts: Parts, tasks: Tasks, runs: Runs, patterns: Starter) -> None:
+    def __init__(self, parts: Parts, tasks: Tasks, runs: Runs) -> None:
         self._parts = parts
         self._tasks = tasks
         self._runs = runs
-        self._patterns = patterns
 
     async def examine(self, kind: str, spec: dict[str, Any]) -> Examined:
         """Find out now what would otherwise be found out in the night."""
@@ -59,7 +58,7 @@ class ScheduledWork:
             checked = _task(spec)
             await examine(self._parts, checked)
         else:
-            checked, _ = await self._patterns.examine(kind, spec)
+            checked, _ = await run_start.examine(self._parts, kind, spec)
         settings = self._parts.settings(checked.directory)
         return Examined(
             spec=checked.model_dump(mode="json", exclude_unset=True),

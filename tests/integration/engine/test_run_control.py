@@ -15,7 +15,7 @@ from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
 from kapelle.engine.runs.control import Cancelled, Control, Paused, Superseded, Suspended
-from kapelle.engine.runs.journal import Journal, NotYet, no_work
+from kapelle.engine.runs.journal import Journal, NotYet, Step, no_work
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import Candidate
@@ -73,7 +73,7 @@ async def test_no_step_begins_after_a_wish(
     await gate.require()
     await db.write(runs.update, run_id, stop=stop)
     with pytest.raises(raised):
-        await db.write(journal.store, "0001", "sleep", "1 s")
+        await db.write(journal.store, Step("0001", "sleep", "1 s", no_work))
     assert await db.read(steps.of_run, run_id) == {}
 
 
@@ -98,7 +98,7 @@ async def test_an_execution_that_has_lost_its_run_writes_no_step(
     """Neither the end of one that is under way, nor a further one."""
     run_id = await add_run(db, performer="this", executions=1)
 
-    async def lose(_position: str, _data: dict[str, Any]) -> str:
+    async def lose(_step: Step) -> str:
         await db.write(runs.update, run_id, **lost)
         return "made"
 
@@ -106,7 +106,7 @@ async def test_an_execution_that_has_lost_its_run_writes_no_step(
     with pytest.raises(Superseded):
         await journal.main(journal.step("commit", "a commit", lose))
     with pytest.raises(Superseded):
-        await db.write(journal.store, "0002", "sleep", "1 s")
+        await db.write(journal.store, Step("0002", "sleep", "1 s", no_work))
     known = await db.read(steps.of_run, run_id)
     assert [step["ended_at"] for step in known.values()] == [None]
 
@@ -114,7 +114,7 @@ async def test_an_execution_that_has_lost_its_run_writes_no_step(
 async def test_an_error_is_of_its_class_again_when_it_is_remembered(db: Database) -> None:
     run_id = await add_run(db)
 
-    async def fail(_position: str, _data: dict[str, Any]) -> None:
+    async def fail(_step: Step) -> None:
         raise GitError("git refused", hint="Try again.")
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))
@@ -134,7 +134,7 @@ async def test_what_passes_is_waited_for_and_not_remembered(
     run_id = await add_run(db)
     tries = iter([passing, None])
 
-    async def made(_position: str, _data: dict[str, Any]) -> str:
+    async def made(_step: Step) -> str:
         if problem := next(tries):
             raise problem
         return "made"
@@ -148,7 +148,7 @@ async def test_what_passes_is_waited_for_and_not_remembered(
 async def test_what_passes_is_not_waited_for_when_a_person_wants_to_stop(db: Database) -> None:
     run_id = await add_run(db)
 
-    async def away(_position: str, _data: dict[str, Any]) -> None:
+    async def away(_step: Step) -> None:
         await db.write(runs.update, run_id, stop="cancel")
         raise Unavailable("it is away")
 
@@ -175,7 +175,7 @@ async def test_what_is_stored_at_once_takes_one_transaction(
         runs.update(connection, run_id, progress={"made": made})
         return "ended"
 
-    step = journal.record("now", "now", no_work, end=end, data={"a": 1})
+    step = journal.step("now", "now", no_work, end=end, data={"a": 1}, at_once=True)
     assert await journal.main(step) == "ended"
     assert len(written) == 1
     (known,) = (await db.read(steps.of_run, run_id)).values()
@@ -200,10 +200,10 @@ async def test_what_goes_on_after_all_is_waited_for_again(db: Database) -> None:
 async def test_what_could_not_begin_is_remembered_too(db: Database) -> None:
     run_id = await add_run(db)
 
-    async def begin(_position: str) -> None:
+    async def begin(_step: Step) -> None:
         raise LimitReached("it is over")
 
-    async def perform(_position: str, _data: dict[str, Any]) -> str:
+    async def perform(_step: Step) -> str:
         return "made"
 
     journal = Journal(parts(db), run_id, {}, Control(parts(db), run_id))

@@ -1,12 +1,9 @@
 """How a run is shown whose tasks ask a person something, on both databases."""
 
-from typing import cast
-
 import pytest
 from tests.integration.engine.test_run_control import add_run, add_task, parts
 
 from kapelle.domain.states import TaskStatus
-from kapelle.engine.runs.start import Starter
 from kapelle.service.runs import Runs
 from kapelle.store.database import Database
 
@@ -22,7 +19,7 @@ async def ask(db: Database, run_id: str) -> None:
 async def test_a_run_that_waits_for_nobody_is_never_shown_as_waiting(
     db: Database, may_ask: bool, waiting_for: str | None, question: str | None
 ) -> None:
-    use = Runs(parts(db), cast(Starter, None))
+    use = Runs(parts(db))
     run_id = await add_run(db, may_ask=may_ask)
     await ask(db, run_id)
     run = await use.get(run_id)
@@ -31,7 +28,7 @@ async def test_a_run_that_waits_for_nobody_is_never_shown_as_waiting(
 
 
 async def test_a_run_goes_on_while_one_of_its_tasks_does(db: Database) -> None:
-    use = Runs(parts(db), cast(Starter, None))
+    use = Runs(parts(db))
     run_id = await add_run(db, pattern="loop")
     await ask(db, run_id)
     working = await add_task(db, run_id, TaskStatus.RUNNING)

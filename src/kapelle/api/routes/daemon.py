@@ -1,5 +1,6 @@
 """The daemon itself: health, description, backup, stop, and its history as a stream."""
 
+from functools import lru_cache
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Response
@@ -7,7 +8,8 @@ from pydantic import BaseModel, ConfigDict
 
 from kapelle import __version__
 from kapelle.api.security import UseCases, owner_only
-from kapelle.api.sse import STREAM, stream
+from kapelle.api.sse import STREAM, sent_event, stream
+from kapelle.domain.task import Event
 from kapelle.domain.views import DaemonView
 from kapelle.service.daemon import BackupView
 
@@ -76,7 +78,15 @@ async def events(
     task = (await service.tasks.get(task_id)).id if task_id else None
     run = (await service.runs.get(run_id)).id if run_id else None
     found = service.events.stream(start, task, follow, run)
-    response = stream(found, lambda event: (str(event.seq), event.kind, event.model_dump_json()))
     # Whoever loses the connection before the first event can take it up here.
-    response.headers["X-Last-Event-ID"] = str(start)
-    return response
+    return stream(found, _rendered, {"X-Last-Event-ID": str(start)})
+
+
+def _rendered(found: list[Event]) -> bytes:
+    return b"".join(map(_rendered_event, found))
+
+
+@lru_cache(maxsize=1000)
+def _rendered_event(event: Event) -> bytes:
+    """One event as it is sent to all who follow the history, of whom there may be many."""
+    return sent_event(str(event.seq), event.kind, event.model_dump_json())

@@ -1,5 +1,6 @@
 """What an attempt wrote: raw bytes by offset, and the readable transcript as a stream."""
 
+import json
 import re
 from typing import Annotated, Any, Literal
 
@@ -7,7 +8,8 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import Response
 
 from kapelle.api.security import UseCases, own_task_only
-from kapelle.api.sse import STREAM, stream
+from kapelle.api.sse import STREAM, sent_event, stream
+from kapelle.service.output import Line
 
 router = APIRouter(
     prefix="/tasks/{task_id}", tags=["output"], dependencies=[Depends(own_task_only)]
@@ -73,4 +75,8 @@ async def transcript(
     task = await service.transcripts.task_with(task_id, attempt)
     after = last_event_id if _PLACE.fullmatch(last_event_id or "") else None
     lines = service.transcripts.lines(task, attempt, follow, tail, after)
-    return stream(lines, lambda line: (line.position, line.kind, line.body))
+    return stream(lines, _rendered)
+
+
+def _rendered(line: Line) -> bytes:
+    return sent_event(line.position, line.kind, json.dumps(line.body, ensure_ascii=False))

@@ -1,8 +1,8 @@
 """Checks and scores of a run: commands in its workspace that a crash neither loses nor repeats."""
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec
@@ -11,6 +11,7 @@ from kapelle.engine.launch import launch_command
 from kapelle.engine.output import SHOWN_OUTPUT, check_result
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
+from kapelle.engine.runs.journal import Journal, Step
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.attempt import task_diff
@@ -18,57 +19,56 @@ from kapelle.patterns.results import Scored, read_score
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import both_streams, tail_text
 from kapelle.runner.process_dir import Ended, Launch
-from kapelle.store import events, runs, steps, tasks
+from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import workspace_of
 from kapelle.workspaces import working_directory
 
 
+@dataclass(frozen=True)
 class Commands:
     """Runs the commands of one run's steps, each in a directory of its own."""
 
-    def __init__(self, parts: Parts, run: runs.Row, spec: PatternSpec, budget: RunBudget) -> None:
-        self._parts = parts
-        self._run_id: str = run["id"]
-        self._owner: str = run["workspace_owner"] or run["id"]
-        self._spec = spec
-        self._budget = budget
+    parts: Parts
+    run_id: str
+    owner: str
+    spec: PatternSpec
+    budget: RunBudget
+    journal: Journal
 
     async def check(
         self,
-        position: str,
+        step: Step,
         specs: list[CheckSpec],
         env: dict[str, str],
         task: str | None,
-        known: int = 0,
-    ) -> list[Any]:
+        announced: int,
+    ) -> list[CheckResult]:
         """The results in order; all are made, so that all that is wrong is known.
 
-        known is how many were announced before a crash; the last is left to the step's end.
+        announced is how many were before a crash; the last is left to the step's end.
         """
         found = []
         for number, spec in enumerate(specs):
             if spec.kind is CheckKind.COMMAND:
-                result = await self._command(f"{position}/{number}", spec, env, task)
+                result = await self._command(f"{step.position}/{number}", spec, env, task)
             elif spec.kind is CheckKind.DIFF_NOT_EMPTY:
                 result = await self._diff_not_empty(spec, task)
             else:
                 raise InvalidInput(f"The check {spec.label} is one of tasks, not of runs.")
-            if known <= number < len(specs) - 1:
-                await self._parts.db.write(self._note, position, number, result)
-            found.append(result.model_dump(mode="json"))
+            if announced <= number < len(specs) - 1:
+                await self.parts.db.write(self._note, step, number, result)
+            found.append(result)
         return found
 
-    def _note(
-        self, connection: Connection, position: str, number: int, result: CheckResult
-    ) -> None:
-        steps.remember(connection, self._run_id, position, {"told": number + 1})
-        self.announce(connection, result)
+    def _note(self, connection: Connection, step: Step, number: int, result: CheckResult) -> None:
+        self.journal.note(connection, step, {"told": number + 1})
+        self.announce(connection, result.name, result.passed)
 
-    def announce(self, connection: Connection, result: CheckResult) -> None:
+    def announce(self, connection: Connection, name: str, passed: bool) -> None:
         """Add what came of a check to the history."""
-        kind = "check.passed" if result.passed else "check.failed"
-        events.append(connection, kind, run_id=self._run_id, name=result.name)
+        kind = "check.passed" if passed else "check.failed"
+        events.append(connection, kind, run_id=self.run_id, name=name)
 
     async def _command(
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
@@ -78,62 +78,61 @@ class Commands:
 
     async def _diff_not_empty(self, spec: CheckSpec, task: str | None) -> CheckResult:
         if task is not None:
-            row = await self._parts.db.read(tasks.get, task)
-            diff = await task_diff(self._parts, task, row.workspace)
+            row = await self.parts.db.read(tasks.get, task)
+            diff = await task_diff(self.parts, task, row.workspace)
         else:
-            diff = await self._parts.workspaces.diff(self._owner)
+            diff = await self.parts.workspaces.diff(self.owner)
         text = diff.stat[-SHOWN_OUTPUT:] if diff.files else "Nothing was changed."
         return CheckResult(name=spec.label, passed=bool(diff.files), output=text, duration_s=0)
 
     async def score(
-        self, position: str, command: str, timeout_s: float, env: dict[str, str], task: str | None
+        self, step: Step, command: str, timeout_s: float, env: dict[str, str], task: str | None
     ) -> Scored:
         """The number in the last line of the output that is not empty."""
-        ended, output = await self._execute(position, command, timeout_s, env, task)
+        ended, output = await self._execute(step.position, command, timeout_s, env, task)
         if not ended.succeeded:
             problem = f"the score command failed: {ended.ending(timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
-        printed = await asyncio.to_thread(
-            tail_text, self._parts.step_directory(self._run_id, position) / "out.log", SHOWN_OUTPUT
-        )
+        log = self.parts.step_directory(self.run_id, step.position) / "out.log"
+        printed = await asyncio.to_thread(tail_text, log, SHOWN_OUTPUT)
         return read_score(printed, output)
 
     async def _execute(
         self, name: str, command: str, timeout_s: float, env: dict[str, str], task: str | None
     ) -> tuple[Ended, str]:
-        process_dir = self._parts.step_directory(self._run_id, name)
-        settings = self._parts.settings(self._spec.directory)
-        left = (await self._budget.left()).seconds
+        process_dir = self.parts.step_directory(self.run_id, name)
+        settings = self.parts.settings(self.spec.directory)
+        left = (await self.budget.left()).seconds
         launch = launch_command(
-            self._parts,
+            self.parts,
             settings,
             command,
-            self._run_id,
+            self.run_id,
             process_dir=process_dir,
             cwd=await self._directory(task),
-            env=self._spec.env | env | {"KAPELLE_RUN_ID": self._run_id},
+            env=self.spec.env | env | {"KAPELLE_RUN_ID": self.run_id},
             timeout_s=timeout_s if left is None else max(0.1, min(timeout_s, left)),
-            label=f"{name} of {self._run_id}",
+            label=f"{name} of {self.run_id}",
         )
         ended = await retried(self._launch)(launch)
         if ended.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.
-            await self._budget.require_time_and_money()
+            await self.budget.require_time_and_money()
         return ended, await asyncio.to_thread(both_streams, process_dir, SHOWN_OUTPUT)
 
     async def _launch(self, launch: Launch) -> Ended:
         launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return await self._parts.execute_step(self._run_id, launch)
+        return await self.parts.execute_step(self.run_id, launch)
 
     async def _directory(self, task: str | None) -> Path:
         """Where a command runs: in the run's workspace, or in that of one of its tasks."""
         if task is not None:
-            row = await self._parts.db.read(tasks.get, task)
+            row = await self.parts.db.read(tasks.get, task)
             workspace, directory = row.workspace, Path(row.directory)
         else:
-            await restore_deleted(self._parts, self._owner)
-            run = await self._parts.db.read(runs.row, self._owner)
-            workspace, directory = workspace_of(run), Path(self._spec.directory)
+            await restore_deleted(self.parts, self.owner)
+            run = await self.parts.db.read(runs.row, self.owner)
+            workspace, directory = workspace_of(run), Path(self.spec.directory)
         if workspace.branch is None:
             return directory
         return working_directory(workspace, directory)

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any, Unpack, get_args
 
 from pydantic import ValidationError
@@ -12,15 +13,14 @@ from kapelle.domain.budget import Left
 from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
-from kapelle.domain.task import CheckResult
 from kapelle.domain.text import titled, writable
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.control import Control
 from kapelle.engine.runs.git import GitContext, T
-from kapelle.engine.runs.journal import Begin, Journal, NotYet, no_work
-from kapelle.engine.runs.limits import ChildWait, RunBudget
-from kapelle.engine.runs.start import Starter
+from kapelle.engine.runs.journal import Journal, NotYet, Step, no_work
+from kapelle.engine.runs.limits import RunBudget, Wait
+from kapelle.engine.runs.start import start
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.submit import Belonging, submit
 from kapelle.patterns.context import Place, TaskArgs
@@ -29,6 +29,10 @@ from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, runs, steps, tasks
 from kapelle.store.database import Connection
 
+# What a task takes over from the spec of its run, unless the pattern says otherwise.
+_INHERITED = (
+    "directory", "agent", "project", "priority", "fallback_agents", "system_prompt", "env",
+)  # fmt: skip
 # Its title and its limits are a run's own.
 _NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base"}
 
@@ -37,7 +41,6 @@ class DurableContext(GitContext):
     def __init__(
         self,
         parts: Parts,
-        starter: Starter,
         run: runs.Row,
         spec: PatternSpec,
         journal: Journal,
@@ -48,10 +51,9 @@ class DurableContext(GitContext):
         is_git = run["workspace_kind"] == WorkspaceKind.WORKTREE
         super().__init__(run["id"], spec, parts.workspaces, owner, is_git=is_git)
         self._parts = parts
-        self._starter = starter
         self._journal, self._control, self._budget = journal, control, budget
-        self._waiting = ChildWait(parts, self.run_id, self._budget, self._control)
-        self._commands = Commands(parts, run, spec, self._budget)
+        self._wait = Wait(parts, self.run_id, budget, control)
+        self._commands = Commands(parts, self.run_id, owner, spec, budget, journal)
 
     async def task(
         self,
@@ -66,7 +68,7 @@ class DurableContext(GitContext):
     ) -> TaskResult:
         is_own = workspace == "own"
 
-        async def begin(position: str) -> None:
+        async def begin(step: Step) -> None:
             if workspace not in get_args(Place):
                 raise InvalidInput(f"ctx.task: workspace is run or own, not {workspace!r}.")
             left = await self._budget.require_time_and_money()
@@ -78,18 +80,23 @@ class DurableContext(GitContext):
                 "budget_usd": left.usd,
                 "retry": _retry(max_attempts, left.agent_calls),
             }
-            await self._submit(position, self._task_spec(prompt, fields, own), is_own=is_own)
+            await self._submit(step, self._task_spec(prompt, fields, own), is_own=is_own)
 
-        async def perform(position: str, _data: dict[str, Any]) -> str:
-            task_id = await self._parts.db.read(steps.subject, self.run_id, position)
-            await self._waiting.for_task(task_id, may_ask=not self.spec.never_blocks)
+        async def perform(step: Step) -> str:
+            task_id = await self._child(step, may_ask=not self.spec.never_blocks)
             if disposable and is_own:
                 await self._put_away(task_id)
             return task_id
 
         label = fields.get("title") or prompt.strip()[:80]
-        result = await self._journal.step("task", label, perform, begin=begin, end=self._ended)
+        result = await self._journal.step("task", label, perform, begin=begin, end=self._task_ended)
         return TaskResult.model_validate(result)
+
+    async def _child(self, step: Step, *, may_ask: bool = True) -> str:
+        """The task or run that a step has started, once it has ended."""
+        child_id = await self._parts.db.read(steps.subject, self.run_id, step.position)
+        await self._wait.for_child(child_id, may_ask=may_ask)
+        return child_id
 
     async def _place(
         self, fields: TaskArgs, *, is_own: bool, afresh: bool
@@ -114,18 +121,10 @@ class DurableContext(GitContext):
         run, asked = self.spec, {name: value for name, value in fields.items() if value}
         if unknown := sorted(set(asked) - set(TaskArgs.__annotations__)):
             raise InvalidInput(f"ctx.task takes no {', '.join(unknown)}.")
-        inherited = {
-            "directory": run.directory,
-            "agent": run.agent,
-            # A model belongs to the agent that it was named with.
-            "model": run.model if asked.get("agent", run.agent) == run.agent else None,
-            "project": run.project,
-            "priority": run.priority,
-            "fallback_agents": run.fallback_agents,
-            "system_prompt": run.system_prompt,
-            "timeout_s": run.task_timeout_s,
-            "env": run.env,
-        }
+        inherited = {name: getattr(run, name) for name in _INHERITED}
+        # A model belongs to the agent that it was named with.
+        inherited["model"] = run.model if asked.get("agent", run.agent) == run.agent else None
+        inherited["timeout_s"] = run.task_timeout_s
         told = {"prompt": writable(prompt)}
         if title := asked.get("title"):
             told["title"] = titled(str(title))
@@ -134,13 +133,12 @@ class DurableContext(GitContext):
         except ValidationError as error:
             raise InvalidInput(f"ctx.task: {sentence(error)}") from None
 
-    async def _submit(self, position: str, spec: TaskSpec, *, is_own: bool) -> None:
+    async def _submit(self, step: Step, spec: TaskSpec, *, is_own: bool) -> None:
         """Store the task and the beginning of its step in one transaction."""
         shared = self._owner if self._is_git and not is_own else None
 
         def also(connection: Connection, task_id: str) -> None:
-            title = spec.display_title
-            self._journal.store(connection, position, "task", title, {}, task_id)
+            self._journal.store(connection, replace(step, label=spec.display_title), task_id)
             self._budget.require_call(connection)
             if shared is not None and tasks.others_in(connection, shared, task_id):
                 raise InvalidInput(
@@ -148,11 +146,11 @@ class DurableContext(GitContext):
                     hint='In ctx.gather, give each one its own: ctx.task(…, workspace="own").',
                 )
 
-        key = f"{self.run_id}/{position}"
+        key = f"{self.run_id}/{step.position}"
         belonging = Belonging(run_id=self.run_id, workspace_owner=shared)
         await submit(self._parts, spec, key, belonging, also)
 
-    def _ended(self, connection: Connection, task_id: str) -> Any:
+    def _task_ended(self, connection: Connection, task_id: str) -> Any:
         """How a task ended; with its step ended, it is not done again in the run's worktree."""
         task = tasks.get(connection, task_id)
         if task.status not in FINAL:
@@ -164,24 +162,25 @@ class DurableContext(GitContext):
     async def run(
         self, pattern: str, spec: dict[str, Any], *, workspace: Place = "own"
     ) -> RunResult:
-        async def begin(position: str) -> None:
+        async def begin(step: Step) -> None:
             await self._budget.require_time_and_money()
             shared = self._owner if self._is_git and workspace == "run" else None
 
             def also(connection: Connection, run_id: str) -> None:
-                self._journal.store(connection, position, "run", pattern, {}, run_id)
+                self._journal.store(connection, step, run_id)
                 self._budget.require_call(connection, one_more=True)
 
-            await self._starter.start(
+            await start(
+                self._parts,
                 pattern,
                 {**await self._inherited(shared is None), **spec},
-                f"{self.run_id}/{position}",
+                f"{self.run_id}/{step.position}",
                 parent_id=self.run_id,
                 workspace_owner=shared,
                 also=also,
             )
 
-        result = await self._journal.step("run", pattern, self._see_run, begin=begin)
+        result = await self._journal.step("run", pattern, self._child, begin=begin, end=_run_ended)
         return RunResult.model_validate(result)
 
     async def _inherited(self, own: bool) -> dict[str, Any]:
@@ -192,51 +191,33 @@ class DurableContext(GitContext):
             inherited["base"] = await self._branch()
         return inherited
 
-    async def _see_run(self, position: str, _data: dict[str, Any]) -> Any:
-        run_id = await self._parts.db.read(steps.subject, self.run_id, position)
-        await self._waiting.for_run(run_id)
-        run = await self._parts.db.read(runs.row, run_id)
-        ended = RunResult(
-            id=run_id,
-            status=run["status"],
-            reason=run["reason"],
-            result=run["result"],
-            title=run["title"],
-            directory=run["directory"],
-            base_commit=run["workspace_base_commit"],
-            commit=run["workspace_commit"],
-        )
-        return ended.model_dump(mode="json")
-
     async def check(
         self, *checks: CheckSpec | str, env: dict[str, str] | None = None, task: str | None = None
     ) -> Checked:
         specs = [CheckSpec.model_validate(check) for check in checks]
-        known = 0
+        announced = 0
 
-        async def perform(position: str, data: dict[str, Any]) -> Any:
-            nonlocal known
-            known = data.get("told", 0)
-            return await self._commands.check(position, specs, env or {}, task, known)
+        async def perform(step: Step) -> list[Any]:
+            nonlocal announced
+            announced = step.data.get("told", 0)
+            found = await self._commands.check(step, specs, env or {}, task, announced)
+            return [result.model_dump(mode="json") for result in found]
 
-        def end(connection: Connection, found: list[Any]) -> Any:
-            if known < len(found):
-                self._commands.announce(connection, CheckResult.model_validate(found[-1]))
+        def end(connection: Connection, found: list[Any]) -> list[Any]:
+            if announced < len(found):
+                self._commands.announce(connection, found[-1]["name"], found[-1]["passed"])
             return found
 
         label = ", ".join(spec.label for spec in specs)
-        begin = self._within_limits("check", label)
-        found = await self._journal.step("check", label, perform, begin=begin, end=end)
-        return Checked(checks=found)
+        begin = self._begin_in_time
+        return Checked(
+            checks=await self._journal.step("check", label, perform, begin=begin, end=end)
+        )
 
-    def _within_limits(self, kind: str, label: str) -> Begin:
+    async def _begin_in_time(self, step: Step) -> None:
         """How a step begins that takes time."""
-
-        async def begin(position: str) -> None:
-            await self._budget.require_time_and_money()
-            await self._parts.db.write(self._journal.store, position, kind, label)
-
-        return begin
+        await self._budget.require_time_and_money()
+        await self._parts.db.write(self._journal.store, step)
 
     async def score(
         self,
@@ -246,11 +227,11 @@ class DurableContext(GitContext):
         env: dict[str, str] | None = None,
         task: str | None = None,
     ) -> Scored:
-        async def perform(position: str, _data: dict[str, Any]) -> Any:
-            scored = await self._commands.score(position, command, timeout_s, env or {}, task)
+        async def perform(step: Step) -> Any:
+            scored = await self._commands.score(step, command, timeout_s, env or {}, task)
             return scored.model_dump(mode="json")
 
-        begin = self._within_limits("score", command)
+        begin = self._begin_in_time
         return Scored.model_validate(
             await self._journal.step("score", command, perform, begin=begin)
         )
@@ -259,26 +240,24 @@ class DurableContext(GitContext):
         if not isinstance(default, str | None):
             raise InvalidInput(f"ctx.ask: the default is a text, not {default!r}.")
 
-        async def perform(position: str, _data: dict[str, Any]) -> Any:
-            await self._control.suspend(position)
+        def perform(step: Step) -> Coroutine[Any, Any, str]:
+            return self._control.suspend(step.position)
 
-        answer: str = await self._journal.step("ask", question, perform, data={"default": default})
-        return answer
+        return await self._journal.step("ask", question, perform, data={"default": default})
 
     async def sleep(self, seconds: float) -> None:
-        until = datetime.now(UTC) + timedelta(seconds=seconds)
+        def perform(step: Step) -> Awaitable[None]:
+            return self._wait.until(step.data["until"])
 
-        async def perform(_position: str, data: dict[str, Any]) -> None:
-            await self._waiting.until(data["until"])
-
-        data = {"until": until.timestamp()}
+        data = {"until": time.time() + seconds}
         await self._journal.step("sleep", f"{seconds:g} s", perform, data=data)
 
     async def now(self) -> datetime:
-        async def perform(_position: str, _data: dict[str, Any]) -> float:
+        async def perform(_step: Step) -> float:
             return time.time()
 
-        return datetime.fromtimestamp(await self._journal.record("now", "now", perform), UTC)
+        seconds = await self._journal.step("now", "now", perform, at_once=True)
+        return datetime.fromtimestamp(seconds, UTC)
 
     async def progress(self, **facts: str | float | bool | None) -> None:
         for name, value in facts.items():
@@ -292,10 +271,10 @@ class DurableContext(GitContext):
             runs.update(connection, self.run_id, progress={**known, **facts})
             events.append(connection, "run.progress", run_id=self.run_id, **facts)
 
-        await self._journal.record("progress", "progress", no_work, end=end, data=facts)
+        await self._journal.step("progress", "progress", no_work, end=end, data=facts, at_once=True)
 
     async def commit(self, message: str) -> str | None:
-        async def perform(_position: str, _data: dict[str, Any]) -> tuple[str | None, str | None]:
+        async def perform(_step: Step) -> Any:
             if not self._is_git:
                 return None, None
             await restore_deleted(self._parts, self._owner)
@@ -303,26 +282,28 @@ class DurableContext(GitContext):
             made = await self._workspaces.commit(self._owner, text)
             return made, made or await self._workspaces.tip(self._owner)
 
-        def end(connection: Connection, found: tuple[str | None, str | None]) -> str | None:
+        def end(connection: Connection, found: Any) -> Any:
             if self._is_git:
                 self._remember(connection, found[0])
             return found[1]
 
-        tip: str | None = await self._journal.record("commit", message, perform, end=end)
+        tip: str | None = await self._journal.step(
+            "commit", message, perform, end=end, at_once=True
+        )
         return tip
 
     async def revert(self, commit: str) -> None:
-        async def perform(position: str, _data: dict[str, Any]) -> None:
+        async def perform(step: Step) -> None:
             if self._is_git:
                 await restore_deleted(self._parts, self._owner)
-                name = f"step-{position.replace('.', '-')}"
+                name = f"step-{step.position.replace('.', '-')}"
                 await self._workspaces.restore(self._owner, commit, name)
 
         def end(connection: Connection, _made: None) -> None:
             if self._is_git:
                 self._remember(connection, commit)
 
-        await self._journal.record("revert", commit[:12], perform, end=end)
+        await self._journal.step("revert", commit[:12], perform, end=end, at_once=True)
 
     def _remember(self, connection: Connection, commit: str | None) -> None:
         """What the run's branch holds, so that exactly this is merged later."""
@@ -336,13 +317,11 @@ class DurableContext(GitContext):
     async def _git_step(
         self, kind: str, label: str, perform: Callable[[], Awaitable[T]], *, again: bool = True
     ) -> T:
-        make = self._journal.record if again else self._journal.step
-        made: T = await make(kind, label, lambda _position, _data: perform())
-        return made
+        return await self._journal.step(kind, label, lambda _step: perform(), at_once=again)
 
     async def merge(self, work: TaskResult | RunResult) -> Merged:
-        async def perform(_position: str, _data: dict[str, Any]) -> Merged:
-            return await self._merge(work)
+        def perform(_step: Step) -> Awaitable[Merged]:
+            return self._merge(work)
 
         def end(connection: Connection, merged: Merged) -> Any:
             if merged.ok:
@@ -354,16 +333,24 @@ class DurableContext(GitContext):
         return Merged.model_validate(await self._journal.step("merge", work.id, perform, end=end))
 
     async def budget(self) -> Left:
-        async def perform(_position: str, _data: dict[str, Any]) -> Any:
+        async def perform(_step: Step) -> Any:
             return (await self._budget.left()).model_dump()
 
-        return Left.model_validate(await self._journal.record("budget", "budget", perform))
+        left = await self._journal.step("budget", "budget", perform, at_once=True)
+        return Left.model_validate(left)
 
     def lock(self, name: str, places: int = 1) -> AbstractAsyncContextManager[None]:
         return self._journal.lock(name, places)
 
     async def _gather(self, *branches: Coroutine[Any, Any, Any]) -> list[Any]:
         return await self._journal.gather(branches)
+
+
+def _run_ended(connection: Connection, run_id: str) -> Any:
+    run = runs.row(connection, run_id)
+    same = {name: run[name] for name in ("id", "status", "reason", "result", "title", "directory")}
+    commits = {"base_commit": run["workspace_base_commit"], "commit": run["workspace_commit"]}
+    return RunResult.model_validate({**same, **commits}).model_dump(mode="json")
 
 
 def _retry(max_attempts: int, calls: int | None) -> RetrySpec:

@@ -4,15 +4,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Set
+from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 from kapelle.domain.errors import Conflict, InvalidInput
+from kapelle.domain.ids import is_id
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
-from kapelle.patterns.context import State
 from kapelle.store import events, runs, steps
 from kapelle.store.database import Connection
+
+_log = logging.getLogger("kapelle.runs")
+_LOOK_S = 1.0
+_LONGEST_S = 30.0
+# Nobody performs these, and none of their tasks is at work: they are ended on the spot.
+_AT_REST = frozenset({RunStatus.QUEUED, RunStatus.WAITING, RunStatus.PAUSED})
+# The requests by which a run ends: with its tasks, or leaving them alone.
+END = frozenset({"cancel", "abandon"})
 
 
 class Interrupted(BaseException):
@@ -32,9 +42,7 @@ class Suspended(Interrupted):
 
 
 class Cancelled(Interrupted):
-    """A person wants the run to end; state is what the pattern had kept."""
-
-    state: State | None = None
+    """A person wants the run to end."""
 
 
 class Superseded(Interrupted):
@@ -62,7 +70,7 @@ class Control:
     def check(self, connection: Connection, *, still: bool = False) -> None:
         """The same inside a transaction, so that no request comes between it and what is stored."""
         stop = self.require_claim(connection)["stop"]
-        if stop in {"cancel", "abandon"}:
+        if stop in END:
             raise Cancelled
         if stop == "pause":
             if not still:
@@ -80,15 +88,11 @@ class Control:
             raise Superseded
         return run
 
-    async def suspend(self, position: str) -> None:
+    async def suspend(self, position: str) -> NoReturn:
         """Leave off until the question at this place is answered."""
         await self.require()
         self._asked.add(position)
         raise Suspended(self._asked)
-
-
-# Nobody performs these, and none of their tasks is at work: they are ended on the spot.
-_AT_REST = frozenset({RunStatus.QUEUED, RunStatus.WAITING, RunStatus.PAUSED})
 
 
 async def cancel(
@@ -116,12 +120,8 @@ def _cancel(
 ) -> tuple[list[tuple[str, str]], list[str]]:
     _require_open(connection, run_id)
     family = runs.family(connection, run_id)
-    stops = []
-    if stop == "cancel":
-        for task in runs.open_tasks(connection, family):
-            request = actions.cancel(connection, task["id"], reason, limit_reached)
-            if request is not None:
-                stops.append(request)
+    tasks = runs.open_tasks(connection, family) if stop == "cancel" else []
+    requests = [actions.cancel(connection, task["id"], reason, limit_reached) for task in tasks]
     # Children first: a parent that is told of a child's end must see its own request as well.
     for member in reversed(family):
         status = RunStatus(runs.row(connection, member)["status"])
@@ -130,7 +130,7 @@ def _cancel(
             runs.change(connection, member, RunStatus.CANCELLED, reason, **cause)
         elif status not in RUN_FINAL:
             _request_stop(connection, member, stop, reason, limit_reached)
-    return stops, family
+    return [request for request in requests if request is not None], family
 
 
 def give_up(connection: Connection, run_id: str, reason: str) -> list[tuple[str, str]]:
@@ -151,7 +151,8 @@ def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[
     row = _require_open(connection, run_id)
     if row["status"] == RunStatus.PAUSED or (row["stop"] == "pause" and not now):
         raise Conflict(f"{run_id} is paused already.", hint=f"kapelle runs resume {run_id}")
-    _require_no_end(row)
+    if row["stop"] in END:
+        raise Conflict(f"{run_id} is being cancelled.")
     family = runs.family(connection, run_id)
     for member in family:
         status = RunStatus(runs.row(connection, member)["status"])
@@ -159,14 +160,13 @@ def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[
             runs.change(connection, member, RunStatus.PAUSED, reason)
         elif status is RunStatus.RUNNING:
             _request_stop(connection, member, "pause", reason)
-    stops = []
-    for task in runs.open_tasks(connection, family) if now else ():
+    requests = [
+        actions.requeue(connection, task["id"])
+        for task in (runs.open_tasks(connection, family) if now else ())
         # One that a person has cancelled does not come back.
-        if task["status"] == TaskStatus.RUNNING and task["stop"] is None:
-            stop = actions.requeue(connection, task["id"])
-            if stop is not None:
-                stops.append(stop)
-    return stops
+        if task["status"] == TaskStatus.RUNNING and task["stop"] is None
+    ]
+    return [request for request in requests if request is not None]
 
 
 def resume(connection: Connection, run_id: str) -> None:
@@ -227,56 +227,41 @@ def _require_open(connection: Connection, run_id: str) -> runs.Row:
     return row
 
 
-def _require_no_end(row: runs.Row) -> None:
-    if row["stop"] in {"cancel", "abandon"}:
-        raise Conflict(f"{row['id']} is being cancelled.")
-
-
-_log = logging.getLogger("kapelle.runs")
-_LOOK_S = 1.0
-_LONGEST_S = 30.0
-
-
-async def end_task(
-    parts: Parts, task_id: str, reason: str, limit_reached: str | None = None
-) -> None:
-    try:
-        stop = await parts.db.write(actions.cancel, task_id, reason, limit_reached)
-    except Conflict:
-        return  # it has just ended by itself
-    if stop is not None:
-        parts.stop(*stop)
-
-
-async def end_run(
+async def end_child(
     parts: Parts,
-    run_id: str,
+    child_id: str,
     reason: str,
     *,
     with_tasks: bool = True,
     limit_reached: str | None = None,
 ) -> None:
-    try:
-        await cancel(parts, run_id, reason, with_tasks=with_tasks, limit_reached=limit_reached)
-    except Conflict:
-        return
+    """End a task or run of a run, unless it has just ended by itself."""
+    cause = {"limit_reached": limit_reached}
+    with suppress(Conflict):
+        if is_id("run", child_id):
+            await cancel(parts, child_id, reason, with_tasks=with_tasks, **cause)
+        elif stop := await parts.db.write(actions.cancel, child_id, reason, **cause):
+            parts.stop(*stop)
 
 
-async def end_leftovers(parts: Parts, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
+async def end_children(parts: Parts, run_id: str, reason: str, *, with_tasks: bool = True) -> None:
     """Return when no run inside this one is open, nor any of their tasks; what is, is ended."""
     with parts.db.watch(run_id) as changed:
         while True:
-            inner, tasks = await parts.db.read(_open, run_id)
-            if not inner and not (tasks and with_tasks):
+            children = await parts.db.read(_open_children, run_id, with_tasks)
+            if not children:
                 return
-            # Each is told once: telling is an event, which would wake this for ever.
-            for run in inner:
-                if run["stop"] not in {"cancel", "abandon"}:
-                    await end_run(parts, run["id"], reason, with_tasks=with_tasks)
-            for task in tasks if with_tasks else ():
-                if task["stop"] != "cancel":
-                    await end_task(parts, task["id"], reason)
+            for child in children:
+                # Each is told once: telling is an event, which would wake this for ever.
+                if child["stop"] not in END:
+                    await end_child(parts, child["id"], reason, with_tasks=with_tasks)
             await changed.wait(_LOOK_S)
+
+
+def _open_children(connection: Connection, run_id: str, with_tasks: bool) -> list[runs.Row]:
+    family = runs.family(connection, run_id)
+    tasks = runs.open_tasks(connection, family) if with_tasks else []
+    return runs.still_open(connection, family[1:]) + tasks
 
 
 async def end_checks(parts: Parts, run_id: str, reason: str) -> None:
@@ -294,8 +279,3 @@ async def end_checks(parts: Parts, run_id: str, reason: str) -> None:
 def _unfinished(steps: Path) -> list[Path]:
     claims = [claim.parent for claim in steps.glob("**/claim")]
     return [process_dir for process_dir in claims if not (process_dir / "exit.json").exists()]
-
-
-def _open(connection: Connection, run_id: str) -> tuple[list[runs.Row], list[runs.Row]]:
-    family = runs.family(connection, run_id)
-    return runs.still_open(connection, family[1:]), runs.open_tasks(connection, family)

@@ -9,6 +9,7 @@ import traceback
 import weakref
 from collections.abc import Coroutine, Iterator, Set
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,20 +23,21 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.retry import PASSING, retried
 from kapelle.engine.runs.context import DurableContext
 from kapelle.engine.runs.control import (
+    END,
     Cancelled,
     Control,
     Paused,
     Superseded,
     Suspended,
     end_checks,
-    end_leftovers,
+    end_children,
 )
 from kapelle.engine.runs.journal import Exited, Journal
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.queue import last_alive
-from kapelle.engine.runs.start import Starter
 from kapelle.engine.runs.workspace import put_back, run_workspace
 from kapelle.patterns import registry
+from kapelle.patterns.context import State, StoppedBy
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.shim.failpoints import failpoint
@@ -49,80 +51,29 @@ _GRACE_S = 10.0
 # How often the daemon may die in the same place of a pattern; more often while a step is under
 # way, for then it is rarely the pattern's fault.
 _DEATHS, _DEATHS_IN_STEPS = 10, 30
-
-
-class Execution:
-    """Plays one pattern, and calls it off if it heeds neither a request nor a limit by itself."""
-
-    def __init__(self, journal: Journal, control: Control, budget: RunBudget) -> None:
-        self._journal = journal
-        self._control = control
-        self._budget = budget
-
-    async def play(self, pattern: Coroutine[Any, Any, Any]) -> Any:
-        """The result of the pattern; raises what ends it, from within or from outside."""
-        playing = asyncio.create_task(self._journal.main(pattern))
-        try:
-            while not (await asyncio.wait({playing}, timeout=_LOOK_S))[0]:
-                # In a step it sees requests and limits itself, and ends what it has begun.
-                if self._journal.idle_s > _GRACE_S:
-                    await self._require()
-        except BaseException as error:
-            await self._call_off(playing, error)
-            raise
-        if playing.cancelled():
-            raise Conflict("The pattern's own code has cancelled it.")
-        return playing.result()
-
-    async def _require(self) -> None:
-        await self._control.require()
-        await self._budget.require_time_and_money()
-
-    async def _call_off(self, playing: "asyncio.Task[Any]", error: BaseException) -> None:
-        self._journal.close(error)
-        playing.cancel()
-        await asyncio.wait({playing}, timeout=_GRACE_S)
-        if not playing.done():
-            _log.error("a pattern goes on though it was called off: %s", playing)
-
-
-@contextmanager
-def count_deaths(path: Path, place: str, *, in_step: bool) -> Iterator[bool]:
-    """Whether the daemon may be trusted to survive what follows, as far as a file tells.
-
-    The file is there only while the pattern plays: whoever finds it comes after a daemon that
-    died meanwhile. The place is how far the pattern was.
-    """
-    deaths = 0
-    with suppress(OSError, ValueError):
-        count, _, where = path.read_text(encoding="utf-8").partition(" ")
-        deaths = int(count) + 1 if where == place else 0
-    with suppress(OSError):
-        path.write_text(f"{deaths} {place}", encoding="utf-8")
-    try:
-        yield deaths < (_DEATHS_IN_STEPS if in_step else _DEATHS)
-    finally:
-        with suppress(OSError):
-            path.unlink(missing_ok=True)
-
-
-_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
-
-_NOT_OWN = (str(Path(kapelle.__file__).parent) + os.sep, sysconfig.get_path("stdlib") + os.sep)
 _DEADLY = (
     "the daemon died again and again while this pattern was played, always in the same place; "
     "mend the pattern, then resume it"
 )
+_ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
+_NOT_OWN = (str(Path(kapelle.__file__).parent) + os.sep, sysconfig.get_path("stdlib") + os.sep)
 
-Verdict = tuple[RunStatus, str | None, dict[str, Any]]
+
+@dataclass(frozen=True)
+class Verdict:
+    """How an execution ended, or why it rests; asked are the places of what it waits to hear."""
+
+    status: RunStatus
+    reason: str | None = None
+    result: Any = None
+    asked: Set[str] = frozenset()
 
 
 class RunExecutor:
     """Performs runs, each of its executions from the top."""
 
-    def __init__(self, parts: Parts, starter: Starter) -> None:
+    def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._starter = starter
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
         self._began_at, self._last_alive = datetime.now(UTC), last_alive(parts)
 
@@ -145,24 +96,23 @@ class RunExecutor:
             return True  # it was ended just before a crash, or there is a newer execution
         if run["active_since"] < self._began_at:
             await self._parts.db.write(runs.leave_out_downtime, run_id, self._last_alive)
-        verdict = await self._verdict(run)
-        if await self._settled(run_id, claim, verdict):
+        if await self._settled(run_id, claim, await self._verdict(run)):
             return True
-        if (await self._row(run_id))["stop"] not in {"cancel", "abandon"}:
+        if (await self._row(run_id))["stop"] not in END:
             return False
         # Whatever else it came to, it came to it while its parts were being ended.
-        return await self._settled(run_id, claim, await self._cancelled(run_id))
+        return await self._settled(run_id, claim, await self._cancelled(run_id, None))
 
     async def _settled(self, run_id: str, claim: runs.Claim, verdict: Verdict) -> bool:
-        status, reason, values = verdict
+        status = verdict.status
         if not claim.holds(await self._row(run_id)):
             return True  # what it has left belongs to another performer now
         if status in {RunStatus.COMPLETED, RunStatus.FAILED}:
-            await end_leftovers(self._parts, run_id, f"{run_id} has {status}")
+            await end_children(self._parts, run_id, f"{run_id} has {status}")
         if status in {RunStatus.CANCELLED, RunStatus.FAILED}:
             await end_checks(self._parts, run_id, f"{run_id} was {status}")
         failpoint("run_before_end")
-        settled = await self._parts.db.write(_settle, run_id, claim, status, reason, values)
+        settled = await self._parts.db.write(_settle, run_id, claim, verdict)
         failpoint("run_after_end")
         return settled
 
@@ -171,158 +121,174 @@ class RunExecutor:
 
     async def _verdict(self, run: runs.Row) -> Verdict:
         try:
-            return await self._play(run)
-        except (Superseded, Paused):
-            return RunStatus.PAUSED, None, {}
-        except Suspended as stop:
-            return RunStatus.WAITING, None, {"asked": stop.asked}
-        except Cancelled as stop:
-            return await self._cancelled(run["id"], stop)
-
-    async def _play(self, run: runs.Row) -> Verdict:
-        try:
-            known = await self._parts.db.read(steps.of_run, run["id"])
-            try:
-                await run_workspace(self._parts, run)
-            except KapelleError as error:
-                if isinstance(error, Unavailable) or not known:
-                    raise
-                # A repository that is away for a while must not cost the run.
-                reason = f"{error.message} When that is mended, resume it."
-                return RunStatus.PAUSED, reason, {}
-            mark = self._parts.home.runs / run["id"] / "playing"
-            place, in_step = _place(run, known)
-            with count_deaths(mark, place, in_step=in_step) as trusted:
-                if not trusted:
-                    return RunStatus.PAUSED, _DEADLY, {}
-                return await self._play_pattern(run, known)
+            return await self._prepare(run)
         except Failed as failure:
-            return RunStatus.FAILED, failure.reason, {"result": as_json(failure.result)}
+            return Verdict(RunStatus.FAILED, failure.reason, _json(failure.result))
         except Unavailable:
             raise
         except OSError as error:
             if error.errno in PASSING:
                 raise  # it is played again when there is room
-            return RunStatus.FAILED, _mistake(error), {}
+            return Verdict(RunStatus.FAILED, _mistake(error))
         except KapelleError as error:
-            return RunStatus.FAILED, error.with_hint, {}
+            return Verdict(RunStatus.FAILED, error.with_hint)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             _log.exception("the pattern of %s failed", run["id"])
-            return RunStatus.FAILED, _mistake(error), {}
+            return Verdict(RunStatus.FAILED, _mistake(error))
 
-    async def _play_pattern(self, run: runs.Row, known: dict[str, steps.Row]) -> Verdict:
+    async def _prepare(self, run: runs.Row) -> Verdict:
+        """Play the pattern, if its worktree is there and the daemon survives it."""
+        known = await self._parts.db.read(steps.of_run, run["id"])
+        try:
+            await run_workspace(self._parts, run)
+        except KapelleError as error:
+            if isinstance(error, Unavailable) or not known:
+                raise
+            # A repository that is away for a while must not cost the run.
+            return Verdict(RunStatus.PAUSED, f"{error.message} When that is mended, resume it.")
+        with _count_deaths(self._parts.home.runs / run["id"] / "playing", run, known) as deadly:
+            return Verdict(RunStatus.PAUSED, _DEADLY) if deadly else await self._play(run, known)
+
+    async def _play(self, run: runs.Row, known: dict[str, steps.Row]) -> Verdict:
         try:
             pattern = registry.get(run["pattern"], self._parts.home, Path(run["directory"]))
+            env = self._parts.secrets.env(run["id"])
+            spec: PatternSpec = pattern.spec.model_validate({**run["spec"], "env": env})
         except KapelleError as error:
             # A checkout that was switched to another branch for a while must not cost the run.
             reason = f"{error.message} When its pattern is there again, resume it."
-            return RunStatus.PAUSED, reason, {}
-        env = self._parts.secrets.env(run["id"])
-        try:
-            spec: PatternSpec = pattern.spec.model_validate({**run["spec"], "env": env})
+            return Verdict(RunStatus.PAUSED, reason)
         except ValidationError as error:
-            reason = (
-                f"The pattern's specification changed: {sentence(error)}. When it fits, resume."
-            )
-            return RunStatus.PAUSED, reason, {}
+            reason = f"The pattern's specification changed: {sentence(error)}."
+            return Verdict(RunStatus.PAUSED, f"{reason} When it fits, resume.")
         claim = runs.Claim(self._parts.performer, run["executions"])
         control = Control(self._parts, run["id"], claim)
         journal = Journal(self._parts, run["id"], known, control)
         budget = RunBudget(self._parts, run["id"], spec)
-        context = DurableContext(self._parts, self._starter, run, spec, journal, control, budget)
-        execution = Execution(journal, control, budget)
+        context = DurableContext(self._parts, run, spec, journal, control, budget)
         try:
-            result = await execution.play(pattern.function(context, spec))
-        except Cancelled as stop:
-            stop.state = context.kept
-            raise
+            result = await _watched(pattern.function(context, spec), journal, control, budget)
+        except (Superseded, Paused):
+            return Verdict(RunStatus.PAUSED)
+        except Suspended as stop:
+            return Verdict(RunStatus.WAITING, asked=stop.asked)
+        except Cancelled:
+            return await self._cancelled(run["id"], context.kept)
         except LimitReached as error:
             if context.kept is None:
                 raise
-            await self._restore(run, context.kept.restore("budget"), "budget")
-            result = context.kept.result(error.message, "budget")
+            problem = await self._restore(run, context.kept, "budget")
+            result = context.kept.result(_joined(error.message, problem), "budget")
             reason = getattr(result, "reason", error.message)
-            return RunStatus.FAILED, reason, {"result": as_json(result)}
+            return Verdict(RunStatus.FAILED, reason, _json(result))
         except Failed as failure:
             if failure.result is None and context.kept is not None:
                 failure.result = context.kept.result(failure.reason, "failure")
             raise
         told = getattr(result, "reason", None)
-        verdict = told if isinstance(told, str) else None
-        return RunStatus.COMPLETED, verdict, {"result": as_json(result)}
+        return Verdict(RunStatus.COMPLETED, told if isinstance(told, str) else None, _json(result))
 
-    async def _cancelled(self, run_id: str, stop: Cancelled | None = None) -> Verdict:
+    async def _cancelled(self, run_id: str, kept: State | None) -> Verdict:
         """Nothing of it goes on, except the tasks that were to be left alone."""
         run = await self._row(run_id)
         with_tasks = run["stop"] != "abandon"
         reason = f"{run_id} was cancelled"
-        await end_leftovers(self._parts, run_id, reason, with_tasks=with_tasks)
-        result = None
-        if stop is not None and stop.state is not None:
-            if with_tasks:
-                await self._restore(run, stop.state.restore("cancelled"), "cancelled")
-            result = as_json(stop.state.result("cancelled", "cancelled"))
-        return RunStatus.CANCELLED, run["reason"], {"result": result}
+        await end_children(self._parts, run_id, reason, with_tasks=with_tasks)
+        if kept is None:
+            return Verdict(RunStatus.CANCELLED, run["reason"])
+        problem = await self._restore(run, kept, "cancelled") if with_tasks else None
+        result = _json(kept.result(_joined("cancelled", problem), "cancelled"))
+        return Verdict(RunStatus.CANCELLED, _joined(run["reason"] or "cancelled", problem), result)
 
-    async def _restore(self, run: runs.Row, commit: str | None, name: str) -> None:
-        """Have the run's branch hold a commit that its pattern named, if it named one."""
+    async def _restore(self, run: runs.Row, kept: State, stopped_by: StoppedBy) -> str | None:
+        """Have the run's branch hold the commit that its pattern names; why it does not."""
+        commit = kept.restore(stopped_by)
         if commit is None:
-            return
+            return None
         owner = run["workspace_owner"] or run["id"]
         try:
-            await put_back(self._parts, owner, commit, name)
+            await put_back(self._parts, owner, commit, stopped_by)
         except Unavailable:
             raise
         except KapelleError as error:
             _log.warning("the branch of %s stays where it is: %s", owner, error.message)
+            return f"its branch could not be put back to {commit[:12]}: {error.message}"
+        return None
 
 
-def _place(run: runs.Row, known: dict[str, steps.Row]) -> tuple[str, bool]:
-    """How far a pattern has come, and whether a step is under way."""
+async def _watched(
+    pattern: Coroutine[Any, Any, Any], journal: Journal, control: Control, budget: RunBudget
+) -> Any:
+    """The result of a pattern, which is called off if it heeds neither a request nor a limit by
+    itself; raises what ends it, from within or from outside."""
+    playing = asyncio.create_task(journal.main(pattern))
+    try:
+        while not (await asyncio.wait({playing}, timeout=_LOOK_S))[0]:
+            # In a step it sees requests and limits itself, and ends what it has begun.
+            if journal.idle_s > _GRACE_S:
+                await control.require()
+                await budget.require_time_and_money()
+    except BaseException as error:
+        journal.close(error)
+        playing.cancel()
+        await asyncio.wait({playing}, timeout=_GRACE_S)
+        if not playing.done():
+            _log.error("a pattern goes on though it was called off: %s", playing)
+        raise
+    if playing.cancelled():
+        raise Conflict("The pattern's own code has cancelled it.")
+    return playing.result()
+
+
+@contextmanager
+def _count_deaths(path: Path, run: runs.Row, known: dict[str, steps.Row]) -> Iterator[bool]:
+    """Whether the daemon has died too often in the same place of a pattern, as far as a file tells.
+
+    The file is there only while the pattern plays: whoever finds it comes after a daemon that
+    died meanwhile. The place is how far the pattern was.
+    """
     ended = sum(step["ended_at"] is not None for step in known.values())
-    return f"{run['executions']}.{len(known)}.{ended}", ended < len(known)
+    place = f"{run['executions']}.{len(known)}.{ended}"
+    deaths = 0
+    with suppress(OSError, ValueError):
+        count, _, where = path.read_text(encoding="utf-8").partition(" ")
+        deaths = int(count) + 1 if where == place else 0
+    with suppress(OSError):
+        path.write_text(f"{deaths} {place}", encoding="utf-8")
+    try:
+        yield deaths >= (_DEATHS_IN_STEPS if ended < len(known) else _DEATHS)
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
 
 
-def _settle(
-    connection: Connection,
-    run_id: str,
-    claim: runs.Claim,
-    status: RunStatus,
-    reason: str | None,
-    values: dict[str, Any],
-) -> bool:
+def _settle(connection: Connection, run_id: str, claim: runs.Claim, verdict: Verdict) -> bool:
     """Write down how a run ended or why it rests; False if it is to go on."""
-    row = runs.row(connection, run_id)
+    row, status = runs.row(connection, run_id), verdict.status
     if not claim.holds(row):
         return True
-    if row["stop"] in {"cancel", "abandon"} and status is not RunStatus.CANCELLED:
+    if row["stop"] in END and status is not RunStatus.CANCELLED:
         return False
     if status in RUN_FINAL:
-        runs.change(connection, run_id, status, reason, **values)
-        return True
-    return _rest(connection, row, status, reason, values.get("asked", set()))
-
-
-def _rest(
-    connection: Connection, row: runs.Row, status: RunStatus, reason: str | None, asked: Set[str]
-) -> bool:
-    """Put a run to rest, unless what it rests for was done in this very moment."""
-    run_id = row["id"]
-    if row["stop"] == "pause":
+        runs.change(connection, run_id, status, verdict.reason, result=verdict.result)
+    # It rests, unless what it rests for was done in this very moment.
+    elif row["stop"] == "pause":
         runs.change(connection, run_id, RunStatus.PAUSED, row["reason"], stop=None)
-    elif status is RunStatus.PAUSED and reason is not None:
-        runs.change(connection, run_id, RunStatus.PAUSED, reason)
-    elif status is RunStatus.WAITING and asked <= steps.unanswered(connection, run_id):
-        questions = steps.questions(connection, run_id)
-        text = " · ".join(question.text for question in questions)
-        values = {"waiting_for": "input"}
-        runs.change(connection, run_id, RunStatus.WAITING, text, **values)
+    elif status is RunStatus.PAUSED and verdict.reason is not None:
+        runs.change(connection, run_id, RunStatus.PAUSED, verdict.reason)
+    elif status is RunStatus.WAITING and verdict.asked <= steps.unanswered(connection, run_id):
+        text = " · ".join(question.text for question in steps.questions(connection, run_id))
+        runs.change(connection, run_id, RunStatus.WAITING, text, waiting_for="input")
     else:
         return False
     return True
 
 
-def as_json(value: Any) -> Any:
+def _joined(reason: str, problem: str | None) -> str:
+    return f"{reason.removesuffix('.')}; {problem}" if problem else reason
+
+
+def _json(value: Any) -> Any:
     """A pattern's result as it is kept."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")

@@ -6,8 +6,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, Unavailable, class_of
 from kapelle.engine.parts import Parts
@@ -23,6 +23,297 @@ from kapelle.engine.runs.control import (
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import steps
 from kapelle.store.database import Connection
+
+T = TypeVar("T")
+
+
+_log = logging.getLogger("kapelle.runs")
+_PAUSE_S = 1.0
+# What the kind of a step ends with that could not even begin.
+_REFUSED = " refused"
+
+
+class PatternChanged(KapelleError, code="pattern_changed"):
+    """The pattern does something else than it did when the run began."""
+
+
+class NotYet(Exception):
+    """What a step waited for goes on after all, so it is to be waited for again."""
+
+
+class Exited(Exception):
+    """The pattern wanted to end the program that it is played in."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step as the pattern asks for it.
+
+    perform makes it, again after a crash. begin stores it with whatever belongs to its beginning;
+    end, in the transaction that ends it, stores what belongs to its end and makes the result of
+    what perform returned, or raises NotYet. One that may be made twice is made at_once: it is
+    stored in one transaction when it was made.
+    """
+
+    position: str
+    kind: str
+    label: str
+    perform: "Callable[[Step], Awaitable[Any]]"
+    begin: "Begin | None" = None
+    end: Callable[[Connection, Any], Any] | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    at_once: bool = False
+
+
+Begin = Callable[[Step], Awaitable[None]]
+
+
+class Journal:
+    """What the run has done so far, read once, and what it does now, written as it happens."""
+
+    def __init__(
+        self, parts: Parts, run_id: str, known: dict[str, steps.Row], control: Control
+    ) -> None:
+        self._parts = parts
+        self._run_id = run_id
+        self._known = known
+        self._control = control
+        self._gates: dict[str, Gate] = {}
+        self._open = 0
+        self._idle_since = time.monotonic()
+        self._closed: BaseException | None = None
+
+    async def main(self, pattern: Coroutine[Any, Any, Any]) -> Any:
+        """Play the pattern in the present asyncio task, which alone makes its outermost steps."""
+        return await _branch("", pattern)
+
+    @property
+    def idle_s(self) -> float:
+        """For how long no step has been under way."""
+        return 0.0 if self._open else time.monotonic() - self._idle_since
+
+    def close(self, reason: BaseException) -> None:
+        """Have no further step made, whatever the pattern tries."""
+        self._closed = reason
+
+    def _next(self) -> str:
+        scope = _scope.get()
+        if self._closed is not None:
+            raise self._closed
+        if scope.owner is not asyncio.current_task():
+            raise Conflict(
+                "Steps at the same time go through ctx.gather; this one was made in an asyncio "
+                "task of the pattern's own, where a replay would not find it again."
+            )
+        if scope.left is not None:
+            raise scope.left
+        return scope.next()
+
+    async def step(
+        self,
+        kind: str,
+        label: str,
+        perform: Callable[[Step], Awaitable[T]],
+        *,
+        begin: Begin | None = None,
+        end: Callable[[Connection, T], Any] | None = None,
+        data: dict[str, Any] | None = None,
+        at_once: bool = False,
+    ) -> T:
+        """The result of a step, which JSON can hold: remembered, or made now."""
+        if not isinstance(label, str):
+            raise InvalidInput(f"ctx.{kind} takes a text, not {label!r}.")
+        step = Step(self._next(), kind, label, perform, begin, end, data or {}, at_once)
+        result: T = await self._repeated(step)
+        return result
+
+    async def _repeated(self, step: Step) -> Any:
+        """A step, however often what it needs is not to be had."""
+        with self._branch_left(), self._counted():
+            while True:
+                try:
+                    return await self._step(step)
+                except (Unavailable, OSError) as error:
+                    if isinstance(error, OSError) and error.errno not in PASSING:
+                        raise
+                    _log.warning(
+                        "%s %s of %s waits: %s", step.kind, step.position, self._run_id, error
+                    )
+                await self._wait_for_resources()
+
+    async def _wait_for_resources(self) -> None:
+        """Wait for what passes, unless a person does not want to, and see how far it has come."""
+        await asyncio.sleep(_PAUSE_S)
+        await retried(self._control.require)()
+        self._known = await retried(self._parts.db.read)(steps.of_run, self._run_id)
+
+    @asynccontextmanager
+    async def lock(self, name: str, places: int) -> AsyncIterator[None]:
+        """A place behind a gate; who had one before a crash has it again."""
+        position = self._next()
+        if name not in self._gates:
+            self._gates[name] = Gate(places, sum(_is_in(name, e) for e in self._known.values()))
+        was_in = _is_in(name, self._known.get(position))
+        with self._branch_left():
+            await self._gates[name].enter(was_in=was_in)
+        try:
+            await self._repeated(Step(position, "lock", name, no_work, at_once=True))
+            yield
+        finally:
+            self._gates[name].leave()
+
+    @contextmanager
+    def _branch_left(self) -> Iterator[None]:
+        """Once a branch was interrupted, none of its later steps is made, not even in a finally."""
+        try:
+            yield
+        except Interrupted as error:
+            _scope.get().left = error
+            raise
+        except asyncio.CancelledError:
+            _scope.get().left = Conflict(
+                "The pattern's own code has cancelled a step, as asyncio.timeout and wait_for do, "
+                "which a replay cannot repeat.",
+                hint="Give the step a limit of its own, such as timeout_s.",
+            )
+            raise
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            self._idle_since = time.monotonic()
+
+    async def _step(self, step: Step) -> Any:
+        entry = self._known.get(step.position)
+        if entry is None:
+            await self._control.require()
+            failpoint("step_before_begin")
+            if not step.at_once:
+                await self._begin(step)
+            failpoint("step_after_begin")
+        elif entry["kind"].removesuffix(_REFUSED) != step.kind:
+            raise PatternChanged(
+                f"Step {step.position} was {entry['kind']} ({entry['label']}) and would now be "
+                f"{step.kind} ({step.label}): the pattern changed while the run was under way.",
+                hint="Put the pattern back as it was, or start a new run.",
+            )
+        elif entry["ended_at"] is not None:
+            return _remembered(entry)
+        else:
+            step = replace(step, data=entry["data"], at_once=False)
+        return await self._make(step)
+
+    async def _begin(self, step: Step) -> None:
+        try:
+            if step.begin is not None:
+                await step.begin(step)
+            else:
+                await self._parts.db.write(self.store, step)
+        except Unavailable:
+            raise
+        except KapelleError as error:
+            # Remembered too: what was over, or not installed, may be there at the next replay.
+            await self._parts.db.write(self._refuse, step, error)
+            raise
+
+    def _refuse(self, connection: Connection, step: Step, error: KapelleError) -> None:
+        self._control.check(connection)
+        self._end(connection, replace(step, kind=step.kind + _REFUSED, at_once=True), None, error)
+
+    async def _make(self, step: Step) -> Any:
+        while True:
+            try:
+                made = await step.perform(step)
+            except Unavailable:
+                raise  # it passes, and nothing is to be remembered of it
+            except KapelleError as error:
+                failpoint("step_before_end")
+                await self._parts.db.write(self._end, step, None, error)
+                raise
+            failpoint("step_before_end")
+            with suppress(NotYet):
+                result = await self._parts.db.write(self._end, step, made)
+                failpoint("step_after_end")
+                return result
+
+    def _end(
+        self, connection: Connection, step: Step, made: Any, error: KapelleError | None = None
+    ) -> Any:
+        """Store what came of a step, and one that is made at once as a whole."""
+        self._control.require_claim(connection)
+        result, problem = made, None
+        if error is not None:
+            problem = {"code": error.code, "message": error.message, "hint": error.hint}
+        elif step.end is not None:
+            result = step.end(connection, made)
+        if step.at_once:
+            self._insert(connection, step)
+        steps.end(connection, self._run_id, step.position, result, problem)
+        return result
+
+    def store(self, connection: Connection, step: Step, subject: str | None = None) -> None:
+        """Store that a step begins; once a person wants the run to stop, none does."""
+        self._control.check(connection)
+        self._insert(connection, step, subject)
+
+    def _insert(self, connection: Connection, step: Step, subject: str | None = None) -> None:
+        what = (self._run_id, step.position, step.kind, step.label)
+        steps.begin(connection, *what, data=step.data, subject=subject)
+
+    def note(self, connection: Connection, step: Step, data: dict[str, Any]) -> None:
+        """Keep what a step that goes on needs to know if it is made again."""
+        self._control.require_claim(connection)
+        steps.remember(connection, self._run_id, step.position, data)
+
+    async def gather(self, branches: tuple[Coroutine[Any, Any, Any], ...]) -> list[Any]:
+        """Branches at once, each with places of its own; all end before anything is raised."""
+        prefix = self._next()
+        entered = [
+            asyncio.create_task(_branch(f"{prefix}.{number}.", branch))
+            for number, branch in enumerate(branches, 1)
+        ]
+        with self._branch_left():
+            try:
+                ended = await asyncio.gather(*entered, return_exceptions=True)
+            except asyncio.CancelledError:
+                for task in entered:
+                    task.cancel()
+                raise
+            errors = [item for item in ended if isinstance(item, BaseException)]
+            for error in sorted(errors, key=_severity):
+                raise error
+        return list(ended)
+
+
+class _Scope:
+    """Numbers the steps of one branch, so that they have the same places at every replay."""
+
+    def __init__(self, prefix: str, owner: "asyncio.Task[Any] | None") -> None:
+        self.prefix = prefix
+        self.owner = owner
+        self.count = 0
+        # What ended the branch: whatever it does on its way out is not part of it.
+        self.left: BaseException | None = None
+
+    def next(self) -> str:
+        self.count += 1
+        return f"{self.prefix}{self.count:04d}"
+
+
+_scope: ContextVar[_Scope] = ContextVar("scope")
+
+
+async def _branch(prefix: str, branch: Coroutine[Any, Any, Any]) -> Any:
+    _scope.set(_Scope(prefix, asyncio.current_task()))
+    try:
+        return await branch
+    except (SystemExit, KeyboardInterrupt) as error:
+        # Out of an asyncio task, these would end the daemon.
+        raise Exited from error
 
 
 class Gate:
@@ -73,340 +364,21 @@ class Gate:
             self.leave()
 
 
-Perform = Callable[[str, dict[str, Any]], Awaitable[Any]]
-Begin = Callable[[str], Awaitable[None]]
-End = Callable[[Connection, Any], Any]
-
-_log = logging.getLogger("kapelle.runs")
-_PAUSE_S = 1.0
-# What the kind of a step ends with that could not even begin.
-_REFUSED = " refused"
-
-
-class PatternChanged(KapelleError):
-    """The pattern does something else than it did when the run began."""
-
-    code = "pattern_changed"
-
-
-class NotYet(Exception):
-    """What a step waited for goes on after all, so it is to be waited for again."""
-
-
-class Exited(Exception):
-    """The pattern wanted to end the program that it is played in."""
-
-
-class _Scope:
-    """Numbers the steps of one branch, so that they have the same places at every replay."""
-
-    def __init__(self, prefix: str, owner: "asyncio.Task[Any] | None") -> None:
-        self.prefix = prefix
-        self.owner = owner
-        self.count = 0
-        # What ended the branch: whatever it does on its way out is not part of it.
-        self.left: BaseException | None = None
-
-    def next(self) -> str:
-        self.count += 1
-        return f"{self.prefix}{self.count:04d}"
-
-
-_scope: ContextVar[_Scope] = ContextVar("scope")
-
-
-@dataclass(frozen=True)
-class _Step:
-    """A step as the pattern asks for it; at_once, it is stored only when it has been made."""
-
-    position: str
-    kind: str
-    label: str
-    perform: Perform
-    begin: Begin | None
-    end: End | None
-    data: dict[str, Any]
-    at_once: bool = False
-
-
-class Journal:
-    """What the run has done so far, read once, and what it does now, written as it happens."""
-
-    def __init__(
-        self, parts: Parts, run_id: str, known: dict[str, steps.Row], control: Control
-    ) -> None:
-        self._parts = parts
-        self._run_id = run_id
-        self._known = known
-        self._control = control
-        self._gates: dict[str, Gate] = {}
-        self._open = 0
-        self._idle_since = time.monotonic()
-        self._closed: BaseException | None = None
-
-    async def main(self, pattern: Coroutine[Any, Any, Any]) -> Any:
-        """Play the pattern in the present asyncio task, which alone makes its outermost steps."""
-        return await _branch("", pattern)
-
-    @property
-    def idle_s(self) -> float:
-        """For how long no step has been under way."""
-        return 0.0 if self._open else time.monotonic() - self._idle_since
-
-    def close(self, reason: BaseException) -> None:
-        """Have no further step made, whatever the pattern tries."""
-        self._closed = reason
-
-    def _next(self) -> str:
-        scope = _scope.get()
-        if self._closed is not None:
-            raise self._closed
-        if scope.owner is not asyncio.current_task():
-            raise Conflict(
-                "Steps at the same time go through ctx.gather; this one was made in an asyncio "
-                "task of the pattern's own, where a replay would not find it again."
-            )
-        if scope.left is not None:
-            raise scope.left
-        return scope.next()
-
-    async def step(
-        self,
-        kind: str,
-        label: str,
-        perform: Perform,
-        *,
-        begin: Begin | None = None,
-        end: End | None = None,
-        data: dict[str, Any] | None = None,
-    ) -> Any:
-        """The result of a step: remembered, or made now.
-
-        perform is given the position and the data of the step, and may be called again after a
-        crash. begin stores the step with whatever belongs to its beginning; end, in the transaction
-        that ends the step, stores what belongs to its end and makes the result of what perform
-        returned, or raises NotYet.
-        """
-        if not isinstance(label, str):
-            raise InvalidInput(f"ctx.{kind} takes a text, not {label!r}.")
-        step = _Step(self._next(), kind, label, perform, begin, end, data or {})
-        return await self._performed(step)
-
-    async def record(
-        self,
-        kind: str,
-        label: str,
-        perform: Perform,
-        *,
-        end: End | None = None,
-        data: dict[str, Any] | None = None,
-    ) -> Any:
-        """A step that is stored in one transaction when it was made: one that may be made twice."""
-        if not isinstance(label, str):
-            raise InvalidInput(f"ctx.{kind} takes a text, not {label!r}.")
-        step = _Step(self._next(), kind, label, perform, None, end, data or {}, at_once=True)
-        return await self._performed(step)
-
-    async def _performed(self, step: _Step) -> Any:
-        """A step, however often what it needs is not to be had."""
-        with self._leaving(), self._at_work():
-            while True:
-                try:
-                    return await self._step(step)
-                except (Unavailable, OSError) as error:
-                    if isinstance(error, OSError) and error.errno not in PASSING:
-                        raise
-                    _log.warning(
-                        "%s %s of %s waits: %s", step.kind, step.position, self._run_id, error
-                    )
-                await self._wait_for_resources()
-
-    async def _wait_for_resources(self) -> None:
-        """Wait for what passes, unless a person does not want to, and see how far it has come."""
-        await asyncio.sleep(_PAUSE_S)
-        await retried(self._control.require)()
-        self._known = await retried(self._parts.db.read)(steps.of_run, self._run_id)
-
-    @asynccontextmanager
-    async def lock(self, name: str, places: int) -> AsyncIterator[None]:
-        """A place behind a gate; who had one before a crash has it again."""
-        position = self._next()
-        if name not in self._gates:
-            self._gates[name] = Gate(places, sum(map(_is_in(name), self._known.values())))
-        entry = self._known.get(position)
-        with self._leaving():
-            await self._gates[name].enter(was_in=entry is not None and _is_in(name)(entry))
-        try:
-            step = _Step(position, "lock", name, no_work, None, None, {}, at_once=True)
-            await self._performed(step)
-            yield
-        finally:
-            self._gates[name].leave()
-
-    @contextmanager
-    def _leaving(self) -> Iterator[None]:
-        """Once a branch was interrupted, none of its later steps is made, not even in a finally."""
-        try:
-            yield
-        except Interrupted as error:
-            _scope.get().left = error
-            raise
-        except asyncio.CancelledError:
-            _scope.get().left = Conflict(
-                "The pattern's own code has cancelled a step, as asyncio.timeout and wait_for do, "
-                "which a replay cannot repeat.",
-                hint="Give the step a limit of its own, such as timeout_s.",
-            )
-            raise
-
-    @contextmanager
-    def _at_work(self) -> Iterator[None]:
-        self._open += 1
-        try:
-            yield
-        finally:
-            self._open -= 1
-            self._idle_since = time.monotonic()
-
-    async def _step(self, step: _Step) -> Any:
-        entry = self._known.get(step.position)
-        if entry is None:
-            await self._control.require()
-            failpoint("step_before_begin")
-            if step.begin is not None:
-                await self._begin(step.position, step.kind, step.label, step.begin)
-            elif not step.at_once:
-                begun = (step.position, step.kind, step.label, step.data)
-                await self._parts.db.write(self.store, *begun)
-            failpoint("step_after_begin")
-        elif entry["kind"].removesuffix(_REFUSED) != step.kind:
-            raise PatternChanged(
-                f"Step {step.position} was {entry['kind']} ({entry['label']}) and would now be "
-                f"{step.kind} ({step.label}): the pattern changed while the run was under way.",
-                hint="Put the pattern back as it was, or start a new run.",
-            )
-        elif entry["ended_at"] is not None:
-            return _remembered(entry)
-        return await self._make(step, entry)
-
-    async def _begin(self, position: str, kind: str, label: str, begin: Begin) -> None:
-        try:
-            await begin(position)
-        except Unavailable:
-            raise
-        except KapelleError as error:
-            # Remembered too: what was over, or not installed, may be there at the next replay.
-            await self._parts.db.write(self._refuse, position, kind, label, _told(error))
-            raise
-
-    def _refuse(
-        self, connection: Connection, position: str, kind: str, label: str, told: dict[str, Any]
-    ) -> None:
-        self.store(connection, position, kind + _REFUSED, label)
-        steps.end(connection, self._run_id, position, None, told)
-
-    async def _make(self, step: _Step, entry: steps.Row | None) -> Any:
-        is_new = entry is None and step.at_once
-        while True:
-            try:
-                made = await step.perform(step.position, entry["data"] if entry else step.data)
-            except Unavailable:
-                raise  # it passes, and nothing is to be remembered of it
-            except KapelleError as error:
-                failpoint("step_before_end")
-                await self._parts.db.write(self._end, step, is_new, None, _told(error))
-                raise
-            failpoint("step_before_end")
-            with suppress(NotYet):
-                result = await self._parts.db.write(self._end, step, is_new, made)
-                failpoint("step_after_end")
-                return result
-
-    def _end(
-        self,
-        connection: Connection,
-        step: _Step,
-        is_new: bool,
-        made: Any,
-        error: dict[str, Any] | None = None,
-    ) -> Any:
-        """Store what came of a step, and one that is stored at once as a whole."""
-        self._control.require_claim(connection)
-        result = made if step.end is None or error else step.end(connection, made)
-        if is_new:
-            what = (step.position, step.kind, step.label)
-            steps.begin(connection, self._run_id, *what, data=step.data)
-        steps.end(connection, self._run_id, step.position, result, error)
-        return result
-
-    def store(
-        self,
-        connection: Connection,
-        position: str,
-        kind: str,
-        label: str,
-        data: dict[str, Any] | None = None,
-        subject: str | None = None,
-    ) -> None:
-        """Store that a step begins; once a person wants the run to stop, none does."""
-        self._control.check(connection)
-        steps.begin(connection, self._run_id, position, kind, label, data=data, subject=subject)
-
-    async def gather(self, branches: tuple[Coroutine[Any, Any, Any], ...]) -> list[Any]:
-        """Branches at once, each with places of its own; all end before anything is raised."""
-        prefix = self._next()
-        with self._leaving():
-            return await self._enter(prefix, branches)
-
-    async def _enter(
-        self, prefix: str, branches: tuple[Coroutine[Any, Any, Any], ...]
-    ) -> list[Any]:
-        entered = [
-            asyncio.create_task(_branch(f"{prefix}.{number}.", branch))
-            for number, branch in enumerate(branches, 1)
-        ]
-        try:
-            ended = await asyncio.gather(*entered, return_exceptions=True)
-        except asyncio.CancelledError:
-            for task in entered:
-                task.cancel()
-            raise
-        errors = [item for item in ended if isinstance(item, BaseException)]
-        for error in sorted(errors, key=_severity):
-            raise error
-        return list(ended)
-
-
-async def _branch(prefix: str, branch: Coroutine[Any, Any, Any]) -> Any:
-    _scope.set(_Scope(prefix, asyncio.current_task()))
-    try:
-        return await branch
-    except (SystemExit, KeyboardInterrupt) as error:
-        # Out of an asyncio task, these would end the daemon.
-        raise Exited from error
-
-
-def _is_in(name: str) -> Callable[[steps.Row], bool]:
+def _is_in(name: str, entry: steps.Row | None) -> bool:
     """Whether a step is one by which a branch came in behind the gate of this name."""
-
-    def is_in(entry: steps.Row) -> bool:
-        return (entry["kind"], entry["label"]) == ("lock", name) and entry["ended_at"] is not None
-
-    return is_in
+    if entry is None or entry["ended_at"] is None:
+        return False
+    return (entry["kind"], entry["label"]) == ("lock", name)
 
 
-async def no_work(_position: str, _data: dict[str, Any]) -> None:
+async def no_work(_step: Step) -> None:
     """What a step does that is only recorded."""
 
 
 def _severity(error: BaseException) -> int:
-    """A lost claim goes before the end and a pause, all before errors, which the replay repeats."""
+    """The end goes before a pause, and both before errors, which the replay repeats."""
     order = (Superseded, Cancelled, Paused, Suspended)
     return next((n for n, kind in enumerate(order) if isinstance(error, kind)), len(order))
-
-
-def _told(error: KapelleError) -> dict[str, Any]:
-    return {"code": error.code, "message": error.message, "hint": error.hint}
 
 
 def _remembered(entry: steps.Row) -> Any:

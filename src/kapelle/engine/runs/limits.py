@@ -1,16 +1,17 @@
 """What a run may use, its children included: held where attempts begin and while it waits."""
 
 import time
+from dataclasses import dataclass
 
 from kapelle.domain.budget import NOTHING, Budget, Left, Spent, limit_reason
 from kapelle.domain.errors import LimitReached
-from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.ids import is_id
+from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.engine.parts import Parts
-from kapelle.engine.runs.control import Control, end_run, end_task
+from kapelle.engine.runs.control import Control, end_child
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import runs, tasks
 from kapelle.store.database import Connection
-from kapelle.store.query import Row
 
 # Running agents tell what they used every few seconds.
 _LOOK_S = 2.0
@@ -62,69 +63,46 @@ class RunBudget:
         return longest if left is None else max(0.01, min(left, longest))
 
 
-_PATIENCE_S = 60.0
+@dataclass(frozen=True)
+class Wait:
+    """How one run waits: requests and limits are looked at meanwhile."""
 
+    parts: Parts
+    run_id: str
+    budget: RunBudget
+    control: Control
 
-class ChildWait:
-    """How one run waits."""
-
-    def __init__(self, parts: Parts, run_id: str, budget: RunBudget, control: Control) -> None:
-        self._parts = parts
-        self._run_id = run_id
-        self._budget = budget
-        self._control = control
-
-    async def for_task(self, task_id: str, *, may_ask: bool) -> None:
-        """Return when the task has ended; when nothing is left of the budget, end it and raise."""
+    async def for_child(self, child_id: str, *, may_ask: bool = True) -> None:
+        """Return when a task or run inside this one has ended; when nothing is left of the budget,
+        end it and raise LimitReached."""
+        row = runs.row if is_id("run", child_id) else tasks.row
         spent = False
-        with self._parts.db.watch(task_id, self._run_id) as changed:
-            while True:
-                task = await self._parts.db.glance(tasks.row, task_id)
-                if task["status"] in FINAL:
-                    _require_not_spent(task)
-                    return
-                await self._control.require(still=task["status"] == TaskStatus.RUNNING)
-                if task["waiting_for"] == "input" and not may_ask:
-                    reason = f"nobody is there to answer: {task['reason']}"
-                    await end_task(self._parts, task_id, reason)
-                if not spent and (limit := await self._limit_reached()):
-                    spent = True
-                    await end_task(self._parts, task_id, limit_reason(limit), limit)
-                await changed.wait(_PATIENCE_S if spent else await self._budget.patience_s())
-
-    async def for_run(self, run_id: str) -> None:
-        """Return when a run inside this one has ended; out of budget, end it and raise."""
-        spent = False
-        with self._parts.db.watch(run_id, self._run_id) as changed:
-            while True:
-                run = await self._parts.db.glance(runs.row, run_id)
-                if run["status"] in RUN_FINAL:
-                    _require_not_spent(run)
-                    return
-                await self._control.require(still=run["status"] == RunStatus.RUNNING)
+        with self.parts.db.watch(child_id, self.run_id) as changed:
+            while (child := await self.parts.db.glance(row, child_id))["status"] not in FINAL:
+                await self.control.require(still=child["status"] == TaskStatus.RUNNING)
+                if child["waiting_for"] == "input" and not may_ask:
+                    reason = f"nobody is there to answer: {child['reason']}"
+                    await end_child(self.parts, child_id, reason)
                 if not spent and (limit := await self._limit_reached()):
                     spent = True
                     reason = limit_reason(limit)
-                    await end_run(self._parts, run_id, reason, limit_reached=limit)
-                await changed.wait(_PATIENCE_S if spent else await self._budget.patience_s())
+                    await end_child(self.parts, child_id, reason, limit_reached=limit)
+                await changed.wait(_LONG_S if spent else await self.budget.patience_s())
+        # As its row tells also after a restart.
+        if child["status"] == TaskStatus.CANCELLED and child["limit_reached"] is not None:
+            raise LimitReached(child["limit_reached"])
 
     async def until(self, deadline: float) -> None:
         """Return at a time (seconds since 1970)."""
-        with self._parts.db.watch(self._run_id) as changed:
+        with self.parts.db.watch(self.run_id) as changed:
             while (left := deadline - time.time()) > 0:
-                await self._control.require()
-                await self._budget.require_time_and_money()
-                await changed.wait(min(left, await self._budget.patience_s()))
+                await self.control.require()
+                await self.budget.require_time_and_money()
+                await changed.wait(min(left, await self.budget.patience_s()))
 
     async def _limit_reached(self) -> str | None:
         try:
-            await self._budget.require_time_and_money()
+            await self.budget.require_time_and_money()
         except LimitReached as error:
             return error.message
         return None
-
-
-def _require_not_spent(row: Row) -> None:
-    """Raise what ended the task or run, as its row tells also after a restart."""
-    if row["status"] == TaskStatus.CANCELLED and row["limit_reached"] is not None:
-        raise LimitReached(row["limit_reached"])

@@ -40,16 +40,16 @@ class RunMirror:
         with self._parts.db.watch() as changed:
             while True:
                 try:
-                    seq = await retried(self._pass)(await self._start() if seq is None else seq)
+                    if seq is None:
+                        last = await retried(self._parts.db.read)(events.last_seq)
+                        seq = min(_read_position(self._position), last)
+                    seq = await retried(self._pass)(seq)
                     pause = _PAUSE_S
                 except Exception:
                     _log.exception("a pass over the files of runs failed and will be made again")
                     pause = _LOOK_S
                 await asyncio.sleep(pause)
                 await changed.wait(_LOOK_S)
-
-    async def _start(self) -> int:
-        return min(self._read_position(), await retried(self._parts.db.read)(events.last_seq))
 
     async def _pass(self, seq: int) -> int:
         while True:
@@ -61,7 +61,7 @@ class RunMirror:
             seq = reached
             if found:
                 with self._guarded(self._position):
-                    _make_private(self._position.parent)
+                    self._position.parent.mkdir(mode=0o700, exist_ok=True)
                     _replace(self._position, str(seq))
 
     @contextmanager
@@ -107,8 +107,8 @@ class RunMirror:
 
     def _write(self, run: Run, told: list[Event]) -> None:
         directory = self._parts.home.runs / run.id
-        _make_private(directory.parent)
-        _make_private(directory)
+        for place in (directory.parent, directory):
+            place.mkdir(mode=0o700, exist_ok=True)
         path = directory / "events.jsonl"
         if told:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -120,11 +120,12 @@ class RunMirror:
             result = run.model_dump(mode="json", include={"id", "status", "reason", "result"})
             _replace(directory / "result.json", json.dumps(result, indent=1))
 
-    def _read_position(self) -> int:
-        try:
-            return int(self._position.read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            return 0
+
+def _read_position(path: Path) -> int:
+    try:
+        return int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return 0
 
 
 def _last_seq(path: Path) -> int:
@@ -142,10 +143,6 @@ def _last_seq(path: Path) -> int:
             return int(json.loads(whole.rpartition(b"\n")[2])["seq"])
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return 0
-
-
-def _make_private(directory: Path) -> None:
-    directory.mkdir(mode=0o700, exist_ok=True)
 
 
 def _replace(path: Path, text: str) -> None:

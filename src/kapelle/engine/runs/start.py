@@ -31,84 +31,79 @@ def _nothing(_connection: Connection, _run_id: str) -> None:
     return
 
 
-class Starter:
-    """Stores new runs; the queue takes them up."""
+async def start(
+    parts: Parts,
+    pattern: str,
+    spec: dict[str, Any],
+    idempotency_key: str | None = None,
+    *,
+    parent_id: str | None = None,
+    schedule_id: str | None = None,
+    workspace_owner: str | None = None,
+    also: Also = _nothing,
+) -> str:
+    """Store a run, which the queue takes up, and return its id; also is done in the same
+    transaction, if the run is a new one."""
+    checked, kind = await examine(parts, pattern, spec)
+    run_id = new_id("run")
+    directory = os.path.normpath(checked.directory)
+    values: dict[str, Any] = {
+        "id": run_id,
+        "pattern": pattern,
+        "title": _title(checked) or pattern,
+        "spec": checked.model_dump(mode="json", exclude={"env"}, exclude_unset=True),
+        "directory": directory,
+        "project": checked.project or parts.settings(checked.directory).project,
+        "parent_id": parent_id,
+        "schedule_id": schedule_id,
+        "status": RunStatus.QUEUED,
+        "may_ask": not checked.never_blocks,
+        "progress": {},
+        "workspace_kind": kind,
+        "workspace_path": directory,
+        "workspace_owner": workspace_owner,
+        "idempotency_key": idempotency_key,
+    }
+    with parts.secrets.kept(run_id, {"env": checked.env}):
+        stored = await parts.db.write(_insert, values, also)
+    if stored != run_id:
+        parts.secrets.forget(run_id)
+    return stored
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
 
-    async def start(
-        self,
-        pattern: str,
-        spec: dict[str, Any],
-        idempotency_key: str | None = None,
-        *,
-        parent_id: str | None = None,
-        schedule_id: str | None = None,
-        workspace_owner: str | None = None,
-        also: Also = _nothing,
-    ) -> str:
-        """The id of the run; also is done in the same transaction, if the run is a new one."""
-        checked, kind = await self.examine(pattern, spec)
-        settings = self._parts.settings(checked.directory)
-        run_id = new_id("run")
-        directory = os.path.normpath(checked.directory)
-        values: dict[str, Any] = {
-            "id": run_id,
-            "pattern": pattern,
-            "title": _title(checked) or pattern,
-            "spec": checked.model_dump(mode="json", exclude={"env"}, exclude_unset=True),
-            "directory": directory,
-            "project": checked.project or settings.project,
-            "parent_id": parent_id,
-            "schedule_id": schedule_id,
-            "status": RunStatus.QUEUED,
-            "may_ask": not checked.never_blocks,
-            "progress": {},
-            "workspace_kind": kind,
-            "workspace_path": directory,
-            "workspace_owner": workspace_owner,
-            "idempotency_key": idempotency_key,
-        }
-        secrets = self._parts.secrets
-        with secrets.kept(run_id, {"env": checked.env}):
-            stored = await self._parts.db.write(_insert, values, also)
-        if stored != run_id:
-            secrets.forget(run_id)
-        return stored
+async def examine(
+    parts: Parts, pattern: str, spec: dict[str, Any]
+) -> tuple[PatternSpec, WorkspaceKind]:
+    """The specification, and where its run would work; raises what would keep it from that."""
+    checked = _validated(parts, pattern, spec)
+    settings = parts.settings(checked.directory)
+    for role in dict.fromkeys(checked.cast):
+        agent = require_agent(role.agent, settings)
+        require_abilities(
+            agent, settings, model=role.model, system_prompt=role.system_prompt,
+            budget=checked.budget_usd,
+        )  # fmt: skip
+    for name in checked.fallback_agents:
+        require_agent(name, settings)
+    kind = await workspace_kind(parts, checked, settings)
+    if checked.needs_git and kind is not WorkspaceKind.WORKTREE:
+        raise InvalidInput(
+            f"This {pattern} needs a git repository with worktrees.",
+            hint="Leave out --in-place, or go to a repository.",
+        )
+    return checked, kind
 
-    async def examine(
-        self, pattern: str, spec: dict[str, Any]
-    ) -> tuple[PatternSpec, WorkspaceKind]:
-        """The specification, and where its run would work; raises what would keep it from that."""
-        checked = self.validate(pattern, spec)
-        settings = self._parts.settings(checked.directory)
-        for role in dict.fromkeys(checked.cast):
-            agent = require_agent(role.agent, settings)
-            require_abilities(
-                agent, settings, model=role.model, system_prompt=role.system_prompt,
-                budget=checked.budget_usd,
-            )  # fmt: skip
-        for name in checked.fallback_agents:
-            require_agent(name, settings)
-        kind = await workspace_kind(self._parts, checked, settings)
-        if checked.needs_git and kind is not WorkspaceKind.WORKTREE:
-            raise InvalidInput(
-                f"This {pattern} needs a git repository with worktrees.",
-                hint="Leave out --in-place, or go to a repository.",
-            )
-        return checked, kind
 
-    def validate(self, pattern: str, spec: dict[str, Any]) -> PatternSpec:
-        """The specification of a run, or InvalidInput that names every field that is wrong."""
-        directory = spec.get("directory")
-        if not isinstance(directory, str) or not directory.startswith("/"):
-            raise InvalidInput("directory: the directory must be given as an absolute path.")
-        found = registry.get(pattern, self._parts.home, Path(require_directory(directory)))
-        try:
-            return found.spec.model_validate(spec)
-        except ValidationError as error:
-            raise InvalidInput(f"{pattern}: {sentence(error)}") from None
+def _validated(parts: Parts, pattern: str, spec: dict[str, Any]) -> PatternSpec:
+    """The specification of a run, or InvalidInput that names every field that is wrong."""
+    directory = spec.get("directory")
+    if not isinstance(directory, str) or not directory.startswith("/"):
+        raise InvalidInput("directory: the directory must be given as an absolute path.")
+    found = registry.get(pattern, parts.home, Path(require_directory(directory)))
+    try:
+        return found.spec.model_validate(spec)
+    except ValidationError as error:
+        raise InvalidInput(f"{pattern}: {sentence(error)}") from None
 
 
 def _title(spec: PatternSpec) -> str:

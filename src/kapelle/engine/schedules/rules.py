@@ -1,22 +1,19 @@
 """What a schedule does now: pure rules from what is known of it to what becomes of its slots."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from kapelle.domain.schedule import MissedPolicy, Outcome, ScheduleStatus, Trigger
 from kapelle.domain.states import TaskStatus
-from kapelle.engine.schedules.slots import Passed, next_slot, passed, slots_after
+from kapelle.engine.schedules.slots import Passed, next_slot, passed, slots_between
 
 # A slot that is found later than this was missed.
 GRACE = timedelta(seconds=60)
 _INSTANT = timedelta(microseconds=1)
 
-
-class Row(Protocol):
-    """A stored row, by the names of its columns."""
-
-    def __getitem__(self, name: str, /) -> Any: ...
+Row = Mapping[Any, Any]  # a stored row, by the names of its columns
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,7 @@ class Leader:
     id: str
     is_open: bool
     # What it started and what is still going, and why the last of it was no success.
-    going: str | None
+    in_flight: str | None
     failed: str | None
     # Its slots whose work has succeeded and that the follower has not answered.
     to_follow: tuple[datetime, ...] = ()
@@ -39,7 +36,7 @@ class Situation:
     schedule: Row
     now: datetime
     # What an earlier slot started and what is still going.
-    going: str | None
+    in_flight: str | None
     holding: bool
     # Slots that are being started, which count as runs.
     starting: int
@@ -115,10 +112,10 @@ def decide(situation: Situation) -> Decision:
 def release(situation: Situation) -> tuple[Outcome, str | None]:
     """What becomes of a slot that was held back."""
     leader = situation.leader
-    if leader is not None and leader.going:
+    if leader is not None and leader.in_flight:
         return Outcome.HELD, None
-    if situation.going and not situation.schedule["overlap"]:
-        return Outcome.SKIPPED, _still_going(situation.going)
+    if situation.in_flight and not situation.schedule["overlap"]:
+        return Outcome.SKIPPED, _still_running(situation.in_flight)
     if leader is not None and leader.failed:
         return Outcome.SKIPPED, leader.failed
     return Outcome.STARTING, "was held back until what it comes after had ended"
@@ -151,12 +148,8 @@ def _due(situation: Situation, first: datetime) -> tuple[Passed | None, list[dat
     cron, zone = situation.schedule["cron"], situation.schedule["timezone"]
     limit = situation.now - GRACE
     late = passed(cron, zone, first, min(limit, situation.end_of_time) - _INSTANT)
-    fresh = []
-    for slot in slots_after(cron, zone, max(first, limit) - _INSTANT):
-        if slot >= situation.end_of_time:
-            break
-        fresh.append(slot)
-    return late, fresh
+    start, end = max(first, limit) - _INSTANT, situation.end_of_time - _INSTANT
+    return late, list(slots_between(cron, zone, start, end))
 
 
 def _at_a_time(situation: Situation, decision: Decision) -> None:
@@ -184,7 +177,7 @@ def _repeatedly(situation: Situation, decision: Decision) -> None:
     if situation.expired:
         return
     if decision.next_at is None:
-        if situation.going:
+        if situation.in_flight:
             return
         _after_the_last(situation, decision, pause)
         if decision.status is not None or decision.next_at is None:
@@ -193,7 +186,7 @@ def _repeatedly(situation: Situation, decision: Decision) -> None:
     decision.next_at = min(decision.next_at, now + pause)
     if decision.next_at > now:
         return
-    if not situation.going:
+    if not situation.in_flight:
         slot = decision.next_at
         if situation.last_slot is not None:
             slot = max(slot, situation.last_slot + _INSTANT)
@@ -225,7 +218,7 @@ def _following(situation: Situation, decision: Decision) -> None:
         return
     for slot in leader.to_follow:
         _fire(situation, decision, slot, gated=False)
-    at_rest = not leader.to_follow and leader.going is None and not situation.starting
+    at_rest = not leader.to_follow and leader.in_flight is None and not situation.starting
     if at_rest and not leader.is_open:
         decision.status = (ScheduleStatus.COMPLETED, f"{leader.id}, which it follows, has ended")
 
@@ -239,23 +232,23 @@ def _fire(
 ) -> None:
     schedule, leader = situation.schedule, situation.leader if gated else None
     starting = decision.count(Outcome.STARTING)
-    going = situation.going or ("what the slot before it started" if starting else None)
+    in_flight = situation.in_flight or ("what the slot before it started" if starting else None)
     runs = schedule["started"] + situation.starting + starting
     if schedule["max_runs"] is not None and runs >= schedule["max_runs"]:
         decision.add(slot, Outcome.SKIPPED, "as many as it may start are started")
-    elif going and not schedule["overlap"]:
-        decision.add(slot, Outcome.SKIPPED, _still_going(going))
+    elif in_flight and not schedule["overlap"]:
+        decision.add(slot, Outcome.SKIPPED, _still_running(in_flight))
     elif leader and (situation.holding or decision.count(Outcome.HELD)):
         decision.add(slot, Outcome.SKIPPED, "the slot before it is still held back")
-    elif leader and leader.going:
-        decision.add(slot, Outcome.HELD, f"waits for {leader.going} of {leader.id}")
+    elif leader and leader.in_flight:
+        decision.add(slot, Outcome.HELD, f"waits for {leader.in_flight} of {leader.id}")
     elif leader and leader.failed:
         decision.add(slot, Outcome.SKIPPED, leader.failed)
     else:
         decision.add(slot, Outcome.STARTING, reason)
 
 
-def _still_going(what: str) -> str:
+def _still_running(what: str) -> str:
     return f"{what} is still going"
 
 

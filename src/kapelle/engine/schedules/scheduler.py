@@ -19,7 +19,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Slot = tuple[str, datetime]
 
-
 _log = logging.getLogger("kapelle.scheduler")
 # Clocks may be set, so no sleep is long.
 _LONGEST_PAUSE_S = 3.0
@@ -43,10 +42,6 @@ class Starter(Protocol):
         ...
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 class Scheduler:
     """Owns the schedules of one daemon."""
 
@@ -55,7 +50,7 @@ class Scheduler:
         db: Database,
         starter: Starter,
         secrets: SpecSecrets,
-        clock: Callable[[], datetime] = _now,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._db = db
         self._starter = starter
@@ -91,7 +86,8 @@ class Scheduler:
             for schedule_id in await self._db.glance(schedules.needing_attention, now):
                 await self._attend(schedule_id, now)
             if time.monotonic() >= self._sweep_at:
-                await self._drop_left_secrets()
+                # What a crash left behind.
+                await self._drop_secrets(*await asyncio.to_thread(self._secrets.owners, "schedule"))
                 self._sweep_at = time.monotonic() + _SWEEP_S
 
     async def alter(
@@ -197,13 +193,9 @@ class Scheduler:
 
     async def _drop_secrets(self, *schedule_ids: str) -> None:
         """Delete the values of those that have ended, once nothing of theirs is being started."""
+        if not schedule_ids:
+            return
         wanted = await self._db.read(schedules.open_ones, schedule_ids)
         wanted |= {schedule_id for schedule_id, _ in self._open}
         for schedule_id in set(schedule_ids) - wanted:
             self._secrets.forget(schedule_id)
-
-    async def _drop_left_secrets(self) -> None:
-        """The same for what a crash left behind."""
-        left = await asyncio.to_thread(self._secrets.owners, "schedule")
-        if left:
-            await self._drop_secrets(*left)

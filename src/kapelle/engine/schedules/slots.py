@@ -45,7 +45,7 @@ def slots_after(cron: str, zone: str, moment: datetime) -> Iterator[datetime]:
 def passed(cron: str, zone: str, first: datetime, last: datetime) -> Passed | None:
     """The slots from first to last, both included; None when there are none."""
     before = first - timedelta(microseconds=1)
-    counted = list(islice(_until(cron, zone, before, last), _MOST_COUNTED + 1))
+    counted = list(islice(slots_between(cron, zone, before, last), _MOST_COUNTED + 1))
     if not counted:
         return None
     if len(counted) <= _MOST_COUNTED:
@@ -57,15 +57,16 @@ def _newest(cron: str, zone: str, known: datetime, last: datetime) -> datetime:
     """The last slot up to a moment, looked for in a window that grows backwards."""
     window = timedelta(hours=2)
     while last - window > known:
-        *_, newest = [None, *_until(cron, zone, last - window, last)]
+        *_, newest = [None, *slots_between(cron, zone, last - window, last)]
         if newest is not None:
             return newest
         window *= 8
-    *_, newest = [known, *_until(cron, zone, known, last)]
+    *_, newest = [known, *slots_between(cron, zone, known, last)]
     return newest
 
 
-def _until(cron: str, zone: str, moment: datetime, last: datetime) -> Iterator[datetime]:
+def slots_between(cron: str, zone: str, moment: datetime, last: datetime) -> Iterator[datetime]:
+    """The slots after a moment, up to a last one."""
     for slot in slots_after(cron, zone, moment):
         if slot > last:
             return

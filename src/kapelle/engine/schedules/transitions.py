@@ -7,6 +7,7 @@ from kapelle.domain.schedule import OPEN, Outcome, ScheduleStatus
 from kapelle.domain.states import TaskStatus
 from kapelle.engine.schedules.rules import (
     Leader,
+    Row,
     Situation,
     decide,
     next_by_cron,
@@ -15,7 +16,9 @@ from kapelle.engine.schedules.rules import (
 )
 from kapelle.store import events, schedules
 from kapelle.store.database import Connection
-from kapelle.store.schedules import Row
+
+_UNSETTLED = {Outcome.HELD, Outcome.STARTING}
+_INSTANT = timedelta(microseconds=1)
 
 
 def situation(
@@ -31,7 +34,7 @@ def situation(
     return Situation(
         schedule=schedule,
         now=now,
-        going=_going(connection, schedule_id, bool(starting)),
+        in_flight=_in_flight(connection, schedule_id, bool(starting)),
         holding=len(unsettled) > starting,
         starting=starting,
         latest=schedules.latest_firing(connection, schedule_id),
@@ -48,7 +51,7 @@ def _leader(connection: Connection, schedule: Row, leader_id: str) -> Leader:
     return Leader(
         id=leader_id,
         is_open=schedules.row(connection, leader_id)["status"] in OPEN,
-        going=_going(
+        in_flight=_in_flight(
             connection, leader_id, bool(schedules.unsettled_firings(connection, leader_id))
         ),
         failed=_failure(leader_id, schedules.latest_firing(connection, leader_id)),
@@ -56,7 +59,7 @@ def _leader(connection: Connection, schedule: Row, leader_id: str) -> Leader:
     )
 
 
-def _going(connection: Connection, schedule_id: str, unsettled: bool) -> str | None:
+def _in_flight(connection: Connection, schedule_id: str, unsettled: bool) -> str | None:
     subjects = schedules.in_flight(connection, [schedule_id]).get(schedule_id, [])
     if subjects:
         return subjects[-1]
@@ -76,9 +79,6 @@ def _failure(leader_id: str, latest: Row | None) -> str | None:
     return None
 
 
-_UNSETTLED = {Outcome.HELD, Outcome.STARTING}
-
-
 def key_of(schedule_id: str, slot: datetime) -> str:
     """What lets a task or run know that it was started for this slot before."""
     return f"{schedule_id}/{slot.isoformat()}"
@@ -92,15 +92,13 @@ def is_due(connection: Connection, schedule_id: str, now: datetime) -> bool:
 
 def advance(connection: Connection, schedule_id: str, now: datetime) -> list[datetime]:
     """Write down what is due; returns the slots that are to be started or held back."""
-    schedule = schedules.row(connection, schedule_id)
-    decided = decide(situation(connection, schedule_id, now))
-    opened = []
+    found = situation(connection, schedule_id, now)
+    schedule, decided = found.schedule, decide(found)
+    opened: list[datetime] = []
     for slot, outcome, reason in decided.firings:
         if schedules.record_firing(connection, schedule_id, slot, outcome, now, reason):
-            if outcome in _UNSETTLED:
-                opened.append(slot)
-            else:
-                _tell(connection, schedule, slot, outcome, reason)
+            _announce(connection, schedule, slot, outcome, reason)
+            opened += [slot] if outcome in _UNSETTLED else []
     if decided.next_at != schedule["next_at"]:
         schedules.update(connection, schedule_id, next_at=decided.next_at)
     if decided.status is not None:
@@ -119,12 +117,9 @@ def let_go(connection: Connection, schedule_id: str, slot: datetime, now: dateti
     outcome, reason = release(found)
     if outcome is Outcome.HELD:
         return outcome
-    schedules.update_firing(connection, schedule_id, slot, outcome=outcome, reason=reason)
-    if outcome is Outcome.SKIPPED:
-        schedule = schedules.row(connection, schedule_id)
-        _tell(connection, schedule, slot, outcome, reason)
-        if _is_only(schedule, slot):
-            become(connection, schedule, ScheduleStatus.FAILED, reason, now)
+    _settle(connection, found.schedule, slot, outcome, reason)
+    if outcome is Outcome.SKIPPED and _is_only(found.schedule, slot):
+        become(connection, found.schedule, ScheduleStatus.FAILED, reason, now)
     return outcome
 
 
@@ -134,9 +129,8 @@ def started(
     """Write down what a slot started; that may have been the last one."""
     schedule = schedules.row(connection, schedule_id)
     count = schedule["started"] + 1
-    schedules.update_firing(connection, schedule_id, slot, outcome=Outcome.STARTED, subject=subject)
     schedules.update(connection, schedule_id, started=count)
-    _tell(connection, schedule, slot, Outcome.STARTED, None, subject)
+    _settle(connection, schedule, slot, Outcome.STARTED, subject=subject)
     enough = schedule["max_runs"] is not None and count >= schedule["max_runs"]
     if enough or _is_only(schedule, slot):
         become(connection, schedule, ScheduleStatus.COMPLETED, None, now)
@@ -147,8 +141,7 @@ def not_started(
 ) -> None:
     """Write down why a slot could not start anything; a schedule that has further ones goes on."""
     schedule = schedules.row(connection, schedule_id)
-    schedules.update_firing(connection, schedule_id, slot, outcome=Outcome.FAILED, reason=reason)
-    _tell(connection, schedule, slot, Outcome.FAILED, reason)
+    _settle(connection, schedule, slot, Outcome.FAILED, reason)
     if _is_only(schedule, slot) or trigger_of(schedule) == "every":
         become(connection, schedule, ScheduleStatus.FAILED, f"it could not start: {reason}", now)
 
@@ -156,14 +149,6 @@ def not_started(
 def _is_only(schedule: Row, slot: datetime) -> bool:
     """Whether no slot comes after this one, unless a person asks for it."""
     return bool(trigger_of(schedule) == "at" and slot == schedule["at"])
-
-
-def skip(connection: Connection, schedule: Row, slot: datetime, reason: str) -> None:
-    """Write down that a slot which was open starts nothing."""
-    schedules.update_firing(
-        connection, schedule["id"], slot, outcome=Outcome.SKIPPED, reason=reason
-    )
-    _tell(connection, schedule, slot, Outcome.SKIPPED, reason)
 
 
 def become(
@@ -174,16 +159,34 @@ def become(
     now: datetime,
 ) -> None:
     """Change an open schedule's status; one that has ended meanwhile stays as it ended."""
-    if schedules.row(connection, schedule["id"])["status"] not in OPEN:
+    present = schedules.row(connection, schedule["id"])
+    if present["status"] not in OPEN:
         return
     if status not in OPEN:
         for firing in schedules.unsettled_firings(connection, schedule["id"]):
             if firing["outcome"] == Outcome.HELD:
-                skip(connection, schedule, firing["slot"], "the schedule has ended")
-    schedules.change(connection, schedule, status, reason, now)
+                reason_ = "the schedule has ended"
+                _settle(connection, schedule, firing["slot"], Outcome.SKIPPED, reason_)
+    schedules.change(connection, present, status, reason, now)
 
 
-def _tell(
+def _settle(
+    connection: Connection,
+    schedule: Row,
+    slot: datetime,
+    outcome: Outcome,
+    reason: str | None = None,
+    subject: str | None = None,
+) -> None:
+    """Write down what became of a slot that was open."""
+    # A reason for which it was to start stays the reason of what it started.
+    told = {"reason": reason, "subject": subject}
+    values = {name: value for name, value in told.items() if value is not None}
+    schedules.update_firing(connection, schedule["id"], slot, outcome=outcome, **values)
+    _announce(connection, schedule, slot, outcome, reason, subject)
+
+
+def _announce(
     connection: Connection,
     schedule: Row,
     slot: datetime,
@@ -191,18 +194,11 @@ def _tell(
     reason: str | None,
     subject: str | None = None,
 ) -> None:
-    events.append(
-        connection,
-        f"firing.{outcome}",
-        schedule_id=schedule["id"],
-        title=schedule["title"],
-        slot=slot.isoformat(),
-        subject=subject,
-        reason=reason,
-    )
-
-
-_INSTANT = timedelta(microseconds=1)
+    """Add the end of a slot to the history; what is not settled yet has none."""
+    if outcome not in _UNSETTLED:
+        told = {"slot": slot.isoformat(), "subject": subject, "reason": reason}
+        about = {"schedule_id": schedule["id"], "title": schedule["title"]}
+        events.append(connection, f"firing.{outcome}", **about, **told)
 
 
 def pause(connection: Connection, schedule_id: str, now: datetime) -> None:
@@ -232,15 +228,14 @@ def resume(connection: Connection, schedule_id: str, now: datetime) -> None:
             next_at = now if cancelled else next_at
         case "after":
             _pass_over(connection, schedule, now)
-    schedules.update(connection, schedule_id, next_at=next_at)
-    schedules.change(connection, schedule, status, reason, now)
+    schedules.change(connection, schedule, status, reason, now, next_at=next_at)
 
 
 def cancel(connection: Connection, schedule_id: str, with_work: bool, now: datetime) -> list[str]:
     """End a schedule; returns what is to be cancelled with it, also if it has ended already."""
     schedule = schedules.row(connection, schedule_id)
-    going = schedules.in_flight(connection, [schedule_id]).get(schedule_id, [])
-    if schedule["status"] not in OPEN and not (with_work and going):
+    in_flight = schedules.in_flight(connection, [schedule_id]).get(schedule_id, [])
+    if schedule["status"] not in OPEN and not (with_work and in_flight):
         raise Conflict(f"{schedule_id} is {schedule['status']} already.")
     _settle_all(connection, schedule, "the schedule was cancelled", now)
     become(connection, schedule, ScheduleStatus.CANCELLED, "cancelled by a person", now)
@@ -253,9 +248,9 @@ def run_now(connection: Connection, schedule_id: str, now: datetime) -> datetime
     """Have something started outside the order of slots; returns the slot that stands for it."""
     schedule = _require_open(connection, schedule_id, "run")
     found = situation(connection, schedule_id, now)
-    if found.going and not schedule["overlap"]:
+    if found.in_flight and not schedule["overlap"]:
         raise Conflict(
-            f"{found.going} of {schedule_id} is still going.",
+            f"{found.in_flight} of {schedule_id} is still going.",
             hint="Wait until it has ended, or cancel it first.",
         )
     slot = now if found.last_slot is None else max(now, found.last_slot + _INSTANT)
@@ -268,7 +263,7 @@ def run_now(connection: Connection, schedule_id: str, now: datetime) -> datetime
     return slot
 
 
-def _require_open(connection: Connection, schedule_id: str, verb: str) -> Row:
+def _require_open(connection: Connection, schedule_id: str, verb: str) -> schedules.Row:
     schedule = schedules.row(connection, schedule_id)
     if schedule["status"] not in OPEN:
         raise Conflict(
@@ -286,7 +281,7 @@ def _settle_all(connection: Connection, schedule: Row, reason: str, now: datetim
         if firing["outcome"] == Outcome.STARTING and subject is not None:
             started(connection, schedule["id"], firing["slot"], subject, now)
         else:
-            skip(connection, schedule, firing["slot"], reason)
+            _settle(connection, schedule, firing["slot"], Outcome.SKIPPED, reason)
 
 
 def _pass_over(connection: Connection, schedule: Row, now: datetime) -> None:

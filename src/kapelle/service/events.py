@@ -1,0 +1,127 @@
+"""Use cases of the history: streams of events, read once for all who follow them."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+from kapelle.domain.task import Event
+from kapelle.store import events
+from kapelle.store.database import Database
+
+_log = logging.getLogger("kapelle.events")
+# Other daemons on the same database write events that do not wake this process.
+_LOOK_S = 1.0
+# To tell a subscriber costs the event loop about this long, and others need it too.
+_PAUSE_PER_SUBSCRIBER_S = 0.0001
+# A subscriber for whom more is waiting reads on in the database when it has the time.
+_MOST_PENDING = 1000
+
+
+class _Subscriber:
+    """One who follows the history, or what is in it about one task or run."""
+
+    def __init__(self, task_id: str | None, run_id: str | None) -> None:
+        self._task_id, self._run_id = task_id, run_id
+        self._pending: list[Event] = []
+        self._woken = asyncio.Event()
+        self.behind = True  # whether the database has events that it was not handed
+
+    def hand(self, found: list[Event]) -> None:
+        wanted = [event for event in found if not self.behind and self._wants(event)]
+        if len(self._pending) + len(wanted) > _MOST_PENDING:
+            self.fall_behind()
+        elif wanted:
+            self._pending += wanted
+            self._woken.set()
+
+    def fall_behind(self) -> None:
+        self.behind = True
+        self._pending.clear()
+        self._woken.set()
+
+    async def take(self) -> list[Event]:
+        """What it was handed since the last time, once there is something or it is behind."""
+        await self._woken.wait()
+        self._woken.clear()
+        taken, self._pending = self._pending, []
+        return taken
+
+    def _wants(self, event: Event) -> bool:
+        return self._task_id in {None, event.task_id} and self._run_id in {None, event.run_id}
+
+
+class Events:
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._subscribers: set[_Subscriber] = set()
+        self._somebody = asyncio.Event()
+
+    async def last_seq(self) -> int:
+        return await self._db.read(events.last_seq)
+
+    async def stream(
+        self, after: int, task_id: str | None, follow: bool, run_id: str | None = None
+    ) -> AsyncIterator[list[Event]]:
+        """Every event behind a number, exactly once and in order, some at a time; with follow, for
+        ever."""
+        if not follow:
+            async for found in self._stored(after, task_id, run_id):
+                yield found
+            return
+        with self._subscribed(_Subscriber(task_id, run_id)) as subscriber:
+            while True:
+                if subscriber.behind:
+                    # From here on events are handed to it again, also some that it reads itself.
+                    subscriber.behind = False
+                    async for found in self._stored(after, task_id, run_id):
+                        after = found[-1].seq
+                        yield found
+                found = [event for event in await subscriber.take() if event.seq > after]
+                if found:
+                    after = found[-1].seq
+                    yield found
+
+    async def run(self) -> None:
+        """Hand new events to the subscribers, until cancelled; what fails is begun again."""
+        while True:
+            await self._somebody.wait()
+            try:
+                await self._publish()
+            except Exception:
+                _log.exception("the history could not be read and will be read again")
+                await asyncio.sleep(_LOOK_S)
+
+    async def _publish(self) -> None:
+        """Read every new event once, as long as there are subscribers."""
+        with self._db.watch() as changed:
+            after = await self.last_seq()
+            for subscriber in self._subscribers:
+                subscriber.fall_behind()  # what was written before this moment is not handed out
+            while self._subscribers:
+                found = await self._db.read(events.after, after)
+                if found:
+                    after = found[-1].seq
+                    for subscriber in self._subscribers:
+                        subscriber.hand(found)
+                    await asyncio.sleep(len(self._subscribers) * _PAUSE_PER_SUBSCRIBER_S)
+                else:
+                    await changed.wait(_LOOK_S)
+        self._somebody.clear()
+
+    async def _stored(
+        self, after: int, task_id: str | None, run_id: str | None
+    ) -> AsyncIterator[list[Event]]:
+        """The events that there are behind a number, so many at a time as one read gives."""
+        while found := await self._db.read(events.after, after, task_id=task_id, run_id=run_id):
+            after = found[-1].seq
+            yield found
+
+    @contextmanager
+    def _subscribed(self, subscriber: _Subscriber) -> Iterator[_Subscriber]:
+        self._subscribers.add(subscriber)
+        self._somebody.set()
+        try:
+            yield subscriber
+        finally:
+            self._subscribers.discard(subscriber)
