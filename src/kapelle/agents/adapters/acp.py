@@ -78,6 +78,8 @@ _KNOWN = {
 class AcpAgent(Agent):
     """Runs a bridge process that talks to the agent of settings.command and prints our events."""
 
+    restraint = None  # settings.permissions are what the bridge replies to it
+
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         command = _full_command(settings)
