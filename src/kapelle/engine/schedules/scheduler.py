@@ -31,14 +31,10 @@ _SWEEP_S = 3600.0
 
 
 class Starter(Protocol):
-    """Starts and ends the work of schedules."""
+    """Starts the work of schedules."""
 
     async def start(self, kind: str, spec: dict[str, Any], key: str, schedule_id: str) -> str:
         """Start a task or run and return its id; the same one again for a key that was used."""
-        ...
-
-    async def cancel(self, subject: str, reason: str) -> None:
-        """End a task or run, unless it has ended already."""
         ...
 
 
@@ -105,10 +101,6 @@ class Scheduler:
             await self._settle_all(self.clock())
             await self._drop_secrets(schedule_id)
             return result
-
-    async def cancel_work(self, subjects: list[str], reason: str) -> None:
-        for subject in subjects:
-            await self._starter.cancel(subject, reason)
 
     async def _until_next(self) -> float:
         moment = await self._db.glance(schedules.next_moment)
