@@ -359,7 +359,7 @@ def test_an_agent_that_speaks_no_acp_fails_at_once(stage: Parts) -> None:
 
 def test_an_agent_that_never_answers_is_given_up(stage: Parts) -> None:
     command = stage.command({"do": []}, env={"ACP_OFFERS": "silent"})
-    job = Job(greeting_s=1.0)
+    job = Job(initialize_s=1.0)
     (stage.path / "acp.json").write_text(job.to_text(), encoding="utf-8")
     run = stage.end(stage.start(command))
     assert (run.code, run.failure) == (1, "environment")

@@ -215,13 +215,13 @@ class Agent:
         if exit.code == 0 and summary.claimed == "success":
             return Verdict(True, result=summary.result, claimed="success")
         if exit.kind != "exited" or summary.claimed == "success":
-            return Verdict(False, how_it_ended(exit, tail), summary.result, summary.claimed)
+            return Verdict(False, exit_sentence(exit, tail), summary.result, summary.claimed)
         if summary.question is not None:
             reason = f"It asks: {summary.question}"
             return Verdict(False, reason, claimed=summary.claimed, question=summary.question)
         if summary.claimed == "failure":
             said = summary.error.text if summary.error else summary.result
-            return Verdict(False, said or how_it_ended(exit, tail), summary.result, "failure")
+            return Verdict(False, said or exit_sentence(exit, tail), summary.result, "failure")
         return self._judge_silence(summary, exit, tail)
 
     def _judge_silence(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
@@ -234,7 +234,7 @@ class Agent:
                 return Verdict(False, reason, failure=Failure(kind, f"it said: {said}"))
         if exit.code == 0:
             return Verdict(False, "The agent exited with code 0 without reporting a result.")
-        return Verdict(False, how_it_ended(exit, tail))
+        return Verdict(False, exit_sentence(exit, tail))
 
     def installed(self) -> str | None:
         """Where its program is, or None when it cannot be run here."""
@@ -310,7 +310,7 @@ class Agent:
         )
 
 
-def how_it_ended(exit: Exit, tail: str) -> str:
+def exit_sentence(exit: Exit, tail: str) -> str:
     """The end of a process that did not succeed, with its last words."""
     match exit.kind:
         case "exited":

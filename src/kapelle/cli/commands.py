@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import typer
@@ -9,66 +10,48 @@ import typer
 from kapelle.cli.command import LightGroup, command_of, suggestion
 from kapelle.cli.spec_options import built_in
 
-COMMANDS = {
-    "run": ("kapelle.cli.start:run_command", "Give an agent a task and print the task's id."),
-    **{name: ("kapelle.cli.start:pattern_command", about) for name, about in built_in().items()},
-    "start": ("kapelle.cli.start:start_command", "Start a run of any pattern, your own too."),
-    "runs": (
-        "kapelle.cli.runs:runs",
-        "List runs, look at them, and pause, answer or end them.",
-    ),
-    "schedule": (
-        "kapelle.cli.schedules:schedule",
-        "Start work later, again and again, or after other work.",
-    ),
-    "list": ("kapelle.cli.tasks:list_tasks", "List tasks, the newest first."),
-    "status": (
-        "kapelle.cli.tasks:status",
-        "Show one task: what was claimed and what was verified; or one run.",
-    ),
-    "logs": ("kapelle.cli.logs:logs", "Show what a task's agent said and did, or what a run did."),
-    "wait": ("kapelle.cli.tasks:wait", "Wait until tasks or runs have ended."),
-    "cancel": (
-        "kapelle.cli.tasks:cancel",
-        "Stop tasks and runs, with every process they started.",
-    ),
-    "retry": ("kapelle.cli.tasks:retry", "Run an ended task once more from the beginning."),
-    "resume": (
-        "kapelle.cli.tasks:resume",
-        "Go on where a task's last attempt left off, or with a run that is paused.",
-    ),
-    "continue": (
-        "kapelle.cli.submit:continue_",
-        "Follow up on a task that has ended or waits.",
-    ),
-    "requeue": (
-        "kapelle.cli.tasks:requeue",
-        "Put a task back into the queue; a running one is stopped first.",
-    ),
-    "archive": (
-        "kapelle.cli.tasks:archive",
-        "Take ended tasks and runs out of the list and keep their work.",
-    ),
-    "diff": ("kapelle.cli.tasks:diff", "Show what a task or a run changed."),
-    "merge": ("kapelle.cli.tasks:merge", "Merge the branch of a task or a run into its base."),
-    "usage": ("kapelle.cli.usage:usage", "Show what was used: tokens, turns and money."),
-    "events": ("kapelle.cli.events:events", "Show the history of everything that happened."),
-    "agents": (
-        "kapelle.cli.agents:agents",
-        "List agents, try them out and set them up.",
-    ),
-    "init": ("kapelle.cli.init:init", "Choose an agent and set up this repository."),
-    "config": ("kapelle.cli.config:config", "Show and change settings."),
-    "doctor": ("kapelle.cli.doctor:doctor", "Look for anything that keeps Kapelle from working."),
-    "demo": (
-        "kapelle.cli.demo:demo",
-        "Watch a small ensemble of agents work on a sample repository.",
-    ),
-    "serve": ("kapelle.cli.daemon:serve", "Run the daemon in the foreground."),
-    "stop": ("kapelle.cli.daemon:stop", "Stop the daemon; running agents go on."),
-    "backup": ("kapelle.cli.daemon:backup", "Copy the database to a safe place now."),
-    "completion": ("kapelle.cli.completion:completion", "Print the completion script of a shell."),
-}
+# Each with where it is made and the first line of its help.
+_TABLE = """
+run         start:work_command  Give an agent a task and print the task's id.
+start       start:start_command  Start a run of any pattern, your own too.
+runs        runs:runs  List runs, look at them, and pause, answer or end them.
+schedule    schedules:schedule  Start work later, again and again, or after other work.
+list        tasks:list_tasks  List tasks, the newest first.
+status      tasks:status  Show one task: what was claimed and what was verified; or one run.
+logs        logs:logs  Show what a task's agent said and did, or what a run did.
+wait        tasks:wait  Wait until tasks or runs have ended.
+cancel      tasks:cancel  Stop tasks and runs, with every process they started.
+retry       tasks:retry  Run an ended task once more from the beginning.
+resume      tasks:resume  Go on where a task's last attempt left off, or with a run that is paused.
+continue    submit:continue_  Follow up on a task that has ended or waits.
+requeue     tasks:requeue  Put a task back into the queue; a running one is stopped first.
+archive     tasks:archive  Take ended tasks and runs out of the list and keep their work.
+diff        tasks:diff  Show what a task or a run changed.
+merge       tasks:merge  Merge the branch of a task or a run into its base.
+usage       usage:usage  Show what was used: tokens, turns and money.
+events      events:events  Show the history of everything that happened.
+agents      agents:agents  List agents, try them out and set them up.
+init        init:init  Choose an agent and set up this repository.
+config      config:config  Show and change settings.
+doctor      doctor:doctor  Look for anything that keeps Kapelle from working.
+demo        demo:demo  Watch a small ensemble of agents work on a sample repository.
+serve       daemon:serve  Run the daemon in the foreground.
+stop        daemon:stop  Stop the daemon; running agents go on.
+backup      daemon:backup  Copy the database to a safe place now.
+completion  completion:completion  Print the completion script of a shell.
+"""
+
+
+def _commands() -> Iterator[tuple[str, tuple[str, str]]]:
+    for line in _TABLE.strip().splitlines():
+        name, place, about = line.split(maxsplit=2)
+        yield name, (place, about)
+        if name == "run":
+            for pattern, summary in built_in().items():
+                yield pattern, ("start:work_command", summary)
+
+
+COMMANDS = dict(_commands())
 
 
 class LazyGroup(LightGroup):
@@ -112,7 +95,7 @@ def load(name: str) -> Any:
     if name not in COMMANDS:
         return None
     module, _, attribute = COMMANDS[name][0].partition(":")
-    found = getattr(importlib.import_module(module), attribute)
+    found = getattr(importlib.import_module(f"kapelle.cli.{module}"), attribute)
     if attribute.endswith("_command"):
         found = found(name)
     if isinstance(found, typer.Typer):

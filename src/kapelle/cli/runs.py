@@ -1,4 +1,4 @@
-"""`kapelle runs`, and how a command that starts a run shows it."""
+"""`kapelle runs`."""
 
 import sys
 from typing import Annotated, Any
@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.command import LightCommand, command_group
-from kapelle.cli.follow import follow, show_new
+from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import RunId, RunIds, complete_run, run_path
 from kapelle.cli.options import Json, JsonLines
@@ -14,7 +14,6 @@ from kapelle.cli.outcome import FINAL, INPUT_NEEDED, exit_code, settled
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.prompt import read_prompt
-from kapelle.cli.request import begin
 from kapelle.cli.tasks import (
     NoWait,
     Reason,
@@ -29,12 +28,6 @@ from kapelle.client.http import Connection
 from kapelle.domain.errors import Conflict
 from kapelle.domain.states import RunStatus
 from kapelle.domain.text import counted
-
-
-def start_run(pattern: str, spec: dict[str, Any], *, follow: bool, as_json: bool) -> None:
-    """Start a run and show it as the options of its command ask for."""
-    client = Connection()
-    show_new(client, begin(client, "/runs", {"pattern": pattern, "spec": spec}), follow, as_json)
 
 
 def tail(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LightCommand, LightGroup, usage_error
+from kapelle.cli.command import LightCommand, command_group, usage_error
 from kapelle.cli.errors import wants_json
 from kapelle.cli.ids import ScheduleId, schedule_path
 from kapelle.cli.options import Json
@@ -131,29 +131,10 @@ _LAST_FIRINGS = 5
 # Those of the domain, whose module costs more to import than the rest of a command.
 STATUSES = ("active", "paused", "completed", "failed", "cancelled", "expired")
 
-schedule = typer.Typer(
-    cls=LightGroup,
-    help="Start work later, again and again, or after other work.",
-    invoke_without_command=True,
-    add_completion=False,
-    rich_markup_mode=None,
+schedule = command_group(
+    "Start work later, again and again, or after other work.",
+    without=lambda as_json: show(None, 20, as_json),
 )
-
-
-@schedule.callback()
-def _group(ctx: typer.Context, as_json: Json = False) -> None:
-    """Start work later, again and again, or after other work.
-
-    Without a command it lists the schedules.
-    """
-    if ctx.invoked_subcommand is None:
-        show(None, 20, as_json)
-    elif as_json:
-        raise InvalidInput(
-            "--json belongs to the command it is for.",
-            hint=f"Write `kapelle schedule {ctx.invoked_subcommand} --json …`.",
-        )
-
 
 # What follows the first word that is no option belongs to the command that is to be started.
 schedule.command("create", cls=LightCommand, context_settings={"allow_interspersed_args": False})(

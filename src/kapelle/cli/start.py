@@ -18,10 +18,10 @@ from kapelle.cli.format import one_line, table
 from kapelle.cli.options import FollowToEnd, Json
 from kapelle.cli.output import document, say
 from kapelle.cli.request import begin, is_collecting
-from kapelle.cli.runs import start_run
 from kapelle.cli.spec_options import (
     Option,
     Params,
+    Schema,
     Spec,
     absolute_directory,
     options_of,
@@ -32,7 +32,7 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
-from kapelle.cli.values import key_values
+from kapelle.cli.values import duration_s, pairs
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.options import KEY
@@ -69,90 +69,92 @@ _DEFINITION = re.compile(r"^@(?:\w+\.)*pattern\(\s*([\"'])([\w-]{1,64})\1", re.M
 _MOST_READ = 200_000
 
 
-def run_command(_name: str = "run") -> Callable[..., None]:
-    """`kapelle run`."""
-    schema = schemas()["task"]
-    options = options_of(schema)
-
-    def run(**params: Any) -> None:
-        from kapelle.cli.follow import show_new
-        from kapelle.cli.submit import repeat
-
-        spec = task_spec(params)
-        if params["every"] is not None:
-            repeat(spec, params["every"], params["follow"], params["as_json"])
-            return
-        client = Connection()
-        with spelled(options):
-            task = begin(client, "/tasks", spec)
-        show_new(client, task, params["follow"], params["as_json"])
-
-    last = {"every": _EVERY, "follow": FollowToEnd, "as_json": Json}
-    return with_parameters(run, [*parameters_of(options), *parameters(last)], schema)
-
-
-def task_spec(params: Params) -> Spec:
-    """The task that the options of `kapelle run` ask for."""
-    directory = absolute_directory(params["directory"])
-    return {**spec_of(options_of(schemas()["task"]), params, "run"), "directory": directory}
-
-
-def pattern_command(name: str) -> Callable[..., None]:
-    """The command of a built-in pattern."""
-    schema = schemas()[name]
+def work_command(name: str) -> Callable[..., None]:
+    """`kapelle run`, or the command of a built-in pattern."""
+    schema = _schema(name)
     facts = schema[KEY]
-    own, shared = _split(options_of(schema))
-    foreground = facts.get("foreground", False)
-
-    def start(**params: Any) -> None:
-        with spelled([*own, *shared]):
-            if foreground:
-                from kapelle.cli.foreground import perform
-
-                perform(name, params, lambda: pattern_spec(name, params), own)
-            else:
-                spec = pattern_spec(name, params)
-                start_run(name, spec, follow=params["follow"], as_json=params["as_json"])
-
-    middle: dict[str, Any] = dict(_FOREGROUND) if foreground else {}
+    own, shared = _split(options_of(schema)) if name != "run" else (options_of(schema), [])
+    last: dict[str, Any] = {"follow": FollowToEnd, "as_json": Json}
+    middle: dict[str, Any] = {}
+    if facts.get("foreground"):
+        last, middle = {"detach": _DETACH, "as_json": Json}, dict(_FOREGROUND)
+    elif name == "run":
+        last = {"every": _EVERY, **last}
     if "file" in facts:
         *names, help = facts["file"]
         file = typer.Option(*names, metavar="FILE", help=help)
         middle |= {"whole_file": Annotated[Path | None, file], "var": _VAR}
-    last = {"detach": _DETACH} if foreground else {"follow": FollowToEnd}
+
+    def start(**params: Any) -> None:
+        with spelled([*own, *shared]):
+            if facts.get("foreground"):
+                from kapelle.cli.foreground import perform
+
+                perform(name, params, lambda: work_spec(name, params), own)
+            elif params.get("every") is not None:
+                _repeat(work_spec(name, params), params)
+            else:
+                _start(name, work_spec(name, params), params)
+
     made = [
-        *parameters_of(own), *parameters(middle), *parameters_of(shared),
-        *parameters({**last, "as_json": Json}),
+        *parameters_of(own), *parameters(middle), *parameters_of(shared), *parameters(last)
     ]  # fmt: skip
     return with_parameters(start, made, schema)
 
 
-def pattern_spec(name: str, params: Params) -> Spec:
-    """The run that the options of a pattern's command ask for."""
-    schema = schemas()[name]
+def work_spec(name: str, params: Params) -> Spec:
+    """The task or the run that the options of a command ask for."""
+    schema = _schema(name)
     options = options_of(schema)
     if "file" in schema[KEY]:
-        variables = key_values(params["var"] or [], "--var")
+        variables = pairs(params["var"] or [], "--var")
         if params["whole_file"] is not None:
-            return _from_file(name, options, params, variables)
+            from kapelle.cli.spec_file import read_spec_file
+
+            _require_no_arguments(options, params)
+            return read_spec_file(name, params["whole_file"], variables, spec_of(options, params))
         if variables:
             raise InvalidInput("--var is for the steps of a file.", hint="Add -F FILE.")
-    directory = absolute_directory(params["directory"])
-    return {**spec_of(options, params, name), "directory": directory}
+    return {
+        "directory": absolute_directory(params["directory"]), **spec_of(options, params, name)
+    }  # fmt: skip
 
 
-def _from_file(
-    name: str, options: Sequence[Option], params: Params, variables: dict[str, str]
-) -> Spec:
+def _schema(name: str) -> Schema:
+    return schemas()["task" if name == "run" else name]
+
+
+def _require_no_arguments(options: Sequence[Option], params: Params) -> None:
     for option in options:
         if params.get(option.name) and "argument" in option.about:
             raise InvalidInput(
                 f"The {option.key} were given twice, as prompts and as a file.",
                 hint="Leave -F out, or put the prompts into the file.",
             )
-    from kapelle.cli.spec_file import read_spec_file
 
-    return read_spec_file(name, params["whole_file"], variables, spec_of(options, params))
+
+def _start(name: str, spec: Spec, params: Params) -> None:
+    from kapelle.cli.follow import show_new
+
+    client = Connection()
+    if name == "run":
+        begun = begin(client, "/tasks", spec)
+    else:
+        begun = begin(client, "/runs", {"pattern": name, "spec": spec})
+    show_new(client, begun, params["follow"], params["as_json"])
+
+
+def _repeat(spec: Spec, params: Params) -> None:
+    """Create a schedule that does it again and again, and print the schedule's id."""
+    from kapelle.cli.schedules import send
+
+    if params["follow"]:
+        raise InvalidInput(
+            "--every and --follow exclude each other: it may go on for ever.",
+            hint="`kapelle schedule status ID` shows how it gets on.",
+        )
+    every_s = duration_s(params["every"], "--every", least=1)
+    send({"kind": "task", "spec": spec, "every_s": every_s}, params["as_json"])
 
 
 def _split(options: Sequence[Option]) -> tuple[list[Option], list[Option]]:
@@ -227,9 +229,7 @@ def start_command(name: str = "start") -> Any:
             sys.stdout.write(pattern_help(pattern) + "\n")
             return
         with spelled(options_of(pattern["spec_schema"])):
-            spec = start_spec(params, pattern)
-            follow, as_json = params["follow"], params["as_json"]
-            start_run(pattern["name"], spec, follow=follow, as_json=as_json)
+            _start(pattern["name"], start_spec(params, pattern), params)
 
     first = {"words": Annotated[Words, _WORDS], "spec": Annotated[Path | None, _SPEC]}
     last = {"follow": FollowToEnd, "as_json": Json, "show_help": Annotated[bool, _HELP]}

@@ -1,4 +1,4 @@
-"""`kapelle run` and `kapelle continue`: what they show of a task that they started."""
+"""`kapelle continue`: a task that goes on, or a new one in a copy of its conversation."""
 
 from typing import Annotated, Any
 
@@ -11,22 +11,7 @@ from kapelle.cli.outcome import Task
 from kapelle.cli.output import say
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.tasks import new_limits
-from kapelle.cli.values import duration_s
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput
-
-
-def repeat(spec: dict[str, Any], every: str, follow: bool, as_json: bool) -> None:
-    """Create a schedule that does it again and again, and print the schedule's id."""
-    from kapelle.cli.schedules import send
-
-    if follow:
-        raise InvalidInput(
-            "--every and --follow exclude each other: it may go on for ever.",
-            hint="`kapelle schedule status ID` shows how it gets on.",
-        )
-    send({"kind": "task", "spec": spec, "every_s": duration_s(every, "--every", least=1)}, as_json)
-
 
 _MESSAGE = 'Write `kapelle continue ID "what next"`, or pipe it in with `-`.'
 # What a forked task takes over. Its checks, variables and MCP servers it does not: the daemon

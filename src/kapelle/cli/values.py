@@ -25,12 +25,13 @@ LONGEST_S = 31_536_000.0
 
 def duration_s(text: str, option: str = "the duration", *, least: float | None = None) -> float:
     """Seconds from 90, 90s, 10m, 2h or 1h30m: at least so many, else more than 0."""
-    typed = text.strip().lower()
-    seconds = _plain_seconds(typed)
-    if seconds is None and _DURATION.fullmatch(typed):
-        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(typed))
-    hint = "Write it like 90, 90s, 10m or 2h."
-    if seconds is None:
+    typed, hint = text.strip().lower(), "Write it like 90, 90s, 10m or 2h."
+    try:
+        seconds = float(typed)
+    except ValueError:
+        parts = _PART.findall(typed) if _DURATION.fullmatch(typed) else [("nan", "s")]
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if not math.isfinite(seconds):
         raise InvalidInput(f"{option} is not a duration: {text!r}.", hint=hint)
     if least and 0 <= seconds < least:
         some = "a second" if least == 1 else f"{least:g} seconds"
@@ -42,14 +43,6 @@ def duration_s(text: str, option: str = "the duration", *, least: float | None =
             f"{option} must be more than 0 and at most a year, not {text!r}.", hint=hint
         )
     return seconds
-
-
-def _plain_seconds(typed: str) -> float | None:
-    try:
-        number = float(typed)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def optional_duration_s(text: str | None, option: str) -> float | None:
@@ -210,30 +203,24 @@ def environment(entries: Iterable[str], option: str = "--env") -> dict[str, str]
     return chosen
 
 
-def key_values(entries: Iterable[str], option: str) -> dict[str, str]:
-    """KEY=VALUE pairs; the value may contain further equal signs."""
-    pairs = {}
+def pairs(entries: Iterable[str], option: str) -> dict[str, str]:
+    """KEY=VALUE pairs, in whose values further equal signs may stand, or objects of texts."""
+    found: dict[str, str] = {}
     for entry in entries:
-        key, given, value = entry.partition("=")
+        if entry.lstrip().startswith("{"):
+            value = json_or_text(entry, option)
+            if not all(isinstance(item, str) for item in value.values()):
+                raise InvalidInput(
+                    f"{option} holds texts only.", hint=f"Write {option} NAME=VALUE."
+                )
+            found |= value
+            continue
+        key, given, text = entry.partition("=")
         if not given or not key.strip():
             raise InvalidInput(
                 f"{option} {entry!r} is not a pair.", hint=f"Write {option} KEY=VALUE."
             )
-        pairs[key.strip()] = value
-    return pairs
-
-
-def pairs(entries: Iterable[str], option: str) -> dict[str, str]:
-    """KEY=VALUE pairs, or objects of texts in JSON."""
-    found: dict[str, str] = {}
-    for entry in entries:
-        if not entry.lstrip().startswith("{"):
-            found |= key_values([entry], option)
-            continue
-        value = json_or_text(entry, option)
-        if not all(isinstance(item, str) for item in value.values()):
-            raise InvalidInput(f"{option} holds texts only.", hint=f"Write {option} NAME=VALUE.")
-        found |= value
+        found[key.strip()] = text
     return found
 
 

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from kapelle.cli.commands import load
 from kapelle.cli.spec_options import options_of, schemas, spelled
-from kapelle.cli.start import pattern_spec
+from kapelle.cli.start import work_spec
 from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.patterns import registry
 from kapelle.patterns.pipeline import PipelineSpec
@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def spec_of(line: str) -> dict[str, Any]:
     """The specification that a command line asks for, as the daemon would take it."""
     name, *arguments = shlex.split(line)
-    spec = pattern_spec(name, load(name).make_context(name, arguments).params)
+    spec = work_spec(name, load(name).make_context(name, arguments).params)
     with spelled(options_of(schemas()[name])):
         try:
             PATTERNS[name].model_validate(spec)

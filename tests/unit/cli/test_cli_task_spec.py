@@ -4,14 +4,14 @@ from typing import Any
 import pytest
 
 from kapelle.cli.commands import load
-from kapelle.cli.start import task_spec
+from kapelle.cli.start import work_spec
 from kapelle.cli.submit import forked
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import TaskSpec
 
 
 def spec_of(*arguments: str) -> dict[str, Any]:
-    return task_spec(load("run").make_context("run", list(arguments)).params)
+    return work_spec("run", load("run").make_context("run", list(arguments)).params)
 
 
 def test_little_is_asked_of_the_daemon_by_default(

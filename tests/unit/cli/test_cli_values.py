@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kapelle.cli.values import duration_s, environment, key_values, listed, optional_duration_s
+from kapelle.cli.values import duration_s, environment, listed, optional_duration_s, pairs
 from kapelle.domain.errors import InvalidInput
 
 
@@ -66,7 +66,7 @@ def test_environment_names_are_checked(entry: str) -> None:
 
 
 def test_pairs() -> None:
-    assert key_values(["k=v", "url=http://x/?a=b", "e="], "--context") == {
+    assert pairs(["k=v", "url=http://x/?a=b", "e="], "--context") == {
         "k": "v",
         "url": "http://x/?a=b",
         "e": "",
@@ -76,7 +76,7 @@ def test_pairs() -> None:
 @pytest.mark.parametrize("entry", ["novalue", "=v", " =v"])
 def test_what_is_no_pair(entry: str) -> None:
     with pytest.raises(InvalidInput, match="--context"):
-        key_values([entry], "--context")
+        pairs([entry], "--context")
 
 
 def test_lists_by_comma_and_by_repetition() -> None:

@@ -16,7 +16,6 @@ from typing import Any
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
 from kapelle.agents.events import AgentEvent, EventKind, Json, error, json_object, plan, usage
 from kapelle.domain.failures import FailureClass
-from kapelle.domain.specs import McpServer
 
 _KEYS = ("CODEX_API_KEY", "OPENAI_API_KEY")
 _SANDBOXES = ("-s", "--sandbox", "--approve-for-me", "--dangerously-bypass-approvals-and-sandbox")
@@ -85,7 +84,6 @@ class CodexAgent(Agent):
         "CODEX_SANDBOX*", "CODEX_NETWORK_*", "CODEX_SNAPSHOT_*", "CODEX_PERMISSION_PROFILE",
         "CODEX_INTERNAL_*", "CODEX_MANAGED_*",
     )  # fmt: skip
-
     home = ("CODEX_HOME", ".codex")
     last_words = (
         (
@@ -102,18 +100,19 @@ class CodexAgent(Agent):
         if not any(argument.split("=")[0] in _SANDBOXES for argument in extra):
             argv.append("--dangerously-bypass-approvals-and-sandbox")
         argv += self.options({"-m": request.chosen_model})
-        places = (env, request.environ, os.environ)
+        servers, scripts, variables = _mcp_servers(request)
+        key_variable = _key_variable(env, request.environ, os.environ)
         hint = "Move the longer part of the system prompt into the prompt."
-        for override in overrides(request, _key_variable(*places)):
+        for override in _overrides(request, key_variable, servers):
             argv += ["-c", self.require_argument(override, override.partition("=")[0], hint)]
         argv += extra
         # Options are not known any more after the subcommand.
         if request.session_id:
             argv += ["fork" if request.fork else "resume", request.session_id]
-        env = mcp_variables(request) | env
+        env = variables | env
         stdin = _prompt(request).encode("utf-8", "replace")
         rollout = self.side_log(request, env, "sessions/**/rollout-*-{session}.jsonl")
-        return Command([*argv, "-"], env, stdin, mcp_files(request), rollout)
+        return Command([*argv, "-"], env, stdin, scripts, rollout)
 
     def parse(self, line: str) -> list[AgentEvent]:
         """What a line says, of the output or of the rollout file; they have no type in common."""
@@ -246,39 +245,49 @@ def _again_at(text: str) -> datetime | None:
     return at.astimezone(UTC)
 
 
-def overrides(request: AgentRequest, key_variable: str | None) -> Iterator[str]:
+def _overrides(
+    request: AgentRequest, key_variable: str | None, servers: Mapping[str, object]
+) -> Iterator[str]:
     """All settings of an attempt, as key=value with the value in TOML."""
     # Otherwise it waits for ever for a server that cannot be reached.
     yield "features.unbounded_connection_retries=false"
     if request.settings.base_url:
+        provider = {
+            "name": _PROVIDER,
+            "base_url": request.settings.base_url,
+            "wire_api": "responses",
+            "request_max_retries": _REQUEST_RETRIES,
+            "stream_max_retries": _STREAM_RETRIES,
+            **({"env_key": key_variable} if key_variable else {}),
+        }
         yield f"model_provider={toml(_PROVIDER)}"
-        provider = _provider(request.settings.base_url, key_variable)
         yield f"model_providers.{_PROVIDER}={toml(provider)}"
     if request.system_prompt:
         yield f"developer_instructions={toml(request.system_prompt)}"
-    variables = {value: name for name, value in mcp_variables(request).items()}
+    for name, server in servers.items():
+        yield f"mcp_servers.{name}={toml(server)}"
+
+
+def _mcp_servers(request: AgentRequest) -> tuple[Json, dict[str, str], dict[str, str]]:
+    """The MCP servers as settings, the scripts that start some, and the variables with headers."""
+    servers, scripts, names = Json(), {}, dict[str, str]()
     for name, server in request.mcp_servers.items():
-        yield f"mcp_servers.{name}={toml(_mcp_server(request, name, server, variables))}"
-
-
-def mcp_files(request: AgentRequest) -> dict[str, str]:
-    """The scripts that start MCP servers with an environment, by name."""
-    return {
-        _script(name): "".join(
-            [f"export {key}={shlex.quote(value)}\n" for key, value in server.env.items()]
-            + [f"exec {shlex.join(server.command)}\n"]
-        )
-        for name, server in request.mcp_servers.items()
-        if server.command and server.env
-    }
-
-
-def mcp_variables(request: AgentRequest) -> dict[str, str]:
-    """The variables that hold the headers for MCP servers, one for each different value."""
-    values = dict.fromkeys(
-        value for server in request.mcp_servers.values() for value in server.headers.values()
-    )
-    return {f"KAPELLE_MCP_SECRET_{number}": value for number, value in enumerate(values, start=1)}
+        # Without required, it goes on without a server that did not start.
+        config: dict[str, object] = {"required": True, "startup_timeout_sec": _MCP_START_S}
+        if server.url:
+            for value in server.headers.values():
+                names.setdefault(value, f"KAPELLE_MCP_SECRET_{len(names) + 1}")
+            headers = {header: names[value] for header, value in server.headers.items()}
+            config |= {"url": server.url} | ({"env_http_headers": headers} if headers else {})
+        elif server.env:
+            script = f"codex-mcp-{name}.sh"
+            exports = [f"export {key}={shlex.quote(value)}\n" for key, value in server.env.items()]
+            scripts[script] = "".join([*exports, f"exec {shlex.join(server.command)}\n"])
+            config |= {"command": "/bin/sh", "args": [str(request.beside(script))]}
+        else:
+            config |= {"command": server.command[0], "args": server.command[1:]}
+        servers[name] = config
+    return servers, scripts, {variable: value for value, variable in names.items()}
 
 
 def toml(value: object) -> str:
@@ -293,33 +302,3 @@ def toml(value: object) -> str:
         clean = value.encode("utf-8", "replace").decode()
         return _DELETE.sub(r"\\u007f", json.dumps(clean, ensure_ascii=False))
     return json.dumps(value)
-
-
-def _provider(base_url: str, key_variable: str | None) -> dict[str, object]:
-    key = {"env_key": key_variable} if key_variable else {}
-    return {
-        "name": _PROVIDER,
-        "base_url": base_url,
-        "wire_api": "responses",
-        "request_max_retries": _REQUEST_RETRIES,
-        "stream_max_retries": _STREAM_RETRIES,
-        **key,
-    }
-
-
-def _mcp_server(
-    request: AgentRequest, name: str, server: McpServer, variables: Mapping[str, str]
-) -> dict[str, object]:
-    # Without required, it goes on without a server that did not start.
-    config: dict[str, object] = {"required": True, "startup_timeout_sec": _MCP_START_S}
-    if server.url:
-        headers = {header: variables[value] for header, value in server.headers.items()}
-        return config | {"url": server.url} | ({"env_http_headers": headers} if headers else {})
-    if server.env:
-        script = str(request.beside(_script(name)))
-        return config | {"command": "/bin/sh", "args": [script]}
-    return config | {"command": server.command[0], "args": server.command[1:]}
-
-
-def _script(name: str) -> str:
-    return f"codex-mcp-{name}.sh"

@@ -17,7 +17,7 @@ from kapelle.agents.base import (
     Command,
     Summary,
     Verdict,
-    how_it_ended,
+    exit_sentence,
     on_path,
 )
 from kapelle.agents.events import AgentEvent, EventKind, json_object, parse_event
@@ -88,10 +88,10 @@ class CommandAgent(Agent):
         if self.settings.output == "json":
             return judge_json(summary, exit, tail, self.settings.read)
         if exit.kind != "exited":
-            return Verdict(False, how_it_ended(exit, tail))
+            return Verdict(False, exit_sentence(exit, tail))
         result = summary.tail.strip() or None
         if exit.code != 0:
-            return Verdict(False, how_it_ended(exit, tail), result, "failure")
+            return Verdict(False, exit_sentence(exit, tail), result, "failure")
         return Verdict(True, result=result, claimed="success")
 
     def _in_json_lines(self, argv: list[str], settings: AgentSettings) -> list[str]:
@@ -169,7 +169,7 @@ def judge_json(summary: Summary, exit: Exit, tail: str, read: ReadJson) -> Verdi
     """Success is a clean exit, no error, and the answer where the settings say that it is."""
     said = summary.result if read.result else summary.tail.strip() or None
     if exit.kind != "exited" or (exit.code != 0 and not summary.error):
-        return Verdict(False, how_it_ended(exit, tail), said, summary.claimed)
+        return Verdict(False, exit_sentence(exit, tail), said, summary.claimed)
     if summary.error:
         return Verdict(False, summary.error.text, said, "failure")
     if said is None:

@@ -18,7 +18,7 @@ from kapelle.agents.base import (
     Command,
     Summary,
     Verdict,
-    how_it_ended,
+    exit_sentence,
 )
 from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
 from kapelle.agents.failures import classify
@@ -184,7 +184,7 @@ def _unable(summary: Summary, exit: Exit, tail: str) -> Failure | None:
     if "Invalid auth method selected" in tail:
         return Failure(kind, _NO_METHOD)
     errors = [line for line in tail.splitlines() if line.startswith("Error ")]
-    return Failure(kind, errors[-1] if errors else how_it_ended(exit, tail))
+    return Failure(kind, errors[-1] if errors else exit_sentence(exit, tail))
 
 
 def _refused(summary: Summary, exit: Exit, tail: str) -> Failure | None:

@@ -17,7 +17,7 @@ class Job:
     session_id: str | None = None
     fork: bool = False
     system_prompt: str | None = None
-    greeting_s: float = 60.0  # in which the agent must answer its first message
+    initialize_s: float = 60.0  # in which the agent must answer its first message
     mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_text(self) -> str:

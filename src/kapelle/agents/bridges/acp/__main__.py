@@ -132,7 +132,7 @@ class Turn:
     async def _prompt_agent(self) -> None:
         session = Session(self._connection, self._job)
         try:
-            await session.greet()
+            await session.initialize()
         except Failed as failed:
             words = self._process.last_words()
             raise Failed(f"{failed} {words}".strip(), failed.name) from None

@@ -44,7 +44,7 @@ class Session:
         self._agent = Json()
         self.system_prompt_taken = False
 
-    async def greet(self) -> None:
+    async def initialize(self) -> None:
         """Raises Failed when the agent does not answer as one would."""
         capabilities = {
             # Gemini cannot make new files through a client's file system.
@@ -55,7 +55,7 @@ class Session:
         }
         self._agent = await self._ask(
             "initialize",
-            self._job.greeting_s,
+            self._job.initialize_s,
             protocolVersion=PROTOCOL_VERSION,
             clientCapabilities=capabilities,
             clientInfo={"name": "kapelle", "title": "Kapelle", "version": version("kapelle")},
