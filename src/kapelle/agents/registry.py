@@ -1,7 +1,8 @@
-"""Finds agents by name: adapters come from the entry-point group kapelle.agents, built-ins too."""
+"""Finds agents by name: built-in ones in their file of adapters, others by an entry point."""
 
 import difflib
 import os
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -9,6 +10,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import cast
 
+from kapelle.agents import adapters
 from kapelle.agents.base import Agent, AgentRequest, Capabilities
 from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, KapelleError
 from kapelle.settings import AgentSettings, Settings
@@ -139,7 +141,12 @@ def _adapter(name: str, kind: str) -> Adapter:
 
 @cache
 def _adapters() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
+    """Installed ones, and the built-in ones: name.py in adapters holds NameAgent."""
+    found = {entry.name: entry for entry in entry_points(group=GROUP)}
+    for _, name, _ in pkgutil.iter_modules(adapters.__path__):
+        value = f"{adapters.__name__}.{name}:{name.capitalize()}Agent"
+        found[name] = EntryPoint(name, value, GROUP)
+    return found
 
 
 def _names(settings: Settings) -> list[str]:

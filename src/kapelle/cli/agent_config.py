@@ -7,10 +7,9 @@ from urllib.parse import quote
 
 import typer
 
-from kapelle.cli.command import LightCommand, command_group
+from kapelle.cli.command import Json, LightCommand, command_group
 from kapelle.cli.config import Entry, Repo, change, current, loaded, print_entries
 from kapelle.cli.format import one_line
-from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput

@@ -10,15 +10,53 @@ import typer
 
 from kapelle.agents.base import remark
 from kapelle.cli.agent_config import config, login_words
-from kapelle.cli.command import LightCommand, command_group
+from kapelle.cli.command import Json, LightCommand, command_group
 from kapelle.cli.format import mark, moment, now, one_line, paint, short, table
-from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
 from kapelle.cli.values import not_empty
 from kapelle.client.http import Connection
 
 Agent = dict[str, Any]
+# A version takes up to 20 s and a call up to 120 s, and then the daemon tidies up.
+TIMEOUT_S = 200.0
+
+
+def list_agents(as_json: Json = False) -> None:
+    """List the agents that are known, and whether they can be used."""
+    from kapelle.cli.spec_options import absolute_directory
+
+    known = Connection().get("/agents", {"directory": absolute_directory(None)})
+    if as_json:
+        document(known)
+        return
+    header = ["NAME", "STATUS", "LOGIN", "MODEL", ""]
+    lines = table(header, [*map(_row, known)], [*map(_style, known)])
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.flush()
+    for agent in known:
+        for text in remarks(agent):
+            say(text)
+    if not any(agent["default"] for agent in known):
+        say("No default agent is set; `kapelle init` chooses one.")
+
+
+def _row(agent: dict[str, Any]) -> list[str]:
+    return [
+        one_line(agent["name"]),
+        "paused" if agent["paused_until"] else one_line(agent["status"]),
+        one_line(login_words(agent["login"])) if agent["installed"] else "",
+        one_line(agent["model"] or ""),
+        "default" if agent["default"] else "",
+    ]
+
+
+def _style(agent: dict[str, Any]) -> str:
+    if agent["paused_until"]:
+        return "yellow"
+    if agent["status"] == "not installed":
+        return "dim"
+    return "red" if agent["problem"] else "green"
 
 
 def remarks(agent: Agent) -> Iterator[str]:
@@ -39,22 +77,6 @@ def remarks(agent: Agent) -> Iterator[str]:
             f"{name}: {stale} is set here, but the daemon was started without it."
             " `kapelle stop`; the next command starts it with what is set then."
         )
-
-
-def advice(problem: str, hint: str | None) -> str:
-    """A problem and what to type next."""
-    return f"{problem.rstrip('.')}. {hint}" if hint else problem
-
-
-def set_here_only(login: dict[str, Any]) -> str | None:
-    """A variable that would be the login, if the daemon had it too."""
-    if login["source"] != "none" or os.environ.get("KAPELLE_URL"):
-        return None
-    return next((name for name in login["variables"] if os.environ.get(name)), None)
-
-
-# A version takes up to 20 s and a call up to 120 s, and then the daemon tidies up.
-TIMEOUT_S = 200.0
 
 
 def check(
@@ -135,41 +157,16 @@ def _unverified(agent: dict[str, Any]) -> list[str]:
     return [f"{agent['status']}: --live tries it"]
 
 
-def list_agents(as_json: Json = False) -> None:
-    """List the agents that are known, and whether they can be used."""
-    from kapelle.cli.spec_options import absolute_directory
-
-    known = Connection().get("/agents", {"directory": absolute_directory(None)})
-    if as_json:
-        document(known)
-        return
-    header = ["NAME", "STATUS", "LOGIN", "MODEL", ""]
-    lines = table(header, [*map(_row, known)], [*map(_style, known)])
-    sys.stdout.writelines(f"{line}\n" for line in lines)
-    sys.stdout.flush()
-    for agent in known:
-        for text in remarks(agent):
-            say(text)
-    if not any(agent["default"] for agent in known):
-        say("No default agent is set; `kapelle init` chooses one.")
+def advice(problem: str, hint: str | None) -> str:
+    """A problem and what to type next."""
+    return f"{problem.rstrip('.')}. {hint}" if hint else problem
 
 
-def _row(agent: dict[str, Any]) -> list[str]:
-    return [
-        one_line(agent["name"]),
-        "paused" if agent["paused_until"] else one_line(agent["status"]),
-        one_line(login_words(agent["login"])) if agent["installed"] else "",
-        one_line(agent["model"] or ""),
-        "default" if agent["default"] else "",
-    ]
-
-
-def _style(agent: dict[str, Any]) -> str:
-    if agent["paused_until"]:
-        return "yellow"
-    if agent["status"] == "not installed":
-        return "dim"
-    return "red" if agent["problem"] else "green"
+def set_here_only(login: dict[str, Any]) -> str | None:
+    """A variable that would be the login, if the daemon had it too."""
+    if login["source"] != "none" or os.environ.get("KAPELLE_URL"):
+        return None
+    return next((name for name in login["variables"] if os.environ.get(name)), None)
 
 
 agents = command_group("List agents, try them out and set them up.", list_agents)

@@ -1,4 +1,4 @@
-"""A command: its values are read without pydantic, and what it cannot understand is explained.
+"""A command: options that several share, values read without pydantic, mistakes explained.
 
 Typer checks every parameter through a pydantic adapter, which costs more than all the rest of a
 command; the few kinds of parameters used here need none of it.
@@ -7,15 +7,32 @@ command; the few kinds of parameters used here need none of it.
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from kapelle.cli.options import Json
 from kapelle.cli.values import not_empty
 from kapelle.domain.errors import InvalidInput
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on showing what happens.")]
+Budget = Annotated[
+    str | None,
+    typer.Option(metavar="USD", help="Stop when all attempts together have cost so much."),
+]
+MaxTurns = Annotated[
+    int | None,
+    typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="Stop an attempt after so many."),
+]
+FollowToEnd = Annotated[
+    bool,
+    typer.Option(
+        "--follow", "-f", help="Watch it to the end; exit 0 done, 1 failed, 3 input needed."
+    ),
+]
 
 _TOO_MANY = re.compile(r"Got unexpected extra argument\(s\) \((.*)\)", re.DOTALL)
 

@@ -38,7 +38,7 @@ demo        demo:demo  Watch a small ensemble of agents work on a sample reposit
 serve       daemon:serve  Run the daemon in the foreground.
 stop        daemon:stop  Stop the daemon; running agents go on.
 backup      daemon:backup  Copy the database to a safe place now.
-completion  completion:completion  Print the completion script of a shell.
+completion  main:completion  Print the completion script of a shell.
 """
 
 

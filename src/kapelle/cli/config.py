@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from kapelle.cli.command import LightCommand, command_group
+from kapelle.cli.command import Json, LightCommand, command_group
 from kapelle.cli.format import one_line, paint
-from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
 from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.home import Home

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.options import Json
+from kapelle.cli.command import Json
 from kapelle.cli.output import data, document, say
 from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import Unavailable

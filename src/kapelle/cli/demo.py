@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.options import Json
+from kapelle.cli.command import Json
 from kapelle.cli.outcome import DONE, WORK_FAILED
 from kapelle.cli.output import document, say
 from kapelle.domain.errors import InvalidInput

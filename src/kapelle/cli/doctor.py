@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 
 from kapelle.cli.agent_config import login_words
+from kapelle.cli.command import Json
 from kapelle.cli.config import config_file, current, loaded
 from kapelle.cli.format import one_line, paint, size, wrapped
-from kapelle.cli.options import Json
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
 from kapelle.client.autostart import log_lines, why_it_gave_up

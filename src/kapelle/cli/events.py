@@ -6,12 +6,48 @@ from typing import Annotated, Any
 
 import typer
 
+from kapelle.cli.command import Follow, JsonLines
 from kapelle.cli.format import local, one_line, short_title, terminal_width, wrapped
 from kapelle.cli.ids import complete_run, complete_task
-from kapelle.cli.options import Follow, JsonLines
 from kapelle.cli.output import json_line
 from kapelle.cli.transcript import Passage
 from kapelle.client.http import Connection
+
+Event = dict[str, Any]
+Facts = dict[str, Any]
+
+_WIDTH = 300
+_STYLES = {
+    "completed": "green", "failed": "red", "cancelled": "dim", "waiting": "yellow",
+    "paused": "yellow", "pausing": "yellow", "stopping": "yellow",
+}  # fmt: skip
+_MARKS = {"running": "▸", "completed": "✓", "failed": "✗", "cancelled": "✗", "waiting": "?"}
+_RUN_WORDS = {
+    "created": "Created: {title}",
+    "running": "Under way",
+    "waiting": "It asks: {reason}",
+    "answered": "Answered: {answer}",
+    "pausing": "It pauses as soon as what is at work has ended",
+    "stopping": "It ends as soon as what is at work has stopped",
+    "paused": "Paused",
+    "resumed": "Resumed",
+    "merged": "Merged into {base}",
+    "archived": "Archived",
+}
+_PROBLEM = 200
+_VERDICTS = {
+    "start": "the start",
+    "pass": "passed",
+    "progress": "not yet",
+    "keep": "better, kept",
+    "discard": "not better, put back",
+    "fail": "failed",
+}
+# Facts of the built-in patterns, which the sentences below are made of.
+_KNOWN_FACTS = frozenset(
+    {"iteration", "failures", "best", "verdict", "score", "problem", "step", "steps", "doing",
+     "phase", "lack", "subgoals", "merged", "verified"}
+)  # fmt: skip
 
 
 def events(
@@ -67,26 +103,12 @@ def _facts(kind: str, data: dict[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in data.items() if value is not None)
 
 
-Event = dict[str, Any]
-
-_WIDTH = 300
-_STYLES = {
-    "completed": "green", "failed": "red", "cancelled": "dim", "waiting": "yellow",
-    "paused": "yellow", "pausing": "yellow", "stopping": "yellow",
-}  # fmt: skip
-_MARKS = {"running": "▸", "completed": "✓", "failed": "✗", "cancelled": "✗", "waiting": "?"}
-_RUN_WORDS = {
-    "created": "Created: {title}",
-    "running": "Under way",
-    "waiting": "It asks: {reason}",
-    "answered": "Answered: {answer}",
-    "pausing": "It pauses as soon as what is at work has ended",
-    "stopping": "It ends as soon as what is at work has stopped",
-    "paused": "Paused",
-    "resumed": "Resumed",
-    "merged": "Merged into {base}",
-    "archived": "Archived",
-}
+def line(event: Event) -> Passage | None:
+    """How an event is shown behind its local time, with long lines broken in a terminal."""
+    shown = passage(event)
+    if shown is None:
+        return None
+    return Passage(wrapped(f"{local(event['at'], '%H:%M:%S')} {shown.text}", 9), shown.style)
 
 
 def passage(event: Event) -> Passage | None:
@@ -108,14 +130,6 @@ def passage(event: Event) -> Passage | None:
     return None
 
 
-def line(event: Event) -> Passage | None:
-    """How an event is shown behind its local time, with long lines broken in a terminal."""
-    shown = passage(event)
-    if shown is None:
-        return None
-    return Passage(wrapped(f"{local(event['at'], '%H:%M:%S')} {shown.text}", 9), shown.style)
-
-
 def _of_run(what: str, data: dict[str, Any]) -> Passage | None:
     if what == "progress":
         return Passage(one_line(progress_words(data), _WIDTH), "cyan")
@@ -124,8 +138,8 @@ def _of_run(what: str, data: dict[str, Any]) -> Passage | None:
     reason = f": {data['reason']}" if data.get("reason") else ""
     words = _RUN_WORDS.get(what, f"{what.capitalize()}{{why}}")
     # What an event does not tell is left out of its sentence.
-    told = words.format_map(defaultdict(str, data, why=reason))
-    return Passage(one_line(told, _WIDTH), _STYLES.get(what))
+    words = words.format_map(defaultdict(str, data, why=reason))
+    return Passage(one_line(words, _WIDTH), _STYLES.get(what))
 
 
 def _of_task(what: str, event: Event) -> Passage | None:
@@ -143,24 +157,6 @@ def _of_task(what: str, event: Event) -> Passage | None:
 def _title_width() -> int:
     """So many letters that a title fits on the line with the time and an id."""
     return max(min((terminal_width() or 200) - 48, 80), 30)
-
-
-Facts = dict[str, Any]
-
-_PROBLEM = 200
-_VERDICTS = {
-    "start": "the start",
-    "pass": "passed",
-    "progress": "not yet",
-    "keep": "better, kept",
-    "discard": "not better, put back",
-    "fail": "failed",
-}
-# Facts of the built-in patterns, which the sentences below are made of.
-_TOLD = frozenset(
-    {"iteration", "failures", "best", "verdict", "score", "problem", "step", "steps", "doing",
-     "phase", "lack", "subgoals", "merged", "verified"}
-)  # fmt: skip
 
 
 def progress_words(facts: Facts) -> str:
@@ -215,7 +211,7 @@ def _more(facts: Facts) -> list[str]:
     return [
         one_line(f"{key.replace('_', ' ')} {value_words(value)}", 80)
         for key, value in facts.items()
-        if key not in _TOLD and value is not None
+        if key not in _KNOWN_FACTS and value is not None
     ]
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kapelle.cli.agents import advice
+from kapelle.cli.command import Json
 from kapelle.cli.config import config_file, current, loaded, root
-from kapelle.cli.options import Json
 from kapelle.cli.outcome import INPUT_NEEDED
 from kapelle.cli.output import document, say
 from kapelle.domain.errors import KapelleError

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from kapelle.cli.command import Follow, JsonLines
 from kapelle.cli.ids import AnyId, is_run, path_of, task_path
-from kapelle.cli.options import Follow, JsonLines
 from kapelle.cli.outcome import exit_code
 from kapelle.cli.output import json_line, say
 from kapelle.client.http import Connection

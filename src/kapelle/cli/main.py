@@ -1,4 +1,7 @@
-"""The entry point: parse, run one command, and turn whatever happens into an exit code."""
+"""The entry point: parse, run one command, and turn whatever happens into an exit code.
+
+Also `kapelle completion`, which has the shell ask this entry point.
+"""
 
 import os
 import sys
@@ -7,11 +10,11 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from kapelle.cli.command import usage_error
+from kapelle.cli.command import Json, usage_error
 from kapelle.cli.commands import LazyGroup, PipeClosed
 from kapelle.cli.errors import internal_error, show_error, system_error, wants_json
-from kapelle.cli.output import give_up, lenient_streams, open_streams, say
-from kapelle.domain.errors import KapelleError
+from kapelle.cli.output import document, give_up, lenient_streams, open_streams, say
+from kapelle.domain.errors import InvalidInput, KapelleError
 
 INTERRUPTED = 130
 # What a shell reports for a program that ended because its reader went away.
@@ -97,3 +100,37 @@ def _run(arguments: list[str]) -> int:
     except typer.TyperException as error:
         raise usage_error(error) from None
     return code if isinstance(code, int) else 0
+
+
+_SHELLS = {
+    "bash": 'eval "$(kapelle completion bash)"   in ~/.bashrc',
+    "zsh": 'eval "$(kapelle completion zsh)"   in ~/.zshrc, after compinit',
+    "fish": "kapelle completion fish | source   in ~/.config/fish/config.fish",
+}
+
+
+def completion(
+    shell: Annotated[
+        str | None,
+        typer.Argument(metavar="bash|zsh|fish", help="By default your shell.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the completion script of a shell."""
+    name = shell or os.path.basename(os.environ.get("SHELL", ""))
+    if name not in _SHELLS:
+        raise InvalidInput(
+            f"There is no completion for {name or 'an unknown shell'!r}.",
+            hint="Use `kapelle completion bash`, zsh or fish.",
+        )
+    from typer._completion_shared import get_completion_script
+
+    script = get_completion_script(
+        prog_name="kapelle", complete_var="_KAPELLE_COMPLETE", shell=name
+    )
+    if as_json:
+        document({"shell": name, "script": script})
+        return
+    sys.stdout.write(script + "\n")
+    if sys.stdout.isatty():
+        say(f"To have it in every shell, put this line into place:\n  {_SHELLS[name]}")

@@ -35,49 +35,11 @@ from kapelle.client.http import Connection
 from kapelle.domain.text import counted
 
 Step = dict[str, Any]
+Item = dict[str, Any]
 
 MOST = 12
 _MARKS = {"completed": "✓", "failed": "✗", "cancelled": "✗", "waiting": "?"}
 _AT_REST = frozenset({"queued", "blocked", "waiting"})
-
-
-def task_lines(run: Run, steps: Sequence[Step], open_tasks: Mapping[str, Task]) -> Iterator[str]:
-    """What was started, the last ones at most, and the steps of its spec that are to come."""
-    started = [step for step in steps if step["kind"] in {"task", "run"} and step["subject"]]
-    started.sort(key=lambda step: step["position"])
-    if len(started) > MOST:
-        hidden = len(started) - MOST
-        yield paint(f"    … {hidden} earlier ones: kapelle runs steps {run['id']}", "dim")
-    for step in started[-MOST:]:
-        yield from _lines(step, open_tasks.get(step["subject"]))
-    if not run["ended_at"]:
-        for step in (run["spec"].get("steps") or [])[len(started) :]:
-            yield paint(f"    · {_label(step)}", "dim")
-
-
-def _lines(step: Step, task: Task | None) -> Iterator[str]:
-    result = step["result"] or task or {}
-    status = result.get("status") or ("running" if step["ended_at"] is None else "failed")
-    style = STATUS_STYLE.get(status)
-    sign = paint(_MARKS.get(status, "▸"), style)
-    took = between(step["started_at"], step["ended_at"])
-    took += f", {status}" if status in _AT_REST else ""
-    title = short_title(step["label"], max((terminal_width() or 120) - 15, 30))
-    yield f"    {sign} {title} {paint(took, 'dim')}".rstrip()
-    yield paint(f"      {step['subject']}", "dim")
-    reason = step["error"] or (None if status == "completed" else result.get("reason"))
-    if reason:
-        yield f"      {one_line(reason, 200)}"
-    if task and task["status"] == "waiting":
-        yield f"      {next_commands(task)[0][0]}"
-
-
-def _label(step: Any) -> str:
-    if isinstance(step, str):
-        return one_line(step, 80)
-    return one_line(step.get("name") or step.get("prompt") or "", 80)
-
-
 _STYLES = {"pass": "green", "keep": "green", "fail": "red", "discard": "dim"}
 _JSON_LINES = 15
 _JSON_WIDTH = 300
@@ -85,18 +47,106 @@ _TEXT_LINES = 6
 _INDENT = 4
 # They take what room there is, and are cut at the terminal's edge.
 _LAST = ("problem", "reason")
+_ROLES = ("planner", "worker", "reviewer", "judge")
 
-Item = dict[str, Any]
+
+def describe_run(client: Connection, run: Run) -> Iterator[str]:
+    """The human view of a run, with what only the daemon knows of its past and its tasks."""
+    steps = client.get(run_path(run["id"], "steps"))
+    progress: list[Item] = []
+    if run["result"] is None and "iteration" in run["progress"]:
+        events = history(client, run["id"])
+        progress = [event["data"] for event in events if event["kind"] == "run.progress"]
+    begun = [step["subject"] for step in steps if step["kind"] == "task" and not step["ended_at"]]
+    tasks = {task_id: client.get(task_path(task_id)) for task_id in begun if task_id}
+    return describe(run, steps, progress, tasks)
 
 
-def result_lines(run: Run, told: Sequence[Item]) -> Iterator[str]:
+def describe(
+    run: Run,
+    steps: Sequence[Step],
+    progress: Sequence[Item] = (),
+    open_tasks: Mapping[str, Task] = MappingProxyType({}),
+) -> Iterator[str]:
+    """The lines of the human view.
+
+    progress is what the run said of it, in order; open_tasks are those it waits for, by id.
+    """
+    # The questions stand below, each with its token.
+    yield from heading(run, None if run["questions"] else run["reason"])
+    yield from _circumstances(run)
+    if run["progress"] and not run["ended_at"]:
+        most = run["spec"].get("max_iterations")
+        yield field("progress", state_words(run["progress"], most))
+    yield from _questions(run)
+    yield from result_lines(run, progress)
+    tasks = list(task_lines(run, steps, open_tasks))
+    if tasks:
+        yield field("tasks", "")
+        yield from tasks
+    yield from workspace_fields(run)
+    yield from command_lines(next_commands(run))
+
+
+def _circumstances(run: Run) -> Iterator[str]:
+    yield field("pattern", one_line(run["pattern"]))
+    if who := _agents(run["spec"]):
+        yield field("agents", who)
+    taken = f", under way {short(run['spent']['seconds'])}" if run["started_at"] else ""
+    yield field("time", f"created {between(run['created_at'], None)} ago{taken}")
+    yield field("spent", _spent(run))
+    if run["project"]:
+        yield field("project", one_line(run["project"]))
+    for name in ("parent_id", "schedule_id"):
+        if run[name]:
+            yield field(name.removesuffix("_id"), run[name])
+
+
+def _agents(spec: dict[str, Any]) -> str:
+    keys = {"": ("agent", "model"), **{f"{role} ": (role, f"{role}_model") for role in _ROLES}}
+    named = [
+        role + agent_words(spec.get(agent), spec.get(model))
+        for role, (agent, model) in keys.items()
+        if spec.get(agent) or spec.get(model)
+    ]
+    fallback = spec.get("fallback_agents")
+    return ", ".join(named) + one_line(f", then {', '.join(fallback)}" if fallback else "")
+
+
+def _spent(run: Run) -> str:
+    """What was used, against what may be."""
+    spent, spec = run["spent"], run["spec"]
+    calls = counted(spent["agent_calls"], "agent call")
+    if spec.get("max_agent_calls"):
+        calls = f"{spent['agent_calls']:,} of {counted(spec['max_agent_calls'], 'agent call')}"
+    facts = [calls]
+    budget, cost = spec.get("budget_usd"), spent["cost_usd"]
+    if cost is not None or budget:
+        known = "cost unknown" if cost is None else dollars(cost)
+        facts.append(f"{known} of {usd_limit(budget)}" if budget else known)
+    if spec.get("max_seconds"):
+        facts.append(f"{short(spent['seconds'])} of {short(spec['max_seconds'])}")
+    return ", ".join(facts)
+
+
+def _questions(run: Run) -> Iterator[str]:
+    if not run["questions"]:
+        return
+    yield field("asks", "")
+    for question in run["questions"]:
+        default = f" [{one_line(question['default'])}]" if question["default"] else ""
+        yield paint(f"    ? {one_line(question['text'])}{default}", "yellow")
+        yield f'      kapelle runs answer {question["token"]} "…"'
+
+
+def result_lines(run: Run, progress: Sequence[Item]) -> Iterator[str]:
     """What a pattern returned: tables of its lists of objects, or else the beginning of its JSON.
 
     Of a run without a result, what it said of its iterations is shown in the same way.
     """
     result = run["result"]
     if result is None:
-        iterations = [facts for facts in told if facts.get("verdict")]
+        iterations = [facts for facts in progress if facts.get("verdict")]
         yield from _items("iterations", iterations, None) if iterations else ()
     elif isinstance(result, dict) and any(map(_are_items, result.values())):
         best, winner = result.get("best"), result.get("winner")
@@ -184,12 +234,9 @@ def _below(item: Item) -> list[str]:
             found += map(_part, value)
         elif isinstance(value, dict) and any(isinstance(flag, bool) for flag in value.values()):
             against = [_words(name) for name, flag in value.items() if flag is False]
-            said = f": {one_line(value['feedback'], 200)}" if value.get("feedback") else ""
-            found.append(
-                f"{_words(key)}: no to {', '.join(against)}{said}"
-                if against
-                else f"{_words(key)}: approved"
-            )
+            why = f": {one_line(value['feedback'], 200)}" if value.get("feedback") else ""
+            verdict = f"no to {', '.join(against)}{why}" if against else "approved"
+            found.append(f"{_words(key)}: {verdict}")
         elif isinstance(value, str) and "\n" in value.strip() and key not in _LAST:
             found += [paint(f"{_words(key)}:", "dim"), *last_lines(value, _TEXT_LINES)]
     return found
@@ -207,93 +254,38 @@ def _words(key: str) -> str:
     return one_line(key.replace("_", " "), 40)
 
 
-_ROLES = ("planner", "worker", "reviewer", "judge")
+def task_lines(run: Run, steps: Sequence[Step], open_tasks: Mapping[str, Task]) -> Iterator[str]:
+    """What was started, the last ones at most, and the steps of its spec that are to come."""
+    started = [step for step in steps if step["kind"] in {"task", "run"} and step["subject"]]
+    started.sort(key=lambda step: step["position"])
+    if len(started) > MOST:
+        hidden = len(started) - MOST
+        yield paint(f"    … {hidden} earlier ones: kapelle runs steps {run['id']}", "dim")
+    for step in started[-MOST:]:
+        yield from _lines(step, open_tasks.get(step["subject"]))
+    if not run["ended_at"]:
+        for step in (run["spec"].get("steps") or [])[len(started) :]:
+            yield paint(f"    · {_label(step)}", "dim")
 
 
-def describe_run(client: Connection, run: Run) -> Iterator[str]:
-    """The human view of a run, with what only the daemon knows of its past and its tasks."""
-    steps = client.get(run_path(run["id"], "steps"))
-    told: list[dict[str, Any]] = []
-    if run["result"] is None and "iteration" in run["progress"]:
-        events = history(client, run["id"])
-        told = [event["data"] for event in events if event["kind"] == "run.progress"]
-    begun = [step["subject"] for step in steps if step["kind"] == "task" and not step["ended_at"]]
-    tasks = {task_id: client.get(task_path(task_id)) for task_id in begun if task_id}
-    return describe(run, steps, told, tasks)
+def _lines(step: Step, task: Task | None) -> Iterator[str]:
+    result = step["result"] or task or {}
+    status = result.get("status") or ("running" if step["ended_at"] is None else "failed")
+    style = STATUS_STYLE.get(status)
+    sign = paint(_MARKS.get(status, "▸"), style)
+    took = between(step["started_at"], step["ended_at"])
+    took += f", {status}" if status in _AT_REST else ""
+    title = short_title(step["label"], max((terminal_width() or 120) - 15, 30))
+    yield f"    {sign} {title} {paint(took, 'dim')}".rstrip()
+    yield paint(f"      {step['subject']}", "dim")
+    reason = step["error"] or (None if status == "completed" else result.get("reason"))
+    if reason:
+        yield f"      {one_line(reason, 200)}"
+    if task and task["status"] == "waiting":
+        yield f"      {next_commands(task)[0][0]}"
 
 
-def describe(
-    run: Run,
-    steps: Sequence[Step],
-    told: Sequence[dict[str, Any]] = (),
-    open_tasks: Mapping[str, Task] = MappingProxyType({}),
-) -> Iterator[str]:
-    """The lines of the human view.
-
-    told is what the run said of its progress, in order; open_tasks are those it waits for, by id.
-    """
-    # The questions stand below, each with its token.
-    yield from heading(run, None if run["questions"] else run["reason"])
-    yield from _circumstances(run)
-    if run["progress"] and not run["ended_at"]:
-        most = run["spec"].get("max_iterations")
-        yield field("progress", state_words(run["progress"], most))
-    yield from _questions(run)
-    yield from result_lines(run, told)
-    tasks = list(task_lines(run, steps, open_tasks))
-    if tasks:
-        yield field("tasks", "")
-        yield from tasks
-    yield from workspace_fields(run)
-    yield from command_lines(next_commands(run))
-
-
-def _circumstances(run: Run) -> Iterator[str]:
-    yield field("pattern", one_line(run["pattern"]))
-    if who := _agents(run["spec"]):
-        yield field("agents", who)
-    taken = f", under way {short(run['spent']['seconds'])}" if run["started_at"] else ""
-    yield field("time", f"created {between(run['created_at'], None)} ago{taken}")
-    yield field("spent", _spent(run))
-    if run["project"]:
-        yield field("project", one_line(run["project"]))
-    for name in ("parent_id", "schedule_id"):
-        if run[name]:
-            yield field(name.removesuffix("_id"), run[name])
-
-
-def _agents(spec: dict[str, Any]) -> str:
-    keys = {"": ("agent", "model"), **{f"{role} ": (role, f"{role}_model") for role in _ROLES}}
-    named = [
-        role + agent_words(spec.get(agent), spec.get(model))
-        for role, (agent, model) in keys.items()
-        if spec.get(agent) or spec.get(model)
-    ]
-    fallback = spec.get("fallback_agents")
-    return ", ".join(named) + one_line(f", then {', '.join(fallback)}" if fallback else "")
-
-
-def _spent(run: Run) -> str:
-    """What was used, against what may be."""
-    spent, spec = run["spent"], run["spec"]
-    calls = counted(spent["agent_calls"], "agent call")
-    if spec.get("max_agent_calls"):
-        calls = f"{spent['agent_calls']:,} of {counted(spec['max_agent_calls'], 'agent call')}"
-    facts = [calls]
-    budget, cost = spec.get("budget_usd"), spent["cost_usd"]
-    if cost is not None or budget:
-        known = "cost unknown" if cost is None else dollars(cost)
-        facts.append(f"{known} of {usd_limit(budget)}" if budget else known)
-    if spec.get("max_seconds"):
-        facts.append(f"{short(spent['seconds'])} of {short(spec['max_seconds'])}")
-    return ", ".join(facts)
-
-
-def _questions(run: Run) -> Iterator[str]:
-    if not run["questions"]:
-        return
-    yield field("asks", "")
-    for question in run["questions"]:
-        default = f" [{one_line(question['default'])}]" if question["default"] else ""
-        yield paint(f"    ? {one_line(question['text'])}{default}", "yellow")
-        yield f'      kapelle runs answer {question["token"]} "…"'
+def _label(step: Any) -> str:
+    if isinstance(step, str):
+        return one_line(step, 80)
+    return one_line(step.get("name") or step.get("prompt") or "", 80)

@@ -5,11 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LightCommand, command_group
+from kapelle.cli.command import Json, JsonLines, LightCommand, command_group
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import RunId, RunIds, complete_run, run_path
-from kapelle.cli.options import Json, JsonLines
 from kapelle.cli.outcome import FINAL, INPUT_NEEDED, exit_code, settled
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses

@@ -7,10 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LightCommand, command_group, usage_error
+from kapelle.cli.command import Json, LightCommand, command_group, usage_error
 from kapelle.cli.errors import wants_json
 from kapelle.cli.ids import ScheduleId, schedule_path
-from kapelle.cli.options import Json
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.request import begin, collecting

@@ -12,10 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import command_of, suggestion
+from kapelle.cli.command import FollowToEnd, Json, command_of, suggestion
 from kapelle.cli.config import current, root
 from kapelle.cli.format import one_line, table
-from kapelle.cli.options import FollowToEnd, Json
 from kapelle.cli.output import document, say
 from kapelle.cli.request import begin, is_collecting
 from kapelle.cli.spec_options import (

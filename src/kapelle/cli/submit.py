@@ -4,9 +4,9 @@ from typing import Annotated, Any
 
 import typer
 
+from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns
 from kapelle.cli.follow import show_new
 from kapelle.cli.ids import TaskId, task_path
-from kapelle.cli.options import Budget, FollowToEnd, Json, MaxTurns
 from kapelle.cli.outcome import Task
 from kapelle.cli.output import say
 from kapelle.cli.prompt import read_prompt

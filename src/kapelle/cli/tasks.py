@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from kapelle.cli.command import Budget, Json, MaxTurns
 from kapelle.cli.format import clean, colourful, one_line, paint
 from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, path_of, task_path
-from kapelle.cli.options import Budget, Json, MaxTurns
 from kapelle.cli.outcome import (
     ERROR,
     FINAL,
@@ -196,7 +196,7 @@ def _until(
             known[item["id"]] = item
             report(item)
         if not is_over(fresh[0]) and time.monotonic() - began < seconds / 2:
-            # One that rests, at a rate limit for instance, is told at once.
+            # One that rests is answered at once, also to whoever waits for its end.
             time.sleep(min(PAUSE_S, seconds))
 
 

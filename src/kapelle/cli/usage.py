@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from kapelle.cli.command import Json
 from kapelle.cli.format import cost, one_line
 from kapelle.cli.ids import complete_task
-from kapelle.cli.options import Json
 from kapelle.cli.output import document, say
 from kapelle.cli.values import choice, not_empty, since
 from kapelle.client.http import Connection

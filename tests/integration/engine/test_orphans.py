@@ -1,4 +1,4 @@
-"""Checks of runs that a crash left running."""
+"""Agents and checks of runs that a crash or a restored backup left running."""
 
 import os
 import time
@@ -12,12 +12,14 @@ from unittest.mock import MagicMock
 
 import pytest
 from tests.integration.engine.test_run_control import add_run
+from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import RunStatus
 from kapelle.engine import upkeep
 from kapelle.engine.parts import Parts
 from kapelle.home import Home
+from kapelle.store import attempts, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 
@@ -99,6 +101,26 @@ async def test_all_directories_are_looked_into_by_a_new_daemon_and_then_once_an_
 
 async def _noted(looks: list[str], name: str, *_duty: object) -> None:
     looks.append(name)
+
+
+async def test_agents_are_ended_that_no_row_knows_of(hall: Hall) -> None:
+    """As after a backup was put back; one that was just started may not be stored yet."""
+    task, known = task_row(), new_id("attempt")
+    await hall.db.write(tasks.insert, task, [])
+    about = {"task_id": task["id"], "number": 1, "status": "running", "mode": "fresh"}
+    values = about | {"agent": "x", "warnings": [], "started_at": datetime.now(UTC)}
+    await hall.db.write(attempts.insert, id=known, **values)
+    ages = {known: _HOUR_S, new_id("attempt"): _HOUR_S, new_id("attempt"): 0, "over": _HOUR_S}
+    for name, age_s in ages.items():
+        process_dir = hall.home.attempts / name
+        process_dir.mkdir()
+        (process_dir / "claim").touch()
+        os.utime(process_dir / "claim", (time.time() - age_s, time.time() - age_s))
+    (hall.home.attempts / "over" / "exit.json").touch()
+    (hall.home.attempts / "file").touch()
+    (hall.home.attempts / "prepared").mkdir()
+    await upkeep.stop_unknown_attempts(cast(Parts, SimpleNamespace(**vars(hall))))
+    assert hall.stopped == [hall.home.attempts / list(ages)[1]]
 
 
 async def test_a_home_without_runs_is_no_trouble(hall: Hall) -> None:

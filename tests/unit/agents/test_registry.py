@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.agents import registry
+from kapelle.agents import adapters, registry
 from kapelle.agents.adapters.acp import AcpAgent
 from kapelle.agents.adapters.codex import CodexAgent
 from kapelle.agents.adapters.command import CommandAgent
 from kapelle.agents.adapters.openai import OpenaiAgent
 from kapelle.agents.adapters.rehearsal import RehearsalAgent
+from kapelle.agents.base import Agent
 from kapelle.domain.errors import AgentMisconfigured, AgentNotFound
 from kapelle.settings import AgentSettings, Settings
 
@@ -175,3 +176,11 @@ def test_an_adapter_that_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPat
     bad, fails = registry.available(Settings())
     assert "no_such_module" in (bad.problem or "")
     assert "The adapter 'odd' fails" in (fails.problem or "")
+
+
+def test_every_file_in_adapters_is_an_agent() -> None:
+    files = {path.stem for path in Path(adapters.__path__[0]).glob("[a-z]*.py")}
+    assert files == ALONE | NEED_SETTINGS
+    for name in files:
+        agent = registry.get("mine", configured(mine=AgentSettings(type=name)))
+        assert isinstance(agent, Agent)
