@@ -23,11 +23,11 @@ class Launch:
     argv: list[str]
     cwd: Path
     env: dict[str, str]
-    stdin: bytes | None
-    timeout_s: float | None
-    grace_s: float
-    redact: tuple[bytes, ...]
-    label: str
+    stdin: bytes | None = None
+    timeout_s: float | None = None
+    grace_s: float = 5.0
+    redact: tuple[bytes, ...] = ()
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class Ended:
             return "stopped"
         if self.exit.code is not None:
             return f"exit code {self.exit.code}"
+        if self.exit.signal is not None:
+            return f"signal {self.exit.signal}"
         return self.detail or "it did not end by itself"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -74,13 +75,9 @@ class ScheduledWork:
         return (await self._runs.start(kind, spec, key, schedule_id)).id
 
     async def cancel(self, subject: str, reason: str) -> None:
-        try:
-            if is_id("run", subject):
-                await self._runs.cancel(subject, reason)
-            else:
-                await self._tasks.cancel(subject, reason)
-        except Conflict:
-            return  # it has ended meanwhile
+        work = self._runs if is_id("run", subject) else self._tasks
+        with suppress(Conflict):  # it has ended meanwhile
+            await work.cancel(subject, reason)
 
 
 def _task(spec: dict[str, Any]) -> TaskSpec:

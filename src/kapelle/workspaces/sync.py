@@ -18,7 +18,7 @@ from kapelle.workspaces.workspaces import Workspaces
 T = TypeVar("T")
 Cleanup = Literal["auto", "always", "never"]
 _log = logging.getLogger("kapelle.worktree")
-_AUTHOR = ("Kapelle", "kapelle@localhost")
+AUTHOR = ("Kapelle", "kapelle@localhost")
 
 
 class OwnLoop:
@@ -157,12 +157,13 @@ def worktree(
     """
     if cleanup not in get_args(Cleanup):
         raise InvalidInput(f"{cleanup!r} is no way to clean up.", hint="auto, always or never")
-    root = Home.default().root / "library" if home is None else Path(home).expanduser()
-    workspaces = Workspaces(root, *_AUTHOR)
+    workspaces = Workspaces(library_home(home), *AUTHOR)
     loop = OwnLoop("kapelle-worktree")
     try:
         _finish_merges(loop, workspaces)
-        tree = _create(loop, workspaces, Path(repository).expanduser(), base)
+        owner, directory = f"work_{new_id('run').partition('_')[2]}", Path(repository).expanduser()
+        workspace = loop.run(create_or_dismiss(workspaces, owner, directory, base))
+        tree = Worktree(loop, workspaces, owner, workspace)
         try:
             yield tree
         except BaseException:
@@ -177,16 +178,21 @@ def worktree(
         workspaces.close()
 
 
-def _create(loop: OwnLoop, workspaces: Workspaces, repository: Path, base: str | None) -> Worktree:
-    owner = "work_" + new_id("run").partition("_")[2]
+def library_home(home: Path | str | None) -> Path:
+    """Where programs without a daemon keep their worktrees, unless they say otherwise."""
+    return Home.default().root / "library" if home is None else Path(home).expanduser()
+
+
+async def create_or_dismiss(
+    workspaces: Workspaces, owner: str, directory: Path, base: str | None
+) -> Workspace:
+    """A new worktree; of one that cannot be made nothing stays, for nobody would know of it."""
     try:
-        workspace = loop.run(workspaces.create(owner, repository, base))
+        return await workspaces.create(owner, directory, base)
     except BaseException:
-        # Nobody worked there yet, and nobody would know of it.
         with suppress(KapelleError, OSError):
-            loop.run(workspaces.dismiss(owner))
+            await workspaces.dismiss(owner)
         raise
-    return Worktree(loop, workspaces, owner, workspace)
 
 
 def _finish_merges(loop: OwnLoop, workspaces: Workspaces) -> None:
