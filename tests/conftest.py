@@ -9,6 +9,7 @@ import warnings
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 import sqlalchemy as sa
 
@@ -28,6 +29,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.sample is None:
         config.option.sample = _commit()
+    # How fast the machine is at the moment is nothing that a property is about.
+    hypothesis.settings.register_profile(
+        "any-load", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
+    hypothesis.settings.load_profile("any-load")
 
 
 def pytest_report_header(config: pytest.Config) -> str:

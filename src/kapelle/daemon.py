@@ -12,7 +12,9 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import NoReturn
 
 if __name__ == "__main__":
@@ -38,7 +40,7 @@ from kapelle.service import Service
 from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.events import Events
-from kapelle.service.output import Output, Transcripts
+from kapelle.service.output import Output
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.service.sessions import Sessions
@@ -68,23 +70,13 @@ def main() -> None:
     home = Home.default()
     try:
         home.create()
-        lock = take_lock(home)
-        settings = load(home, None, os.environ).settings
-        listener = _listen(home, settings, options)
-    except KapelleError as error:
-        _give_up(error.with_hint)
-    except OSError as error:
-        _give_up(str(error))
-    try:
-        code = asyncio.run(_serve(home, settings, listener))
+        with _only_daemon(home):
+            settings = load(home, None, os.environ).settings
+            code = asyncio.run(_serve(home, settings, _listen(home, settings, options)))
     except KapelleError as error:
         _give_up(error.with_hint)
     except OSError as error:
         _give_up(f"{error.strerror or error}: {error.filename or home.root}")
-    finally:
-        with contextlib.suppress(OSError):
-            home.socket.unlink()
-        os.close(lock)
     # The threads and the watched attempts are left as they are: whatever a stop interrupts
     # goes on with the next daemon, exactly as after a crash.
     logging.shutdown()
@@ -94,6 +86,18 @@ def main() -> None:
 def _give_up(sentence: str) -> NoReturn:
     print(f"kapelle: {sentence}", file=sys.stderr)
     sys.exit(2)
+
+
+@contextlib.contextmanager
+def _only_daemon(home: Home) -> Iterator[None]:
+    """While this is the daemon of its home, whose socket goes with it."""
+    lock = take_lock(home)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            home.socket.unlink()
+        os.close(lock)
 
 
 def take_lock(home: Home) -> int:
@@ -135,7 +139,8 @@ def _last_port(home: Home) -> int:
 async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    token = _token(home)
+    token = _kept_text(home.token, lambda: secrets.token_urlsafe(32), _SHORTEST_TOKEN)
+    name = f"{socket.gethostname()}:{secrets.token_hex(8)}"
     db = await asyncio.to_thread(_open_database, home, settings)
     parts = Parts(
         home=home,
@@ -146,7 +151,8 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         secret=token,
         vault=Vault(home),
         url=f"http://{shown}:{port}",
-        performer=_performer(home),
+        # Host and home, as the first daemon of this home named them.
+        performer=_kept_text(home.identity, lambda: name),
     )
     await parts.runner.start()
     await _finish_merges(parts)
@@ -162,7 +168,6 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         work=Work(parts),
         schedules=Schedules(db, scheduler, work, parts.secrets),
         output=Output(parts),
-        transcripts=Transcripts(parts),
         events=Events(db),
         daemon=Daemon(parts, queue, stopping),
         sessions=Sessions(),
@@ -233,26 +238,15 @@ def _open_database(home: Home, settings: Settings) -> Database:
     return db
 
 
-def _token(home: Home) -> str:
-    """The key to the API; one that a crash or a full disk left unfinished is made anew."""
-    try:
-        token = home.token.read_text(encoding="ascii").strip()
-    except (FileNotFoundError, UnicodeDecodeError):
-        token = ""
-    if len(token) < _SHORTEST_TOKEN:
-        token = secrets.token_urlsafe(32)
-        write_private(home.token, token.encode())
-    return token
-
-
-def _performer(home: Home) -> str:
-    """What the daemons of this home are called: host and home, as named by the first of them."""
+def _kept_text(path: Path, make: Callable[[], str], shortest: int = 1) -> str:
+    """What a file says; one that is missing or that a crash or a full disk cut short is made."""
+    text = ""
     with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
-        if name := home.identity.read_text(encoding="utf-8").strip():
-            return name
-    name = f"{socket.gethostname()}:{secrets.token_hex(8)}"
-    write_private(home.identity, name.encode())
-    return name
+        text = path.read_text(encoding="utf-8").strip()
+    if len(text) < shortest:
+        text = make()
+        write_private(path, text.encode())
+    return text
 
 
 def _write_info(home: Home, url: str, port: int) -> None:

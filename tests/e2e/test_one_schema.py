@@ -102,6 +102,7 @@ def louder(tmp_path: Path) -> Iterator[Louder]:
         instance.destroy()
 
 
+@pytest.mark.timeout(400)
 def test_a_field_that_a_spec_gets_is_found_everywhere(louder: Louder, repository: Path) -> None:
     _in_the_command_line(louder, repository)
     _in_rest(louder, repository)

@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src" / "kapelle"
 HOUSE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["kapelle"]
 BUDGETS: dict[str, list[int]] = HOUSE["budgets"]
-SMALLEST, LARGEST, SMALL_USER = 40, 600, 100
+SMALLEST, LARGEST, SMALL_USER = 35, 600, 60
+# A package whose modules are looked up by the name of what they hold: each stands for itself.
+FOUND_BY_NAME = {"adapters", "patterns"}
 STANDING = {"__init__", "__main__"}
 GERUND = re.compile(r"(?<!str)(?<!sett)ings?$")
 
@@ -61,13 +63,6 @@ def _imported(path: Path) -> set[str]:
     return found & modules().keys()
 
 
-@cache
-def _entry_points() -> str:
-    """Where modules are named by text: programs and plug-ins."""
-    texts = [(ROOT / "pyproject.toml").read_text(encoding="utf-8")]
-    return "\n".join([*texts, *(p.read_text(encoding="utf-8") for p in modules().values())])
-
-
 @pytest.mark.parametrize("package", [*BUDGETS])
 def test_a_package_stays_within_its_budget(package: str) -> None:
     paths = [path for path in modules().values() if _package(path) == package]
@@ -99,7 +94,7 @@ def test_no_module_has_a_single_small_user() -> None:
         and modules()[name].stem not in STANDING
         and _lines(modules()[name]) < SMALL_USER
         and modules()[next(iter(of))].parent == modules()[name].parent
-        and f'"{name}' not in _entry_points()
+        and modules()[name].parent.name not in FOUND_BY_NAME
     ]
     assert lonely == []
 
@@ -166,6 +161,7 @@ def test_no_state_is_read_from_the_beginning_of_a_sentence() -> None:
             isinstance(item, ast.Constant)
             and isinstance(item.value, str)
             and re.search(r"[a-z]{2} [a-z]|: $", item.value)
+            and item.value != "Value error, "  # pydantic's own
             for argument in node.args
             for item in ast.walk(argument)
         )

@@ -185,6 +185,9 @@ class Agent:
     home: tuple[str, ...] = ("",)
     # What it says, outside its output, when it could not begin: patterns and what they mean.
     last_words: tuple[tuple[str, FailureClass], ...] = ()
+    # Its options to do everything, and those that let it change files only, as the library may ask
+    # for; None if it does no more anyway, a sentence if it cannot be held back.
+    restraint: tuple[list[str], list[str]] | str | None = "nothing is known of its permissions"
     reads_whole_output = True  # otherwise the last lines are enough for its summary
 
     def __init__(self, name: str, settings: AgentSettings) -> None:

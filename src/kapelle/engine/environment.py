@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from kapelle.agents.base import Agent
+from kapelle.agents.base import Agent, AgentRequest, Command
+from kapelle.engine.output import remember_side_log
 from kapelle.settings import Settings
 
 _ALWAYS = (
@@ -43,3 +44,14 @@ def place(process_dir: Path, files: Mapping[str, str]) -> None:
         path = process_dir / name
         path.touch(mode=0o600)
         path.write_text(content, encoding="utf-8", errors="replace")
+
+
+def agent_command(agent: Agent, request: AgentRequest) -> Command:
+    """The command of an agent; all that it reads is written beside its prompt."""
+    process_dir = request.prompt_file.parent
+    place(process_dir, {request.prompt_file.name: request.prompt})
+    command = agent.command(request)
+    place(process_dir, command.files)
+    resumed = None if request.fork else request.session_id
+    remember_side_log(process_dir, command.side_log, resumed)
+    return command

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kapelle.agents.base import Agent, AgentRequest
-from kapelle.engine.environment import agent_environment, passed, place
-from kapelle.engine.output import remember_side_log
+from kapelle.engine.environment import agent_command, agent_environment, passed
 from kapelle.engine.parts import Parts
 from kapelle.runner.process_dir import Launch
 from kapelle.secrets import server_secrets
@@ -24,16 +23,11 @@ def launch_agent(
     label: str,
 ) -> Launch:
     """An agent in the directory of its prompt file, where all that it needs is written first."""
-    process_dir = request.prompt_file.parent
-    place(process_dir, {request.prompt_file.name: request.prompt})
-    command = agent.command(request)
-    place(process_dir, command.files)
-    resumed = None if request.fork else request.session_id
-    remember_side_log(process_dir, command.side_log, resumed)
+    command = agent_command(agent, request)
     variables = agent_environment(parts.environ, settings, agent, command.env) | dict(env)
     secrets = server_secrets(request.mcp_servers.values())
     return Launch(
-        process_dir=process_dir,
+        process_dir=request.prompt_file.parent,
         argv=command.argv,
         cwd=request.workspace,
         env=variables,
@@ -65,7 +59,6 @@ def launch_command(
         argv=["/bin/sh", "-c", command],
         cwd=cwd,
         env=variables,
-        stdin=None,
         timeout_s=timeout_s,
         grace_s=settings.tasks.grace_s,
         redact=parts.redactions(owner, variables),

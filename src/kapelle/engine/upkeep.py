@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.actions import archive
 from kapelle.home import write_private
 from kapelle.secrets import REQUEST_AGE_S
 from kapelle.store import attempts, backup, events, runs, schedules, tasks
@@ -138,17 +140,18 @@ _ATTEMPT_AGE_S = 60.0
 
 async def stop_unknown_attempts(parts: Parts) -> None:
     """End agents that no row knows of, as after a backup was put back; what they wrote is kept."""
-    present = await asyncio.to_thread(_unfinished, parts.home.attempts, "*/claim")
-    known = await parts.db.read(attempts.ids) if present else set()
-    for process_dir in present:
-        if process_dir.name not in known:
-            _log.warning("%s is in no database: its processes are ended", process_dir.name)
-            parts.runner.stop(process_dir, "this attempt is in no database")
+    # In this order: an attempt is stored before its directory is made.
+    present = set(await asyncio.to_thread(os.listdir, parts.home.attempts))
+    unknown = present - await parts.db.read(attempts.ids)
+    claims = [parts.home.attempts / name / "claim" for name in unknown]
+    for process_dir in await asyncio.to_thread(_unfinished, claims):
+        _log.warning("%s is in no database: its processes are ended", process_dir.name)
+        parts.runner.stop(process_dir, "this attempt is in no database")
 
 
 async def stop_unknown_steps(parts: Parts) -> None:
     """End the checks of runs that are not under way."""
-    present = await asyncio.to_thread(_unfinished, parts.home.runs, "*/steps/**/claim")
+    present = await asyncio.to_thread(_unfinished, parts.home.runs.glob("*/steps/**/claim"))
     running = await parts.db.read(runs.running) if present else []
     for process_dir in present:
         run_id = process_dir.relative_to(parts.home.runs).parts[0]
@@ -157,17 +160,14 @@ async def stop_unknown_steps(parts: Parts) -> None:
             parts.runner.stop(process_dir, "this run is not under way")
 
 
-def _unfinished(directory: Path, claims: str) -> list[Path]:
-    """The process directories whose process was started a while ago and has not ended."""
+def _unfinished(claims: Iterable[Path]) -> list[Path]:
+    """The process directories of these claims whose process has not ended, except new ones."""
     limit = time.time() - _ATTEMPT_AGE_S
     found = []
-    for claim in directory.glob(claims):
-        try:
-            old = claim.stat().st_mtime < limit
-        except FileNotFoundError:
-            continue  # it was forgotten meanwhile
-        if old and not (claim.parent / "exit.json").exists():
-            found.append(claim.parent)
+    for claim in claims:
+        with suppress(FileNotFoundError, NotADirectoryError):  # there is none, or it is forgotten
+            if claim.stat().st_mtime < limit and not (claim.parent / "exit.json").exists():
+                found.append(claim.parent)
     return found
 
 
@@ -254,10 +254,7 @@ def _put_away(connection: Connection, task_id: str, limit: datetime) -> Task | N
     task = tasks.get(connection, task_id)
     if task.status not in FINAL or task.ended_at is None or task.ended_at >= limit:
         return None
-    if task.archived_at is None:
-        tasks.update(connection, task_id, archived_at=datetime.now(UTC))
-        events.append(connection, "task.archived", task_id, title=task.title)
-    return task
+    return archive(connection, tasks.get, task_id)
 
 
 async def _forget_run(parts: Parts, run_id: str) -> None:

@@ -37,21 +37,6 @@ def _require_whole(name: str, value: int | None, least: int) -> None:
         raise InvalidInput(f"{name} must be a whole number from {least} on; it is {value!r}.")
 
 
-class Call:
-    """One call of an agent that is under way."""
-
-    def __init__(self, account: "Account", stop: Stop) -> None:
-        self._account = account
-        self.stop = stop
-        self.cost_usd: float | None = None
-
-    def report(self, cost_usd: float | None) -> None:
-        """Take what it has cost so far, from any thread; all calls end when the money is spent."""
-        if cost_usd is not None:
-            self.cost_usd = cost_usd
-            self._account.stop_if_spent()
-
-
 class Account:
     """What one run has used of its limits, from what an earlier part of it had used."""
 
@@ -65,12 +50,13 @@ class Account:
         self._began_at = time.monotonic() - before.seconds
         self._calls = before.agent_calls
         self._cost_usd = before.cost_usd
-        self._under_way: list[Call] = []
+        # What each call that is under way has cost so far, if it says so.
+        self._under_way: dict[Stop, float | None] = {}
 
     @property
     def spent(self) -> Spent:
         with self._lock:
-            known = [self._cost_usd, *(call.cost_usd for call in self._under_way)]
+            known = [self._cost_usd, *self._under_way.values()]
             costs = [cost for cost in known if cost is not None]
             return Spent(
                 seconds=time.monotonic() - self._began_at,
@@ -96,28 +82,30 @@ class Account:
         self._limits.require_call(self.spent)
 
     @contextmanager
-    def call(self, stop: Stop) -> Iterator[Call]:
+    def call(self, stop: Stop) -> Iterator[None]:
         """Count a call of an agent; raises LimitReached when there may be none."""
         self.require_call()
-        call = Call(self, stop)
         with self._lock:
             self._calls += 1
-            self._under_way.append(call)
+            self._under_way[stop] = None
         try:
-            yield call
+            yield
         finally:
             with self._lock:
-                self._under_way.remove(call)
-                if call.cost_usd is not None:
-                    self._cost_usd = (self._cost_usd or 0.0) + call.cost_usd
+                cost_usd = self._under_way.pop(stop)
+                if cost_usd is not None:
+                    self._cost_usd = (self._cost_usd or 0.0) + cost_usd
 
-    def stop_if_spent(self) -> None:
-        """End all calls that are under way when the money is spent."""
+    def report(self, stop: Stop, cost_usd: float) -> None:
+        """Take what a call has cost so far, from any thread; all end when the money is spent."""
+        with self._lock:
+            if stop in self._under_way:
+                self._under_way[stop] = cost_usd
         if self.left.usd == 0:
             with self._lock:
                 calls = list(self._under_way)
             for call in calls:
-                call.stop.request(f"the budget of ${self._limits.max_usd:g} is spent")
+                call.request(f"the budget of ${self._limits.max_usd:g} is spent")
 
     @contextmanager
     def free_time(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypedDict, Unpack
 
@@ -14,23 +15,15 @@ from kapelle.agents.base import Agent as Adapter
 from kapelle.agents.base import AgentRequest, Command
 from kapelle.agents.summary import Fold
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput
-from kapelle.engine.environment import agent_environment, place
-from kapelle.engine.output import (
-    attempt_usage,
-    output_tail,
-    read_output,
-    remember_side_log,
-    with_side_log,
-)
+from kapelle.engine.environment import agent_command, agent_environment
+from kapelle.engine.output import attempt_usage, output_tail, read_output, with_side_log
 from kapelle.library.agent import Agent, Request, Response
-from kapelle.library.permissions import guarded, guarded_settings, require_guardable
-from kapelle.library.process import block_on, execute, process_directory
+from kapelle.library.execution import block_on, execute, process_directory
 from kapelle.runner.output import LogReader, tail_text
 from kapelle.runner.process_dir import Ended, Launch
 from kapelle.runner.shim.files import OUT
 from kapelle.settings import AgentSettings, Settings
 
-_PROMPT = "prompt"
 _KILL_S = 15.0
 _LOOK_S = 2.0
 _LONGEST_ANSWER = 1 << 20
@@ -77,16 +70,19 @@ class CliAgent(Agent):
         self.ends_within_s = grace_s + _KILL_S
         self._timeout_s = timeout_s
         self._grace_s = grace_s
-        self._guarded = not skip_permissions
+        self._restrained = not skip_permissions
         own = settings or AgentSettings()
         changes: dict[str, Any] = {"env": {**own.env, **(env or {})}, "model": model or own.model}
-        own = own.model_copy(update=changes)
-        made_up = bool(own.type or own.command)
-        self._kind = registry.type_of(name, _settings(name, own) if made_up else Settings())
-        if self._guarded:
-            require_guardable(name, self._kind)
-            own = guarded_settings(self._kind, own)
-        self._settings = _settings(name, own)
+        if self._restrained:
+            changes["permissions"] = "deny"
+        self._settings = _settings(name, own.model_copy(update=changes))
+        # Not by its own settings, which would make an agent of any name.
+        registry.type_of(name, self._settings if own.type or own.command else Settings())
+        if self._restrained and isinstance(restraint := self._adapter().restraint, str):
+            raise AgentMisconfigured(
+                f"The agent {name} cannot be run with skip_permissions=False: {restraint}.",
+                hint="Let it skip permissions and work in a worktree, or in a sandbox of yours.",
+            )
 
     @classmethod
     def claude_code(cls, **options: Unpack[Options]) -> Self:
@@ -162,8 +158,6 @@ class CliAgent(Agent):
                 stdin=command.stdin,
                 timeout_s=self._limit_s(request),
                 grace_s=self._grace_s,
-                redact=(),
-                label=self.name,
             )
             meter = asyncio.ensure_future(self._meter(request, directory))
             try:
@@ -201,22 +195,34 @@ class CliAgent(Agent):
         prompt = request.prompt
         if request.system and not can.system_prompt:
             prompt = f"{request.system}\n\n{prompt}"
-        place(directory, {_PROMPT: prompt})
-        command = adapter.command(
+        command = agent_command(
+            adapter,
             AgentRequest(
                 prompt=prompt,
                 workspace=cwd,
-                prompt_file=directory / _PROMPT,
+                prompt_file=directory / "prompt",
                 settings=adapter.settings,
                 system_prompt=request.system if can.system_prompt else None,
                 model=adapter.settings.model if can.model else None,
                 budget_usd=request.budget_usd,
                 environ=agent_environment(os.environ, self._settings, adapter, {}),
-            )
+            ),
         )
-        place(directory, command.files)
-        remember_side_log(directory, command.side_log, None)
-        return guarded(self.name, self._kind, command) if self._guarded else command
+        restraint = adapter.restraint
+        if not self._restrained or restraint is None or isinstance(restraint, str):
+            return command
+        return replace(command, argv=self._restrain(command.argv, *restraint))
+
+    def _restrain(self, argv: list[str], dangerous: list[str], instead: list[str]) -> list[str]:
+        """The command line of an agent without what lets it do everything."""
+        for at in range(len(argv)):
+            if argv[at : at + len(dangerous)] == dangerous:
+                return argv[:at] + instead + argv[at + len(dangerous) :]
+        raise AgentMisconfigured(
+            f"The command of {self.name} has no {' '.join(dangerous)}, so that nobody knows how to "
+            "take its permissions away.",
+            hint="Remove options about permissions from extra_args.",
+        )
 
     def _response(self, request: Request, ended: Ended, directory: Path) -> Response:
         adapter = self._adapter()

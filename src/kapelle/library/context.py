@@ -4,36 +4,30 @@ import asyncio
 import hashlib
 import logging
 import os
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Unpack
 
 from kapelle.domain.budget import Left
-from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, InvalidInput, KapelleError
+from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.engine.environment import passed
+from kapelle.engine.output import SHOWN_OUTPUT, check_result
 from kapelle.engine.prompt import Earlier, compose
 from kapelle.engine.runs.git import GitContext, T
-from kapelle.library.agent import Agent, Request, Response, Stop
+from kapelle.library.agent import Agent, Request, Stop
 from kapelle.library.budget import Account
+from kapelle.library.execution import cost_of, execute, process_directory, respond
 from kapelle.library.interaction import Caller, Suspended
-from kapelle.library.process import LeftBehind, call, execute, process_directory
+from kapelle.library.outcome import RunState
 from kapelle.patterns.context import Place, TaskArgs
-from kapelle.patterns.results import (
-    Checked,
-    Merged,
-    RunResult,
-    Scored,
-    TaskResult,
-    read_score,
-)
+from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult, read_score
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import both_streams, tail_text
 from kapelle.runner.process_dir import Ended, Launch
@@ -43,20 +37,17 @@ from kapelle.workspaces import Workspaces, working_directory
 _log = logging.getLogger("kapelle.library")
 _WORKER = "worker"
 _OUTPUT = 4_000
-_SHOWN = 20_000
-_GRACE_S = 5.0
 
 
 @dataclass
 class _Task:
-    """Work and the place where it is done; in a worktree, of its owner, from a commit on."""
+    """Work and the place where it is done; in a worktree, that of its owner."""
 
     id: str
     title: str
     cwd: Path
     owner: str = ""
     branch: str | None = None
-    start: str | None = None
     base: str | None = None
     """The commit that its work is measured by."""
     result: TaskResult | None = None
@@ -78,8 +69,8 @@ class _Task:
         )
 
 
-@dataclass
-class Surroundings:
+@dataclass(frozen=True)
+class Parts:
     """What a run works with; the agents stand by the names that its spec calls them."""
 
     agents: Mapping[str, Agent]
@@ -87,24 +78,29 @@ class Surroundings:
     caller: Caller
     workspaces: Workspaces
     env: Mapping[str, str]
-    answers: Mapping[str, str] = field(default_factory=dict)
-    remembered: dict[str, str] = field(default_factory=dict)
-    """What agents answered without changing anything, by a digest of what they were asked."""
 
 
 class LocalContext(GitContext):
     """Every step is made now: nothing is remembered when this process ends."""
 
     def __init__(
-        self, run_id: str, spec: PatternSpec, around: Surroundings, workspace: Workspace | None
+        self,
+        run_id: str,
+        spec: PatternSpec,
+        parts: Parts,
+        state: RunState,
+        workspace: Workspace | None,
     ) -> None:
         is_git = workspace is not None
-        super().__init__(run_id, spec, around.workspaces, run_id, is_git=is_git)
-        self.unanswered: list[str] = []
-        self._around = around
-        self._account = around.account
+        super().__init__(run_id, spec, parts.workspaces, run_id, is_git=is_git)
+        self._parts = parts
+        self._state = state
+        # What agents answered without changing anything, by a digest of what they were asked.
+        self._remembered = dict(state.remembered)
+        self._unanswered: list[str] = []
+        self._account = parts.account
         self._tasks: dict[str, _Task] = {}
-        self._made: list[str] = []
+        self._worktrees: list[str] = []
         self._reverts = 0
         self._ask_lock = asyncio.Lock()
         self._locks: dict[str, asyncio.Semaphore] = {}
@@ -114,11 +110,10 @@ class LocalContext(GitContext):
 
     def _in_worktree(self, task_id: str, title: str, made: Workspace) -> _Task:
         cwd = working_directory(made, Path(self.spec.directory))
-        base = made.base_commit
-        return _Task(task_id, title, cwd, task_id, made.branch, base, base)
+        return _Task(task_id, title, cwd, task_id, made.branch, made.base_commit)
 
     def report(self, kind: str, **facts: Any) -> None:
-        self._around.caller.report(kind, run_id=self.run_id, **facts)
+        self._parts.caller.report(kind, run_id=self.run_id, **facts)
 
     async def _branch(self) -> str:
         return self._run.branch or ""
@@ -148,8 +143,8 @@ class LocalContext(GitContext):
         role = fields.get("agent") or _WORKER
         agent = self._agent(role)
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-        if disposable and digest in self._around.remembered:
-            said = self._around.remembered[digest]
+        if disposable and digest in self._remembered:
+            said = self._remembered[digest]
             done = TaskStatus.COMPLETED
             return TaskResult(id=new_id("task"), status=done, text=said, agent=agent.name)
         checks = [CheckSpec.model_validate(check) for check in fields.get("checks", ())]
@@ -171,14 +166,14 @@ class LocalContext(GitContext):
         if thrown_away:
             await self._put_away(task.id)
             if result.ok:
-                self._around.remembered[digest] = result.text
+                self._remembered[digest] = result.text
         return result
 
     def _agent(self, role: str) -> Agent:
-        if role not in self._around.agents:
-            known = ", ".join(self._around.agents)
+        if role not in self._parts.agents:
+            known = ", ".join(self._parts.agents)
             raise InvalidInput(f"There is no agent {role!r} here; known are: {known}.")
-        return self._around.agents[role]
+        return self._parts.agents[role]
 
     async def _begin(self, title: str, place: Place, earlier: _Task | None) -> _Task:
         """Make the workspace of a task."""
@@ -187,8 +182,8 @@ class LocalContext(GitContext):
             return replace(self._run, id=task_id, title=title)
         if place == "run":
             tip = await self._workspaces.tip(self._owner)
-            return replace(self._run, id=task_id, title=title, start=tip, base=tip)
-        self._made.append(task_id)
+            return replace(self._run, id=task_id, title=title, base=tip)
+        self._worktrees.append(task_id)
         base = earlier.branch if earlier else self._run.branch
         directory = Path(self.spec.directory)
         made = await self._workspaces.create(task_id, directory, base)
@@ -208,13 +203,10 @@ class LocalContext(GitContext):
         keep: bool,
     ) -> TaskResult:
         """Have the work done and judged; where it is not kept, only the answer counts."""
-        response = await self._call(agent, replace(request, stop=Stop()))
-        commit = task.start
-        if keep and self._is_git:
-            # Unfinished work too, so that whoever goes on finds it.
-            about = f"Task: {task.id}\nAgent: {agent.name}\nRun: {self.run_id}"
-            message = f"{task.title}\n\n{about}"
-            commit = await self._workspaces.commit(task.owner, message) or task.start
+        response = await respond(agent, replace(request, stop=Stop()), self._account)
+        # Unfinished work is committed too, so that whoever goes on finds it.
+        message = f"{task.title}\n\nTask: {task.id}\nAgent: {agent.name}"
+        commit = await self._commit(task.owner, message) if keep else None
         failed = []
         if response.ok:
             # Built-in checks look at the agent's work, which commands may add to: they come first.
@@ -234,38 +226,11 @@ class LocalContext(GitContext):
             base_commit=task.base,
             commit=commit,
             failed_checks=failed,
-            cost_usd=_cost_usd(response),
+            cost_usd=cost_of(response),
             agent=agent.name,
             directory=self.spec.directory,
             title=task.title,
         )
-
-    async def _call(self, agent: Agent, request: Request) -> Response:
-        """What came of a request: whatever goes wrong with one agent is a failed result.
-
-        Raises LimitReached when the budget is used up before it, or ended it; and what is wrong
-        with the agent itself, for which no other request would help.
-        """
-        stop, limit_s = request.stop, self._account.within(request.timeout_s)
-        with self._account.call(stop) as counted:
-            given = replace(
-                request,
-                timeout_s=limit_s,
-                budget_usd=self._account.left.usd,
-                spent=counted.report,
-            )
-            try:
-                response = await call(
-                    lambda: _response(agent, given), stop, limit_s, agent.ends_within_s
-                )
-            except LeftBehind as error:
-                reason = f"It did not end when it had to, as {error}; it is left behind."
-                response = Response(ok=False, reason=reason)
-            counted.report(_cost_usd(response))
-        if not response.ok:
-            # Work that was done counts, even when the last of the budget went into it.
-            self._account.require()
-        return response
 
     async def run(
         self, pattern: str, spec: dict[str, Any], *, workspace: Place = "own"
@@ -295,23 +260,21 @@ class LocalContext(GitContext):
         self, check: CheckSpec, task: _Task, commit: str | None, env: Mapping[str, str]
     ) -> CheckResult:
         """Make one check in the place of a task, on what it has committed."""
-        began = time.monotonic()
         if check.kind is CheckKind.COMMAND:
             ended, output, _ = await self._command(check.command or "", task, env, check.timeout_s)
-            good = ended.succeeded
-            if not good:
-                output = f"{output}\n[{ended.ending(check.timeout_s)}]".lstrip()
+            result = check_result(check, ended, output)
         elif check.kind is CheckKind.DIFF_NOT_EMPTY and self._is_git:
-            good, output = False, "The agent changed nothing."
+            stat = ""
             if task.base and commit and commit != task.base:
                 diff = await self._workspaces.compare(task.owner, task.base, commit)
-                good = bool(diff.files)
-                output = diff.stat[-_SHOWN:] if good else output
+                stat = diff.stat[-SHOWN_OUTPUT:] if diff.files else ""
+            text = stat or "The agent changed nothing."
+            result = CheckResult(name=check.label, passed=bool(stat), output=text, duration_s=0)
         else:
             raise InvalidInput(f"The check {check.label} cannot be made here.")
-        self.report(f"check.{'passed' if good else 'failed'}", name=check.label, task_id=task.id)
-        seconds = round(time.monotonic() - began, 3)
-        return CheckResult(name=check.label, passed=good, output=output, duration_s=seconds)
+        kind = "check.passed" if result.passed else "check.failed"
+        self.report(kind, name=check.label, task_id=task.id)
+        return result
 
     async def score(
         self,
@@ -338,31 +301,37 @@ class LocalContext(GitContext):
                 process_dir=directory,
                 argv=["/bin/sh", "-c", command],
                 cwd=task.cwd,
-                env={**passed(os.environ, ()), **self._around.env, **env},
-                stdin=None,
+                env={**passed(os.environ, ()), **self._parts.env, **env},
                 timeout_s=self._account.within(timeout_s),
-                grace_s=_GRACE_S,
-                redact=(),
-                label=command,
             )
             ended = await execute(launch, Stop())
-            found = ended, both_streams(directory, _SHOWN), tail_text(directory / OUT, _SHOWN)
+            output = both_streams(directory, SHOWN_OUTPUT)
+            printed = tail_text(directory / OUT, SHOWN_OUTPUT)
         if ended.ended_by is not None:
             # What was cut short because the run's time is over says nothing about the work.
             self._account.require()
-        return found
+        return ended, output, printed
 
     async def ask(self, question: str, default: str | None = None) -> str:
-        if question in self._around.answers:
-            return self._around.answers[question]
+        if question in self._state.answers:
+            return self._state.answers[question]
         # One after another, in the order in which they were asked.
         async with self._ask_lock:
             try:
                 with self._account.free_time():
-                    return await self._around.caller.ask(question, default)
+                    return await self._parts.caller.ask(question, default)
             except Suspended:
-                self.unanswered.append(question)
+                self._unanswered.append(question)
                 raise
+
+    def suspended(self) -> RunState:
+        """Where the run goes on once its questions are answered."""
+        return replace(
+            self._state,
+            questions=tuple(self._unanswered),
+            remembered=self._remembered,
+            spent=self._account.spent,
+        )
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(self._account.within(seconds) or 0)
@@ -375,10 +344,14 @@ class LocalContext(GitContext):
         self.report("run.progress", **facts)
 
     async def commit(self, message: str) -> str | None:
+        return await self._commit(self._owner, f"{message}\n")
+
+    async def _commit(self, owner: str, message: str) -> str | None:
+        """Commit everything in a worktree; what its branch then holds."""
         if not self._is_git:
             return None
-        await self._workspaces.commit(self._owner, f"{message}\n\nRun: {self.run_id}")
-        return await self._workspaces.tip(self._owner)
+        await self._workspaces.commit(owner, f"{message}\nRun: {self.run_id}")
+        return await self._workspaces.tip(owner)
 
     async def revert(self, commit: str) -> None:
         if self._is_git:
@@ -399,15 +372,8 @@ class LocalContext(GitContext):
         return self._locks.setdefault(name, asyncio.Semaphore(places))
 
     async def _gather(self, *branches: Coroutine[Any, Any, Any]) -> list[Any]:
-        entered = [asyncio.ensure_future(branch) for branch in branches]
-        try:
-            ended = await asyncio.gather(*entered, return_exceptions=True)
-        except asyncio.CancelledError:
-            # Their agents must be gone before this run is.
-            for branch in entered:
-                branch.cancel()
-            await asyncio.gather(*entered, return_exceptions=True)
-            raise
+        # Cancelled, it returns when all branches have ended, and their agents with them.
+        ended = await asyncio.gather(*branches, return_exceptions=True)
         errors = [item for item in ended if isinstance(item, BaseException)]
         for error in sorted(errors, key=lambda error: not isinstance(error, Suspended)):
             raise error
@@ -418,9 +384,9 @@ class LocalContext(GitContext):
 
         Returns the commit of that branch, None when nothing came of the run.
         """
-        for task_id in self._made:
+        for task_id in self._worktrees:
             try:
-                await self._workspaces.dismiss(task_id)
+                await self._workspaces.discard(task_id, empty_branch=True)
             except (KapelleError, OSError) as error:
                 _log.warning("The worktree of %s stays: %s", task_id, error)
         if not self._is_git:
@@ -428,29 +394,5 @@ class LocalContext(GitContext):
         tip = await self._workspaces.tip(self._owner)
         if tip != self._run.base:
             return tip
-        await self._workspaces.dismiss(self._owner)
+        await self._workspaces.discard(self._owner, empty_branch=True)
         return None
-
-
-def _response(agent: Agent, request: Request) -> Response:
-    try:
-        response: object = agent.run(request)
-    except (AgentMisconfigured, AgentNotFound):
-        raise
-    except KapelleError as error:
-        return Response(ok=False, reason=error.with_hint)
-    except Exception as error:
-        _log.debug("%s failed", agent.name, exc_info=True)
-        return Response(ok=False, reason=f"it raised {type(error).__name__}: {error}")
-    if not isinstance(response, Response):
-        kind = type(response).__name__
-        return Response(ok=False, reason=f"{agent.name} returned a {kind} and not a Response")
-    if response.hopeless:
-        raise AgentMisconfigured(response.reason)
-    return response
-
-
-def _cost_usd(response: Response) -> float | None:
-    if response.cost_usd is not None:
-        return response.cost_usd
-    return response.usage.cost_usd if response.usage else None

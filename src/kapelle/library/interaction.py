@@ -84,7 +84,7 @@ class Caller:
         return await asyncio.to_thread(self._interaction.ask, question, default)
 
 
-class CallingThread(Caller):
+class CallerThread(Caller):
     """The thread that called run: it serves the work, which goes on in another one.
 
     So input() is asked where Ctrl-C arrives, and an observer never has to think of threads.

@@ -1,7 +1,6 @@
 """A team without a daemon: the very pattern that the daemon runs, in the calling process."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,26 +10,25 @@ from pydantic import ValidationError
 
 from kapelle.domain.errors import InvalidInput, KapelleError, LimitReached, sentence
 from kapelle.domain.ids import new_id
-from kapelle.domain.specs import CheckKind, CheckSpec
-from kapelle.domain.task import Workspace
-from kapelle.home import Home
+from kapelle.domain.specs import CheckSpec
 from kapelle.library.agent import Agent
 from kapelle.library.budget import Account, Budget
-from kapelle.library.context import LocalContext, Surroundings
+from kapelle.library.context import LocalContext, Parts
 from kapelle.library.interaction import (
     Auto,
     Caller,
-    CallingThread,
+    CallerThread,
     Interaction,
     Observer,
     Suspended,
 )
-from kapelle.library.outcome import AUTHOR, Answers, RunState, TeamOutcome, decode, encode
+from kapelle.library.outcome import Answers, RunState, TeamOutcome, decode, encode
 from kapelle.patterns.results import Failed
 from kapelle.patterns.team import TeamSpec, team
 from kapelle.patterns.team_roles import TeamResult
 from kapelle.workspaces import Workspaces, is_git_directory
 from kapelle.workspaces.repository import find_checkout
+from kapelle.workspaces.sync import AUTHOR, create_or_dismiss, library_home
 
 
 class Orchestrator:
@@ -60,7 +58,7 @@ class Orchestrator:
         env: Mapping[str, str] | None = None,
         home: Path | str | None = None,
     ) -> None:
-        self._cast = {
+        self._agents = {
             "planner": planner or agent,
             "worker": worker or agent,
             "reviewer": reviewer or agent,
@@ -69,72 +67,69 @@ class Orchestrator:
         self._directory = _directory(cwd or agent.cwd or Path.cwd())
         self._isolated = isolate and find_checkout(self._directory) is not None
         self._max_workers = max_workers
-        self._checks = _checks(verify, verify_timeout_s)
+        self._verify = _checks(verify, verify_timeout_s)
         self._interaction = interaction or Auto()
         self._observer = observer
         self._base = base
         self._env = dict(env or {})
-        self._home = Path(home).expanduser() if home else Home.default().root / "library"
+        self._home = library_home(home)
         self._spec(RunState("anything", ()), asks=False)
 
     def run(self, goal: str, success_criteria: str | Sequence[str] | None = None) -> TeamOutcome:
         """Work on a goal to its end; KapelleError is raised only for what cannot be begun."""
-        return self._serve(_beginning(goal, success_criteria))
+        return self._serve(_new_state(goal, success_criteria))
 
     async def run_async(
         self, goal: str, success_criteria: str | Sequence[str] | None = None
     ) -> TeamOutcome:
         """The same in the event loop that is running; cancelled, it ends all its agents."""
-        return await self._play(_beginning(goal, success_criteria))
+        return await self._perform(_new_state(goal, success_criteria))
 
     def resume(self, token: str, answers: Answers) -> TeamOutcome:
         """Go on with a run that needed input; an answer for each question, or by question."""
-        return self._serve(*_resumed(token, answers))
+        return self._serve(decode(token).with_answers(answers))
 
     async def resume_async(self, token: str, answers: Answers) -> TeamOutcome:
-        return await self._play(*_resumed(token, answers))
+        return await self._perform(decode(token).with_answers(answers))
 
-    def _serve(self, state: RunState, answers: Mapping[str, str] | None = None) -> TeamOutcome:
-        caller = CallingThread(self._interaction, self._observer)
-        return caller.serve(self._play(state, answers, caller))
+    def _serve(self, state: RunState) -> TeamOutcome:
+        caller = CallerThread(self._interaction, self._observer)
+        return caller.serve(self._perform(state, caller))
 
-    async def _play(
-        self,
-        state: RunState,
-        answers: Mapping[str, str] | None = None,
-        caller: Caller | None = None,
-    ) -> TeamOutcome:
+    async def _perform(self, state: RunState, caller: Caller | None = None) -> TeamOutcome:
         """One run from its first worktree to its outcome."""
         # Answers that were asked for are used, whoever would be asked for more.
-        spec = self._spec(state, asks=self._interaction.asks or answers is not None)
+        spec = self._spec(state, asks=self._interaction.asks or bool(state.answers))
         with TemporaryDirectory(prefix="kapelle-") as unused:
             # In place nothing is kept anywhere.
             workspaces = Workspaces(self._home if self._isolated else Path(unused), *AUTHOR)
-            around = Surroundings(
-                agents=self._cast,
+            parts = Parts(
+                agents=self._agents,
                 account=Account(self._budget, state.spent),
                 caller=caller or Caller(self._interaction, self._observer),
                 workspaces=workspaces,
                 env=self._env,
-                answers=answers or {},
-                remembered=dict(state.remembered),
             )
             try:
-                return await self._run(spec, state, around)
+                return await self._run(spec, state, parts)
             finally:
                 workspaces.close()
 
-    async def _run(self, spec: TeamSpec, state: RunState, around: Surroundings) -> TeamOutcome:
+    async def _run(self, spec: TeamSpec, state: RunState, parts: Parts) -> TeamOutcome:
         run_id = new_id("run")
-        workspace = await _worktree(around.workspaces, run_id, spec) if self._isolated else None
-        context = LocalContext(run_id, spec, around, workspace)
+        workspace = None
+        if self._isolated:
+            workspace = await create_or_dismiss(
+                parts.workspaces, run_id, self._directory, spec.base
+            )
+        context = LocalContext(run_id, spec, parts, state, workspace)
         branch = workspace.branch if workspace else None
         context.report("run.started", goal=spec.goal, branch=branch)
         try:
-            outcome = await _outcome(context, spec, state, around)
+            outcome = await _outcome(context, spec)
         finally:
             commit = await context.finish()
-        outcome = replace(outcome, run_id=run_id, spent=around.account.spent)
+        outcome = replace(outcome, run_id=run_id, spent=parts.account.spent)
         if workspace is not None and commit is not None:
             path = Path(workspace.path)
             outcome = replace(outcome, branch=branch, commit=commit, worktree=path, home=self._home)
@@ -146,13 +141,13 @@ class Orchestrator:
             "directory": str(self._directory),
             "goal": state.goal,
             "success_criteria": list(state.success_criteria),
-            "verify": self._checks,
+            "verify": self._verify,
             "max_iterations": self._budget.max_iterations,
             "max_task_retries": self._budget.max_task_retries,
             "max_workers": self._max_workers,
             "ask": asks,
             "base": self._base,
-            **{role: role for role in self._cast},
+            **{role: role for role in self._agents},
         }
         try:
             return TeamSpec.model_validate(values)
@@ -170,72 +165,39 @@ def _directory(place: Path | str) -> Path:
 
 
 def _checks(verify: str | Sequence[str | CheckSpec], timeout_s: float) -> list[CheckSpec]:
-    found = []
-    for item in [verify] if isinstance(verify, str) else verify:
-        try:
-            check = CheckSpec.model_validate(item)
-            if isinstance(item, str) and check.kind is CheckKind.COMMAND:
-                check = CheckSpec(command=item, timeout_s=timeout_s)
-        except ValidationError as error:
-            raise InvalidInput(f"verify: {sentence(error)}.") from None
-        if check.kind is CheckKind.NO_ERROR_IN_OUTPUT:
-            raise InvalidInput(f"verify: {check.label} is about one agent's output, not the work.")
-        found.append(check)
-    return found
+    """Plain commands are given the time-out; what cannot be a check of a run, the spec refuses."""
+    try:
+        items = [verify] if isinstance(verify, str) else verify
+        checks = [CheckSpec.model_validate(item) for item in items]
+        return [
+            CheckSpec(command=item, timeout_s=timeout_s) if item == check.command else check
+            for item, check in zip(items, checks, strict=True)
+        ]
+    except ValidationError as error:
+        raise InvalidInput(f"verify: {sentence(error)}.") from None
 
 
-def _beginning(goal: str, criteria: str | Sequence[str] | None) -> RunState:
+def _new_state(goal: str, criteria: str | Sequence[str] | None) -> RunState:
     wanted = [criteria] if isinstance(criteria, str) else list(criteria or ())
     if not goal.strip():
         raise InvalidInput("The goal is empty.")
     return RunState(goal, tuple(text for text in wanted if text.strip()))
 
 
-def _resumed(token: str, answers: Answers) -> tuple[RunState, dict[str, str]]:
-    state = decode(token)
-    return state, state.answered(answers)
-
-
-async def _worktree(workspaces: Workspaces, run_id: str, spec: TeamSpec) -> Workspace:
-    try:
-        return await workspaces.create(run_id, Path(spec.directory), spec.base)
-    except BaseException:
-        with suppress(KapelleError, OSError):
-            await workspaces.dismiss(run_id)
-        raise
-
-
-async def _outcome(
-    context: LocalContext, spec: TeamSpec, state: RunState, around: Surroundings
-) -> TeamOutcome:
+async def _outcome(context: LocalContext, spec: TeamSpec) -> TeamOutcome:
     try:
         done = await team(context, spec)
         return TeamOutcome("completed", done.reason, done)
     except Suspended:
-        return _suspended(context, state, around)
+        state = context.suspended()
+        several = len(state.questions) != 1
+        reason = f"{len(state.questions)} questions are open" if several else "a question is open"
+        return TeamOutcome("needs_input", reason, questions=state.questions, token=encode(state))
     except (Failed, LimitReached) as error:
-        result = None
-        if context.kept is not None:
-            made = context.kept.result(str(error), "failure")
-            result = made if isinstance(made, TeamResult) else None
+        kept = context.kept.result(str(error), "failure") if context.kept else None
+        result = kept if isinstance(kept, TeamResult) else None
         used_up = result is not None and len(result.iterations) == spec.max_iterations
         is_budget = used_up or isinstance(error, LimitReached)
         return TeamOutcome("budget" if is_budget else "failed", str(error), result)
     except KapelleError as error:
         return TeamOutcome("failed", error.with_hint)
-
-
-def _suspended(context: LocalContext, state: RunState, around: Surroundings) -> TeamOutcome:
-    questions = tuple(context.unanswered)
-    token = encode(
-        replace(
-            state,
-            questions=questions,
-            answers=dict(around.answers),
-            remembered=around.remembered,
-            spent=around.account.spent,
-        )
-    )
-    several = len(questions) != 1
-    reason = f"{len(questions)} questions are open" if several else "a question is open"
-    return TeamOutcome("needs_input", reason, questions=questions, token=token)

@@ -5,7 +5,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -13,15 +13,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from kapelle.domain.budget import NOTHING, Spent
 from kapelle.domain.errors import Conflict, InvalidInput
-from kapelle.library.process import block_on
+from kapelle.library.execution import block_on
 from kapelle.patterns.team_roles import TeamResult
 from kapelle.workspaces import Workspaces
+from kapelle.workspaces.sync import AUTHOR
 
 T = TypeVar("T")
 Status = Literal["completed", "budget", "failed", "needs_input"]
 Answers = Sequence[str] | Mapping[str, str]
 
-AUTHOR = ("Kapelle", "kapelle@localhost")
 _PREFIX = "kapelle1"
 _SUM_LENGTH = 16
 _MAX_BYTES = 16 << 20
@@ -108,8 +108,8 @@ class RunState:
     """What agents had answered, by a digest of what they were asked."""
     spent: Spent = NOTHING
 
-    def answered(self, given: Answers) -> dict[str, str]:
-        """All answers by question; raises InvalidInput unless each question has one."""
+    def with_answers(self, given: Answers) -> "RunState":
+        """The same with an answer for each question; raises InvalidInput where one is missing."""
         if isinstance(given, str):
             given = [given]
         if not isinstance(given, Mapping):
@@ -122,7 +122,8 @@ class RunState:
         for question in self.questions:
             if question not in given:
                 raise InvalidInput(f"This question has no answer: {question}")
-        return {**self.answers, **{question: given[question] for question in self.questions}}
+        new = {question: given[question] for question in self.questions}
+        return replace(self, answers=self.answers | new)
 
 
 _SHAPE = TypeAdapter(RunState)

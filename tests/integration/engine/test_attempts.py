@@ -11,7 +11,7 @@ from kapelle.domain.task import Exit
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Candidate
 from kapelle.engine.tasks.attempt import Attempt, ClaimLost, Findings, Finish
-from kapelle.engine.tasks.executor import AttemptExecutor
+from kapelle.engine.tasks.executor import perform
 from kapelle.engine.tasks.queue import begin
 from kapelle.engine.tasks.settle import conclude
 from kapelle.home import Home
@@ -77,7 +77,7 @@ async def test_what_is_lost_is_not_written_to(parts: Parts, lost: Attempt) -> No
     with pytest.raises(ClaimLost):
         await lost.warn("stalled", "mine")
     await conclude(parts, lost.id, _DONE[0], Findings(False, "mine"))
-    await AttemptExecutor(parts).perform(lost.id)
+    await perform(parts, lost.id)
     assert await stored(lost) == before
     assert await parts.db.read(events.last_seq) == told
     assert lost.row["model"] is None

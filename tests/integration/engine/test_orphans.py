@@ -1,4 +1,4 @@
-"""Checks of runs that a crash left running."""
+"""Agents and checks of runs that a crash or a restored backup left running."""
 
 import os
 import time
@@ -12,19 +12,21 @@ from unittest.mock import MagicMock
 
 import pytest
 from tests.integration.engine.test_run_control import add_run
+from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import RunStatus
 from kapelle.engine import upkeep
 from kapelle.engine.parts import Parts
 from kapelle.home import Home
+from kapelle.store import attempts, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 
 _HOUR_S = 3600
 
 
-class Hall:
+class OrphanSetup:
     """A home whose process directories are never stopped, only noted."""
 
     def __init__(self, root: Path) -> None:
@@ -59,50 +61,72 @@ class Hall:
 
 
 @pytest.fixture
-async def hall(tmp_path: Path) -> AsyncIterator[Hall]:
-    made = Hall(tmp_path / "home")
+async def setup(tmp_path: Path) -> AsyncIterator[OrphanSetup]:
+    made = OrphanSetup(tmp_path / "home")
     yield made
     made.db.close()
 
 
-async def test_checks_are_ended_of_runs_that_are_not_under_way_or_unknown(hall: Hall) -> None:
+async def test_checks_are_ended_of_runs_that_are_not_under_way_or_unknown(
+    setup: OrphanSetup,
+) -> None:
     running, paused, ended = [
-        await hall.add(status)
+        await setup.add(status)
         for status in (RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.COMPLETED)
     ]
-    hall.leave(running, 9 * _HOUR_S)
+    setup.leave(running, 9 * _HOUR_S)
     wanted = [
-        hall.leave(paused, 9 * _HOUR_S),
-        hall.leave(new_id("run"), 9 * _HOUR_S),
-        hall.leave(ended, 120, "0002.1.0003/0"),
+        setup.leave(paused, 9 * _HOUR_S),
+        setup.leave(new_id("run"), 9 * _HOUR_S),
+        setup.leave(ended, 120, "0002.1.0003/0"),
     ]
-    (hall.home.runs / "position").touch()
-    assert sorted(await hall.look()) == sorted(wanted)
+    (setup.home.runs / "position").touch()
+    assert sorted(await setup.look()) == sorted(wanted)
     for process_dir in wanted:
         (process_dir / "exit.json").touch()
-    assert await hall.look() == []
+    assert await setup.look() == []
 
 
 async def test_all_directories_are_looked_into_by_a_new_daemon_and_then_once_an_hour(
-    hall: Hall, monkeypatch: pytest.MonkeyPatch
+    setup: OrphanSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However long there was no daemon; but it takes its time where there are many."""
     looks: list[str] = []
     monkeypatch.setattr(upkeep, "_guarded", partial(_noted, looks))
-    duties = upkeep.Upkeep(cast(Parts, SimpleNamespace(**vars(hall), workspaces=MagicMock())))
+    duties = upkeep.Upkeep(cast(Parts, SimpleNamespace(**vars(setup), workspaces=MagicMock())))
     for _ in range(121):
         await duties.round()
     assert looks.count("stopping checks") == looks.count("stopping attempts") == 5 + 2
-    left = hall.leave(await hall.add(RunStatus.FAILED), 900 * _HOUR_S)
-    assert await hall.look() == [left]
+    left = setup.leave(await setup.add(RunStatus.FAILED), 900 * _HOUR_S)
+    assert await setup.look() == [left]
 
 
 async def _noted(looks: list[str], name: str, *_duty: object) -> None:
     looks.append(name)
 
 
-async def test_a_home_without_runs_is_no_trouble(hall: Hall) -> None:
-    for path in hall.home.runs.iterdir():
+async def test_agents_are_ended_that_no_row_knows_of(setup: OrphanSetup) -> None:
+    """As after a backup was put back; one that was just started may not be stored yet."""
+    task, known = task_row(), new_id("attempt")
+    await setup.db.write(tasks.insert, task, [])
+    about = {"task_id": task["id"], "number": 1, "status": "running", "mode": "fresh"}
+    values = about | {"agent": "x", "warnings": [], "started_at": datetime.now(UTC)}
+    await setup.db.write(attempts.insert, id=known, **values)
+    ages = {known: _HOUR_S, new_id("attempt"): _HOUR_S, new_id("attempt"): 0, "over": _HOUR_S}
+    for name, age_s in ages.items():
+        process_dir = setup.home.attempts / name
+        process_dir.mkdir()
+        (process_dir / "claim").touch()
+        os.utime(process_dir / "claim", (time.time() - age_s, time.time() - age_s))
+    (setup.home.attempts / "over" / "exit.json").touch()
+    (setup.home.attempts / "file").touch()
+    (setup.home.attempts / "prepared").mkdir()
+    await upkeep.stop_unknown_attempts(cast(Parts, SimpleNamespace(**vars(setup))))
+    assert setup.stopped == [setup.home.attempts / list(ages)[1]]
+
+
+async def test_a_home_without_runs_is_no_trouble(setup: OrphanSetup) -> None:
+    for path in setup.home.runs.iterdir():
         path.unlink()
-    hall.home.runs.rmdir()
-    assert await hall.look() == []
+    setup.home.runs.rmdir()
+    assert await setup.look() == []

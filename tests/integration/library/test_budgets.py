@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.e2e.ensembles import answer, rule
-from tests.integration.library.hall import NO, YES, Hall, plan, subgoal
+from tests.integration.library.team_setup import NO, YES, TeamSetup, plan, subgoal
 
 from kapelle import Budget, CliAgent, MockAgent, Request, Response
 from kapelle.settings import AgentSettings
@@ -26,7 +26,7 @@ def _hanging(log: Path) -> CliAgent:
 
 
 def test_when_the_time_is_over_a_hanging_agent_ends_with_all_its_children(
-    hall: Hall, tmp_path: Path
+    setup: TeamSetup, tmp_path: Path
 ) -> None:
     log = tmp_path / "log"
     seen: list[list[str]] = []
@@ -34,11 +34,11 @@ def test_when_the_time_is_over_a_hanging_agent_ends_with_all_its_children(
     def observe(event: dict[str, object]) -> None:
         if event["kind"] == "task.started" and event["role"] == "worker":
             deadline = time.monotonic() + 4
-            while len(hall.processes()) < 4 and time.monotonic() < deadline:
+            while len(setup.processes()) < 4 and time.monotonic() < deadline:
                 time.sleep(0.05)
-            seen.append(hall.processes())
+            seen.append(setup.processes())
 
-    orchestrator = hall.orchestrator(
+    orchestrator = setup.orchestrator(
         MockAgent(), worker=_hanging(log), budget=Budget(max_seconds=6), observer=observe
     )
     began = time.monotonic()
@@ -46,37 +46,37 @@ def test_when_the_time_is_over_a_hanging_agent_ends_with_all_its_children(
     assert (outcome.status, outcome.reason) == ("budget", "Its 6 s are over.")
     assert time.monotonic() - began < 15
     assert any("sleep 612" in line for line in seen[0]), seen
-    assert hall.processes() == []
+    assert setup.processes() == []
     assert log.read_text(encoding="utf-8") == "started\n"
 
 
-def test_several_hanging_workers_end_together(hall: Hall, tmp_path: Path) -> None:
+def test_several_hanging_workers_end_together(setup: TeamSetup, tmp_path: Path) -> None:
     mock = MockAgent({"planner": plan(subgoal("a"), subgoal("b"), subgoal("c"))})
     worker = CliAgent.command(["sleep", "614"])
     began = time.monotonic()
-    outcome = hall.orchestrator(mock, worker=worker, budget=Budget(max_seconds=3)).run("x", "y")
+    outcome = setup.orchestrator(mock, worker=worker, budget=Budget(max_seconds=3)).run("x", "y")
     assert outcome.status == "budget"
     assert time.monotonic() - began < 8
-    assert hall.processes() == []
+    assert setup.processes() == []
 
 
-def test_calls_of_agents_are_counted_the_intake_too(hall: Hall) -> None:
+def test_calls_of_agents_are_counted_the_intake_too(setup: TeamSetup) -> None:
     agent = MockAgent()
-    outcome = hall.orchestrator(agent, budget=Budget(max_agent_calls=2)).run("x")
+    outcome = setup.orchestrator(agent, budget=Budget(max_agent_calls=2)).run("x")
     assert [request.title for request in agent.requests] == ["Intake", "Plan"]
     assert (outcome.status, outcome.spent.agent_calls) == ("budget", 2)
     assert "2 times" in outcome.reason
 
 
-def test_work_that_was_merged_before_the_limit_stays_on_the_branch(hall: Hall) -> None:
+def test_work_that_was_merged_before_the_limit_stays_on_the_branch(setup: TeamSetup) -> None:
     budget = Budget(max_agent_calls=2)
     agent = MockAgent({"planner": plan(subgoal("a"), subgoal("b", "a"))})
-    outcome = hall.orchestrator(agent, budget=budget).run("x", "y")
+    outcome = setup.orchestrator(agent, budget=budget).run("x", "y")
     assert outcome.status == "budget"
-    assert hall.show(outcome.branch, "MOCK.md") == "- part a"
+    assert setup.show(outcome.branch, "MOCK.md") == "- part a"
 
 
-def test_money_ends_an_agent_that_is_still_at_work(hall: Hall, tmp_path: Path) -> None:
+def test_money_ends_an_agent_that_is_still_at_work(setup: TeamSetup, tmp_path: Path) -> None:
     playbook = tmp_path / "playbook.toml"
     spends = {"usage": {"input": 10, "output": 10, "cost": 0.5}}
     playbook.write_text(
@@ -90,13 +90,13 @@ def test_money_ends_an_agent_that_is_still_at_work(hall: Hall, tmp_path: Path) -
     )
     agent = CliAgent("rehearsal", AgentSettings(playbook=str(playbook)), grace_s=0.5)
     began = time.monotonic()
-    outcome = hall.orchestrator(agent, budget=Budget(max_usd=1.2)).run("x", "y")
+    outcome = setup.orchestrator(agent, budget=Budget(max_usd=1.2)).run("x", "y")
     assert (outcome.status, outcome.reason) == ("budget", "Its budget of $1.2 is spent.")
     assert outcome.spent.cost_usd == pytest.approx(1.5)
     assert time.monotonic() - began < 20
 
 
-def test_money_that_responses_tell_of_is_counted(hall: Hall) -> None:
+def test_money_that_responses_tell_of_is_counted(setup: TeamSetup) -> None:
     def work(request: Request) -> Response:
         assert request.cwd is not None
         with open(request.cwd / "n.txt", "a", encoding="utf-8") as file:
@@ -104,16 +104,16 @@ def test_money_that_responses_tell_of_is_counted(hall: Hall) -> None:
         return Response("Done.", cost_usd=0.4)
 
     agent = MockAgent({"worker": work, "reviewer": NO})
-    outcome = hall.orchestrator(agent, budget=Budget(max_usd=1.0)).run("x", "y")
+    outcome = setup.orchestrator(agent, budget=Budget(max_usd=1.0)).run("x", "y")
     assert outcome.status == "budget"
     assert outcome.spent.cost_usd == pytest.approx(1.2)
     # What the last of the money paid for is on the branch.
-    assert hall.show(outcome.branch, "n.txt").splitlines() == ["more"] * 3
+    assert setup.show(outcome.branch, "n.txt").splitlines() == ["more"] * 3
 
 
-def test_the_time_ends_a_check_too(hall: Hall) -> None:
+def test_the_time_ends_a_check_too(setup: TeamSetup) -> None:
     agent = MockAgent({"reviewer": YES})
-    orchestrator = hall.orchestrator(agent, verify="sleep 615", budget=Budget(max_seconds=4))
+    orchestrator = setup.orchestrator(agent, verify="sleep 615", budget=Budget(max_seconds=4))
     began = time.monotonic()
     outcome = orchestrator.run("x", "y")
     assert (outcome.status, outcome.reason) == ("budget", "Its 4 s are over.")
@@ -121,22 +121,22 @@ def test_the_time_ends_a_check_too(hall: Hall) -> None:
     # A check that was cut short is not one that failed.
     assert outcome.result.iterations[0].checks == []
     assert time.monotonic() - began < 10
-    assert hall.processes() == []
+    assert setup.processes() == []
 
 
-def test_python_code_that_does_not_end_is_left_behind(hall: Hall) -> None:
+def test_python_code_that_does_not_end_is_left_behind(setup: TeamSetup) -> None:
     def never(request: Request) -> str:
         time.sleep(30)
         return "too late"
 
     agent = MockAgent({"worker": never})
     began = time.monotonic()
-    outcome = hall.orchestrator(agent, budget=Budget(max_seconds=2)).run("x", "y")
+    outcome = setup.orchestrator(agent, budget=Budget(max_seconds=2)).run("x", "y")
     assert outcome.status == "budget"
     assert time.monotonic() - began < 8
 
 
-def test_python_code_that_listens_ends_at_once(hall: Hall) -> None:
+def test_python_code_that_listens_ends_at_once(setup: TeamSetup) -> None:
     told: list[str] = []
 
     def listens(request: Request) -> str:
@@ -144,15 +144,15 @@ def test_python_code_that_listens_ends_at_once(hall: Hall) -> None:
         told.append(request.stop.reason)
         return "stopped"
 
-    outcome = hall.orchestrator(MockAgent({"worker": listens}), budget=Budget(max_seconds=2)).run(
+    outcome = setup.orchestrator(MockAgent({"worker": listens}), budget=Budget(max_seconds=2)).run(
         "x", "y"
     )
     assert outcome.status == "budget"
     assert "have passed" in told[0]
 
 
-def test_iterations_are_a_budget(hall: Hall) -> None:
-    outcome = hall.orchestrator(MockAgent({"reviewer": NO}), budget=Budget(max_iterations=2)).run(
+def test_iterations_are_a_budget(setup: TeamSetup) -> None:
+    outcome = setup.orchestrator(MockAgent({"reviewer": NO}), budget=Budget(max_iterations=2)).run(
         "x", "y"
     )
     assert (outcome.status, outcome.iterations) == ("budget", 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.e2e.ensembles import play
-from tests.integration.library.hall import Hall
+from tests.integration.library.team_setup import TeamSetup
 
 from kapelle import (
     AgentMisconfigured,
@@ -77,9 +77,9 @@ def test_a_program_that_is_missing_is_a_failure_that_says_so(
     assert response.reason == reason
 
 
-def test_a_missing_program_ends_the_run_and_is_not_tried_again(hall: Hall) -> None:
+def test_a_missing_program_ends_the_run_and_is_not_tried_again(setup: TeamSetup) -> None:
     agent = MockAgent()
-    team = hall.orchestrator(agent, worker=CliAgent.command(["not-there"]))
+    team = setup.orchestrator(agent, worker=CliAgent.command(["not-there"]))
     outcome = team.run("A server", "it is there")
     assert outcome.status == "failed"
     assert outcome.reason.startswith("The agent not-there needs 'not-there'")
@@ -111,7 +111,7 @@ def test_a_long_answer_in_plain_text_is_whole(tmp_path: Path) -> None:
     assert agent.run(Request("x", cwd=tmp_path)).text.splitlines()[0] == "1"
 
 
-def test_a_time_out_ends_the_whole_tree(hall: Hall, tmp_path: Path) -> None:
+def test_a_time_out_ends_the_whole_tree(setup: TeamSetup, tmp_path: Path) -> None:
     part = play(
         {"spawn": "trap '' TERM; sleep 621; sleep 621", "detached": True},
         {"hang": True, "stubborn": True},
@@ -121,14 +121,14 @@ def test_a_time_out_ends_the_whole_tree(hall: Hall, tmp_path: Path) -> None:
     response = agent.run(Request(part, cwd=tmp_path))
     assert (response.ok, response.reason) == (False, "It was ended after 1 s.")
     assert 1 <= time.monotonic() - began < 8
-    assert hall.processes() == []
+    assert setup.processes() == []
 
 
-def test_what_an_agent_leaves_behind_ends_with_it(hall: Hall, tmp_path: Path) -> None:
+def test_what_an_agent_leaves_behind_ends_with_it(setup: TeamSetup, tmp_path: Path) -> None:
     part = play({"spawn": "sleep 622", "detached": True}, {"result": "done"})
     began = time.monotonic()
     assert CliAgent("rehearsal").run(Request(part, cwd=tmp_path)).ok
-    assert hall.processes() == []
+    assert setup.processes() == []
     assert time.monotonic() - began < 6
 
 
@@ -225,9 +225,11 @@ else:
 
 
 @pytest.mark.parametrize("whole", [True, False])
-def test_ctrl_c_ends_the_agents_and_is_raised(hall: Hall, tmp_path: Path, whole: bool) -> None:
+def test_ctrl_c_ends_the_agents_and_is_raised(
+    setup: TeamSetup, tmp_path: Path, whole: bool
+) -> None:
     started = tmp_path / "started"
-    text = PROGRAM.format(started=started, whole=whole, repo=str(hall.repo), home=str(hall.home))
+    text = PROGRAM.format(started=started, whole=whole, repo=str(setup.repo), home=str(setup.home))
     with subprocess.Popen(
         [sys.executable, "-c", text],
         cwd=tmp_path,
@@ -239,10 +241,10 @@ def test_ctrl_c_ends_the_agents_and_is_raised(hall: Hall, tmp_path: Path, whole:
         deadline = time.monotonic() + 30
         while not started.exists() and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert len(hall.processes()) >= 2
+        assert len(setup.processes()) >= 2
         program.send_signal(signal.SIGINT)
         _, errors = program.communicate(timeout=30)
     assert b"KeyboardInterrupt" in errors
-    assert hall.processes() == []
-    assert hall.worktrees() == [str(hall.repo)]
-    assert hall.is_untouched()
+    assert setup.processes() == []
+    assert setup.worktrees() == [str(setup.repo)]
+    assert setup.is_untouched()

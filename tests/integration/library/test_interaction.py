@@ -4,7 +4,7 @@ import threading
 from datetime import datetime
 
 import pytest
-from tests.integration.library.hall import Hall, prompts
+from tests.integration.library.team_setup import TeamSetup, prompts
 
 from kapelle import Console, Interaction, InvalidInput, MockAgent, Suspend
 
@@ -18,21 +18,21 @@ def _agent() -> MockAgent:
     return MockAgent({"Intake": INTAKE})
 
 
-def test_by_default_nobody_is_asked(hall: Hall) -> None:
+def test_by_default_nobody_is_asked(setup: TeamSetup) -> None:
     agent = _agent()
-    outcome = hall.orchestrator(agent).run("A server")
+    outcome = setup.orchestrator(agent).run("A server")
     assert outcome.ok
     assert outcome.result is not None
     assert outcome.result.success_criteria == ["the server answers"]
     assert "Which framework?" not in prompts(agent, "Plan")[0]
     # With criteria and nobody to ask there is nothing to prepare.
     agent = _agent()
-    hall.orchestrator(agent).run("A server", "it answers")
+    setup.orchestrator(agent).run("A server", "it answers")
     assert prompts(agent, "Intake") == []
 
 
 def test_a_person_at_the_terminal_is_asked_in_the_calling_thread(
-    hall: Hall, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    setup: TeamSetup, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     threads: list[threading.Thread] = []
     answers = iter(["flask", ""])
@@ -43,22 +43,22 @@ def test_a_person_at_the_terminal_is_asked_in_the_calling_thread(
 
     monkeypatch.setattr("builtins.input", typed)
     agent = _agent()
-    assert hall.orchestrator(agent, interaction=Console()).run("A server").ok
+    assert setup.orchestrator(agent, interaction=Console()).run("A server").ok
     assert threads == [threading.current_thread()] * 2
     assert capsys.readouterr().out.splitlines() == INTAKE["questions"]
     assert "Which framework? flask" in prompts(agent, "Plan")[0]
 
 
-def test_a_run_that_needs_answers_is_left_off_and_taken_up(hall: Hall) -> None:
+def test_a_run_that_needs_answers_is_left_off_and_taken_up(setup: TeamSetup) -> None:
     agent = _agent()
-    orchestrator = hall.orchestrator(agent, interaction=Suspend())
+    orchestrator = setup.orchestrator(agent, interaction=Suspend())
     outcome = orchestrator.run("A server")
     assert (outcome.status, outcome.questions) == ("needs_input", tuple(INTAKE["questions"]))
     assert outcome.token is not None
-    assert hall.branches() == {"main"}
-    assert hall.worktrees() == [str(hall.repo)]
+    assert setup.branches() == {"main"}
+    assert setup.worktrees() == [str(setup.repo)]
     # Another object in another process may go on with it.
-    again = hall.orchestrator(agent, interaction=Suspend())
+    again = setup.orchestrator(agent, interaction=Suspend())
     outcome = again.resume(outcome.token, ["flask", "8080"])
     assert outcome.ok, outcome.reason
     assert len(prompts(agent, "Intake")) == 1
@@ -70,18 +70,18 @@ def test_a_run_that_needs_answers_is_left_off_and_taken_up(hall: Hall) -> None:
     assert outcome.result.success_criteria == ["the server answers"]
 
 
-async def test_it_is_taken_up_in_an_event_loop_and_by_question(hall: Hall) -> None:
+async def test_it_is_taken_up_in_an_event_loop_and_by_question(setup: TeamSetup) -> None:
     agent = _agent()
-    outcome = await hall.orchestrator(agent, interaction=Suspend()).run_async("A server")
+    outcome = await setup.orchestrator(agent, interaction=Suspend()).run_async("A server")
     assert outcome.token is not None
     answers = {"Which port?": "1", "Which framework?": "f"}
-    outcome = await hall.orchestrator(agent).resume_async(outcome.token, answers)
+    outcome = await setup.orchestrator(agent).resume_async(outcome.token, answers)
     assert outcome.ok, outcome.reason
     assert "Which port? 1" in prompts(agent, "Plan")[0]
 
 
-def test_tokens_that_are_not_whole_or_not_ours_are_refused(hall: Hall) -> None:
-    orchestrator = hall.orchestrator(_agent(), interaction=Suspend())
+def test_tokens_that_are_not_whole_or_not_ours_are_refused(setup: TeamSetup) -> None:
+    orchestrator = setup.orchestrator(_agent(), interaction=Suspend())
     token = orchestrator.run("A server").token
     assert token is not None
     middle = len(token) // 2
@@ -94,8 +94,8 @@ def test_tokens_that_are_not_whole_or_not_ours_are_refused(hall: Hall) -> None:
             orchestrator.resume(foreign, ["a", "b"])
 
 
-def test_every_question_needs_an_answer(hall: Hall) -> None:
-    orchestrator = hall.orchestrator(_agent(), interaction=Suspend())
+def test_every_question_needs_an_answer(setup: TeamSetup) -> None:
+    orchestrator = setup.orchestrator(_agent(), interaction=Suspend())
     token = orchestrator.run("A server").token
     assert token is not None
     with pytest.raises(InvalidInput, match="2 questions, and 1 answers"):
@@ -104,25 +104,25 @@ def test_every_question_needs_an_answer(hall: Hall) -> None:
         orchestrator.resume(token, {"Which framework?": "flask"})
 
 
-def test_time_to_think_does_not_count(hall: Hall) -> None:
+def test_time_to_think_does_not_count(setup: TeamSetup) -> None:
     class Slow(Interaction):
         def ask(self, question: str, default: str | None = None) -> str:
             threading.Event().wait(1)
             return "x"
 
-    outcome = hall.orchestrator(_agent(), interaction=Slow()).run("A server")
-    began = hall.events[0]["at"]
-    ended = hall.events[-1]["at"]
+    outcome = setup.orchestrator(_agent(), interaction=Slow()).run("A server")
+    began = setup.events[0]["at"]
+    ended = setup.events[-1]["at"]
     assert outcome.ok
     whole = (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds()
     assert whole - outcome.spent.seconds == pytest.approx(2, abs=0.7)
 
 
-def test_an_interaction_that_fails_fails_the_run(hall: Hall) -> None:
+def test_an_interaction_that_fails_fails_the_run(setup: TeamSetup) -> None:
     class Broken(Interaction):
         def ask(self, question: str, default: str | None = None) -> str:
             raise RuntimeError("the line is dead")
 
     with pytest.raises(RuntimeError, match="the line is dead"):
-        hall.orchestrator(_agent(), interaction=Broken()).run("A server")
-    assert hall.worktrees() == [str(hall.repo)]
+        setup.orchestrator(_agent(), interaction=Broken()).run("A server")
+    assert setup.worktrees() == [str(setup.repo)]

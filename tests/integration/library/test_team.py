@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.e2e.ensembles import diamond_team
 from tests.e2e.repositories import git
-from tests.integration.library.hall import (
+from tests.integration.library.team_setup import (
     NO,
     YES,
-    Hall,
+    TeamSetup,
     Together,
     plan,
     prompts,
@@ -33,51 +33,51 @@ from kapelle import (
 from kapelle.settings import AgentSettings
 
 
-def test_the_shortest_program_completes_and_touches_no_checkout(hall: Hall) -> None:
-    outcome = hall.orchestrator(MockAgent()).run(goal="Say hello.")
+def test_the_shortest_program_completes_and_touches_no_checkout(setup: TeamSetup) -> None:
+    outcome = setup.orchestrator(MockAgent()).run(goal="Say hello.")
     assert (outcome.status, outcome.ok, outcome.iterations) == ("completed", True, 1)
     assert outcome.branch is not None
     assert outcome.branch.startswith("kapelle/")
-    assert hall.files(outcome.branch) == {"README.md", "sub/x.txt", "MOCK.md"}
-    assert outcome.commit == git(hall.repo, "rev-parse", outcome.branch)
+    assert setup.files(outcome.branch) == {"README.md", "sub/x.txt", "MOCK.md"}
+    assert outcome.commit == git(setup.repo, "rev-parse", outcome.branch)
     assert outcome.worktree is not None
     assert (outcome.worktree / "MOCK.md").read_text(encoding="utf-8") == "- All of it\n"
     assert outcome.spent.agent_calls == 4
-    assert hall.is_untouched()
-    assert hall.kinds()[0] == "run.started"
-    assert hall.kinds()[-1] == "run.completed"
+    assert setup.is_untouched()
+    assert setup.kinds()[0] == "run.started"
+    assert setup.kinds()[-1] == "run.completed"
 
 
-def test_four_subgoals_in_a_diamond_become_one_branch(hall: Hall, tmp_path: Path) -> None:
+def test_four_subgoals_in_a_diamond_become_one_branch(setup: TeamSetup, tmp_path: Path) -> None:
     playbook = tmp_path / "playbook.toml"
     playbook.write_text(diamond_team(), encoding="utf-8")
     agent = CliAgent("rehearsal", AgentSettings(playbook=str(playbook)))
     check = "test -f d.txt && test \"$(cat all.txt | tr -d '\\n')\" = abc"
-    outcome = hall.orchestrator(agent, verify=[check]).run("All four", ["they are there"])
+    outcome = setup.orchestrator(agent, verify=[check]).run("All four", ["they are there"])
     assert outcome.ok, outcome.reason
-    assert {"a.txt", "b.txt", "c.txt", "d.txt", "all.txt"} <= hall.files(outcome.branch)
+    assert {"a.txt", "b.txt", "c.txt", "d.txt", "all.txt"} <= setup.files(outcome.branch)
     assert outcome.result is not None
     (iteration,) = outcome.result.iterations
     assert [item.status for item in iteration.outcomes] == ["merged"] * 4
     assert [check.passed for check in iteration.checks] == [True]
     # Nothing is left but the run's own worktree.
-    assert hall.worktrees() == [str(hall.repo), str(outcome.worktree)]
-    assert hall.is_untouched()
+    assert setup.worktrees() == [str(setup.repo), str(outcome.worktree)]
+    assert setup.is_untouched()
 
 
-def test_each_worker_has_a_worktree_of_its_own_and_two_work_at_once(hall: Hall) -> None:
+def test_each_worker_has_a_worktree_of_its_own_and_two_work_at_once(setup: TeamSetup) -> None:
     agent = MockAgent({"planner": plan(subgoal("a"), subgoal("b")), "worker": Together(2)})
-    outcome = hall.orchestrator(agent).run("Two at once", "both are there")
+    outcome = setup.orchestrator(agent).run("Two at once", "both are there")
     assert outcome.ok, outcome.reason
-    assert {"part-a.txt", "part-b.txt"} <= hall.files(outcome.branch)
+    assert {"part-a.txt", "part-b.txt"} <= setup.files(outcome.branch)
     places = {request.cwd for request in agent.requests}
     assert len(places) == len(agent.requests) == 4
-    assert not any(place and place.is_relative_to(hall.repo) for place in places)
+    assert not any(place and place.is_relative_to(setup.repo) for place in places)
 
 
-def test_no_more_workers_than_allowed(hall: Hall) -> None:
+def test_no_more_workers_than_allowed(setup: TeamSetup) -> None:
     agent = MockAgent({"planner": plan(subgoal("a"), subgoal("b")), "worker": Together(2)})
-    orchestrator = hall.orchestrator(
+    orchestrator = setup.orchestrator(
         agent, max_workers=1, budget=Budget(max_iterations=1, max_task_retries=0, max_seconds=3)
     )
     # The first one waits in vain for the second, until the time is over.
@@ -85,7 +85,7 @@ def test_no_more_workers_than_allowed(hall: Hall) -> None:
     assert [request.role for request in agent.requests] == ["planner", "worker"]
 
 
-def test_a_conflict_is_resolved_by_a_worker(hall: Hall) -> None:
+def test_a_conflict_is_resolved_by_a_worker(setup: TeamSetup) -> None:
     def resolve(request: Request) -> str:
         assert request.cwd is not None
         text = (request.cwd / "README.md").read_text(encoding="utf-8")
@@ -104,14 +104,14 @@ def test_a_conflict_is_resolved_by_a_worker(hall: Hall) -> None:
             "part b (conflict)": resolve,
         }
     )
-    outcome = hall.orchestrator(agent).run("Both in one file", "both are there")
+    outcome = setup.orchestrator(agent).run("Both in one file", "both are there")
     assert outcome.ok, outcome.reason
-    assert hall.show(outcome.branch, "README.md") == "from a and b"
+    assert setup.show(outcome.branch, "README.md") == "from a and b"
     assert len([request for request in agent.requests if "conflict" in request.title]) == 1
-    assert hall.is_untouched()
+    assert setup.is_untouched()
 
 
-def test_a_conflict_left_in_the_files_is_not_merged(hall: Hall) -> None:
+def test_a_conflict_left_in_the_files_is_not_merged(setup: TeamSetup) -> None:
     agent = MockAgent(
         {
             "planner": plan(subgoal("a"), subgoal("b")),
@@ -122,15 +122,15 @@ def test_a_conflict_left_in_the_files_is_not_merged(hall: Hall) -> None:
         }
     )
     budget = Budget(max_iterations=1)
-    outcome = hall.orchestrator(agent, budget=budget).run("Both in one file", "both")
+    outcome = setup.orchestrator(agent, budget=budget).run("Both in one file", "both")
     assert outcome.result is not None
     statuses = [item.status for item in outcome.result.iterations[0].outcomes]
     assert sorted(statuses) == ["conflict", "merged"]
-    assert "<<<<<<<" not in hall.show(outcome.branch, "README.md")
+    assert "<<<<<<<" not in setup.show(outcome.branch, "README.md")
 
 
 def test_a_file_changed_here_and_deleted_there_is_a_conflict_until_somebody_decides(
-    hall: Hall,
+    setup: TeamSetup,
 ) -> None:
     def deletes(request: Request) -> str:
         assert request.cwd is not None
@@ -145,19 +145,19 @@ def test_a_file_changed_here_and_deleted_there_is_a_conflict_until_somebody_deci
     }
     budget = Budget(max_iterations=1)
     idle = MockAgent({**parts, "worker": "I resolved it."})
-    outcome = hall.orchestrator(idle, budget=budget).run("Both", "both")
+    outcome = setup.orchestrator(idle, budget=budget).run("Both", "both")
     assert outcome.result is not None
     statuses = [item.status for item in outcome.result.iterations[0].outcomes]
     assert sorted(statuses) == ["conflict", "merged"]
     decided = MockAgent({**parts, "worker": writes("README.md", "kept\n"), "reviewer": YES})
-    outcome = hall.orchestrator(decided, budget=budget).run("Both", "both")
+    outcome = setup.orchestrator(decided, budget=budget).run("Both", "both")
     assert outcome.ok, outcome.reason
-    assert hall.show(outcome.branch, "README.md") == "kept"
+    assert setup.show(outcome.branch, "README.md") == "kept"
 
 
-def test_a_worker_that_only_says_that_it_is_done_is_caught(hall: Hall) -> None:
+def test_a_worker_that_only_says_that_it_is_done_is_caught(setup: TeamSetup) -> None:
     agent = MockAgent({"worker": "All done, every file is written.", "reviewer": NO})
-    outcome = hall.orchestrator(agent, budget=Budget(max_iterations=1)).run("Do it", "done")
+    outcome = setup.orchestrator(agent, budget=Budget(max_iterations=1)).run("Do it", "done")
     assert outcome.status == "budget"
     assert outcome.result is not None
     (item,) = outcome.result.iterations[0].outcomes
@@ -166,24 +166,24 @@ def test_a_worker_that_only_says_that_it_is_done_is_caught(hall: Hall) -> None:
     assert "The agent changed nothing." not in first.prompt
     assert "The agent changed nothing." in again.prompt
     assert (outcome.branch, outcome.commit, outcome.worktree) == (None, None, None)
-    assert hall.branches() == {"main"}
-    assert hall.is_untouched()
+    assert setup.branches() == {"main"}
+    assert setup.is_untouched()
 
 
-def test_a_retry_begins_anew_and_is_told_why(hall: Hall) -> None:
+def test_a_retry_begins_anew_and_is_told_why(setup: TeamSetup) -> None:
     def breaks_down(request: Request) -> str:
         writes("most.txt", "most of it\n")(request)
         raise RuntimeError("out of breath")
 
     agent = MockAgent({"worker": [breaks_down, writes("all.txt", "all of it\n")]})
-    outcome = hall.orchestrator(agent).run("Do it", "done")
+    outcome = setup.orchestrator(agent).run("Do it", "done")
     assert outcome.ok, outcome.reason
-    assert hall.show(outcome.branch, "all.txt") == "all of it"
-    assert "most.txt" not in hall.files(outcome.branch)
+    assert setup.show(outcome.branch, "all.txt") == "all of it"
+    assert "most.txt" not in setup.files(outcome.branch)
     assert "it raised RuntimeError: out of breath" in agent.requests[2].prompt
 
 
-def test_agents_that_raise_are_failed_results(hall: Hall) -> None:
+def test_agents_that_raise_are_failed_results(setup: TeamSetup) -> None:
     class Broken(Agent):
         name = "broken"
 
@@ -197,31 +197,31 @@ def test_agents_that_raise_are_failed_results(hall: Hall) -> None:
     mock = MockAgent({"reviewer": NO})
     for worker, words in ((Broken(), "ValueError: no model today"), (Odd(), "returned a str")):
         budget = Budget(max_iterations=1)
-        outcome = hall.orchestrator(mock, worker=worker, budget=budget).run("Do it", "done")
+        outcome = setup.orchestrator(mock, worker=worker, budget=budget).run("Do it", "done")
         assert outcome.result is not None
         assert words in str(outcome.result.iterations[0].outcomes[0].reason)
-    outcome = hall.orchestrator(Broken(), budget=Budget(max_iterations=2)).run("Do it", "done")
+    outcome = setup.orchestrator(Broken(), budget=Budget(max_iterations=2)).run("Do it", "done")
     assert (outcome.status, outcome.iterations) == ("budget", 2)
     assert "ValueError: no model today" in outcome.reason
 
 
-def test_the_reviewers_no_brings_another_iteration(hall: Hall) -> None:
+def test_the_reviewers_no_brings_another_iteration(setup: TeamSetup) -> None:
     agent = MockAgent({"reviewer": [NO, YES]})
-    outcome = hall.orchestrator(agent).run("A zoo", "it has a zebra")
+    outcome = setup.orchestrator(agent).run("A zoo", "it has a zebra")
     assert (outcome.ok, outcome.iterations) == (True, 2)
     first, second = prompts(agent, "Plan")
     assert "zebra is missing" not in first
     assert "The zebra is missing." in second
-    assert hall.show(outcome.branch, "MOCK.md").count("All of it") == 2
+    assert setup.show(outcome.branch, "MOCK.md").count("All of it") == 2
 
 
 def test_a_failed_check_brings_another_iteration_that_reads_the_end_of_its_output(
-    hall: Hall,
+    setup: TeamSetup,
 ) -> None:
     script = "echo THE-BEGINNING; seq 1 200000; echo THE-END; touch left.txt; test -f fixed.txt"
     check = CheckSpec(command=script, name="is it fixed?")
     agent = MockAgent({"worker": [writes("a.txt", "a\n"), writes("fixed.txt", "f\n")]})
-    outcome = hall.orchestrator(agent, verify=[check]).run("Fix it", "fixed")
+    outcome = setup.orchestrator(agent, verify=[check]).run("Fix it", "fixed")
     assert (outcome.ok, outcome.iterations) == (True, 2)
     _, second = prompts(agent, "Plan")
     assert "THE-END" in second
@@ -229,11 +229,11 @@ def test_a_failed_check_brings_another_iteration_that_reads_the_end_of_its_outpu
     assert "THE-BEGINNING" not in second
     # Without the check's yes nobody was asked for a review.
     assert len(prompts(agent, "Review")) == 1
-    assert "left.txt" not in hall.files(outcome.branch)
+    assert "left.txt" not in setup.files(outcome.branch)
 
 
-def test_a_check_that_hangs_fails_at_its_own_time(hall: Hall) -> None:
-    orchestrator = hall.orchestrator(
+def test_a_check_that_hangs_fails_at_its_own_time(setup: TeamSetup) -> None:
+    orchestrator = setup.orchestrator(
         MockAgent(), verify="sleep 300", verify_timeout_s=0.5, budget=Budget(max_iterations=1)
     )
     outcome = orchestrator.run("Do it", "done")
@@ -241,40 +241,42 @@ def test_a_check_that_hangs_fails_at_its_own_time(hall: Hall) -> None:
     assert "timed out after 0.5 s" in outcome.result.iterations[0].checks[0].output
 
 
-def test_a_plan_that_cannot_be_read_is_asked_for_once_more(hall: Hall) -> None:
+def test_a_plan_that_cannot_be_read_is_asked_for_once_more(setup: TeamSetup) -> None:
     agent = MockAgent({"planner": ["I would begin with a.", plan(subgoal("a"))]})
-    outcome = hall.orchestrator(agent).run("Do it", "done")
+    outcome = setup.orchestrator(agent).run("Do it", "done")
     assert outcome.ok, outcome.reason
     assert "I would begin with a." in prompts(agent, "Plan (again)")[0]
     agent = MockAgent({"planner": ["Hm.", "Hm.", plan(subgoal("a"))]})
-    outcome = hall.orchestrator(agent, budget=Budget(max_iterations=2)).run("Do it", "done")
+    outcome = setup.orchestrator(agent, budget=Budget(max_iterations=2)).run("Do it", "done")
     assert (outcome.ok, outcome.iterations) == (True, 2)
 
 
-def test_what_planner_and_reviewer_write_is_thrown_away(hall: Hall) -> None:
+def test_what_planner_and_reviewer_write_is_thrown_away(setup: TeamSetup) -> None:
     def scribbles(request: Request) -> Mapping[str, Any]:
         writes("scribble.txt", "mine\n")(request)
         return plan(subgoal("a")) if request.role == "planner" else YES
 
-    outcome = hall.orchestrator(MockAgent({"planner": scribbles, "reviewer": scribbles})).run(
+    outcome = setup.orchestrator(MockAgent({"planner": scribbles, "reviewer": scribbles})).run(
         "Do it", "done"
     )
     assert outcome.ok, outcome.reason
-    assert "scribble.txt" not in hall.files(outcome.branch)
-    scribbled = [name for name in hall.branches() if "scribble.txt" in hall.files(name)]
+    assert "scribble.txt" not in setup.files(outcome.branch)
+    scribbled = [name for name in setup.branches() if "scribble.txt" in setup.files(name)]
     assert scribbled == []
 
 
-def test_every_role_may_have_an_agent_of_its_own(hall: Hall) -> None:
+def test_every_role_may_have_an_agent_of_its_own(setup: TeamSetup) -> None:
     main, planner, worker, reviewer = (MockAgent(name=name) for name in "mpwr")
-    hall.orchestrator(main, planner=planner, worker=worker, reviewer=reviewer).run("x", "y")
+    setup.orchestrator(main, planner=planner, worker=worker, reviewer=reviewer).run("x", "y")
     assert [request.role for request in planner.requests] == ["planner"]
     assert [request.role for request in worker.requests] == ["worker"]
     assert [request.role for request in reviewer.requests] == ["reviewer"]
     assert main.requests == []
 
 
-def test_outside_of_git_it_works_in_place_one_after_another(tmp_path: Path, hall: Hall) -> None:
+def test_outside_of_git_it_works_in_place_one_after_another(
+    tmp_path: Path, setup: TeamSetup
+) -> None:
     directory = tmp_path / "plain"
     directory.mkdir()
     at_work: list[str] = []
@@ -289,7 +291,7 @@ def test_outside_of_git_it_works_in_place_one_after_another(tmp_path: Path, hall
         return "Done."
 
     agent = MockAgent({"planner": plan(subgoal("a"), subgoal("b")), "worker": alone})
-    outcome = hall.orchestrator(agent, cwd=directory, verify="test -f 'part b.txt'").run("x", "y")
+    outcome = setup.orchestrator(agent, cwd=directory, verify="test -f 'part b.txt'").run("x", "y")
     assert outcome.ok, outcome.reason
     assert {path.name for path in directory.iterdir()} == {"part a.txt", "part b.txt"}
     assert (outcome.branch, outcome.worktree) == (None, None)
@@ -297,77 +299,77 @@ def test_outside_of_git_it_works_in_place_one_after_another(tmp_path: Path, hall
         outcome.merge()
 
 
-def test_isolation_can_be_declined(hall: Hall) -> None:
-    outcome = hall.orchestrator(MockAgent(), isolate=False).run("x", "y")
+def test_isolation_can_be_declined(setup: TeamSetup) -> None:
+    outcome = setup.orchestrator(MockAgent(), isolate=False).run("x", "y")
     assert outcome.ok
-    assert (hall.repo / "MOCK.md").exists()
-    assert hall.branches() == {"main"}
+    assert (setup.repo / "MOCK.md").exists()
+    assert setup.branches() == {"main"}
 
 
-def test_in_a_subdirectory_it_works_in_that_of_the_worktree(hall: Hall) -> None:
-    outcome = hall.orchestrator(MockAgent(cwd=hall.repo / "sub"), cwd=None).run("x", "y")
+def test_in_a_subdirectory_it_works_in_that_of_the_worktree(setup: TeamSetup) -> None:
+    outcome = setup.orchestrator(MockAgent(cwd=setup.repo / "sub"), cwd=None).run("x", "y")
     assert outcome.ok
-    assert "sub/MOCK.md" in hall.files(outcome.branch)
+    assert "sub/MOCK.md" in setup.files(outcome.branch)
 
 
-def test_an_accepted_branch_is_merged_and_its_worktree_goes(hall: Hall) -> None:
-    outcome = hall.orchestrator(MockAgent()).run("x", "y")
-    (hall.repo / "notes.txt").write_text("of the user\n", encoding="utf-8")
+def test_an_accepted_branch_is_merged_and_its_worktree_goes(setup: TeamSetup) -> None:
+    outcome = setup.orchestrator(MockAgent()).run("x", "y")
+    (setup.repo / "notes.txt").write_text("of the user\n", encoding="utf-8")
     commit = outcome.merge()
-    assert git(hall.repo, "rev-parse", "main") == commit
-    assert (hall.repo / "MOCK.md").exists()
-    assert (hall.repo / "notes.txt").exists()
-    assert hall.worktrees() == [str(hall.repo)]
-    git(hall.repo, "branch", "release", "HEAD~1")
+    assert git(setup.repo, "rev-parse", "main") == commit
+    assert (setup.repo / "MOCK.md").exists()
+    assert (setup.repo / "notes.txt").exists()
+    assert setup.worktrees() == [str(setup.repo)]
+    git(setup.repo, "branch", "release", "HEAD~1")
     outcome.merge(into="release")
-    assert "MOCK.md" in hall.files("release")
+    assert "MOCK.md" in setup.files("release")
 
 
-def test_what_is_not_accepted_is_not_merged(hall: Hall) -> None:
-    orchestrator = hall.orchestrator(MockAgent({"reviewer": NO}), budget=Budget(max_iterations=1))
+def test_what_is_not_accepted_is_not_merged(setup: TeamSetup) -> None:
+    orchestrator = setup.orchestrator(MockAgent({"reviewer": NO}), budget=Budget(max_iterations=1))
     outcome = orchestrator.run("x", "y")
     assert outcome.status == "budget"
-    assert "MOCK.md" in hall.files(outcome.branch)
+    assert "MOCK.md" in setup.files(outcome.branch)
     with pytest.raises(Exception, match="not accepted"):
         outcome.merge()
     outcome.remove()
-    assert hall.worktrees() == [str(hall.repo)]
-    assert "MOCK.md" in hall.files(outcome.branch)
-    assert hall.is_untouched()
+    assert setup.worktrees() == [str(setup.repo)]
+    assert "MOCK.md" in setup.files(outcome.branch)
+    assert setup.is_untouched()
 
 
-async def test_it_also_runs_in_an_event_loop(hall: Hall) -> None:
-    outcome = await hall.orchestrator(MockAgent()).run_async("x", "y")
+async def test_it_also_runs_in_an_event_loop(setup: TeamSetup) -> None:
+    outcome = await setup.orchestrator(MockAgent()).run_async("x", "y")
     assert outcome.ok
     # The other form works there as well, for programs such as notebooks.
-    assert hall.orchestrator(MockAgent()).run("x", "y").ok
+    assert setup.orchestrator(MockAgent()).run("x", "y").ok
 
 
-def test_an_observer_that_fails_spoils_nothing(hall: Hall) -> None:
+def test_an_observer_that_fails_spoils_nothing(setup: TeamSetup) -> None:
     def fails(_event: object) -> None:
         raise RuntimeError("cannot look")
 
-    assert hall.orchestrator(MockAgent(), observer=fails).run("x", "y").ok
+    assert setup.orchestrator(MockAgent(), observer=fails).run("x", "y").ok
 
 
-def test_an_agent_that_is_not_installed_ends_the_run_at_once(hall: Hall) -> None:
+def test_an_agent_that_is_not_installed_ends_the_run_at_once(setup: TeamSetup) -> None:
     agent = CliAgent.command(["no-such-program-anywhere", "{prompt}"])
-    outcome = hall.orchestrator(agent).run("x", "y")
+    outcome = setup.orchestrator(agent).run("x", "y")
     assert (outcome.status, outcome.spent.agent_calls) == ("failed", 1)
     assert "no-such-program-anywhere" in outcome.reason
 
 
-def test_what_cannot_be_begun_is_refused(hall: Hall, tmp_path: Path) -> None:
+def test_what_cannot_be_begun_is_refused(setup: TeamSetup, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="goal is empty"):
-        hall.orchestrator(MockAgent()).run("  ")
+        setup.orchestrator(MockAgent()).run("  ")
     with pytest.raises(InvalidInput, match="no directory"):
-        hall.orchestrator(MockAgent(), cwd=tmp_path / "nowhere")
+        setup.orchestrator(MockAgent(), cwd=tmp_path / "nowhere")
     with pytest.raises(InvalidInput, match="belongs to git"):
-        hall.orchestrator(MockAgent(), cwd=hall.repo / ".git")
+        setup.orchestrator(MockAgent(), cwd=setup.repo / ".git")
     with pytest.raises(InvalidInput, match="max_workers"):
-        hall.orchestrator(MockAgent(), max_workers=0)
+        setup.orchestrator(MockAgent(), max_workers=0)
     with pytest.raises(InvalidInput, match="no_error_in_output"):
-        hall.orchestrator(MockAgent(), verify=["no_error_in_output"])
+        setup.orchestrator(MockAgent(), verify=["no_error_in_output"])
     with pytest.raises(InvalidInput, match="max_seconds"):
         Budget(max_seconds=0)
     with pytest.raises(InvalidInput, match="max_iterations"):
@@ -376,4 +378,4 @@ def test_what_cannot_be_begun_is_refused(hall: Hall, tmp_path: Path) -> None:
     empty.mkdir()
     git(empty, "init", "--quiet")
     with pytest.raises(WorkspaceError, match="commit"):
-        Orchestrator(MockAgent(), cwd=empty, home=hall.home).run("x")
+        Orchestrator(MockAgent(), cwd=empty, home=setup.home).run("x")

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from tests.integration.rows import task_row
 
 from kapelle.domain.errors import Conflict, Unavailable
-from kapelle.store import events, tables
+from kapelle.store import events, tables, tasks
 from kapelle.store.database import Connection, Database, connect, sqlite_url
 from kapelle.store.migrate import HEAD, current, migrate
 from kapelle.store.tables import metadata
@@ -49,7 +49,9 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
 
     engine = connect(database_url)
     migrate(engine)
+    ended = task_row(reason="the run has nothing left: Its 5 s are over.")
     with engine.begin() as connection:
+        tasks.insert(connection, ended, [])
         for table, column in _ADDED_SINCE:
             connection.execute(sa.text(f"ALTER TABLE {table} DROP COLUMN {column}"))
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '0001'"))
@@ -57,6 +59,7 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
+        assert tasks.row(connection, ended["id"])["limit_reached"] == "Its 5 s are over."
     assert current(engine) == HEAD
     engine.dispose()
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from kapelle.agents import registry
@@ -161,7 +160,6 @@ class TestEveryAgent:
             # Some take what begins with a sign of theirs only behind a newline.
             assert prompt in given or prompt in values or in_file
 
-    @examples(deadline=None)
     @given(line=st.text() | event_like | st.text().map(json.dumps))
     def test_any_line_can_be_parsed(self, line: str) -> None:
         for name in NAMES:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from kapelle.agents.adapters.copilot import CopilotAgent
@@ -149,7 +148,6 @@ class TestOutput:
             input_tokens=1100, output_tokens=70, cached_tokens=40, turns=2
         )
 
-    @examples(deadline=None)
     @given(
         st.sampled_from(KINDS),
         st.recursive(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from kapelle.agents.adapters.opencode import OpencodeAgent
@@ -159,7 +158,6 @@ class TestOutput:
         [event] = AGENT.parse("! permission requested: bash (ls); auto-rejecting\n")
         assert event.kind == "notice"
 
-    @examples(deadline=None)
     @given(
         st.fixed_dictionaries(
             {"type": st.sampled_from(["step_start", "text", "tool_use", "step_finish", "error"])},

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from kapelle.agents.adapters.claude import ClaudeAgent
@@ -79,6 +78,8 @@ _KNOWN = {
 class AcpAgent(Agent):
     """Runs a bridge process that talks to the agent of settings.command and prints our events."""
 
+    restraint = None  # settings.permissions are what the bridge replies to it
+
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         command = _full_command(settings)
@@ -95,23 +96,16 @@ class AcpAgent(Agent):
         )  # fmt: skip
 
     def installed(self) -> str | None:
-        if find_spec("acp") is None or not (command := _full_command(self.settings)):
-            return None
-        return on_path(command[0], self.settings.env)
+        command = _full_command(self.settings)
+        return on_path(command[0], self.settings.env) if command else None
 
     def executable(self) -> str:
         """The path of the agent's program; raises AgentMisconfigured when there is none."""
-        key = f"agents.{self.name}.command"
-        if find_spec("acp") is None:
-            raise AgentMisconfigured(
-                "ACP agents need the Python package agent-client-protocol.",
-                hint="pip install 'kapelle[acp]'",
-            )
         command = _full_command(self.settings)
         if not command:
             raise AgentMisconfigured(
                 f"The agent {self.name} has no command.",
-                hint=f"""kapelle config set {key} '["claude-agent-acp"]'""",
+                hint=f"""kapelle config set agents.{self.name}.command '["claude-agent-acp"]'""",
             )
         if found := self.installed():
             return found

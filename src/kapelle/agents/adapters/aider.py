@@ -48,6 +48,7 @@ class AiderAgent(Agent):
     program = "aider"
     package = "pipx install aider-chat"
     tested = "0.86.2"
+    restraint = None  # it edits what its model names, and runs no commands
     capabilities = Capabilities(
         resume=True, fork=True, model=True, system_prompt=True, usage=True, cost=True
     )

@@ -80,6 +80,7 @@ class ClaudeAgent(Agent):
     program = "claude"
     package = "npm install -g @anthropic-ai/claude-code"
     tested = "2.1.325"
+    restraint = (["--dangerously-skip-permissions"], ["--permission-mode", "acceptEdits"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, max_turns=True, budget=True, system_prompt=True,
         mcp=True, hooks=True, usage=True, cost=True,

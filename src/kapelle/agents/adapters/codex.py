@@ -68,6 +68,7 @@ class CodexAgent(Agent):
     program = "codex"
     package = "npm install -g @openai/codex"
     tested = "0.166.0"
+    restraint = (["--dangerously-bypass-approvals-and-sandbox"], ["--sandbox", "workspace-write"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, system_prompt=True, mcp=True, hooks=True, usage=True
     )

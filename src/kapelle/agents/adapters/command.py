@@ -35,6 +35,7 @@ class CommandAgent(Agent):
     """Runs settings.command, placeholders filled in; the prompt goes to stdin if none takes it."""
 
     access = Access(needed=False)
+    restraint = "what a command template may do is up to its command"
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)

@@ -31,6 +31,7 @@ class CopilotAgent(Agent):
     program = "copilot"
     package = "npm install -g @github/copilot"
     tested = "1.0.102"
+    restraint = (["--allow-all"], ["--allow-tool=write"])
     capabilities = Capabilities(
         resume=True, model=True, system_prompt=True, mcp=True, acp=True, usage=True
     )

@@ -75,6 +75,7 @@ class GeminiAgent(Agent):
     program = "gemini"
     package = "npm install -g @google/gemini-cli"
     tested = "0.61.0"
+    restraint = (["--approval-mode", "yolo"], ["--approval-mode", "auto_edit"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, system_prompt=True, mcp=True, acp=True, usage=True
     )

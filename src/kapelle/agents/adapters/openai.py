@@ -18,6 +18,7 @@ class PlainModel(Agent):
     bridge: ClassVar[str]  # the module
     address: ClassVar[str]  # the variable that holds base_url
     capabilities = Capabilities(model=True, system_prompt=True, usage=True)
+    restraint = None  # it only answers
 
     def installed(self) -> str | None:
         return sys.executable

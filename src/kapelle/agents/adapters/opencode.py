@@ -36,6 +36,7 @@ class OpencodeAgent(Agent):
     program = "opencode"
     package = "npm install -g opencode-ai"
     tested = "1.18.33"
+    restraint = "opencode is told in its configuration to allow everything"
     capabilities = Capabilities(
         resume=True,
         # It can, but then hangs in any directory other than that of the session.

@@ -34,6 +34,7 @@ class QwenAgent(Agent):
     program = "qwen"
     package = "npm install -g @qwen-code/qwen-code"
     tested = "0.24.4"
+    restraint = (["--yolo"], ["--approval-mode", "auto-edit"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, max_turns=True, system_prompt=True, mcp=True, acp=True,
         usage=True,

@@ -14,6 +14,7 @@ class RehearsalAgent(Agent):
 
     capabilities = Capabilities(resume=True, usage=True, cost=True)
     access = Access(needed=False)
+    restraint = "a rehearsal does what its playbook says"
 
     def installed(self) -> str | None:
         return PROGRAM

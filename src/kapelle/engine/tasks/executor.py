@@ -3,65 +3,77 @@ performed again from the top, and every phase finds what was done: a claimed pro
 finished checks, a settled row."""
 
 import logging
+from contextlib import suppress
 
+from kapelle.agents.base import Agent, AgentRequest
+from kapelle.domain.budget import money_spent
 from kapelle.domain.errors import KapelleError, LimitReached, Unavailable
 from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.ids import attempt_token
 from kapelle.domain.task import Exit
+from kapelle.engine.environment import agent_environment
+from kapelle.engine.launch import launch_agent
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
+from kapelle.engine.tasks.accounts import stored_credential
 from kapelle.engine.tasks.attempt import Attempt, ClaimLost, Findings, Finish
-from kapelle.engine.tasks.launch import Ready, launch, launch_again
+from kapelle.engine.tasks.brief import brief
+from kapelle.engine.tasks.consult import choose_model, diagnose
 from kapelle.engine.tasks.prepare import prepare
 from kapelle.engine.tasks.settle import conclude
 from kapelle.engine.tasks.verify import verify
-from kapelle.engine.tasks.watch import watched
+from kapelle.engine.tasks.watch import Limits, limits_of, watched
+from kapelle.runner.process_dir import Launch
 from kapelle.runner.shim.failpoints import failpoint
 
 _log = logging.getLogger("kapelle.attempts")
 
 
-class AttemptExecutor:
-    """Performs attempts from their beginning to their end."""
-
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-
-    async def perform(self, attempt_id: str) -> None:
-        """Prepare the workspace, run the agent, verify its work, settle the verdict."""
-        with self._parts.performing(attempt_id):
-            failpoint("perform_begin")
-            try:
-                finish, findings = await self._work(attempt_id)
-                failpoint("perform_after_verify")
-                await retried(conclude)(self._parts, attempt_id, finish, findings)
-                failpoint("perform_end")
-            except ClaimLost:
-                # It was settled just before a crash, or another performer took it over.
-                _log.info("%s is left alone: it is not this daemon's any more", attempt_id)
-
-    async def _work(self, attempt_id: str) -> tuple[Finish, Findings]:
+async def perform(parts: Parts, attempt_id: str) -> None:
+    """Perform an attempt from its beginning, or from where a crash left it, to its end."""
+    with parts.performing(attempt_id):
+        failpoint("perform_begin")
         try:
-            attempt = await retried(Attempt.load)(self._parts, attempt_id)
-            if not attempt.is_started:
-                # An agent that was started before a crash has its workspace to itself.
-                await retried(prepare)(attempt)
-            failpoint("perform_after_prepare")
-            finish = await retried(_run)(attempt)
-        except Unavailable:
-            raise
-        except KapelleError as error:
-            return _not_possible(error)
-        failpoint("perform_after_run")
-        return finish, await retried(verify)(attempt, finish)
+            finish, findings = await _work(parts, attempt_id)
+            failpoint("perform_after_verify")
+            await retried(conclude)(parts, attempt_id, finish, findings)
+            failpoint("perform_end")
+        except ClaimLost:
+            # It was settled just before a crash, or another performer took it over.
+            _log.info("%s is left alone: it is not this daemon's any more", attempt_id)
+
+
+async def _work(parts: Parts, attempt_id: str) -> tuple[Finish, Findings]:
+    """Prepare the workspace, run the agent, verify its work."""
+    try:
+        attempt = await retried(Attempt.load)(parts, attempt_id)
+        if not attempt.is_started:
+            # An agent that was started before a crash has its workspace to itself.
+            await retried(prepare)(attempt)
+        failpoint("perform_after_prepare")
+        finish = await retried(_run)(attempt)
+    except Unavailable:
+        raise
+    except KapelleError as error:
+        return _not_possible(error)
+    failpoint("perform_after_run")
+    return finish, await retried(verify)(attempt, finish)
 
 
 async def _run(attempt: Attempt) -> Finish:
     """Start the agent, or find the one that was started before a crash, and wait for its end."""
-    ready: Ready = await (launch_again if attempt.is_started else launch)(attempt)
+    limits, agent = await limits_of(attempt), None
+    if not attempt.is_started:
+        agent = attempt.agent()
+        launch = await _launch(attempt, agent, limits)
+    else:
+        launch = _relaunch(attempt)
+        with suppress(KapelleError):  # it is not configured any more, so nobody can watch it
+            agent = attempt.agent()
     failpoint("run_before_execute")
     try:
-        async with watched(attempt, ready.agent, ready.limits):
-            ended = await attempt.execute(ready.launch)
+        async with watched(attempt, agent, limits):
+            ended = await attempt.execute(launch)
     except FileNotFoundError:
         return Finish(Exit(kind="lost"), detail="its process directory was deleted while it ran")
     failpoint("run_after_execute")
@@ -69,8 +81,70 @@ async def _run(attempt: Attempt) -> Finish:
     return Finish(
         exit=ended.exit,
         timed_out=timed_out,
-        detail=f"timed out after {attempt.timeout_s:g} s" if timed_out else ended.detail,
+        detail=ended.ending(attempt.timeout_s) if timed_out else ended.detail,
         output_bytes=ended.out_bytes + ended.err_bytes,
+    )
+
+
+async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
+    """What to run for an attempt; raises when the agent is not set up or nothing is left."""
+    parts = attempt.parts
+    if limits.budget_left_usd == 0:
+        raise LimitReached(money_spent(limits.budget_usd or 0))
+    token = attempt_token(parts.secret, attempt.id)
+    return launch_agent(
+        parts,
+        attempt.settings,
+        agent,
+        await _request(attempt, agent, limits),
+        attempt.id,
+        env=attempt.env | {"KAPELLE_URL": parts.url, "KAPELLE_TOKEN": token},
+        timeout_s=attempt.timeout_s,
+        label=f"{attempt.agent_name} for {attempt.task_id}",
+    )
+
+
+async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentRequest:
+    parts, task, settings, own = attempt.parts, attempt.task, attempt.settings, agent.settings
+    briefing = await brief(attempt, agent, await diagnose(attempt))
+    # A model was named for the task's own agent; another one that takes over has its own.
+    named = task["model"] if attempt.agent_name == task["agent"] else None
+    choice = await choose_model(attempt, own)
+    model = named or (choice.model if choice else own.model)
+    if model or briefing.session_id:
+        reason = choice.reason if choice else None
+        await attempt.update(model=model, model_reason=reason, started_from=briefing.session_id)
+    return AgentRequest(
+        prompt=briefing.prompt,
+        workspace=attempt.directory,
+        prompt_file=attempt.process_dir / "prompt",
+        settings=own,
+        system_prompt=task["system_prompt"] if agent.capabilities.system_prompt else None,
+        model=model if agent.capabilities.model else None,
+        session_id=briefing.session_id,
+        fork=briefing.fork,
+        attempt_number=attempt.number,
+        max_turns=limits.max_turns,
+        budget_usd=limits.budget_left_usd,
+        mcp_servers={**settings.mcp, **own.mcp, **parts.secrets.mcp(attempt.task_id)},
+        environ=agent_environment(parts.environ, settings, agent, {}) | attempt.task_env,
+        credential=stored_credential(parts, agent, settings, attempt.task_env),
+        answer=attempt.message if briefing.asked else None,
+    )
+
+
+def _relaunch(attempt: Attempt) -> Launch:
+    """Enough to find a process that was started before: what runs there was decided then."""
+    return Launch(
+        process_dir=attempt.process_dir,
+        argv=[],
+        cwd=attempt.directory,
+        env={},
+        stdin=None,
+        timeout_s=attempt.timeout_s,
+        grace_s=attempt.settings.tasks.grace_s,
+        redact=(),
+        label=attempt.task_id,
     )
 
 

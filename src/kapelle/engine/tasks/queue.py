@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -23,7 +24,7 @@ from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
 from kapelle.engine.tasks.attempt import Findings, Finish, warn
-from kapelle.engine.tasks.executor import AttemptExecutor
+from kapelle.engine.tasks.executor import perform
 from kapelle.engine.tasks.settle import conclude
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.models import Limits, default_max_attempts
@@ -174,7 +175,7 @@ class TaskQueue:
 
     def __init__(self, parts: Parts, run_queue: RunQueue) -> None:
         self._parts = parts
-        self._performers = Performers(AttemptExecutor(parts).perform, self._give_up)
+        self._performers = Performers(partial(perform, parts), self._give_up)
         self._run_queue = run_queue
         self._reading: tuple[float, Reading] | None = None
         self._admitted: set[str] = set()

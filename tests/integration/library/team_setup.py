@@ -16,8 +16,8 @@ YES = {"quality": True, "consistency": True, "goal_aligned": True, "goal_complet
 NO = {**YES, "goal_complete": False, "feedback": "The zebra is missing."}
 
 
-class Hall:
-    """Where a team plays; the user's files must be the same before and after."""
+class TeamSetup:
+    """Where a team works; the user's files must be the same before and after."""
 
     def __init__(self, root: Path) -> None:
         self.repo = make_repository(root / "repo", {"README.md": "# Sample\n", "sub/x.txt": "x\n"})
