@@ -17,6 +17,7 @@ from kapelle.domain.errors import Conflict, GitError, Unavailable, WorkspaceErro
 from kapelle.workspaces.commit import keep
 from kapelle.workspaces.files import unlink_inside
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
+from kapelle.workspaces.index import copy_index, files_place, install_index, obstacles
 from kapelle.workspaces.refs import BRANCHES, Refs
 from kapelle.workspaces.repository import (
     Checkout,
@@ -27,7 +28,6 @@ from kapelle.workspaces.repository import (
     read_work_tree,
 )
 from kapelle.workspaces.shadow import Objects, Shadows
-from kapelle.workspaces.staging import copy_index, files_place, install_index, obstacles
 from kapelle.workspaces.worktree import OPERATIONS, Marker, write_durably
 
 _SHOWN = 10

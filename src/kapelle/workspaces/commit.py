@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from kapelle.domain.errors import GitError, InvalidInput, WorkspaceError
 from kapelle.workspaces.git import RefMoved
+from kapelle.workspaces.index import install_index, obstacles
 from kapelle.workspaces.refs import ARCHIVE, plain_name
 from kapelle.workspaces.shadow import Objects
-from kapelle.workspaces.staging import install_index, obstacles
 from kapelle.workspaces.worktree import Heads, Marker
 
 _TRIES = 5

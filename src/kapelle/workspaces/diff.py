@@ -7,10 +7,10 @@ from kapelle.domain.errors import InvalidInput, WorkspaceError
 from kapelle.workspaces.commit import require_commit, tip_of
 from kapelle.workspaces.files import shown_path
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
+from kapelle.workspaces.index import Staging
 from kapelle.workspaces.refs import Refs
 from kapelle.workspaces.repository import WorkTree, find_checkout, read_work_tree
 from kapelle.workspaces.shadow import Shadows
-from kapelle.workspaces.staging import Staging
 from kapelle.workspaces.worktree import Marker
 
 MAX_PATCH = 64 * 1024 * 1024

@@ -16,6 +16,7 @@ from kapelle.domain.task import Workspace
 from kapelle.workspaces.commit import archive_worktree, keep, stage_all
 from kapelle.workspaces.files import copy_into, link_into, relative_parts
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git
+from kapelle.workspaces.index import files_place, install_index
 from kapelle.workspaces.refs import BRANCHES, Refs, Resolved, branch_of
 from kapelle.workspaces.repository import (
     Checkout,
@@ -24,7 +25,6 @@ from kapelle.workspaces.repository import (
     read_pointer,
     read_work_tree,
 )
-from kapelle.workspaces.staging import files_place, install_index
 from kapelle.workspaces.worktree import Marker, Markers, delete_directory, is_real_directory
 
 

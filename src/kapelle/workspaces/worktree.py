@@ -18,10 +18,10 @@ from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
 from kapelle.runner.shim import files
 from kapelle.workspaces.git import Git
+from kapelle.workspaces.index import Staging
 from kapelle.workspaces.refs import BRANCHES, Refs, plain_name
 from kapelle.workspaces.repository import WorkTree, linked_gitdir, read_pointer
 from kapelle.workspaces.shadow import Objects, Shadows
-from kapelle.workspaces.staging import Staging
 
 _STATES = (
     *("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "MERGE_AUTOSTASH", "SQUASH_MSG"),
