@@ -40,7 +40,7 @@ from kapelle.service import Service
 from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.events import Events
-from kapelle.service.output import Output, Transcripts
+from kapelle.service.output import Output
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.service.sessions import Sessions
@@ -168,7 +168,6 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         work=Work(parts),
         schedules=Schedules(db, scheduler, work, parts.secrets),
         output=Output(parts),
-        transcripts=Transcripts(parts),
         events=Events(db),
         daemon=Daemon(parts, queue, stopping),
         sessions=Sessions(),

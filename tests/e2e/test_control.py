@@ -50,12 +50,15 @@ def test_a_machine_short_of_disk_starts_nothing_and_says_why(tmp_path: Path) -> 
 def test_a_chain_of_dependencies_made_by_two_cli_calls_runs(
     kapelle: Instance, tmp_path: Path
 ) -> None:
-    part = "Go.\n```rehearsal\n[[do]]\nsleep = 0.5\n```"
+    gate = tmp_path / "gate"
+    wait = f"until [ -e {gate} ]; do sleep 0.1; done"
+    part = f"Go.\n```rehearsal\n[[do]]\nrun = '{wait}'\n```"
     run = ["run", "--agent", "rehearsal", "--directory", str(tmp_path)]
     first = kapelle.cli(*run, part, check=True).stdout.strip()
     second = kapelle.cli(*run, part, "--depends-on", first, check=True).stdout.strip()
     assert kapelle.task(second)["status"] == "blocked"
     assert first in kapelle.task(second)["reason"]
+    gate.touch()
     assert kapelle.cli("wait", second).returncode == 0
     assert kapelle.task(second)["started_at"] > kapelle.task(first)["ended_at"]
 

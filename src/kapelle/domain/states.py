@@ -1,6 +1,7 @@
 """The states of tasks, attempts and runs, with the tables of allowed transitions."""
 
 from enum import StrEnum
+from typing import TypeVar
 
 from kapelle.domain.errors import Conflict
 
@@ -62,13 +63,11 @@ RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
 }
 
 
-def require_transition(task_id: str, old: TaskStatus, new: TaskStatus) -> None:
-    """Raise Conflict unless a task may go from old to new."""
-    if new not in TRANSITIONS[old]:
-        raise Conflict(f"{task_id} is {old} and cannot become {new}.")
+S = TypeVar("S", TaskStatus, RunStatus)
 
 
-def require_run_transition(run_id: str, old: RunStatus, new: RunStatus) -> None:
-    """Raise Conflict unless a run may go from old to new."""
-    if new not in RUN_TRANSITIONS[old]:
-        raise Conflict(f"{run_id} is {old} and cannot become {new}.")
+def require_transition(work_id: str, old: S, new: S) -> None:
+    """Raise Conflict unless a task or run may go from old to new."""
+    allowed = TRANSITIONS[old] if isinstance(old, TaskStatus) else RUN_TRANSITIONS[old]
+    if new not in allowed:
+        raise Conflict(f"{work_id} is {old} and cannot become {new}.")

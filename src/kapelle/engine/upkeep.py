@@ -254,7 +254,7 @@ def _put_away(connection: Connection, task_id: str, limit: datetime) -> Task | N
     task = tasks.get(connection, task_id)
     if task.status not in FINAL or task.ended_at is None or task.ended_at >= limit:
         return None
-    return archive(connection, task_id)
+    return archive(connection, tasks.get, task_id)
 
 
 async def _forget_run(parts: Parts, run_id: str) -> None:

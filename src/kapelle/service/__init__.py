@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
-from kapelle.service.output import Output, Transcripts
+from kapelle.service.output import Output
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
 from kapelle.service.sessions import Sessions
@@ -23,7 +23,6 @@ class Service:
     work: Work
     schedules: Schedules
     output: Output
-    transcripts: Transcripts
     events: Events
     daemon: Daemon
     sessions: Sessions

@@ -115,90 +115,82 @@ _ABANDONED_S = 600.0
 _ANSWER = 200
 
 
-class Trial:
-    """One trial of one agent, in a directory that is removed at its end."""
+async def _trial(parts: Parts, info: AgentInfo, settings: Settings, live: bool) -> dict[str, Any]:
+    """The fields of a CheckView but for the agent itself, found in a directory that is removed."""
+    agent, problem = info.agent, info.problem
+    found: dict[str, Any] = {"version": None, "comparison": None, "live": None, "hint": None}
+    if agent is None or info.installed is None or problem:
+        problem = problem or f"The agent {info.name} is not installed."
+        return {**found, "usable": False, "problem": problem, "hint": info.hint}
+    place = await asyncio.to_thread(_make_place, parts.home.checks)
+    try:
+        if agent.tested:
+            env = agent_environment(parts.environ, settings, agent, {})
+            found["version"], problem = await _version(info.installed, env, place)
+        if found["version"] and agent.tested:
+            found["comparison"] = compared(found["version"], agent.tested)
+        if live and problem is None:
+            found["live"], found["hint"] = await _call(parts, agent, settings, place / "call")
+            problem = found["live"].reason
+    finally:
+        await asyncio.to_thread(shutil.rmtree, place, True)
+    return {**found, "usable": problem is None, "problem": problem}
 
-    def __init__(self, parts: Parts, info: AgentInfo, settings: Settings) -> None:
-        self._parts = parts
-        self._info = info
-        self._settings = settings
 
-    async def hold(self, live: bool) -> dict[str, Any]:
-        """The fields of a CheckView, but for the agent itself."""
-        info, agent = self._info, self._info.agent
-        found: dict[str, Any] = {"version": None, "comparison": None, "live": None, "hint": None}
-        problem = info.problem
-        if agent is None or info.installed is None or problem:
-            problem = problem or f"The agent {info.name} is not installed."
-            return {**found, "usable": False, "problem": problem, "hint": info.hint}
-        place = await asyncio.to_thread(_make_place, self._parts.home.checks)
-        try:
-            if agent.tested:
-                found["version"], problem = await self._version(agent, info.installed, place)
-            if found["version"] and agent.tested:
-                found["comparison"] = compared(found["version"], agent.tested)
-            if live and problem is None:
-                found["live"], found["hint"] = await self._call(agent, place / "call")
-                problem = found["live"].reason
-        finally:
-            await asyncio.to_thread(shutil.rmtree, place, True)
-        return {**found, "usable": problem is None, "problem": problem}
+async def _version(program: str, env: dict[str, str], place: Path) -> tuple[str | None, str | None]:
+    """The version of the program, and what is wrong with it."""
+    try:
+        said = await asyncio.to_thread(printed, [program, "--version"], env, place, _VERSION_S)
+    except OSError as error:
+        return None, f"{program} cannot be run: {error.strerror or error}."
+    if said is None:
+        return None, f"{program} --version did not end within {_VERSION_S:.0f} s."
+    return version_in(said), None
 
-    async def _version(
-        self, agent: Agent, program: str, place: Path
-    ) -> tuple[str | None, str | None]:
-        """The version of the program, and what is wrong with it."""
-        env = agent_environment(self._parts.environ, self._settings, agent, {})
-        try:
-            said = await asyncio.to_thread(printed, [program, "--version"], env, place, _VERSION_S)
-        except OSError as error:
-            return None, f"{program} cannot be run: {error.strerror or error}."
-        if said is None:
-            return None, f"{program} --version did not end within {_VERSION_S:.0f} s."
-        return version_in(said), None
 
-    async def _call(self, agent: Agent, process_dir: Path) -> tuple[LiveView, str | None]:
-        """What one call came to, and what to do about it."""
-        began = time.monotonic()
-        try:
-            answer, failure, reason = await self._ask(agent, process_dir)
-        except KapelleError as error:
-            failure = Failure(FailureClass.ENVIRONMENT, error.message)
-            answer, reason = None, error.message
-        account = account_of(self._parts, agent, self._settings, {})
-        await self._parts.db.write(_note, agent.name, account, failure)
-        view = LiveView(
-            ok=failure is None,
-            answer=answer,
-            failure=failure.kind if failure else None,
-            reason=reason,
-            duration_s=round(time.monotonic() - began, 3),
-        )
-        return view, _fix(failure, agent.name)
+async def _call(
+    parts: Parts, agent: Agent, settings: Settings, process_dir: Path
+) -> tuple[LiveView, str | None]:
+    """What one call came to, and what to do about it."""
+    began = time.monotonic()
+    try:
+        answer, failure, reason = await _ask(parts, agent, settings, process_dir)
+    except KapelleError as error:
+        failure = Failure(FailureClass.ENVIRONMENT, error.message)
+        answer, reason = None, error.message
+    account = account_of(parts, agent, settings, {})
+    await parts.db.write(_note, agent.name, account, failure)
+    view = LiveView(
+        ok=failure is None,
+        answer=answer,
+        failure=failure.kind if failure else None,
+        reason=reason,
+        duration_s=round(time.monotonic() - began, 3),
+    )
+    return view, _fix(failure, agent.name)
 
-    async def _ask(
-        self, agent: Agent, process_dir: Path
-    ) -> tuple[str | None, Failure | None, str | None]:
-        parts, settings = self._parts, self._settings
-        launch = question(parts, settings, agent, PROMPT, process_dir, process_dir.parent.name, {})
-        launch = replace(launch, timeout_s=_LIVE_S, label=f"{agent.name} is tried out")
-        try:
-            ended = await parts.runner.execute(launch)
-        except asyncio.CancelledError:
-            parts.runner.stop(process_dir, "nobody waits for the answer any more")
-            raise
-        summary = await asyncio.to_thread(read_output, agent, process_dir)
-        tail = output_tail(process_dir)
-        early = _ended_otherwise(ended)
-        if early is not None:
-            return None, early, early.evidence
-        verdict = agent.judge(summary, ended.exit, tail)
-        if verdict.success:
-            return (verdict.result or summary.tail).strip()[:_ANSWER], None, None
-        failure = verdict.failure or classify(
-            summary, ended.exit, tail, settings.failures.environment
-        )
-        return None, failure, verdict.reason or failure.evidence
+
+async def _ask(
+    parts: Parts, agent: Agent, settings: Settings, process_dir: Path
+) -> tuple[str | None, Failure | None, str | None]:
+    """The answer of an agent, or why there is none."""
+    launch = question(parts, settings, agent, PROMPT, process_dir, process_dir.parent.name, {})
+    launch = replace(launch, timeout_s=_LIVE_S, label=f"{agent.name} is tried out")
+    try:
+        ended = await parts.runner.execute(launch)
+    except asyncio.CancelledError:
+        parts.runner.stop(process_dir, "nobody waits for the answer any more")
+        raise
+    summary = await asyncio.to_thread(read_output, agent, process_dir)
+    tail = output_tail(process_dir)
+    early = _ended_otherwise(ended)
+    if early is not None:
+        return None, early, early.evidence
+    verdict = agent.judge(summary, ended.exit, tail)
+    if verdict.success:
+        return (verdict.result or summary.tail).strip()[:_ANSWER], None, None
+    failure = verdict.failure or classify(summary, ended.exit, tail, settings.failures.environment)
+    return None, failure, verdict.reason or failure.evidence
 
 
 def _ended_otherwise(ended: Ended) -> Failure | None:
@@ -267,8 +259,8 @@ class Agents:
         """Try an agent out; a real call is made only if live, and lifts a pause if it succeeds."""
         settings = self._parts.settings(directory)
         info = await asyncio.to_thread(registry.describe, name, settings)
-        trial = await Trial(self._parts, info, settings).hold(live)
-        return CheckView(agent=await self.get(name, directory), **trial)
+        found = await _trial(self._parts, info, settings, live)
+        return CheckView(agent=await self.get(name, directory), **found)
 
     async def store_key(self, name: str, key: str, directory: str | None) -> AgentView:
         """Keep an API key for an agent, in place of the one before."""
@@ -304,25 +296,23 @@ class Agents:
         return KeyRemovedView(removed=removed)
 
     async def _views(self, infos: list[AgentInfo], settings: Settings) -> list[AgentView]:
+        def credentials() -> list[tuple[Credential, str]]:
+            """Each agent's credential, and the account whose limits it works under."""
+            return [
+                (credential(parts, agent, settings, {}), account_of(parts, agent, settings, {}))
+                if (agent := info.agent)
+                else (Credential(None), info.name)
+                for info in infos
+            ]
+
+        parts, now = self._parts, datetime.now(UTC)
         # In a thread, for a keyring may take its time to answer.
-        found = await asyncio.to_thread(
-            lambda: [_standing(self._parts, info, settings) for info in infos]
-        )
-        ids = [account for _, account in found]
-        rows = await self._parts.db.read(accounts.of_ids, ids)
-        now = datetime.now(UTC)
+        found = await asyncio.to_thread(credentials)
+        rows = await parts.db.read(accounts.of_ids, [account for _, account in found])
         return [
             agent_view(info, credential, rows.get(account), now)
             for info, (credential, account) in zip(infos, found, strict=True)
         ]
-
-
-def _standing(parts: Parts, info: AgentInfo, settings: Settings) -> tuple[Credential, str]:
-    """An agent's credential, and the account whose limits it works under."""
-    if info.agent is None:
-        return Credential(None), info.name
-    found = credential(parts, info.agent, settings, {})
-    return found, account_of(parts, info.agent, settings, {})
 
 
 def _require_key(key: str) -> None:

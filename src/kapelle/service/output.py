@@ -54,11 +54,6 @@ class Output:
         ended = attempt.ended_at is not None
         return Chunk(data, offset + len(data), ended and len(data) < limit)
 
-
-class Transcripts:
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-
     async def task_with(self, text: str, which: str | None) -> Task:
         """The task, which must have the attempt if one is named."""
         task = await self._parts.db.read(tasks.get, text)
@@ -109,7 +104,7 @@ class Transcripts:
         while True:
             out = await asyncio.to_thread(out_log.lines, ended=ended)
             for text, end in out:
-                for line in _told(parse(text), place, end):
+                for line in _unsent(parse(text), place, end):
                     yield line
             err = await asyncio.to_thread(err_log.lines, ended=ended)
             for text, place.err in err:
@@ -126,7 +121,8 @@ class Transcripts:
         try:
             return get_agent(attempt.agent, self._parts.settings(task.directory)).parse
         except KapelleError:
-            return _as_text  # the agent is not configured any more
+            # The agent is not configured any more.
+            return lambda line: [AgentEvent("text", line)]
 
 
 def attempt_of(task: Task, which: str | None) -> Attempt:
@@ -143,15 +139,15 @@ def attempt_of(task: Task, which: str | None) -> Attempt:
 
 @dataclass
 class _Place:
-    """Where in a transcript a reader is: told counts the events of the line at out."""
+    """Where in a transcript a reader is: sent counts the events of the line at out."""
 
     number: int = 0
     out: int = 0
     err: int = 0
-    told: int = 0
+    sent: int = 0
 
     def line(self, kind: str, body: dict[str, Any]) -> Line:
-        return Line(kind, body, f"{self.number}:{self.out}:{self.err}:{self.told}")
+        return Line(kind, body, f"{self.number}:{self.out}:{self.err}:{self.sent}")
 
     def event(self, event: AgentEvent) -> Line:
         body = event.to_json()
@@ -165,18 +161,14 @@ class _Place:
         return cls()
 
 
-def _as_text(line: str) -> list[AgentEvent]:
-    return [AgentEvent("text", line)]
-
-
-def _told(found: list[AgentEvent], place: "_Place", end: int) -> list[Line]:
-    """The events of one line that were not told yet, each with the place behind it."""
+def _unsent(found: list[AgentEvent], place: "_Place", end: int) -> list[Line]:
+    """The events of one line that were not sent yet, each with the place behind it."""
     lines = []
-    for index in range(place.told, len(found)):
+    for index in range(place.sent, len(found)):
         last = index + 1 == len(found)
-        place.out, place.told = (end, 0) if last else (place.out, index + 1)
+        place.out, place.sent = (end, 0) if last else (place.out, index + 1)
         lines.append(place.event(found[index]))
-    place.out, place.told = end, 0
+    place.out, place.sent = end, 0
     return lines
 
 

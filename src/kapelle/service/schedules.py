@@ -2,6 +2,7 @@
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -74,13 +75,9 @@ class ScheduledWork:
         return (await self._runs.start(kind, spec, key, schedule_id)).id
 
     async def cancel(self, subject: str, reason: str) -> None:
-        try:
-            if is_id("run", subject):
-                await self._runs.cancel(subject, reason)
-            else:
-                await self._tasks.cancel(subject, reason)
-        except Conflict:
-            return  # it has ended meanwhile
+        work = self._runs if is_id("run", subject) else self._tasks
+        with suppress(Conflict):  # it has ended meanwhile
+            await work.cancel(subject, reason)
 
 
 def _task(spec: dict[str, Any]) -> TaskSpec:
@@ -97,15 +94,17 @@ _TOLD_APART = (
 )  # fmt: skip
 
 
-class Examiner(Protocol):
-    """Says whether work could be started now."""
+class Startable(Protocol):
+    """Says whether work could be started now, and ends what was started."""
 
     async def examine(self, kind: str, spec: dict[str, Any]) -> Examined: ...
+
+    async def cancel(self, subject: str, reason: str) -> None: ...
 
 
 class Schedules:
     def __init__(
-        self, db: Database, scheduler: Scheduler, work: Examiner, secrets: SpecSecrets
+        self, db: Database, scheduler: Scheduler, work: Startable, secrets: SpecSecrets
     ) -> None:
         self._db = db
         self._scheduler = scheduler
@@ -155,7 +154,8 @@ class Schedules:
         """End a schedule, with what it started and what is still going or without."""
         schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
         going = await self._scheduler.alter(transitions.cancel, schedule_id, with_work, now)
-        await self._scheduler.cancel_work(going, f"cancelled with {schedule_id}")
+        for subject in going:
+            await self._work.cancel(subject, f"cancelled with {schedule_id}")
         return await self.get(schedule_id)
 
     async def run_now(self, text: str) -> Firing:

@@ -1,6 +1,7 @@
 """Use cases of tasks: submit, look, wait, and change their course."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -74,10 +75,8 @@ class Tasks:
         for task_id in await self._db.read(tasks.with_status, TaskStatus.RUNNING):
             if await self._db.read(tasks.stop_requested, task_id) is not None:
                 continue  # it is being stopped already, to go on with its run later
-            try:
+            with suppress(Conflict):  # it ended by itself meanwhile
                 await self.cancel(task_id, reason)
-            except Conflict:
-                continue  # it ended by itself meanwhile
         with self._db.watch() as changed:
             while await self._db.read(tasks.with_status, TaskStatus.RUNNING):
                 await changed.wait(1.0)

@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Literal
 
 from kapelle.domain.errors import Conflict, KapelleError
@@ -14,9 +13,9 @@ from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.parts import Parts
-from kapelle.engine.tasks.actions import archive as archive_task
+from kapelle.engine.tasks.actions import archive, record_change
 from kapelle.engine.tasks.attempt import task_diff
-from kapelle.store import events, runs, tasks
+from kapelle.store import runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.workspaces import Diff
 
@@ -57,7 +56,8 @@ class Work:
         target, message = into or work.workspace.base, f"Merge {work.title}\n\n{noun}: {work.id}"
         merged = await self._parts.workspaces.merge(work.id, target, message, expected=commit)
         if not merged.already or work.merged_at is None:
-            await self._db.write(_record_merge, work, merged.base, merged.commit)
+            facts = {"base": merged.base, "commit": merged.commit}
+            await self._db.write(record_change, work, "merged", **facts)
         updated = merged.checkout_updated
         return MergeView(
             id=work.id,
@@ -69,14 +69,13 @@ class Work:
 
     async def archive_task(self, text: str) -> Task:
         """Put an ended task away: its worktree is removed, its work kept under a ref."""
-        before = await self._db.read(tasks.get, text)
-        task = await self._db.write(archive_task, text)
-        await self._remove(task, undo=before.archived_at is None)
-        return task
+        task = await self._db.write(archive, tasks.get, text)
+        await self._remove(task, undo=task.archived_at is None)
+        return await self._db.read(tasks.get, task.id)
 
     async def archive_run(self, text: str) -> Run:
         """Put an ended run away with its tasks: worktrees are removed, the work is kept."""
-        run = await self._db.write(_archive_run, text)
+        run = await self._db.write(archive, runs.get, text)
         for task_id in await self._db.read(runs.ended_tasks, run.id):
             with suppress(Conflict):  # somebody has taken it up again
                 await self.archive_task(task_id)
@@ -157,31 +156,3 @@ def _require_mergeable(work: Task | Run, force: bool) -> None:
             f"{work.id} is {work.status}: only verified work is merged.",
             hint="--force merges it all the same.",
         )
-
-
-def _record_merge(connection: Connection, work: Task | Run, base: str, commit: str) -> None:
-    if isinstance(work, Task):
-        tasks.update(connection, work.id, merged_at=datetime.now(UTC))
-        events.append(connection, "task.merged", work.id, base=base, commit=commit)
-    else:
-        runs.update(connection, work.id, merged_at=datetime.now(UTC))
-        events.append(connection, "run.merged", run_id=work.id, base=base, commit=commit)
-
-
-def _archive_run(connection: Connection, text: str) -> Run:
-    run = runs.get(connection, text)
-    if run.status not in RUN_FINAL:
-        raise Conflict(
-            f"{run.id} is {run.status}; only an ended run can be archived.",
-            hint=f"kapelle cancel {run.id} ends it.",
-        )
-    still_going = runs.open_tasks(connection, runs.family(connection, run.id))
-    if still_going:
-        task_id = still_going[0]["id"]
-        raise Conflict(
-            f"{task_id} of {run.id} has not ended.", hint=f"kapelle cancel {task_id} ends it."
-        )
-    if run.archived_at is None:
-        runs.update(connection, run.id, archived_at=datetime.now(UTC))
-        events.append(connection, "run.archived", run_id=run.id, title=run.title)
-    return runs.get(connection, run.id)

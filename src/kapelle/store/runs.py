@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from kapelle.domain.budget import Spent, calls_spent
 from kapelle.domain.run import Run, RunFilter
-from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_run_transition
+from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_transition
 from kapelle.store import events, steps
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
@@ -217,7 +217,7 @@ def change(
 ) -> None:
     """Move a run to a status; the time that it was under way is added up."""
     row_ = row(connection, run_id)
-    require_run_transition(run_id, RunStatus(row_["status"]), status)
+    require_transition(run_id, RunStatus(row_["status"]), status)
     now = datetime.now(UTC)
     if status is RunStatus.RUNNING:
         values |= {"active_since": now, "started_at": row_["started_at"] or now}

@@ -20,7 +20,7 @@ class Instant(sa.TypeDecorator[datetime]):
         return None if value is None else datetime.fromtimestamp(value / 1_000_000, UTC)
 
 
-class Words(sa.TypeDecorator[str]):
+class SafeText(sa.TypeDecorator[str]):
     """Text of any origin; what no database can keep (NUL, half a surrogate pair) is replaced."""
 
     impl = sa.Text
@@ -30,7 +30,7 @@ class Words(sa.TypeDecorator[str]):
         return None if value is None else _storable(value)
 
 
-class Facts(sa.TypeDecorator[Any]):
+class SafeJson(sa.TypeDecorator[Any]):
     """JSON of any origin, its texts treated alike; numbers that JSON does not know are null."""
 
     impl = sa.JSON
@@ -67,65 +67,74 @@ metadata = sa.MetaData(
     }
 )
 
+
+def _work_columns() -> list[sa.Column[Any]]:
+    """What tasks and runs have in common."""
+    return [
+        sa.Column("id", sa.String(40), primary_key=True),
+        sa.Column("title", SafeText, nullable=False),
+        sa.Column("directory", SafeText, nullable=False),
+        sa.Column("project", SafeText),
+        sa.Column("schedule_id", sa.String(40)),
+        sa.Column("status", sa.String(20), nullable=False),
+        sa.Column("reason", SafeText),
+        sa.Column("waiting_for", sa.String(20)),
+        # A person's request: of a running task "cancel" or "requeue"; of a run "pause", "cancel" or
+        # "abandon" (cancel, but let its tasks go on).
+        sa.Column("stop", sa.String(20)),
+        # The limit of the run around it, where it was cancelled because that was reached.
+        sa.Column("limit_reached", SafeText),
+        sa.Column("workspace_kind", sa.String(20), nullable=False),
+        sa.Column("workspace_path", SafeText, nullable=False),
+        sa.Column("workspace_branch", SafeText),
+        sa.Column("workspace_base", SafeText),
+        sa.Column("workspace_base_commit", SafeText),
+        sa.Column("workspace_commit", SafeText),
+        # Whose worktree it works in, where that is not its own: a run's.
+        sa.Column("workspace_owner", sa.String(40)),
+        sa.Column("created_at", Instant, nullable=False),
+        sa.Column("started_at", Instant),
+        sa.Column("ended_at", Instant),
+        sa.Column("archived_at", Instant),
+        sa.Column("merged_at", Instant),
+        sa.Column("idempotency_key", sa.String(200), unique=True),
+    ]
+
+
 tasks = sa.Table(
     "tasks",
     metadata,
-    sa.Column("id", sa.String(40), primary_key=True),
-    sa.Column("title", Words, nullable=False),
-    sa.Column("prompt", Words, nullable=False),
-    sa.Column("system_prompt", Words),
-    sa.Column("agent", Words, nullable=False),
-    sa.Column("model", Words),
-    sa.Column("directory", Words, nullable=False),
-    sa.Column("project", Words),
-    sa.Column("status", sa.String(20), nullable=False),
-    sa.Column("reason", Words),
-    sa.Column("waiting_for", sa.String(20)),
-    sa.Column("question", Words),
+    *_work_columns(),
+    sa.Column("prompt", SafeText, nullable=False),
+    sa.Column("system_prompt", SafeText),
+    sa.Column("agent", SafeText, nullable=False),
+    sa.Column("model", SafeText),
+    sa.Column("question", SafeText),
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("deps_policy", sa.String(20), nullable=False),
     sa.Column("continue_from", sa.String(40)),
     sa.Column("fork_session", sa.Boolean, nullable=False),
-    sa.Column("fallback_agents", Facts, nullable=False),
+    sa.Column("fallback_agents", SafeJson, nullable=False),
     sa.Column("timeout_s", sa.Float),
     sa.Column("max_turns", sa.Integer),
     sa.Column("budget_usd", sa.Float),
-    sa.Column("retry", Facts, nullable=False),
-    sa.Column("check_specs", Facts, nullable=False),
-    sa.Column("env", Facts, nullable=False),
-    sa.Column("mcp", Facts, nullable=False),
-    sa.Column("tags", Facts, nullable=False),
-    sa.Column("context", Facts, nullable=False),
-    sa.Column("requested_base", Words),
-    sa.Column("workspace_kind", sa.String(20), nullable=False),
-    sa.Column("workspace_path", Words, nullable=False),
-    sa.Column("workspace_branch", Words),
-    sa.Column("workspace_base", Words),
-    sa.Column("workspace_base_commit", Words),
+    sa.Column("retry", SafeJson, nullable=False),
+    sa.Column("check_specs", SafeJson, nullable=False),
+    sa.Column("env", SafeJson, nullable=False),
+    sa.Column("mcp", SafeJson, nullable=False),
+    sa.Column("tags", SafeJson, nullable=False),
+    sa.Column("context", SafeJson, nullable=False),
+    sa.Column("requested_base", SafeText),
     # The content before the agent began, where that is not simply the base commit's.
-    sa.Column("starting_tree", Words),
-    sa.Column("workspace_commit", Words),
-    sa.Column("created_at", Instant, nullable=False),
-    sa.Column("started_at", Instant),
-    sa.Column("ended_at", Instant),
+    sa.Column("starting_tree", SafeText),
     sa.Column("not_before", Instant),
-    sa.Column("archived_at", Instant),
-    sa.Column("merged_at", Instant),
-    sa.Column("result", Words),
+    sa.Column("result", SafeText),
     # What the next attempt is: fresh or resume, the message it is given, and how many attempts
     # the retry policy has already spent on this round.
     sa.Column("next_mode", sa.String(10), nullable=False, server_default="fresh"),
-    sa.Column("next_message", Words),
+    sa.Column("next_message", SafeText),
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
-    # A person's request that the running attempt ends: "cancel" or "requeue".
-    sa.Column("stop", sa.String(20)),
-    # The limit of its run, where it was cancelled because that was reached.
-    sa.Column("limit_reached", Words),
-    sa.Column("idempotency_key", sa.String(200), unique=True),
     sa.Column("run_id", sa.String(40)),
-    sa.Column("schedule_id", sa.String(40)),
-    # Whose worktree it works in, where that is not its own: a run's.
-    sa.Column("workspace_owner", sa.String(40)),
     sa.Index("ix_tasks_run_id_id", "run_id", "id"),
     sa.Index("ix_tasks_status_priority_id", "status", "priority", "id"),
     sa.Index("ix_tasks_status_id", "status", "id"),
@@ -139,7 +148,7 @@ tasks = sa.Table(
 task_tags = sa.Table(
     "task_tags",
     metadata,
-    sa.Column("tag", Words, primary_key=True),
+    sa.Column("tag", SafeText, primary_key=True),
     sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE"), primary_key=True),
 )
 
@@ -159,34 +168,34 @@ attempts = sa.Table(
     sa.Column("number", sa.Integer, nullable=False),
     sa.Column("status", sa.String(20), nullable=False),
     sa.Column("mode", sa.String(10), nullable=False),
-    sa.Column("message", Words),
-    sa.Column("agent", Words, nullable=False),
-    sa.Column("model", Words),
-    sa.Column("model_reason", Words),
+    sa.Column("message", SafeText),
+    sa.Column("agent", SafeText, nullable=False),
+    sa.Column("model", SafeText),
+    sa.Column("model_reason", SafeText),
     # Whose limits it works under; see the accounts.
-    sa.Column("account", Words),
+    sa.Column("account", SafeText),
     # Who performs it: a home on a host, as the daemon that claimed it is called.
-    sa.Column("performer", Words),
-    sa.Column("diagnosis", Words),
-    sa.Column("question", Words),
+    sa.Column("performer", SafeText),
+    sa.Column("diagnosis", SafeText),
+    sa.Column("question", SafeText),
     sa.Column("exit_kind", sa.String(20)),
     sa.Column("exit_code", sa.Integer),
     sa.Column("exit_signal", sa.Integer),
-    sa.Column("reason", Words),
+    sa.Column("reason", SafeText),
     sa.Column("claimed", sa.String(20)),
     sa.Column("failure", sa.String(20)),
-    sa.Column("evidence", Words),
-    sa.Column("warnings", Facts, nullable=False),
+    sa.Column("evidence", SafeText),
+    sa.Column("warnings", SafeJson, nullable=False),
     # The session that it went on with, and the one that it left.
-    sa.Column("started_from", Words),
-    sa.Column("session_id", Words),
+    sa.Column("started_from", SafeText),
+    sa.Column("session_id", SafeText),
     sa.Column("input_tokens", sa.BigInteger),
     sa.Column("output_tokens", sa.BigInteger),
     sa.Column("cached_tokens", sa.BigInteger),
     sa.Column("turns", sa.BigInteger),
     sa.Column("cost_usd", sa.Float),
     # Counters of the whole session as the agent told them, to be taken off the next time.
-    sa.Column("session_usage", Facts),
+    sa.Column("session_usage", SafeJson),
     sa.Column("output_bytes", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("started_at", Instant, nullable=False),
     sa.Column("ended_at", Instant),
@@ -199,7 +208,7 @@ accounts = sa.Table(
     metadata,
     sa.Column("id", sa.String(120), primary_key=True),
     sa.Column("paused_until", Instant),
-    sa.Column("reason", Words),
+    sa.Column("reason", SafeText),
     sa.Column("failures_in_a_row", sa.Integer, nullable=False, server_default="0"),
     sa.Column("verified_at", Instant),
 )
@@ -209,9 +218,9 @@ checks = sa.Table(
     metadata,
     sa.Column("attempt_id", sa.ForeignKey("attempts.id", ondelete="CASCADE"), primary_key=True),
     sa.Column("position", sa.Integer, primary_key=True),
-    sa.Column("name", Words, nullable=False),
+    sa.Column("name", SafeText, nullable=False),
     sa.Column("passed", sa.Boolean, nullable=False),
-    sa.Column("output", Words, nullable=False),
+    sa.Column("output", SafeText, nullable=False),
     sa.Column("duration_s", sa.Float, nullable=False),
 )
 
@@ -230,7 +239,7 @@ events = sa.Table(
     sa.Column("attempt_id", sa.String(40)),
     # The task's run as well: an event of a run's task is one of the run.
     sa.Column("run_id", sa.String(40)),
-    sa.Column("data", Facts, nullable=False),
+    sa.Column("data", SafeJson, nullable=False),
     sa.Index("ix_events_task_id_seq", "task_id", "seq"),
     sa.Index("ix_events_run_id_seq", "run_id", "seq"),
     sqlite_autoincrement=True,
@@ -239,45 +248,21 @@ events = sa.Table(
 runs = sa.Table(
     "runs",
     metadata,
-    sa.Column("id", sa.String(40), primary_key=True),
-    sa.Column("pattern", Words, nullable=False),
-    sa.Column("title", Words, nullable=False),
-    sa.Column("spec", Facts, nullable=False),
-    sa.Column("directory", Words, nullable=False),
-    sa.Column("project", Words),
+    *_work_columns(),
+    sa.Column("pattern", SafeText, nullable=False),
+    sa.Column("spec", SafeJson, nullable=False),
     sa.Column("parent_id", sa.String(40)),
-    sa.Column("schedule_id", sa.String(40)),
-    sa.Column("status", sa.String(20), nullable=False),
-    sa.Column("reason", Words),
-    sa.Column("waiting_for", sa.String(20)),
     # Whether its tasks may wait for a person; where they may not, one that asks is ended.
     sa.Column("may_ask", sa.Boolean, nullable=False, server_default=sa.true()),
-    sa.Column("progress", Facts, nullable=False),
-    sa.Column("result", Facts),
-    # A person's request: "pause", "cancel", or "abandon" (cancel, but let its tasks go on).
-    sa.Column("stop", sa.String(20)),
-    # The limit of the run around it, where it was cancelled because that was reached.
-    sa.Column("limit_reached", Words),
+    sa.Column("progress", SafeJson, nullable=False),
+    sa.Column("result", SafeJson),
     # Who performs it: a home on a host, as the daemon that claimed it is called.
-    sa.Column("performer", Words),
+    sa.Column("performer", SafeText),
     # How often it was taken up: each time is one execution inside the engine.
     sa.Column("executions", sa.Integer, nullable=False, server_default="0"),
     # Time under way before the present execution, which began at active_since.
     sa.Column("active_s", sa.Float, nullable=False, server_default="0"),
     sa.Column("active_since", Instant),
-    sa.Column("workspace_kind", sa.String(20), nullable=False),
-    sa.Column("workspace_path", Words, nullable=False),
-    sa.Column("workspace_branch", Words),
-    sa.Column("workspace_base", Words),
-    sa.Column("workspace_base_commit", Words),
-    sa.Column("workspace_commit", Words),
-    sa.Column("workspace_owner", sa.String(40)),
-    sa.Column("created_at", Instant, nullable=False),
-    sa.Column("started_at", Instant),
-    sa.Column("ended_at", Instant),
-    sa.Column("archived_at", Instant),
-    sa.Column("merged_at", Instant),
-    sa.Column("idempotency_key", sa.String(200), unique=True),
     sa.Index("ix_runs_status_id", "status", "id"),
     sa.Index("ix_runs_parent_id_id", "parent_id", "id"),
     sa.Index("ix_runs_ended_at_id", "ended_at", "id"),
@@ -290,12 +275,12 @@ steps = sa.Table(
     # As long as what is nested is deep.
     sa.Column("position", sa.Text, primary_key=True),
     sa.Column("kind", sa.String(20), nullable=False),
-    sa.Column("label", Words, nullable=False),
+    sa.Column("label", SafeText, nullable=False),
     # The task or run that it started.
     sa.Column("subject", sa.String(40)),
-    sa.Column("data", Facts, nullable=False),
-    sa.Column("result", Facts),
-    sa.Column("error", Facts),
+    sa.Column("data", SafeJson, nullable=False),
+    sa.Column("result", SafeJson),
+    sa.Column("error", SafeJson),
     sa.Column("started_at", Instant, nullable=False),
     sa.Column("ended_at", Instant),
 )
@@ -304,14 +289,14 @@ schedules = sa.Table(
     "schedules",
     metadata,
     sa.Column("id", sa.String(40), primary_key=True),
-    sa.Column("title", Words, nullable=False),
+    sa.Column("title", SafeText, nullable=False),
     # What it starts: "task", or the name of a pattern, and the specification of that.
-    sa.Column("kind", Words, nullable=False),
-    sa.Column("spec", Facts, nullable=False),
-    sa.Column("directory", Words, nullable=False),
-    sa.Column("project", Words),
-    sa.Column("cron", Words),
-    sa.Column("timezone", Words),
+    sa.Column("kind", SafeText, nullable=False),
+    sa.Column("spec", SafeJson, nullable=False),
+    sa.Column("directory", SafeText, nullable=False),
+    sa.Column("project", SafeText),
+    sa.Column("cron", SafeText),
+    sa.Column("timezone", SafeText),
     sa.Column("at", Instant),
     sa.Column("every_s", sa.Float),
     sa.Column("after", sa.String(40)),
@@ -320,7 +305,7 @@ schedules = sa.Table(
     sa.Column("max_runs", sa.Integer),
     sa.Column("expires_at", Instant),
     sa.Column("status", sa.String(20), nullable=False),
-    sa.Column("reason", Words),
+    sa.Column("reason", SafeText),
     # The next slot; NULL while there is none or while another schedule decides.
     sa.Column("next_at", Instant),
     sa.Column("started", sa.Integer, nullable=False, server_default="0"),
@@ -339,7 +324,7 @@ firings = sa.Table(
     sa.Column("slot", Instant, primary_key=True),
     sa.Column("at", Instant, nullable=False),
     sa.Column("outcome", sa.String(20), nullable=False),
-    sa.Column("reason", Words),
+    sa.Column("reason", SafeText),
     # The task or run that it started.
     sa.Column("subject", sa.String(40)),
     sa.Index("ix_firings_subject", "subject"),

@@ -254,24 +254,18 @@ def releasable(connection: sa.Connection) -> list[str]:
 
 def _dependency_path(connection: sa.Connection, start: str, goal: str) -> list[str] | None:
     """A chain of dependencies from start to goal, both included."""
-    came_from: dict[str, str | None] = {start: None}
-    frontier = [start]
-    while frontier:
-        if goal in came_from:
-            chain: list[str] = []
-            step: str | None = goal
-            while step is not None:
-                chain.append(step)
-                step = came_from[step]
-            return chain[::-1]
+    chains, frontier = {start: [start]}, [start]
+    while frontier and goal not in chains:
         found = _dependencies_of(connection, frontier)
-        frontier = []
-        for origin, others in found.items():
-            for other in others:
-                if other not in came_from:
-                    came_from[other] = origin
-                    frontier.append(other)
-    return None
+        reached = {
+            other: [*chains[origin], other]
+            for origin, others in found.items()
+            for other in others
+            if other not in chains
+        }
+        chains |= reached
+        frontier = [*reached]
+    return chains.get(goal)
 
 
 def change(

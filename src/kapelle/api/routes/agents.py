@@ -3,10 +3,10 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
 
 from kapelle.api.security import UseCases, owner_only
-from kapelle.domain.specs import Text
+from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import AgentView, UsageFilter, UsageReport
 from kapelle.service.agents import CheckView, KeyRemovedView
 
@@ -15,14 +15,12 @@ router = APIRouter(tags=["agents"], dependencies=[Depends(owner_only)])
 Directory = Annotated[Text | None, Query(max_length=4000)]
 
 
-class CheckBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class CheckBody(Spec):
     live: bool = False
     directory: Text | None = Field(None, max_length=4000)
 
 
-class CredentialBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class CredentialBody(Spec):
     api_key: SecretStr
 
 

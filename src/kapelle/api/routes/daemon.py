@@ -4,11 +4,12 @@ from functools import lru_cache
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Response
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from kapelle import __version__
 from kapelle.api.security import UseCases, owner_only
 from kapelle.api.sse import STREAM, sent_event, stream
+from kapelle.domain.specs import Spec
 from kapelle.domain.task import Event
 from kapelle.domain.views import DaemonView
 from kapelle.service.daemon import BackupView
@@ -22,8 +23,7 @@ class Health(BaseModel):
     version: str = __version__
 
 
-class StopBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class StopBody(Spec):
     agents: bool = False
 
 

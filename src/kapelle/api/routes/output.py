@@ -72,9 +72,9 @@ async def transcript(
     last_event_id: Annotated[str | None, Header(max_length=100)] = None,
 ) -> Response:
     """What the agent said and did; an event's id is the place behind it."""
-    task = await service.transcripts.task_with(task_id, attempt)
+    task = await service.output.task_with(task_id, attempt)
     after = last_event_id if _PLACE.fullmatch(last_event_id or "") else None
-    lines = service.transcripts.lines(task, attempt, follow, tail, after)
+    lines = service.output.lines(task, attempt, follow, tail, after)
     return stream(lines, _rendered)
 
 

@@ -2,14 +2,15 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Header, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import BaseModel, Field
 
+from kapelle.api.routes import PATCH, IdempotencyKey, WaitSeconds
 from kapelle.api.routes.tasks import MergeBody
 from kapelle.api.security import UseCases, owner_only
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.run import Run, RunFilter, Step
-from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Text
+from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, Text
 from kapelle.domain.views import DiffView, MergeView, PatternView
 
 router = APIRouter(prefix="/runs", tags=["runs"], dependencies=[Depends(owner_only)])
@@ -20,37 +21,29 @@ class RunPage(BaseModel):
     next_cursor: str | None
 
 
-class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class StartBody(Body):
+class StartBody(Spec):
     """A pattern by name, and what it is asked to do: see GET /patterns for the schema."""
 
     pattern: Name
     spec: dict[str, Any]
 
 
-class PauseBody(Body):
+class PauseBody(Spec):
     now: bool = False
 
 
-class CancelRun(Body):
+class CancelRun(Spec):
     reason: Annotated[Text | None, Field(max_length=10_000)] = None
     with_tasks: bool = True
 
 
-class AnswerBody(Body):
+class AnswerBody(Spec):
     answer: Annotated[Text, Field(max_length=MAX_PROMPT_BYTES)]
     token: Annotated[Text | None, Field(max_length=300)] = None
 
 
 @router.post("", status_code=201)
-async def start(
-    body: StartBody,
-    service: UseCases,
-    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
-) -> Run:
+async def start(body: StartBody, service: UseCases, idempotency_key: IdempotencyKey = None) -> Run:
     """Start a run; it is stored when this returns."""
     return await service.runs.start(body.pattern, body.spec, idempotency_key)
 
@@ -75,11 +68,7 @@ async def steps(run_id: str, service: UseCases) -> list[Step]:
 
 
 @router.get("/{run_id}/wait")
-async def wait(
-    run_id: str,
-    service: UseCases,
-    timeout_s: Annotated[float, Query(ge=0, le=55, allow_inf_nan=False)] = 25,
-) -> Run:
+async def wait(run_id: str, service: UseCases, timeout_s: WaitSeconds = 25) -> Run:
     """The run once it has ended, waits or is paused; after timeout_s as it is: then call again."""
     return await service.runs.wait(run_id, timeout_s)
 
@@ -109,11 +98,7 @@ async def diff(run_id: str, service: UseCases) -> DiffView:
     return await service.work.diff("run", run_id)
 
 
-@router.get(
-    "/{run_id}/patch",
-    response_class=Response,
-    responses={200: {"content": {"text/x-diff": {}}, "description": "A patch for git apply"}},
-)
+@router.get("/{run_id}/patch", **PATCH)
 async def patch(run_id: str, service: UseCases) -> Response:
     """The diff alone, byte for byte."""
     return Response(await service.work.patch("run", run_id), media_type="text/x-diff")

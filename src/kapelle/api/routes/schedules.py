@@ -3,11 +3,13 @@
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query
-from pydantic import BaseModel, ConfigDict
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel
 
+from kapelle.api.routes import IdempotencyKey
 from kapelle.api.security import UseCases, owner_only
 from kapelle.domain.schedule import Firing, Moment, Schedule, ScheduleFilter, ScheduleSpec
+from kapelle.domain.specs import Spec
 from kapelle.domain.task import Limit
 
 router = APIRouter(prefix="/schedules", tags=["schedules"], dependencies=[Depends(owner_only)])
@@ -23,16 +25,13 @@ class FiringPage(BaseModel):
     next_cursor: datetime | None
 
 
-class CancelSchedule(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class CancelSchedule(Spec):
     with_work: bool = False
 
 
 @router.post("", status_code=201)
 async def create(
-    spec: ScheduleSpec,
-    service: UseCases,
-    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+    spec: ScheduleSpec, service: UseCases, idempotency_key: IdempotencyKey = None
 ) -> Schedule:
     """Create a schedule; what it is to start is examined at once."""
     return await service.schedules.create(spec, idempotency_key)

@@ -3,18 +3,16 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Cookie, Depends, Response
-from pydantic import BaseModel, ConfigDict
 
 from kapelle.api.security import COOKIE, UseCases, owner_only
-from kapelle.domain.specs import Text
+from kapelle.domain.specs import Spec, Text
 from kapelle.service.sessions import LoginCodeView
 
 router = APIRouter(tags=["logins"])
 _owner = [Depends(owner_only)]
 
 
-class LoginBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class LoginBody(Spec):
     code: Text
 
 

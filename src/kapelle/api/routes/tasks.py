@@ -2,11 +2,12 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Response
-from pydantic import BaseModel, ConfigDict, Field
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import BaseModel, Field
 
+from kapelle.api.routes import PATCH, IdempotencyKey, WaitSeconds
 from kapelle.api.security import UseCases, own_task_only, owner_only
-from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, TaskSpec, Text
+from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, TaskSpec, Text
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.tasks.actions import NewLimits
@@ -20,11 +21,7 @@ class TaskPage(BaseModel):
     next_cursor: str | None
 
 
-class Body(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class CancelTask(Body):
+class CancelTask(Spec):
     reason: Annotated[Text | None, Field(max_length=10_000)] = None
 
 
@@ -38,16 +35,12 @@ class ResumeBody(NewLimits):
     message: Annotated[Text | None, Field(max_length=MAX_PROMPT_BYTES)] = None
 
 
-class DependenciesBody(Body):
+class DependenciesBody(Spec):
     depends_on: Annotated[list[Text], Field(max_length=1000)]
 
 
 @router.post("", status_code=201, dependencies=_owner)
-async def submit(
-    spec: TaskSpec,
-    service: UseCases,
-    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
-) -> Task:
+async def submit(spec: TaskSpec, service: UseCases, idempotency_key: IdempotencyKey = None) -> Task:
     """Submit a task; it is stored when this returns."""
     return await service.tasks.submit(spec, idempotency_key)
 
@@ -66,11 +59,7 @@ async def get(task_id: str, service: UseCases) -> Task:
 
 
 @router.get("/{task_id}/wait", dependencies=_owner)
-async def wait(
-    task_id: str,
-    service: UseCases,
-    timeout_s: Annotated[float, Query(ge=0, le=55, allow_inf_nan=False)] = 25,
-) -> Task:
+async def wait(task_id: str, service: UseCases, timeout_s: WaitSeconds = 25) -> Task:
     """The task once it has ended or waits for input; after timeout_s as it is: then call again."""
     return await service.tasks.wait(task_id, timeout_s)
 
@@ -114,8 +103,7 @@ async def depend(task_id: str, body: DependenciesBody, service: UseCases) -> Tas
 changes_router = APIRouter(prefix="/tasks/{task_id}", tags=["changes"])
 
 
-class MergeBody(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class MergeBody(Spec):
     into: Name | None = None
     force: bool = False
 
@@ -131,12 +119,7 @@ async def diff(
     return await service.work.diff("task", task_id, against)
 
 
-@changes_router.get(
-    "/patch",
-    dependencies=[Depends(own_task_only)],
-    response_class=Response,
-    responses={200: {"content": {"text/x-diff": {}}, "description": "A patch for git apply"}},
-)
+@changes_router.get("/patch", dependencies=[Depends(own_task_only)], **PATCH)
 async def patch(task_id: str, service: UseCases) -> Response:
     """The diff alone, byte for byte."""
     return Response(await service.work.patch("task", task_id), media_type="text/x-diff")

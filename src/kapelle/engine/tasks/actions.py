@@ -3,18 +3,20 @@
 Each returns None, or the (attempt id, stop request) of a running attempt that is to be stopped.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from kapelle.domain.errors import Conflict
+from kapelle.domain.run import Run
 from kapelle.domain.specs import Money, Spec, Turns
-from kapelle.domain.states import FINAL, TaskStatus
+from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.store import accounts, attempts, events, steps, tasks
+from kapelle.store import accounts, attempts, events, runs, steps, tasks
 from kapelle.store.database import Connection
 
 Stop = tuple[str, str] | None
+W = TypeVar("W", Task, Run)
 
 
 class NewLimits(Spec):
@@ -123,17 +125,35 @@ def depend(connection: Connection, task_id: str, depends_on: Sequence[str]) -> S
     return None
 
 
-def archive(connection: Connection, text: str) -> Task:
-    task = tasks.get(connection, text)
-    if task.status not in FINAL:
+def record_change(connection: Connection, work: Task | Run, change: str, /, **data: str) -> None:
+    """Store that a task or run was merged or archived, and tell the history."""
+    values = {f"{change}_at": datetime.now(UTC)}
+    if isinstance(work, Task):
+        tasks.update(connection, work.id, **values)
+        events.append(connection, f"task.{change}", work.id, **data)
+    else:
+        runs.update(connection, work.id, **values)
+        events.append(connection, f"run.{change}", run_id=work.id, **data)
+
+
+def archive(connection: Connection, get: Callable[[Connection, str], W], text: str) -> W:
+    """Put an ended task or run away; returns it as it was before."""
+    work = get(connection, text)
+    noun = "task" if isinstance(work, Task) else "run"
+    if work.status not in FINAL | RUN_FINAL:
         raise Conflict(
-            f"{task.id} is {task.status}; only an ended task can be archived.",
-            hint=f"kapelle cancel {task.id} ends it.",
+            f"{work.id} is {work.status}; only an ended {noun} can be archived.",
+            hint=f"kapelle cancel {work.id} ends it.",
         )
-    if task.archived_at is None:
-        tasks.update(connection, task.id, archived_at=datetime.now(UTC))
-        events.append(connection, "task.archived", task.id, title=task.title)
-    return tasks.get(connection, task.id)
+    family = runs.family(connection, work.id) if isinstance(work, Run) else list[str]()
+    if going := runs.open_tasks(connection, family):
+        task_id = going[0]["id"]
+        raise Conflict(
+            f"{task_id} of {work.id} has not ended.", hint=f"kapelle cancel {task_id} ends it."
+        )
+    if work.archived_at is None:
+        record_change(connection, work, "archived", title=work.title)
+    return work
 
 
 def _require_ended(connection: Connection, task_id: str, verb: str) -> None:

@@ -38,49 +38,43 @@ async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefi
     if row["continue_from"] is None and attempt.mode != "resume":
         return Briefing(compose(row["prompt"], row["context"], [], message, diagnosis))
     task = await parts.db.read(tasks.get, attempt.task_id)
+    continued = await _continued(parts, task)
     ended = [other for other in task.attempts if other.id != attempt.id]
-    if attempt.mode == "resume" and ended:
-        last = await earlier_attempt(parts, task)
-        asked = ended[-1].question is not None
-        if agent.capabilities.resume and _leaves_session(ended[-1], attempt.agent_name):
-            return Briefing(follow_up(last, message), ended[-1].session_id, asked=asked)
-        pieces = [*await _continued(parts, task), last]
-        return Briefing(compose(task.prompt, task.context, pieces, message, diagnosis), asked=asked)
-    if task.fork_session and agent.capabilities.fork:
-        session_id = await _session_of(parts, task.continue_from, attempt.agent_name)
-        if session_id:
-            return Briefing(compose(task.prompt, task.context, [], message), session_id, True)
-    pieces = await _continued(parts, task)
-    return Briefing(compose(task.prompt, task.context, pieces, message, diagnosis))
+    resumed = ended[-1] if attempt.mode == "resume" and ended else None
+    asked = resumed is not None and resumed.question is not None
+    if resumed and agent.capabilities.resume and _leaves_session(resumed, agent):
+        text = follow_up(await earlier_attempt(parts, task), message)
+        return Briefing(text, resumed.session_id, asked=asked)
+    forked = continued.attempts[-1] if continued and continued.attempts else None
+    can_fork = task.fork_session and agent.capabilities.fork and resumed is None
+    if forked and can_fork and _leaves_session(forked, agent):
+        return Briefing(compose(task.prompt, task.context, [], message), forked.session_id, True)
+    pieces = []
+    if continued:
+        pieces.append(await _earlier(parts, continued, f"An earlier task: {continued.title}"))
+    if resumed:
+        pieces.append(await earlier_attempt(parts, task))
+    return Briefing(compose(task.prompt, task.context, pieces, message, diagnosis), asked=asked)
+
+
+async def _continued(parts: Parts, task: Task) -> Task | None:
+    """The task that this one goes on from, unless it was forgotten meanwhile."""
+    if task.continue_from is None:
+        return None
+    with contextlib.suppress(NotFound):
+        return await parts.db.read(tasks.get, task.continue_from)
+    return None
+
+
+def _leaves_session(last: PastAttempt, agent: Agent) -> bool:
+    """Whether an attempt left a session that this agent can go on with."""
+    lost = last.failure is FailureClass.SESSION_LOST
+    return last.session_id is not None and last.agent == agent.name and not lost
 
 
 async def earlier_attempt(parts: Parts, task: Task) -> Earlier:
     """What the last attempt that ended left behind."""
     return await _earlier(parts, task, "The attempt before this one")
-
-
-async def _continued(parts: Parts, task: Task) -> list[Earlier]:
-    if task.continue_from is None:
-        return []
-    with contextlib.suppress(NotFound):  # it may have been forgotten meanwhile
-        other = await parts.db.read(tasks.get, task.continue_from)
-        return [await _earlier(parts, other, f"An earlier task: {other.title}")]
-    return []
-
-
-async def _session_of(parts: Parts, task_id: str | None, agent: str) -> str | None:
-    """The session that a task's last attempt left, if it is one of this agent's."""
-    with contextlib.suppress(NotFound):
-        other = await parts.db.read(tasks.get, task_id or "")
-        if other.attempts and _leaves_session(other.attempts[-1], agent):
-            return other.attempts[-1].session_id
-    return None
-
-
-def _leaves_session(last: PastAttempt, agent: str) -> bool:
-    """Whether an attempt left a session that this agent can go on with."""
-    lost = last.failure is FailureClass.SESSION_LOST
-    return last.session_id is not None and last.agent == agent and not lost
 
 
 async def _earlier(parts: Parts, task: Task, heading: str) -> Earlier:
