@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,8 +95,9 @@ class Option:
 
     @property
     def name(self) -> str:
-        """What the parameter of the command is called."""
-        return "_".join(self.path)
+        """What the parameter of the command is called; a field may be called as Python may not."""
+        name = re.sub(r"\W", "_", "_".join(self.path))
+        return f"{name}_" if iskeyword(name) else name
 
     @property
     def flag(self) -> str:

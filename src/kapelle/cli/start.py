@@ -92,8 +92,10 @@ def work_command(name: str) -> Callable[..., None]:
                 perform(name, params, lambda: work_spec(name, params), own)
             elif params.get("every") is not None:
                 _repeat(work_spec(name, params), params)
+            elif name == "run":
+                _start("/tasks", work_spec(name, params), params)
             else:
-                _start(name, work_spec(name, params), params)
+                _start("/runs", {"pattern": name, "spec": work_spec(name, params)}, params)
 
     made = [
         *parameters_of(own), *parameters(middle), *parameters_of(shared), *parameters(last)
@@ -132,15 +134,11 @@ def _require_no_arguments(options: Sequence[Option], params: Params) -> None:
             )
 
 
-def _start(name: str, spec: Spec, params: Params) -> None:
+def _start(path: str, body: dict[str, Any], params: Params) -> None:
     from kapelle.cli.follow import show_new
 
     client = Connection()
-    if name == "run":
-        begun = begin(client, "/tasks", spec)
-    else:
-        begun = begin(client, "/runs", {"pattern": name, "spec": spec})
-    show_new(client, begun, params["follow"], params["as_json"])
+    show_new(client, begin(client, path, body), params["follow"], params["as_json"])
 
 
 def _repeat(spec: Spec, params: Params) -> None:
@@ -228,7 +226,8 @@ def start_command(name: str = "start") -> Any:
             sys.stdout.write(pattern_help(pattern) + "\n")
             return
         with spelled(options_of(pattern["spec_schema"])):
-            _start(pattern["name"], start_spec(params, pattern), params)
+            body = {"pattern": pattern["name"], "spec": start_spec(params, pattern)}
+            _start("/runs", body, params)
 
     first = {"words": Annotated[Words, _WORDS], "spec": Annotated[Path | None, _SPEC]}
     last = {"follow": FollowToEnd, "as_json": Json, "show_help": Annotated[bool, _HELP]}
@@ -315,7 +314,7 @@ def _own_command(pattern: Pattern) -> Any:
 
 def _by_key(option: Option) -> Option:
     """The option as `kapelle start` takes it: by the name of its field too, never an argument."""
-    key = "--" + option.name.replace("_", "-")
+    key = "--" + "-".join(option.path).replace("_", "-")
     others = [name for name in option.names if name != key]
     kept = ("flags", "group", "implies", "timeout", "complete")
     facts = ["required"] if option.required else []

@@ -386,7 +386,7 @@ class LocalContext(GitContext):
         """
         for task_id in self._worktrees:
             try:
-                await self._workspaces.dismiss(task_id)
+                await self._workspaces.discard(task_id, empty_branch=True)
             except (KapelleError, OSError) as error:
                 _log.warning("The worktree of %s stays: %s", task_id, error)
         if not self._is_git:
@@ -394,5 +394,5 @@ class LocalContext(GitContext):
         tip = await self._workspaces.tip(self._owner)
         if tip != self._run.base:
             return tip
-        await self._workspaces.dismiss(self._owner)
+        await self._workspaces.discard(self._owner, empty_branch=True)
         return None

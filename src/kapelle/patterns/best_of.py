@@ -99,7 +99,7 @@ class BestOfSpec(PatternSpec):
         return True
 
     @property
-    def cast(self) -> list[Role]:
+    def roles(self) -> list[Role]:
         judges = [self.role(self.judge, self.judge_model)] if self.eval is None else []
         return [*(self.role(entrant.agent, entrant.model) for entrant in self.entrants), *judges]
 

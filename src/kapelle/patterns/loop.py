@@ -132,7 +132,7 @@ class LoopSpec(PatternSpec):
         return any(check.kind is CheckKind.DIFF_NOT_EMPTY for check in self.until)
 
     @property
-    def cast(self) -> list[Role]:
+    def roles(self) -> list[Role]:
         judges = [self.role(self.judge, self.judge_model)] if self.eval_mode == "agent" else []
         workers = [self.role(step.agent, step.model, step.system_prompt) for step in self.steps]
         return [*(workers or [self.role(None)]), *judges]

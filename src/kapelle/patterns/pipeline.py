@@ -99,7 +99,7 @@ class PipelineSpec(PatternSpec):
         return " → ".join(step.label for step in self.steps)
 
     @property
-    def cast(self) -> list[Role]:
+    def roles(self) -> list[Role]:
         return [self.role(step.agent, step.model, step.system_prompt) for step in self.steps]
 
 

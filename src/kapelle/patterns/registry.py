@@ -89,7 +89,7 @@ def get(name: str, home: Home, directory: Path) -> Pattern:
     if name in found:
         return found[name]
     if broken:
-        raise next(iter(broken.values()))
+        raise broken[0]
     names = sorted({*installed, *found, *(item.name for item in built_in())})
     near = difflib.get_close_matches(name, names, 1, 0.6)
     known = f"known are: {', '.join(names)}."
@@ -101,8 +101,7 @@ def get(name: str, home: Home, directory: Path) -> Pattern:
 
 def available(home: Home, directory: Path | None) -> tuple[list[Pattern], list[InvalidInput]]:
     """Every pattern that can be used, by name, and what is wrong with those that cannot."""
-    found, broken = _own(home, directory)
-    problems = list(broken.values())
+    found, problems = _own(home, directory)
     installed: list[Pattern] = []
     for entry in _installed().values():
         try:
@@ -116,10 +115,10 @@ def available(home: Home, directory: Path | None) -> tuple[list[Pattern], list[I
     return [found[name] for name in sorted(found)], problems
 
 
-def _own(home: Home, directory: Path | None) -> tuple[dict[str, Pattern], dict[Path, InvalidInput]]:
+def _own(home: Home, directory: Path | None) -> tuple[dict[str, Pattern], list[InvalidInput]]:
     """A person's patterns and a repository's by name, and the files that cannot be used."""
     found: dict[str, Pattern] = {}
-    broken: dict[Path, InvalidInput] = {}
+    broken: list[InvalidInput] = []
     place = in_repository(home, directory, "patterns") if directory else None
     paths = [*_files(home.config.parent / "patterns"), *(_files(place) if place else ())]
     for path in paths:
@@ -132,7 +131,7 @@ def _own(home: Home, directory: Path | None) -> tuple[dict[str, Pattern], dict[P
                     raise _taken(item, found[item.name])
                 found[item.name] = item
         except InvalidInput as error:
-            broken[path] = error
+            broken.append(error)
     return found, broken
 
 

@@ -93,7 +93,7 @@ class PatternSpec(WorkSpec):
         return False
 
     @property
-    def cast(self) -> list[Role]:
+    def roles(self) -> list[Role]:
         """Every agent that will be called as far as that is known."""
         return [self.role(None)] if self.agent else []
 

@@ -91,7 +91,7 @@ class TeamSpec(PatternSpec):
         return any(check.kind is CheckKind.DIFF_NOT_EMPTY for check in self.verify)
 
     @property
-    def cast(self) -> list[Role]:
+    def roles(self) -> list[Role]:
         return [
             self.role(self.planner, self.planner_model),
             self.role(self.worker, self.worker_model),

@@ -4,11 +4,12 @@ import asyncio
 import functools
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
+from pydantic import Field, StrictInt
 
+from kapelle.domain.task import Record
 from kapelle.runner.shim import tree
 
 _MAX_PID = 2**22
@@ -23,25 +24,12 @@ def boot_id() -> str:
     return f"boot-{int(psutil.boot_time())}"
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(Record):
     """One process, for ever: no later process can be mistaken for it."""
 
     boot_id: str
-    pid: int
-    start: int
-
-    @classmethod
-    def from_json(cls, fields: object) -> "Identity":
-        """An identity out of untrusted JSON; ValueError if it cannot be one."""
-        if not isinstance(fields, dict):
-            raise ValueError("not an object")
-        boot, pid, start = (fields.get(name) for name in ("boot_id", "pid", "start"))
-        if not isinstance(boot, str) or type(pid) is not int or type(start) is not int:
-            raise ValueError("boot_id, pid or start is missing")
-        if not 1 < pid <= _MAX_PID:
-            raise ValueError("the pid is out of range")
-        return cls(boot, pid, start)
+    pid: int = Field(strict=True, gt=1, le=_MAX_PID)
+    start: StrictInt
 
     @property
     def same_boot(self) -> bool:
@@ -50,10 +38,6 @@ class Identity:
     def is_alive(self) -> bool:
         """Whether this very process runs; a zombie does not."""
         return self.same_boot and tree.start_time(self.pid) == self.start
-
-    def open_pidfd(self) -> int | None:
-        """A pidfd of this very process; None if it is dead."""
-        return tree.open_pidfd(self.pid, self.start) if self.same_boot else None
 
     def send(self, number: int) -> bool:
         """Signal this very process; False if it is dead."""
@@ -69,7 +53,7 @@ class Identity:
             while self.is_alive():  # noqa: ASYNC110
                 await asyncio.sleep(_POLL_S)
             return
-        pidfd = self.open_pidfd()
+        pidfd = tree.open_pidfd(self.pid, self.start) if self.same_boot else None
         if pidfd is None:
             return
         loop = asyncio.get_running_loop()
@@ -85,4 +69,7 @@ class Identity:
 def current(pid: int) -> Identity | None:
     """The identity of the process that has this pid now."""
     start = tree.start_time(pid)
-    return None if start is None else Identity(boot_id(), pid, start)
+    if start is None:
+        return None
+    # As it is: in a container, this process may well be the first.
+    return Identity.model_construct(boot_id=boot_id(), pid=pid, start=start)

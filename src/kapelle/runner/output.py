@@ -35,29 +35,21 @@ def tail_offset(path: Path, lines: int) -> int:
     if file is None:
         return 0
     with file:
-        end = file.seek(0, os.SEEK_END)
-        if lines <= 0 or end == 0:
+        begin = end = file.seek(0, os.SEEK_END)
+        if lines <= 0:
             return end
-        file.seek(end - 1)
+        file.seek(max(0, end - 1))
         wanted = lines + (file.read(1) == b"\n")
-        position = end
-        while position > 0:
-            begin = max(0, position - _BLOCK)
+        while begin > 0:
+            at = min(begin, _BLOCK)
+            begin -= at
             file.seek(begin)
-            block = file.read(position - begin)
-            found = block.count(b"\n")
-            if found >= wanted:
-                return begin + _nth_newline_from_end(block, wanted) + 1
-            wanted -= found
-            position = begin
+            block = file.read(at)
+            while (at := block.rfind(b"\n", 0, at)) != -1:
+                wanted -= 1
+                if wanted == 0:
+                    return begin + at + 1
     return 0
-
-
-def _nth_newline_from_end(block: bytes, number: int) -> int:
-    at = len(block)
-    for _ in range(number):
-        at = block.rindex(b"\n", 0, at)
-    return at
 
 
 def tail_text(path: Path, max_bytes: int) -> str:

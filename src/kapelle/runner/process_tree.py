@@ -9,14 +9,13 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped,unused-ignore]
 
-from kapelle.runner.process_dir import UnreadableClaim, read_claim
+from kapelle.runner.process_dir import UnreadableRecord, read_claim
 from kapelle.runner.shim import files, tree
 from kapelle.runner.shim.files import MARKER
 from kapelle.runner.shim.tree import kill_leaf, remove_leaf
 
 _ROOT_PREFIX = "kapelle-"
 _LEAF_PREFIX = "process-"
-KILL_LIMIT_S = 10.0
 _PAUSE_S = 0.01
 
 
@@ -106,11 +105,11 @@ def _mount() -> tuple[Path, Path] | None:
 
 def kill_tree(process_dir: Path, leaf: Path | None) -> list[int]:
     """Kill every process by cgroup and by environment; returns the pids that survived 10 s."""
-    limit = time.monotonic() + KILL_LIMIT_S
+    limit = time.monotonic() + tree.KILL_LIMIT_S
     while True:
         if leaf is not None:
             kill_leaf(str(leaf))
-        survivors = [pid for pid in marked(process_dir) if _kill_marked(pid, process_dir)]
+        survivors = [pid for pid in marked(process_dir) if _kill(pid, process_dir)]
         if not survivors and not (leaf is not None and is_populated(leaf)):
             break
         if time.monotonic() > limit:
@@ -123,30 +122,28 @@ def kill_tree(process_dir: Path, leaf: Path | None) -> list[int]:
 
 def marked(process_dir: Path) -> list[int]:
     """The pids of all processes whose environment names the process directory."""
-    mark = MARKER.encode() + b"=" + os.fsencode(process_dir)
     pids = tree.all_pids() if tree.LINUX else psutil.pids()
-    return [pid for pid in pids if pid != os.getpid() and mark in _environment(pid)]
+    return [pid for pid in pids if pid != os.getpid() and _is_marked(pid, process_dir)]
 
 
-def _kill_marked(pid: int, process_dir: Path) -> bool:
+def _kill(pid: int, process_dir: Path) -> bool:
     """Kill a process if it carries the mark; whether it did."""
     start = tree.start_time(pid)
-    mark = MARKER.encode() + b"=" + os.fsencode(process_dir)
     # The start time is older than this look, and is compared again once the pid is pinned.
-    if start is None or mark not in _environment(pid):
+    if start is None or not _is_marked(pid, process_dir):
         return False
     tree.send(pid, start, signal.SIGKILL)
     return True
 
 
-def _environment(pid: int) -> list[bytes]:
+def _is_marked(pid: int, process_dir: Path) -> bool:
     try:
         if tree.LINUX:
-            return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        pairs = psutil.Process(pid).environ().items()
-        return [os.fsencode(f"{name}={value}") for name, value in pairs]
+            mark = MARKER.encode() + b"=" + os.fsencode(process_dir)
+            return mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        return bool(psutil.Process(pid).environ().get(MARKER) == str(process_dir))
     except (OSError, psutil.Error):
-        return []
+        return False
 
 
 def output_bytes(process_dir: Path) -> int:
@@ -158,7 +155,7 @@ def cpu_s(process_dir: Path) -> float | None:
     """CPU seconds of all processes of an execution; None when that cannot be told."""
     try:
         claim = read_claim(process_dir)
-    except UnreadableClaim:
+    except UnreadableRecord:
         return None
     if claim is None:
         return None

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable
 from urllib.parse import quote, quote_plus
 
-from kapelle.runner.shim.streams import REPLACEMENT, alternation
+from kapelle.runner.shim.streams import Redactor
 
 MIN_CHARACTERS = 6
 _ESCAPED_BYTE = re.compile(r"%[0-9A-F]{2}")
@@ -25,10 +25,8 @@ def patterns(secrets: Iterable[str]) -> tuple[bytes, ...]:
 
 def redact(data: bytes, patterns: tuple[bytes, ...]) -> bytes:
     """The data without the secrets, all at once."""
-    ordered = sorted({p for p in patterns if p}, key=lambda p: (-len(p), p))
-    if not any(pattern in data for pattern in ordered):
-        return data
-    return alternation(ordered).sub(REPLACEMENT, data)
+    redactor = Redactor(patterns)
+    return redactor.feed(data) + redactor.flush()
 
 
 def _spellings(secret: str) -> set[bytes]:

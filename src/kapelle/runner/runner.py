@@ -16,16 +16,13 @@ from kapelle.runner.process_dir import (
     Claim,
     Ended,
     Launch,
-    UnreadableClaim,
-    UnreadableExit,
+    UnreadableRecord,
     agent_pid,
     declare_exit,
     encode_request,
-    is_claimed,
     is_from_earlier_boot,
     read_claim,
     read_exit,
-    set_exit_aside,
     take_claim,
     write_intent,
 )
@@ -109,13 +106,13 @@ class Runner:
         # With a full disk the signal still goes out, only its reason is lost.
         with contextlib.suppress(OSError):
             files.publish(str(process_dir / files.STOP), text, durable=False)
-        if is_claimed(process_dir) or not take_claim(process_dir, None):
+        if (process_dir / files.CLAIM).exists() or not take_claim(process_dir, None):
             self._stop_claimed(process_dir)
         else:
             declare_exit(process_dir, "not_started", None)
 
     def _stop_claimed(self, process_dir: Path) -> None:
-        with contextlib.suppress(UnreadableClaim):
+        with contextlib.suppress(UnreadableRecord):
             claim = read_claim(process_dir)
             if claim is not None and claim.kind == "shim":
                 claim.owner.send(signal.SIGTERM)
@@ -144,25 +141,26 @@ class Runner:
         claim, trouble = None, None
         try:
             claim = read_claim(process_dir)
-        except UnreadableClaim as error:
+        except UnreadableRecord as error:
             trouble = str(error)
         # While its shim lives, an end that is recorded was written by somebody else.
         if claim is not None and claim.kind == "shim" and claim.owner.is_alive():
             return await self._follow(claim, launch, on_started)
-        with contextlib.suppress(UnreadableExit):
+        with contextlib.suppress(UnreadableRecord):
             if (ended := read_exit(process_dir)) is not None:
                 return ended
         if trouble is not None:
-            return await _lose(process_dir, None, self._root, trouble)
+            return await self._lose(process_dir, None, trouble)
         if claim is not None:
             return await self._follow(claim, launch, on_started)
         if (process_dir / files.EXIT).exists():
-            return await _lose(process_dir, None, self._root, "exit.json cannot be read")
+            return await self._lose(process_dir, None, "exit.json cannot be read")
         if is_from_earlier_boot(process_dir):
             return await _declare(process_dir, "lost", "the machine was rebooted")
         return None
 
     async def _follow(self, claim: Claim, launch: Launch, on_started: OnStarted | None) -> Ended:
+        """Wait until whoever claims an execution is dead, and see how it ended."""
         process_dir, shim = launch.process_dir, claim.owner
         if claim.kind == "daemon":
             return await _declare(process_dir, "not_started", claim.detail)
@@ -174,7 +172,25 @@ class Runner:
         if (process_dir / files.STOP).exists():
             stopped.set()
         reason = await _watch(shim, stopped, launch.grace_s)
-        return await _conclude(process_dir, claim, reason, self._root)
+        try:
+            if (found := read_exit(process_dir)) is not None:
+                return found
+        except UnreadableRecord as error:
+            reason = str(error)
+        if not shim.same_boot:
+            return await _declare(process_dir, "lost", "the machine was rebooted")
+        leaf = process_tree.trusted_leaf(claim.cgroup, process_dir)
+        return await self._lose(process_dir, leaf, reason or "the supervisor was killed")
+
+    async def _lose(self, process_dir: Path, leaf: Path | None, detail: str) -> Ended:
+        """Kill whatever is left of an execution and record that nobody saw its end."""
+        if leaf is None and self._root is not None:
+            expected = process_tree.leaf(self._root, process_dir)
+            leaf = expected if expected.is_dir() else None
+        survivors = await asyncio.to_thread(kill_tree, process_dir, leaf)
+        if survivors:
+            detail += f"; kill_incomplete: {len(survivors)} processes survived"
+        return await _declare(process_dir, "lost", detail, len(survivors))
 
     async def _start(self, launch: Launch) -> dict[str, Any]:
         """Have a shim forked; what it replied, which is nothing if it died first."""
@@ -226,31 +242,6 @@ async def _watch(shim: Identity, stopped: asyncio.Event, grace_s: float) -> str 
         stop.cancel()
 
 
-async def _conclude(
-    process_dir: Path, claim: Claim, reason: str | None, root: Path | None
-) -> Ended:
-    """How an execution ended whose shim is dead."""
-    try:
-        if (found := read_exit(process_dir)) is not None:
-            return found
-    except UnreadableExit as error:
-        reason = str(error)
-    if not claim.owner.same_boot:
-        return await _declare(process_dir, "lost", "the machine was rebooted")
-    leaf = process_tree.trusted_leaf(claim.cgroup, process_dir)
-    return await _lose(process_dir, leaf, root, reason or "the supervisor was killed")
-
-
-async def _lose(process_dir: Path, leaf: Path | None, root: Path | None, detail: str) -> Ended:
-    """Kill whatever is left of an execution and record that nobody saw its end."""
-    if leaf is None and root is not None and process_tree.leaf(root, process_dir).is_dir():
-        leaf = process_tree.leaf(root, process_dir)
-    survivors = await asyncio.to_thread(kill_tree, process_dir, leaf)
-    if survivors:
-        detail += f"; kill_incomplete: {len(survivors)} processes survived"
-    return await _declare(process_dir, "lost", detail, len(survivors))
-
-
 async def _declare(process_dir: Path, kind: str, detail: str | None, survivors: int = 0) -> Ended:
     """Record an end durably; what a shim recorded meanwhile goes first."""
     while True:
@@ -258,8 +249,9 @@ async def _declare(process_dir: Path, kind: str, detail: str | None, survivors: 
             declare_exit(process_dir, kind, detail, survivors)
             if (found := read_exit(process_dir)) is not None:
                 return found
-        except UnreadableExit:
-            set_exit_aside(process_dir)
+        except UnreadableRecord:
+            path = process_dir / files.EXIT
+            path.rename(path.with_suffix(".unreadable"))
         except OSError as error:
             if error.errno not in files.DISK_TROUBLE:
                 raise

@@ -8,7 +8,7 @@ import socket
 import subprocess
 from pathlib import Path
 
-from kapelle.runner.shim import failpoints
+from kapelle.runner.shim import failpoints, files
 
 _AT_ONCE = 16
 _REPLY_LIMIT_S = 15.0
@@ -87,8 +87,12 @@ class Spawner:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         try:
-            self.ensure()
-            self._hand_over(theirs)
+            try:
+                self._hand_over(theirs)
+            except OSError:
+                # It is dying, or too stuck to take a byte.
+                self._discard()
+                self._hand_over(theirs)
         except BaseException:
             ours.close()
             raise
@@ -97,14 +101,9 @@ class Spawner:
         return ours
 
     def _hand_over(self, connection: socket.socket) -> None:
+        self.ensure()
         assert self._control is not None
-        try:
-            socket.send_fds(self._control, [b"!"], [connection.fileno()])
-        except OSError:
-            # It is dying, or too stuck to take a byte.
-            self._discard()
-            self.ensure()
-            socket.send_fds(self._control, [b"!"], [connection.fileno()])
+        socket.send_fds(self._control, [b"!"], [connection.fileno()])
 
     def _discard(self) -> None:
         if self._process is not None:
@@ -137,14 +136,7 @@ def install(home: Path) -> Path:
     target = home / "runner" / digest.hexdigest()[:16]
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, content in contents.items():
-        _put(target / name, content)
+        # A power cut may have left a copy with holes, which its name would not show.
+        if files.read(str(target / name)) != content:
+            files.replace(str(target / name), content)
     return target / "spawner.py"
-
-
-def _put(path: Path, content: bytes) -> None:
-    # A power cut may have left a copy with holes, which its name would not show.
-    if path.is_file() and path.read_bytes() == content:
-        return
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    temporary.rename(path)

@@ -94,15 +94,17 @@ _COMPARED = (
 )  # fmt: skip
 
 
-class Examiner(Protocol):
-    """Says whether work could be started now."""
+class Startable(Protocol):
+    """Says whether work could be started now, and ends what was started."""
 
     async def examine(self, kind: str, spec: dict[str, Any]) -> Examined: ...
+
+    async def cancel(self, subject: str, reason: str) -> None: ...
 
 
 class Schedules:
     def __init__(
-        self, db: Database, scheduler: Scheduler, work: Examiner, secrets: SpecSecrets
+        self, db: Database, scheduler: Scheduler, work: Startable, secrets: SpecSecrets
     ) -> None:
         self._db = db
         self._scheduler = scheduler
@@ -152,7 +154,8 @@ class Schedules:
         """End a schedule, with what it started and what is still going or without."""
         schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
         going = await self._scheduler.alter(transitions.cancel, schedule_id, with_work, now)
-        await self._scheduler.cancel_work(going, f"cancelled with {schedule_id}")
+        for subject in going:
+            await self._work.cancel(subject, f"cancelled with {schedule_id}")
         return await self.get(schedule_id)
 
     async def run_now(self, text: str) -> Firing:

@@ -37,17 +37,17 @@ async def commit_worktree(marker: Marker, message: str) -> str | None:
 async def _commit(marker: Marker, message: str) -> str:
     heads, objects = await marker.heads(), marker.objects
     with marker.staging() as staging:
-        staged = await staging.stage(heads.parent)
+        tree = await staging.stage(heads.parent)
         marker.require_present()  # still; something of the agent may be running
-        new = await objects.commit_unless_held(staged.tree, [heads.parent], message)
+        new = await objects.commit_unless_held(tree, [heads.parent], message)
         if heads.parent == heads.tip != new:
             await marker.refs.move(marker.ref, new, heads.tip, "kapelle: commit")
         elif heads.tip is not None and await objects.is_ancestor(new, heads.tip):
             new = heads.tip  # the agent only stepped back to look
         else:
             await _put_on_branch(objects, marker, heads.tip, new)
-        if await objects.tree_of(new) == staged.tree:
-            install_index(staged.index, marker.index)
+        if await objects.tree_of(new) == tree:
+            install_index(staging.index, marker.index)
             if not await marker.stands_on_branch():
                 await marker.own.point_head(marker.ref)
     return new
@@ -73,9 +73,9 @@ async def archive_worktree(
     commit = heads.parent
     if marker.present:
         parents = [heads.parent, *await _other_work(marker, heads)]
-        staged = await stage_all(marker, heads, goal)
+        tree = await stage_all(marker, heads, goal)
         message = f"kapelle: {marker.task_id} as it was ({name})"
-        commit = await marker.objects.commit_unless_held(staged, parents, message)
+        commit = await marker.objects.commit_unless_held(tree, parents, message)
     if goal is None and commit == marker.base_commit:
         return None
     if goal is not None and await marker.objects.is_ancestor(commit, goal):
@@ -93,7 +93,7 @@ async def _other_work(marker: Marker, heads: Heads) -> list[str]:
 async def stage_all(marker: Marker, heads: Heads, goal: str | None = None) -> str:
     """The tree of everything worth keeping, submodules and nested repositories included."""
     with marker.staging() as staging:
-        tree = (await staging.stage(heads.parent, flatten=True)).tree
+        tree = await staging.stage(heads.parent, flatten=True)
         if goal is not None:
             found = await obstacles(marker.objects, marker.toplevel, tree, goal)
             tree = await staging.include(found) if found else tree
@@ -152,10 +152,13 @@ async def require_commit(marker: Marker, text: str) -> None:
 
 async def log_of(marker: Marker, limit: int | None) -> list[Commit]:
     """What the branch gained since its base, newest first; a branch taken in counts as one."""
+    tip = await tip_of(marker)
+    if tip == marker.base_commit:
+        return []
     bound = () if limit is None else (f"--max-count={max(limit, 0)}",)
     output = await marker.objects.run(
         *("rev-list", "--first-parent", "--no-commit-header", "--format=%H %s", *bound),
-        *(await tip_of(marker), f"^{marker.base_commit}", "--"),
+        *(tip, f"^{marker.base_commit}", "--"),
     )
     lines = output.stdout.decode("utf-8", "replace").split("\n")
     return [Commit(*line.split(" ", 1)) for line in lines if line]

@@ -32,6 +32,8 @@ async def diff_worktree(marker: Marker) -> Diff:
     """From the base commit to the worktree's files, or to the branch when the worktree is gone."""
     with marker.shadows.scratch() as scratch:
         place, new = await _content(marker, scratch)
+        if new == await marker.objects.tree_of(marker.base_commit):
+            return Diff(patch=b"", stat="", files=[])
         return await _diff(place, marker.base_commit, new)
 
 
@@ -78,7 +80,7 @@ async def _work_tree(git: Git, directory: Path) -> WorkTree:
 
 async def _stage(place: Place, work_tree: WorkTree, scratch: Path) -> str:
     head = await Refs.at(place.git, work_tree).head_commit()
-    return (await Staging(place, work_tree, scratch).stage(head)).tree
+    return await Staging(place, work_tree, scratch).stage(head)
 
 
 async def _content(marker: Marker, scratch: Path) -> tuple[Place, str]:
@@ -86,14 +88,14 @@ async def _content(marker: Marker, scratch: Path) -> tuple[Place, str]:
         place = marker.shadows.objects_in(scratch / "objects", marker)
         try:
             heads = await marker.heads()
-            staged = await Staging(place, marker, scratch).stage(heads.parent)
+            tree = await Staging(place, marker, scratch).stage(heads.parent)
         except WorkspaceError:
             if marker.present:
                 raise
         else:
             # Replaced meanwhile, it may have been foreign files that were staged.
             if marker.present:
-                return place, staged.tree
+                return place, tree
     return marker.objects, await tip_of(marker)
 
 

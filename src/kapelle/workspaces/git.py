@@ -20,6 +20,7 @@ from kapelle.runner.command import Command, Finished, Running
 DEFAULT_TIMEOUT_S = 60.0
 CONTENT_TIMEOUT_S = 900.0
 MAX_OUTPUT = 256 * 1024 * 1024
+_REMEMBERED = 4096
 _MAX_AT_ONCE = 16
 _LOCK_PATIENCE_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
 # The second: git reads the entry of a worktree that another git is just making.
@@ -147,20 +148,13 @@ class Output:
         return [part for part in self.stdout.split(b"\0") if part]
 
 
-class Memory:
-    """The latest few thousand facts of one kind that can never change, such as a commit's tree."""
+class Memory(dict[tuple[Path, str], str]):
+    """The latest few thousand facts of a repository that can never change, by the id of each."""
 
-    def __init__(self, size: int = 4096) -> None:
-        self._size = size
-        self._facts: dict[tuple[str, str], str] = {}
-
-    def get(self, repository: Path, key: str) -> str | None:
-        return self._facts.get((str(repository), key))
-
-    def put(self, repository: Path, key: str, value: str) -> None:
-        self._facts[str(repository), key] = value
-        if len(self._facts) > self._size:
-            del self._facts[next(iter(self._facts))]
+    def __setitem__(self, key: tuple[Path, str], fact: str) -> None:
+        super().__setitem__(key, fact)
+        if len(self) > _REMEMBERED:
+            del self[next(iter(self))]
 
 
 class Git:

@@ -8,7 +8,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput, WorkspaceError
@@ -28,38 +28,35 @@ from kapelle.workspaces.staging import files_place, install_index
 from kapelle.workspaces.worktree import Marker, Markers, delete_directory, is_real_directory
 
 
-@dataclass(frozen=True)
-class WorktreeSpec:
-    """What is asked for: a worktree for a task or a run, from a directory's repository."""
-
-    task_id: str
-    directory: Path
-    base: str | None
-    copy: Sequence[str]
-    link: Sequence[str]
-
-
-async def create_worktree(markers: Markers, spec: WorktreeSpec) -> Workspace:
+async def create_worktree(
+    markers: Markers,
+    task_id: str,
+    directory: Path,
+    base: str | None,
+    copy: Sequence[str],
+    link: Sequence[str],
+) -> Workspace:
     """Make the worktree, or return the one that is there; what was half-made is made anew."""
-    for path in (*spec.copy, *spec.link):
+    for path in (*copy, *link):
         relative_parts(path)
-    marker = markers.read(spec.task_id)
+    marker = markers.read(task_id)
     if marker is not None and marker.present:
-        markers.fulfilled(spec.task_id)
-        return marker.as_workspace(await _progress(marker))
-    await _make_room(markers, spec.task_id, marker)
-    if os.path.lexists(markers.worktree(spec.task_id)):
+        markers.fulfilled(task_id)
+        commit = await marker.tip()
+        return marker.as_workspace(None if commit == marker.base_commit else commit)
+    await _make_room(markers, task_id, marker)
+    if os.path.lexists(markers.worktree(task_id)):
         raise WorkspaceError(
-            f"{markers.worktree(spec.task_id)} exists and was not made by Kapelle.",
+            f"{markers.worktree(task_id)} exists and was not made by Kapelle.",
             hint="Move it away, then try again.",
         )
-    if marker is not None:
+    if marker is None:
+        plan = await _plan(markers, task_id, directory, base)
+    else:
         # The branch it was made from may be gone by now; its own was kept, and so is the base.
-        spec = replace(spec, base=marker.base_commit)
-    plan = await _plan(markers, spec)
-    if marker is not None:
+        plan = await _plan(markers, task_id, directory, marker.base_commit)
         plan = replace(plan, base=marker.base)
-    return await _make(markers, plan, spec, afresh=marker is None)
+    return await _make(markers, plan, copy, link, afresh=marker is None)
 
 
 async def _make_room(markers: Markers, task_id: str, marker: Marker | None) -> None:
@@ -121,37 +118,34 @@ def _belongs_to(admin: Path, path: Path) -> bool:
     return not target or Path(target) == path / ".git"
 
 
-async def _progress(marker: Marker) -> str | None:
-    commit = await marker.tip()
-    return None if commit == marker.base_commit else commit
-
-
-async def _plan(markers: Markers, spec: WorktreeSpec) -> Marker:
-    checkout = find_checkout(spec.directory)
+async def _plan(markers: Markers, task_id: str, directory: Path, wanted: str | None) -> Marker:
+    checkout = find_checkout(directory)
     if checkout is None:
         raise WorkspaceError(
-            f"{spec.directory} is not in a git repository.",
+            f"{directory} is not in a git repository.",
             hint="Run `git init` and commit there, or work in place.",
         )
-    base = await base_of(markers.shadows.git, checkout, spec.base)
+    base = await base_of(markers.shadows.git, checkout, wanted)
     origin = await read_work_tree(markers.shadows.git, checkout)
     return Marker(
-        toplevel=markers.worktree(spec.task_id),
+        toplevel=markers.worktree(task_id),
         gitdir=Path(),
         common_dir=origin.common_dir,
         object_format=origin.object_format,
         settings=origin.settings,
         ignore=origin.ignore,
-        task_id=spec.task_id,
+        task_id=task_id,
         source=origin.toplevel,
-        branch=branch_of(spec.task_id),
-        base=base.branch or spec.base or base.commit,
+        branch=branch_of(task_id),
+        base=base.branch or wanted or base.commit,
         base_commit=base.commit,
         shadows=markers.shadows,
     )
 
 
-async def _make(markers: Markers, plan: Marker, spec: WorktreeSpec, *, afresh: bool) -> Workspace:
+async def _make(
+    markers: Markers, plan: Marker, copy: Sequence[str], link: Sequence[str], *, afresh: bool
+) -> Workspace:
     markers.intend(plan.task_id, plan.common_dir)
     start = await _place_branch(plan, afresh=afresh)
     await plan.refs.run(
@@ -164,8 +158,8 @@ async def _make(markers: Markers, plan: Marker, spec: WorktreeSpec, *, afresh: b
     marker = replace(plan, gitdir=gitdir, inode=os.lstat(plan.toplevel).st_ino)
     files = files_place(marker.objects, marker, marker.index)
     await files.run("read-tree", "--reset", "-u", start, timeout_s=CONTENT_TIMEOUT_S)
-    copied = await asyncio.to_thread(copy_into, marker.source, marker.toplevel, spec.copy)
-    linked = await asyncio.to_thread(link_into, marker.source, marker.toplevel, spec.link)
+    copied = await asyncio.to_thread(copy_into, marker.source, marker.toplevel, copy)
+    linked = await asyncio.to_thread(link_into, marker.source, marker.toplevel, link)
     excluded = ("/".join(relative_parts(path)) for path in (*copied, *linked))
     marker = replace(marker, excluded=tuple(excluded))
     markers.write(marker)
@@ -216,12 +210,11 @@ async def _stands_at(marker: Marker, commit: str) -> bool:
     if heads.tip != commit or marker.is_amid_operation() or not await marker.stands_on_branch():
         return False
     with marker.staging() as staging:
-        staged = await staging.stage(commit)
-        if staged.tree != await marker.objects.tree_of(commit):
+        if await staging.stage(commit) != await marker.objects.tree_of(commit):
             return False
         if await staging.nested_repositories(as_staged=True):
             return False
-        install_index(staged.index, marker.index)
+        install_index(staging.index, marker.index)
     return True
 
 
@@ -229,14 +222,14 @@ async def _restore_files(marker: Marker, commit: str) -> None:
     """With an index that knows the untracked files, read-tree removes them as well."""
     heads = await marker.heads()
     with marker.staging() as staging:
-        staged = await staging.stage(heads.parent)
-        files = files_place(marker.objects, marker, staged.index)
+        await staging.stage(heads.parent)
+        files = files_place(marker.objects, marker, staging.index)
         marker.require_present()
         await files.run("read-tree", "--reset", "-u", commit, timeout_s=CONTENT_TIMEOUT_S)
         for nested in await staging.nested_repositories():
             # Its files are archived; what is left is a repository of the agent's own making.
             await asyncio.to_thread(shutil.rmtree, nested, ignore_errors=True)
-        install_index(staged.index, marker.index)
+        install_index(staging.index, marker.index)
 
 
 async def remove_worktree(markers: Markers, marker: Marker) -> None:

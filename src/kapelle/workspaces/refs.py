@@ -2,13 +2,12 @@
 
 import os
 import re
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.workspaces.git import Git, Place
-from kapelle.workspaces.repository import Checkout, read_pointer
+from kapelle.workspaces.repository import Checkout, read_pointer, small_file
 
 BRANCHES = "refs/heads/"
 ARCHIVE = "refs/kapelle/archive/"
@@ -152,30 +151,17 @@ class Refs(Place):
         return line.removeprefix("ref: ").strip() if line.startswith("ref: ") else None
 
     def _is_known(self, commit: str) -> bool:
-        return self.git.trees.get(self.cwd, commit) is not None
+        return (self.cwd, commit) in self.git.trees
 
 
 def _stored(common_dir: Path, ref: str) -> str | None:
     """The id that a loose or packed reference holds; None if it is absent or only git can tell."""
     if os.path.lexists(common_dir / "reftable"):
         return None
-    try:
-        found = _LOOSE.fullmatch(_small_file(common_dir / ref))
-    except FileNotFoundError:
+    if os.path.lexists(common_dir / ref):
+        found = _LOOSE.fullmatch(small_file(common_dir / ref, _MAX_BYTES) or b"")
+    else:
         line = rb"^([0-9a-f]+) " + re.escape(ref.encode()) + rb"$"
-        try:
-            found = re.search(line, _small_file(common_dir / "packed-refs"), re.MULTILINE)
-        except OSError:
-            return None
-    except OSError:
-        return None
+        packed = small_file(common_dir / "packed-refs", _MAX_BYTES) or b""
+        found = re.search(line, packed, re.MULTILINE)
     return None if found is None else found[1].decode()
-
-
-def _small_file(path: Path) -> bytes:
-    """The bytes of a regular file that is no link and not large, else nothing."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb", closefd=True) as stream:
-        status = os.fstat(descriptor)
-        is_small = stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES
-        return stream.read(_MAX_BYTES) if is_small else b""

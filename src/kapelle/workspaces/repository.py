@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
+from kapelle.runner.shim import files
 from kapelle.workspaces.git import Git, Place
 
 _MAX_POINTER = 65_536
@@ -122,18 +123,22 @@ def linked_gitdir(dot_git: Path) -> Path | None:
 
 def read_pointer(path: Path) -> str | None:
     """The one line of a small file of git, or None."""
-    line = _small_file(path, _MAX_POINTER)
+    line = small_file(Path(os.path.realpath(path)), _MAX_POINTER)
     if line is None or b"\0" in line:
         return None
     return line.rstrip(b"\n").decode("utf-8", "surrogateescape")
 
 
-def _small_file(path: Path, most: int) -> bytes | None:
+def small_file(path: Path, most: int) -> bytes | None:
+    """The bytes of a regular file that is no link and not large; None for anything else."""
     try:
-        is_small = path.is_file() and path.stat().st_size <= most
-        return path.read_bytes() if is_small else None
+        file = files.open_regular(str(path))
     except OSError:
         return None
+    if file is None:
+        return None
+    with os.fdopen(file, "rb") as stream:
+        return stream.read(most) if os.fstat(file).st_size <= most else None
 
 
 async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
@@ -151,7 +156,7 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
         raise WorkspaceError(f"The object format {object_format!r} is not supported.")
     own = _own_ignore_file(values.get("core.excludesfile"))
     ignored = (
-        _small_file(path, _MAX_IGNORE) or b""
+        small_file(Path(os.path.realpath(path)), _MAX_IGNORE) or b""
         for path in (own, checkout.common_dir / "info/exclude")
     )
     return WorkTree(

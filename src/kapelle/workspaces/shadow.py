@@ -31,11 +31,11 @@ class Objects(Place):
 
     async def tree_of(self, commit: str, *, remembered: bool = True) -> str:
         """The tree of a commit; asked of git again when it has to be there still."""
-        if remembered and (known := self.git.trees.get(self._repository, commit)) is not None:
+        if remembered and (known := self.git.trees.get((self._repository, commit))) is not None:
             return known
         options = ("rev-parse", "--verify", "--quiet", "--end-of-options")
         tree = (await self.run(*options, f"{commit}^{{tree}}")).line
-        self.git.trees.put(self._repository, commit, tree)
+        self.git.trees[self._repository, commit] = tree
         return tree
 
     async def commit(self, tree: str, parents: list[str], message: str) -> str:
@@ -45,7 +45,7 @@ class Objects(Place):
         commit = (
             await self.run("commit-tree", *ancestry, "-F", "-", tree, stdin=text + b"\n")
         ).line
-        self.git.trees.put(self._repository, commit, tree)
+        self.git.trees[self._repository, commit] = tree
         return commit
 
     async def commit_unless_held(self, tree: str, parents: list[str], message: str) -> str:

@@ -4,28 +4,22 @@
 """
 
 import asyncio
+import functools
 import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from kapelle.domain.errors import GitError, WorkspaceError
+from kapelle.runner.shim import files
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Place
 from kapelle.workspaces.repository import WorkTree
 
 _GITLINK = b"160000"
 _MAX_NESTING = 20
 _RETRY_PAUSES_S = (0.01, 0.05, 0.2)
-
-
-@dataclass(frozen=True)
-class Staged:
-    """A content tree and the throw-away index that describes it."""
-
-    tree: str
-    index: Path
 
 
 def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
@@ -37,28 +31,28 @@ def files_place(place: Place, work_tree: WorkTree, index: Path) -> Place:
 
 
 class Staging:
-    """Brings a copy of a work tree's index up to date with its files."""
+    """Brings a throw-away copy of a work tree's index up to date with its files."""
 
     def __init__(self, place: Place, work_tree: WorkTree, scratch: Path) -> None:
         self._work_tree = work_tree
-        self._index = scratch / "index"
+        self.index = scratch / "index"
         self._no_index = scratch / "no-index"
         self._is_touched = False
         self._untracked_at_top: list[bytes] = []
         ignore = scratch / "ignore"
         ignore.write_text(work_tree.ignore, "utf-8", "surrogateescape")
-        files = files_place(place, work_tree, self._index)
+        files = files_place(place, work_tree, self.index)
         settings = (*files.settings, f"core.excludesFile={ignore}")
         self._place = replace(files, settings=settings)
         self._excluded = tuple(os.fsencode(path) for path in work_tree.excluded)
 
-    async def stage(self, fallback: str | None, *, flatten: bool = False) -> Staged:
+    async def stage(self, fallback: str | None, *, flatten: bool = False) -> str:
         """The tree of the files as they are; an unusable index is rebuilt from the fallback."""
-        if (digest := copy_index(self._work_tree.index, self._index)) is not None:
+        if (digest := copy_index(self._work_tree.index, self.index)) is not None:
             try:
                 return await self._stage(flatten, digest)
             except GitError:
-                self._index.unlink(missing_ok=True)
+                self.index.unlink(missing_ok=True)
         if fallback is not None:
             await self._place.run("read-tree", fallback, timeout_s=CONTENT_TIMEOUT_S)
         return await self._stage(flatten, None)
@@ -90,26 +84,37 @@ class Staging:
         kept = [name for name in names if not self._is_excluded(name.rstrip(b"/"))]
         return [self._work_tree.toplevel / os.fsdecode(name) for name in kept]
 
-    async def _stage(self, flatten: bool, digest: str | None) -> Staged:
+    async def _stage(self, flatten: bool, digest: str | None) -> str:
         self._is_touched = False
-        removed, changed = await self._differences()
-        await self._remove(removed)
-        await self._add(changed)
-        if flatten:
-            await self._flatten()
-        await self._add(await self._untracked(self._place, b"", 0))
+        others: list[bytes] | None
+        is_modified, others = await self._look()
+        if is_modified:
+            removed, changed = await self._differences()
+            await self._remove(removed)
+            await self._add(changed)
+            others = None if removed else others
+        if flatten and await self._flatten():
+            others = None
+        await self._add(await self._untracked(self._place, others=others))
         tree = None
         if digest is not None and not self._is_touched:
-            tree = self._place.git.index_trees.get(self._work_tree.common_dir, digest)
-        return Staged(tree or await self._write_tree(), self._index)
+            tree = self._place.git.index_trees.get((self._work_tree.common_dir, digest))
+        return tree or await self._write_tree()
 
     async def _write_tree(self) -> str:
         tree = (await self._place.run("write-tree", timeout_s=CONTENT_TIMEOUT_S)).line
         # Elsewhere its objects do not last.
         if self._place.variables["GIT_OBJECT_DIRECTORY"] == str(self._work_tree.object_dir):
-            digest = _digest(self._index.read_bytes())
-            self._place.git.index_trees.put(self._work_tree.common_dir, digest, tree)
+            digest = _digest(self.index.read_bytes())
+            self._place.git.index_trees[self._work_tree.common_dir, digest] = tree
         return tree
+
+    async def _look(self) -> tuple[bool, list[bytes]]:
+        """Whether a file differs from the index, and what is untracked: one process for both."""
+        arguments = ("ls-files", "-z", "-t", "--modified", "--others", "--exclude-standard")
+        fields = (await self._place.run(*arguments, timeout_s=CONTENT_TIMEOUT_S)).fields
+        others = [field[2:] for field in fields if field.startswith(b"? ")]
+        return len(others) < len(fields), others
 
     async def _differences(self) -> tuple[list[bytes], list[bytes]]:
         output = await self._place.run(
@@ -133,12 +138,17 @@ class Staging:
             return False
         return stat.S_ISREG(mode) or stat.S_ISLNK(mode) or (is_link and stat.S_ISDIR(mode))
 
-    async def _untracked(self, place: Place, prefix: bytes, depth: int) -> list[bytes]:
-        """Untracked files that are not ignored; nested repositories give their files."""
+    async def _untracked(
+        self, place: Place, prefix: bytes = b"", depth: int = 0, others: list[bytes] | None = None
+    ) -> list[bytes]:
+        """Untracked files that are not ignored; nested repositories give their files.
+
+        Others is what git says of this place, if it was asked.
+        """
         if depth > _MAX_NESTING:
             raise WorkspaceError(f"Repositories are nested too deeply in {place.cwd}.")
         paths = []
-        others = await self._others(place)
+        others = await self._others(place) if others is None else others
         if depth == 0:
             self._untracked_at_top = others
         for name in others:
@@ -160,8 +170,12 @@ class Staging:
         )
         return await self._untracked(inside, prefix + name, depth + 1)
 
-    async def _flatten(self) -> None:
-        """Replace each populated submodule by its files, so that unpublished work in it is kept."""
+    async def _flatten(self) -> bool:
+        """Replace each populated submodule by its files, so that unpublished work in it is kept.
+
+        Returns whether there was one.
+        """
+        found = False
         output = await self._place.run("ls-files", "-z", "--stage")
         for record in output.fields:
             header, _, path = record.partition(b"\t")
@@ -169,6 +183,8 @@ class Staging:
             if header.startswith(_GITLINK) and os.path.lexists(inside):
                 await self._remove([path])
                 await self._add(await self._nested(self._place, b"", path + b"/", 0))
+                found = True
+        return found
 
     def _is_excluded(self, path: bytes) -> bool:
         return any(path == item or path.startswith(item + b"/") for item in self._excluded)
@@ -205,13 +221,13 @@ def copy_index(source: Path, target: Path) -> str | None:
     Returns the digest of its bytes, None if there is no index.
     """
     try:
-        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        file = files.open_regular(str(source))
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as stream:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return None
+    if file is None:
+        return None
+    with os.fdopen(file, "rb") as stream:
+        status = os.fstat(file)
         content = stream.read()
         target.write_bytes(content)
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -241,31 +257,25 @@ async def obstacles(reading: Place, directory: Path, tree: str, goal: str) -> li
 
 
 def _in_the_way(top: bytes, names: list[bytes]) -> list[bytes]:
+    @functools.cache  # most names share their directories
+    def mode(path: bytes) -> int | None:
+        try:
+            return os.lstat(os.path.join(top, path)).st_mode
+        except OSError:
+            return None
+
     found: set[bytes] = set()
-    clear: set[bytes] = set()  # directories in which nothing is, so that each is looked at once
     for name in names:
         parts = name.split(b"/")
         for length in range(1, len(parts) + 1):
             path = b"/".join(parts[:length])
-            if path in clear:
-                break
-            mode = _mode(top, path)
-            if mode is None:
-                clear.add(path)
-                break
-            if not stat.S_ISDIR(mode):
-                found.add(path)
+            at = mode(path)
+            if at is None or not stat.S_ISDIR(at):
+                found |= set() if at is None else {path}
                 break
         else:
             found.update(_below(top, name))
     return sorted(found)
-
-
-def _mode(top: bytes, path: bytes) -> int | None:
-    try:
-        return os.lstat(os.path.join(top, path)).st_mode
-    except OSError:
-        return None
 
 
 def _below(top: bytes, directory: bytes) -> Iterator[bytes]:

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-import threading
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -21,56 +21,43 @@ _log = logging.getLogger("kapelle.worktree")
 AUTHOR = ("Kapelle", "kapelle@localhost")
 
 
-class OwnLoop:
+class _Loop:
     """Runs coroutines one by one for whoever calls, from any thread, inside a loop or not."""
 
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        # A daemon: a program that ends without closing it must not hang.
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kapelle-worktree")
+        self._is_closed = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for the result; interrupted, it cancels the work and waits for its end."""
-        if self._loop.is_closed():
+        if self._is_closed:
             work.close()
             raise Conflict("The worktree was left already.", hint="Use it inside the with block.")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        done = self._thread.submit(self._runner.run, work)
         try:
-            return future.result()
-        except BaseException:
-            # Not an error of the work itself: somebody pressed Ctrl-C while it went on.
-            if future.cancel():
-                self._settle()
-            raise
+            return done.result()
+        finally:
+            if not done.done():  # somebody pressed Ctrl-C while it went on
+                self._runner.get_loop().call_soon_threadsafe(_cancel_all)
+                wait([done])
 
     def close(self) -> None:
-        if self._loop.is_closed():
-            return
-        self._settle()
-        asyncio.run_coroutine_threadsafe(
-            self._loop.shutdown_default_executor(), self._loop
-        ).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def _settle(self) -> None:
-        asyncio.run_coroutine_threadsafe(_end_others(), self._loop).result()
+        self._is_closed = True
+        self._thread.submit(self._runner.close).result()
+        self._thread.shutdown()
 
 
-async def _end_others() -> None:
-    others = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in others:
+def _cancel_all() -> None:
+    for task in asyncio.all_tasks():
         task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
 
 
 class Worktree:
     """A worktree on a branch of its own; usable inside the with block only."""
 
     def __init__(
-        self, loop: OwnLoop, workspaces: Workspaces, owner: str, workspace: Workspace
+        self, loop: _Loop, workspaces: Workspaces, owner: str, workspace: Workspace
     ) -> None:
         self._loop = loop
         self._workspaces = workspaces
@@ -138,7 +125,7 @@ class Worktree:
         elif cleanup == "auto" and self.uncommitted_files():
             _log.warning("The worktree %s is kept: not all of it is committed.", self.path)
         else:
-            self._loop.run(self._workspaces.dismiss(self._owner))
+            self._loop.run(self._workspaces.discard(self._owner, empty_branch=True))
 
 
 @contextmanager
@@ -158,7 +145,7 @@ def worktree(
     if cleanup not in get_args(Cleanup):
         raise InvalidInput(f"{cleanup!r} is no way to clean up.", hint="auto, always or never")
     workspaces = Workspaces(library_home(home), *AUTHOR)
-    loop = OwnLoop("kapelle-worktree")
+    loop = _Loop()
     try:
         _finish_merges(loop, workspaces)
         owner, directory = f"work_{new_id('run').partition('_')[2]}", Path(repository).expanduser()
@@ -191,11 +178,11 @@ async def create_or_dismiss(
         return await workspaces.create(owner, directory, base)
     except BaseException:
         with suppress(KapelleError, OSError):
-            await workspaces.dismiss(owner)
+            await workspaces.discard(owner, empty_branch=True)
         raise
 
 
-def _finish_merges(loop: OwnLoop, workspaces: Workspaces) -> None:
+def _finish_merges(loop: _Loop, workspaces: Workspaces) -> None:
     """There is no daemon to do it: a program killed amid merge() is made good by the next one."""
     try:
         loop.run(workspaces.finish_merges())

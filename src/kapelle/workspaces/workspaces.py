@@ -26,7 +26,6 @@ from kapelle.workspaces.diff import (
 )
 from kapelle.workspaces.git import Git
 from kapelle.workspaces.lifecycle import (
-    WorktreeSpec,
     base_of,
     clear_half_made,
     create_worktree,
@@ -38,7 +37,7 @@ from kapelle.workspaces.lifecycle import (
 from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.merge import Merge, Merger, marked_files, take_in
 from kapelle.workspaces.refs import Refs, plain_name
-from kapelle.workspaces.repository import find_checkout, read_work_tree
+from kapelle.workspaces.repository import find_checkout
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
 
@@ -49,8 +48,6 @@ class Repository:
 
     toplevel: Path
     common_dir: Path
-    object_format: str
-    head_branch: str | None
     head_commit: str | None
 
 
@@ -84,14 +81,8 @@ class Workspaces:
         checkout = find_checkout(directory)
         if checkout is None:
             return None
-        refs = Refs.at(self._git, checkout)
-        return Repository(
-            toplevel=checkout.toplevel,
-            common_dir=checkout.common_dir,
-            object_format=(await read_work_tree(self._git, checkout)).object_format,
-            head_branch=await refs.head_branch(),
-            head_commit=await refs.head_commit(),
-        )
+        head_commit = await Refs.at(self._git, checkout).head_commit()
+        return Repository(checkout.toplevel, checkout.common_dir, head_commit)
 
     async def create(
         self,
@@ -104,8 +95,7 @@ class Workspaces:
         """A worktree on the branch kapelle/<owner>; called again, it returns the same one."""
         async with self._guard.alone(owner):
             await self._guard.try_to_settle(self._markers.read(owner))
-            spec = WorktreeSpec(owner, directory, base, copy, link)
-            return await create_worktree(self._markers, spec)
+            return await create_worktree(self._markers, owner, directory, base, copy, link)
 
     async def commit(self, owner: str, message: str) -> str | None:
         """Commit everything onto the owner's branch; None when there is nothing but the base."""
@@ -188,9 +178,7 @@ class Workspaces:
         async with self._guard.alone(owner):
             half_made = self._markers.intended(owner) is not None
             marker = (self._markers.read if half_made else self._markers.require)(owner)
-            await self._put_away(owner, marker)
-            if empty_branch and marker is not None:
-                await drop_empty_branch(marker)
+            await self._put_away(owner, marker, empty_branch)
 
     async def check_base(self, directory: Path, base: str) -> None:
         """Raise InvalidInput when the base is unknown in the repository around the directory."""
@@ -226,22 +214,13 @@ class Workspaces:
         """Owners whose worktree is on the disk, ready or half-made."""
         return await asyncio.to_thread(self._markers.standing)
 
-    async def discard(self, owner: str) -> None:
-        """Archive and remove a worktree, or clear away a half-made one, and forget the owner."""
+    async def discard(self, owner: str, *, empty_branch: bool = False) -> None:
+        """Like remove, be the worktree ready, half-made or unknown, and forget the owner."""
         async with self._guard.alone(owner):
-            await self._put_away(owner, self._markers.read(owner))
+            await self._put_away(owner, self._markers.read(owner), empty_branch)
             self._markers.forget(owner)
 
-    async def dismiss(self, owner: str) -> None:
-        """Like discard, and the branch goes as well when it holds nothing but the base."""
-        async with self._guard.alone(owner):
-            marker = self._markers.read(owner)
-            await self._put_away(owner, marker)
-            if marker is not None:
-                await drop_empty_branch(marker)
-            self._markers.forget(owner)
-
-    async def _put_away(self, owner: str, marker: Marker | None) -> None:
+    async def _put_away(self, owner: str, marker: Marker | None, empty_branch: bool) -> None:
         begun_in = self._markers.intended(owner)
         if marker is not None and not marker.removed:
             await remove_worktree(self._markers, marker)
@@ -250,6 +229,8 @@ class Workspaces:
             self._markers.fulfilled(owner)
         elif os.path.lexists(path := self._markers.worktree(owner)):
             raise Conflict(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
+        if empty_branch and marker is not None:
+            await drop_empty_branch(marker)
 
     async def tidy(self) -> None:
         """Drop old snapshots and what killed processes left behind."""

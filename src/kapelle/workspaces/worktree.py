@@ -122,7 +122,7 @@ class Marker(WorkTree):
 
     async def heads(self) -> "Heads":
         tip, head = await asyncio.gather(self.tip(), self.own.head_commit())
-        return Heads(head, tip, head or tip or self.base_commit)
+        return Heads(tip, head or tip or self.base_commit)
 
     async def stands_on_branch(self) -> bool:
         return await self.own.head_branch() == self.branch
@@ -234,20 +234,17 @@ class Marker(WorkTree):
 
 @dataclass(frozen=True)
 class Heads:
-    """Where a worktree stands: its HEAD, its task's branch, and what new work builds upon."""
+    """Where a worktree stands: its task's branch, and what new work builds upon."""
 
-    head: str | None
     tip: str | None
     parent: str
 
 
 # What a marker file says, by its names there.
+_NAMES = {"toplevel": "path", "source": "toplevel"}
 _STORED = {
-    **{item.name: item.name for item in fields(Marker) if item.name != "shadows"},
-    "toplevel": "source",
-    "path": "toplevel",
+    _NAMES.get(item.name, item.name): item.name for item in fields(Marker) if item.name != "shadows"
 }
-del _STORED["source"]
 
 
 class Markers:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import Conflict, WorkspaceError
+from kapelle.runner.command import Running
 
 from .sandbox import Sandbox
 
@@ -37,6 +38,36 @@ async def test_changed_new_and_deleted_files(box: Sandbox) -> None:
     )
     assert box.status(path) == ""
     assert await box.workspaces.commit("task_1", "again") == commit
+
+
+async def test_a_directory_replaced_by_a_link_to_its_copy(box: Sandbox) -> None:
+    _, path = await box.create()
+    shutil.copytree(path / "src", box.root / "copy")
+    shutil.rmtree(path / "src")
+    (path / "src").symlink_to(box.root / "copy")
+    assert await box.workspaces.commit("task_1", "work")
+    assert box.files_of("kapelle/task_1") == ["a.txt", "src"]
+    assert box.git("ls-tree", "kapelle/task_1", "src").startswith("120000")
+
+
+async def test_an_unchanged_worktree_costs_one_git(
+    box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, path = await box.create()
+    box.write("a.txt", "changed\n", path)
+    commit = await box.workspaces.commit("task_1", "work")
+    assert commit is not None
+    calls, run = [], Running.run
+
+    def counted(running: Running) -> object:
+        calls.append(running)
+        return run(running)
+
+    monkeypatch.setattr(Running, "run", counted)
+    assert await box.workspaces.commit("task_1", "again") == commit
+    await box.workspaces.restore("task_1", commit, "one")
+    assert await box.workspaces.uncommitted("task_1") == []
+    assert len(calls) == 3 + 1  # the last one compares as well
 
 
 async def test_commits_of_the_agent_count(box: Sandbox) -> None:

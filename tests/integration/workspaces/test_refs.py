@@ -1,5 +1,6 @@
 """References are read from files only where that is what git would say."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,14 @@ async def test_what_git_has_not_shown_to_exist_is_asked_of_git(refs: Refs) -> No
     (refs.directory / X).write_text("1" * 40 + "\n")
     assert await refs.read() is None
     assert refs.calls == 2
+
+
+async def test_a_directory_of_references_is_none_and_stays_closed(refs: Refs) -> None:
+    refs.box.git("branch", "some/thing")
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(5):
+        assert await refs.read("refs/heads/some") is None
+    assert len(os.listdir("/dev/fd")) == before
 
 
 @pytest.mark.parametrize(

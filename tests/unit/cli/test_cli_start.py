@@ -29,6 +29,8 @@ class SampleSpec(PatternSpec):
     extra: dict[str, int] = Field({})
     labels: dict[str, str] = Field({})
     anything: Any = None
+    since: str = Field("", alias="from")
+    dashed: str = Field("", alias="a-b")
 
 
 SAMPLE = {
@@ -68,6 +70,7 @@ def given(*words: str) -> dict[str, Any]:
         (["--labels", "a=1", "--labels", '{"b": "2"}'], {"labels": {"a": "1", "b": "2"}}),
         (["--anything", "[1, 2]"], {"anything": [1, 2]}),
         (["--anything", "text"], {"anything": "text"}),
+        (["--from", "x", "--a-b", "y"], {"from": "x", "a-b": "y"}),
         (["--max-seconds", "1h"], {"max_seconds": 3600}),
         (["--budget-usd", "2"], {"budget_usd": 2}),
         (["--workspace", "in_place"], {"workspace": "in_place"}),

@@ -35,7 +35,7 @@ from kapelle.engine.runs.control import (
 from kapelle.engine.runs.journal import Exited, Journal
 from kapelle.engine.runs.limits import RunBudget
 from kapelle.engine.runs.queue import last_alive
-from kapelle.engine.runs.workspace import put_back, run_workspace
+from kapelle.engine.runs.workspace import restore_branch, run_workspace
 from kapelle.patterns import registry
 from kapelle.patterns.context import State, StoppedBy
 from kapelle.patterns.results import Failed
@@ -51,7 +51,7 @@ _GRACE_S = 10.0
 # How often the daemon may die in the same place of a pattern; more often while a step is under
 # way, for then it is rarely the pattern's fault.
 _DEATHS, _DEATHS_IN_STEPS = 10, 30
-_DEADLY = (
+_DIED_TOO_OFTEN = (
     "the daemon died again and again while this pattern was played, always in the same place; "
     "mend the pattern, then resume it"
 )
@@ -129,12 +129,12 @@ class RunExecutor:
         except OSError as error:
             if error.errno in PASSING:
                 raise  # it is played again when there is room
-            return Verdict(RunStatus.FAILED, _mistake(error))
+            return Verdict(RunStatus.FAILED, _pattern_error(error))
         except KapelleError as error:
             return Verdict(RunStatus.FAILED, error.with_hint)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             _log.exception("the pattern of %s failed", run["id"])
-            return Verdict(RunStatus.FAILED, _mistake(error))
+            return Verdict(RunStatus.FAILED, _pattern_error(error))
 
     async def _prepare(self, run: runs.Row) -> Verdict:
         """Play the pattern, if its worktree is there and the daemon survives it."""
@@ -147,7 +147,11 @@ class RunExecutor:
             # A repository that is away for a while must not cost the run.
             return Verdict(RunStatus.PAUSED, f"{error.message} When that is mended, resume it.")
         with _count_deaths(self._parts.home.runs / run["id"] / "playing", run, known) as deadly:
-            return Verdict(RunStatus.PAUSED, _DEADLY) if deadly else await self._play(run, known)
+            return (
+                Verdict(RunStatus.PAUSED, _DIED_TOO_OFTEN)
+                if deadly
+                else await self._play(run, known)
+            )
 
     async def _play(self, run: runs.Row, known: dict[str, steps.Row]) -> Verdict:
         try:
@@ -207,7 +211,7 @@ class RunExecutor:
             return None
         owner = run["workspace_owner"] or run["id"]
         try:
-            await put_back(self._parts, owner, commit, stopped_by)
+            await restore_branch(self._parts, owner, commit, stopped_by)
         except Unavailable:
             raise
         except KapelleError as error:
@@ -295,7 +299,7 @@ def _json(value: Any) -> Any:
     return _ANYTHING.dump_python(value, mode="json", fallback=repr)
 
 
-def _mistake(error: BaseException) -> str:
+def _pattern_error(error: BaseException) -> str:
     """What went wrong inside a pattern, with the place in its file."""
     if isinstance(error, Exited) and error.__cause__ is not None:
         error = error.__cause__

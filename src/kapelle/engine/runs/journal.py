@@ -342,17 +342,17 @@ class Gate:
                 raise
             return  # whoever called this one up has counted it in
         self._inside += 1
-        self._call_up()
+        self._admit()
 
     def leave(self) -> None:
         self._inside -= 1
-        self._call_up()
+        self._admit()
 
     @property
     def _is_full(self) -> bool:
         return self._awaited > 0 or self._inside >= self._places
 
-    def _call_up(self) -> None:
+    def _admit(self) -> None:
         while self._waiting and not self._is_full:
             self._inside += 1
             self._waiting.pop(0).set()

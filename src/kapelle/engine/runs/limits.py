@@ -56,7 +56,7 @@ class RunBudget:
         """What is left; LimitReached when that is nothing of what runs out while one waits."""
         return self._budget.require(await self._parts.db.glance(self._spent))
 
-    async def patience_s(self) -> float:
+    async def look_again_s(self) -> float:
         """How long one may wait before looking again."""
         left = (await self.left()).seconds
         longest = _LONG_S if self._budget.max_usd is None else _LOOK_S
@@ -87,7 +87,7 @@ class Wait:
                     spent = True
                     reason = limit_reason(limit)
                     await end_child(self.parts, child_id, reason, limit_reached=limit)
-                await changed.wait(_LONG_S if spent else await self.budget.patience_s())
+                await changed.wait(_LONG_S if spent else await self.budget.look_again_s())
         # As its row tells also after a restart.
         if child["status"] == TaskStatus.CANCELLED and child["limit_reached"] is not None:
             raise LimitReached(child["limit_reached"])
@@ -98,7 +98,7 @@ class Wait:
             while (left := deadline - time.time()) > 0:
                 await self.control.require()
                 await self.budget.require_time_and_money()
-                await changed.wait(min(left, await self.budget.patience_s()))
+                await changed.wait(min(left, await self.budget.look_again_s()))
 
     async def _limit_reached(self) -> str | None:
         try:

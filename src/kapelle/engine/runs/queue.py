@@ -31,7 +31,7 @@ class RunQueue:
         room = self._parts.settings().limits.max_runs - await db.glance(runs.running_tops)
         ready = await db.glance(runs.next_queued, room)
         if ready:
-            for execution in await db.write(_take_up, ready, self._parts.performer):
+            for execution in await db.write(_claim, ready, self._parts.performer):
                 failpoint("run_after_take_up")
                 self._performers.start(execution)
 
@@ -63,7 +63,7 @@ def last_alive(parts: Parts) -> datetime | None:
     return datetime.fromtimestamp(moment, UTC)
 
 
-def _take_up(connection: Connection, ready: list[str], performer: str) -> list[str]:
+def _claim(connection: Connection, ready: list[str], performer: str) -> list[str]:
     executions = []
     for run_id in ready:
         run = runs.row(connection, run_id)

@@ -77,7 +77,7 @@ async def examine(
     """The specification, and where its run would work; raises what would keep it from that."""
     checked = _validated(parts, pattern, spec)
     settings = parts.settings(checked.directory)
-    for role in dict.fromkeys(checked.cast):
+    for role in dict.fromkeys(checked.roles):
         agent = require_agent(role.agent, settings)
         require_abilities(
             agent, settings, model=role.model, system_prompt=role.system_prompt,

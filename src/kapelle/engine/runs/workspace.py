@@ -38,7 +38,7 @@ async def restore_deleted(parts: Parts, owner: str) -> None:
         await run_workspace(parts, run)
 
 
-async def put_back(parts: Parts, owner: str, commit: str, name: str) -> None:
+async def restore_branch(parts: Parts, owner: str, commit: str, name: str) -> None:
     """Have the worktree and the branch of a run hold a commit; what is lost by that is archived."""
     await restore_deleted(parts, owner)
     await parts.workspaces.restore(owner, commit, name)

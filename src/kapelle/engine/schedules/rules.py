@@ -97,13 +97,13 @@ def decide(situation: Situation) -> Decision:
     if situation.schedule["status"] == ScheduleStatus.ACTIVE:
         match trigger_of(situation.schedule):
             case "cron":
-                _by_cron(situation, decision)
+                _decide_cron(situation, decision)
             case "at":
-                _at_a_time(situation, decision)
+                _decide_at(situation, decision)
             case "every":
-                _repeatedly(situation, decision)
+                _decide_every(situation, decision)
             case "after":
-                _following(situation, decision)
+                _decide_after(situation, decision)
     if decision.status is None and situation.expired:
         decision.status = (ScheduleStatus.EXPIRED, "its time is over")
     return decision
@@ -121,7 +121,7 @@ def release(situation: Situation) -> tuple[Outcome, str | None]:
     return Outcome.STARTING, "was held back until what it comes after had ended"
 
 
-def _by_cron(situation: Situation, decision: Decision) -> None:
+def _decide_cron(situation: Situation, decision: Decision) -> None:
     schedule, now = situation.schedule, situation.now
     if decision.next_at is None or decision.next_at > now:
         return
@@ -152,7 +152,7 @@ def _due(situation: Situation, first: datetime) -> tuple[Passed | None, list[dat
     return late, list(slots_between(cron, zone, start, end))
 
 
-def _at_a_time(situation: Situation, decision: Decision) -> None:
+def _decide_at(situation: Situation, decision: Decision) -> None:
     schedule, slot = situation.schedule, decision.next_at
     if slot is None or slot > situation.now:
         return
@@ -171,7 +171,7 @@ def _at_a_time(situation: Situation, decision: Decision) -> None:
         decision.status = (ScheduleStatus.FAILED, reason_ or "its only slot was skipped")
 
 
-def _repeatedly(situation: Situation, decision: Decision) -> None:
+def _decide_every(situation: Situation, decision: Decision) -> None:
     schedule, now = situation.schedule, situation.now
     pause = timedelta(seconds=schedule["every_s"])
     if situation.expired:
@@ -179,7 +179,7 @@ def _repeatedly(situation: Situation, decision: Decision) -> None:
     if decision.next_at is None:
         if situation.in_flight:
             return
-        _after_the_last(situation, decision, pause)
+        _next_repetition(situation, decision, pause)
         if decision.status is not None or decision.next_at is None:
             return
     # Later than a whole pause from now can only mean that the clock went back.
@@ -194,7 +194,7 @@ def _repeatedly(situation: Situation, decision: Decision) -> None:
     decision.next_at = None
 
 
-def _after_the_last(situation: Situation, decision: Decision, pause: timedelta) -> None:
+def _next_repetition(situation: Situation, decision: Decision, pause: timedelta) -> None:
     """When to repeat what has ended; only a success is repeated."""
     latest, now = situation.latest, situation.now
     status = latest and latest["subject_status"]
@@ -212,7 +212,7 @@ def _after_the_last(situation: Situation, decision: Decision, pause: timedelta) 
         decision.status = (ScheduleStatus.PAUSED, f"{latest['subject']} was cancelled{reason}")
 
 
-def _following(situation: Situation, decision: Decision) -> None:
+def _decide_after(situation: Situation, decision: Decision) -> None:
     leader = situation.leader
     if leader is None or situation.expired:
         return

@@ -31,14 +31,10 @@ _SWEEP_S = 3600.0
 
 
 class Starter(Protocol):
-    """Starts and ends the work of schedules."""
+    """Starts the work of schedules."""
 
     async def start(self, kind: str, spec: dict[str, Any], key: str, schedule_id: str) -> str:
         """Start a task or run and return its id; the same one again for a key that was used."""
-        ...
-
-    async def cancel(self, subject: str, reason: str) -> None:
-        """End a task or run, unless it has ended already."""
         ...
 
 
@@ -60,7 +56,7 @@ class Scheduler:
         # Slots that are held back or being started, as far as the database was asked for them.
         self._open: set[Slot] = set()
         self._asked = False
-        self._setbacks: dict[Slot, tuple[int, float]] = {}
+        self._retries: dict[Slot, tuple[int, float]] = {}
         self._sweep_at = 0.0
 
     async def run(self) -> None:
@@ -84,7 +80,7 @@ class Scheduler:
             now = now or self.clock()
             await self._settle_all(now)
             for schedule_id in await self._db.glance(schedules.needing_attention, now):
-                await self._attend(schedule_id, now)
+                await self._advance(schedule_id, now)
             if time.monotonic() >= self._sweep_at:
                 # What a crash left behind.
                 await self._drop_secrets(*await asyncio.to_thread(self._secrets.owners, "schedule"))
@@ -106,10 +102,6 @@ class Scheduler:
             await self._drop_secrets(schedule_id)
             return result
 
-    async def cancel_work(self, subjects: list[str], reason: str) -> None:
-        for subject in subjects:
-            await self._starter.cancel(subject, reason)
-
     async def _until_next(self) -> float:
         moment = await self._db.glance(schedules.next_moment)
         if moment is None:
@@ -117,7 +109,7 @@ class Scheduler:
         left = (moment - self.clock()).total_seconds()
         return min(max(left, _SHORTEST_PAUSE_S), _LONGEST_PAUSE_S)
 
-    async def _attend(self, schedule_id: str, now: datetime) -> None:
+    async def _advance(self, schedule_id: str, now: datetime) -> None:
         """See to one schedule; what goes wrong with it keeps no other one waiting."""
         try:
             if not await self._db.read(transitions.is_due, schedule_id, now):
@@ -145,15 +137,15 @@ class Scheduler:
     async def _settle(self, slot: Slot, now: datetime) -> None:
         firing = await self._db.glance(schedules.get_firing, *slot)
         outcome = firing and firing["outcome"]
-        if outcome == Outcome.HELD and await self._db.read(transitions.may_go, *slot, now):
-            outcome = await self._db.write(transitions.let_go, *slot, now)
+        if outcome == Outcome.HELD and await self._db.read(transitions.may_release, *slot, now):
+            outcome = await self._db.write(transitions.release_slot, *slot, now)
         if outcome == Outcome.STARTING:
             await self._start(slot, now)
         elif outcome != Outcome.HELD:
             self._open.discard(slot)
 
     async def _start(self, slot: Slot, now: datetime) -> None:
-        tries, again_at = self._setbacks.get(slot, (0, 0.0))
+        tries, again_at = self._retries.get(slot, (0, 0.0))
         if time.monotonic() < again_at:
             return
         try:
@@ -162,21 +154,21 @@ class Scheduler:
             failpoint("scheduler_after_start")
         except Unavailable as error:
             _log.warning("%s cannot be started now and will be later: %s", slot[0], error.message)
-            self._setbacks[slot] = (tries, time.monotonic() + _PATIENCE_S)
+            self._retries[slot] = (tries, time.monotonic() + _PATIENCE_S)
             return
         except KapelleError as error:
             await self._db.write(transitions.not_started, *slot, error.with_hint, now)
         except Exception as error:
             _log.exception("%s could not be started", slot[0])
             if tries + 1 < _TRIES:
-                self._setbacks[slot] = (tries + 1, time.monotonic() + _PATIENCE_S * 2**tries)
+                self._retries[slot] = (tries + 1, time.monotonic() + _PATIENCE_S * 2**tries)
                 return
             problem = f"an error ended its start {_TRIES} times: {type(error).__name__}: {error}"
             await self._db.write(transitions.not_started, *slot, problem, now)
         else:
             await self._db.write(transitions.started, *slot, subject, now)
             failpoint("scheduler_after_record")
-        self._setbacks.pop(slot, None)
+        self._retries.pop(slot, None)
         self._open.discard(slot)
         await self._drop_secrets(slot[0])
 

@@ -102,16 +102,18 @@ def advance(connection: Connection, schedule_id: str, now: datetime) -> list[dat
     if decided.next_at != schedule["next_at"]:
         schedules.update(connection, schedule_id, next_at=decided.next_at)
     if decided.status is not None:
-        become(connection, schedule, *decided.status, now)
+        change_status(connection, schedule, *decided.status, now)
     return opened
 
 
-def may_go(connection: Connection, schedule_id: str, slot: datetime, now: datetime) -> bool:
+def may_release(connection: Connection, schedule_id: str, slot: datetime, now: datetime) -> bool:
     """Whether what holds a slot back has ended."""
     return release(situation(connection, schedule_id, now, but=slot))[0] is not Outcome.HELD
 
 
-def let_go(connection: Connection, schedule_id: str, slot: datetime, now: datetime) -> Outcome:
+def release_slot(
+    connection: Connection, schedule_id: str, slot: datetime, now: datetime
+) -> Outcome:
     """Have a slot that is held back started or skipped, if what holds it back has ended."""
     found = situation(connection, schedule_id, now, but=slot)
     outcome, reason = release(found)
@@ -119,7 +121,7 @@ def let_go(connection: Connection, schedule_id: str, slot: datetime, now: dateti
         return outcome
     _settle(connection, found.schedule, slot, outcome, reason)
     if outcome is Outcome.SKIPPED and _is_only(found.schedule, slot):
-        become(connection, found.schedule, ScheduleStatus.FAILED, reason, now)
+        change_status(connection, found.schedule, ScheduleStatus.FAILED, reason, now)
     return outcome
 
 
@@ -133,7 +135,7 @@ def started(
     _settle(connection, schedule, slot, Outcome.STARTED, subject=subject)
     enough = schedule["max_runs"] is not None and count >= schedule["max_runs"]
     if enough or _is_only(schedule, slot):
-        become(connection, schedule, ScheduleStatus.COMPLETED, None, now)
+        change_status(connection, schedule, ScheduleStatus.COMPLETED, None, now)
 
 
 def not_started(
@@ -143,7 +145,9 @@ def not_started(
     schedule = schedules.row(connection, schedule_id)
     _settle(connection, schedule, slot, Outcome.FAILED, reason)
     if _is_only(schedule, slot) or trigger_of(schedule) == "every":
-        become(connection, schedule, ScheduleStatus.FAILED, f"it could not start: {reason}", now)
+        change_status(
+            connection, schedule, ScheduleStatus.FAILED, f"it could not start: {reason}", now
+        )
 
 
 def _is_only(schedule: Row, slot: datetime) -> bool:
@@ -151,7 +155,7 @@ def _is_only(schedule: Row, slot: datetime) -> bool:
     return bool(trigger_of(schedule) == "at" and slot == schedule["at"])
 
 
-def become(
+def change_status(
     connection: Connection,
     schedule: Row,
     status: ScheduleStatus,
@@ -206,7 +210,7 @@ def pause(connection: Connection, schedule_id: str, now: datetime) -> None:
     if schedule["status"] == ScheduleStatus.PAUSED:
         raise Conflict(f"{schedule_id} is paused already.")
     _settle_all(connection, schedule, "the schedule was paused", now)
-    become(connection, schedule, ScheduleStatus.PAUSED, "paused by a person", now)
+    change_status(connection, schedule, ScheduleStatus.PAUSED, "paused by a person", now)
 
 
 def resume(connection: Connection, schedule_id: str, now: datetime) -> None:
@@ -227,7 +231,7 @@ def resume(connection: Connection, schedule_id: str, now: datetime) -> None:
             cancelled = latest is not None and latest["subject_status"] == TaskStatus.CANCELLED
             next_at = now if cancelled else next_at
         case "after":
-            _pass_over(connection, schedule, now)
+            _skip_followed(connection, schedule, now)
     schedules.change(connection, schedule, status, reason, now, next_at=next_at)
 
 
@@ -238,7 +242,7 @@ def cancel(connection: Connection, schedule_id: str, with_work: bool, now: datet
     if schedule["status"] not in OPEN and not (with_work and in_flight):
         raise Conflict(f"{schedule_id} is {schedule['status']} already.")
     _settle_all(connection, schedule, "the schedule was cancelled", now)
-    become(connection, schedule, ScheduleStatus.CANCELLED, "cancelled by a person", now)
+    change_status(connection, schedule, ScheduleStatus.CANCELLED, "cancelled by a person", now)
     if not with_work:
         return []
     return schedules.in_flight(connection, [schedule_id]).get(schedule_id, [])
@@ -284,7 +288,7 @@ def _settle_all(connection: Connection, schedule: Row, reason: str, now: datetim
             _settle(connection, schedule, firing["slot"], Outcome.SKIPPED, reason)
 
 
-def _pass_over(connection: Connection, schedule: Row, now: datetime) -> None:
+def _skip_followed(connection: Connection, schedule: Row, now: datetime) -> None:
     since, reason = schedule["created_at"], "the schedule was paused"
     for slot in schedules.to_follow(connection, schedule["id"], schedule["after"], since):
         schedules.record_firing(connection, schedule["id"], slot, Outcome.SKIPPED, now, reason)

@@ -7,6 +7,7 @@ and the standard input may hold secrets.
 import json
 import os
 import select
+from collections.abc import Mapping
 
 from .system import memory_file
 
@@ -33,38 +34,15 @@ class Request:
         self.timeout_s: float | None = fields["timeout_s"]
         self.grace_s: float = fields["grace_s"]
         self.boot_id: str = fields["boot_id"]
-        self.leaf: str | None = fields["leaf"]
+        leaf = fields["leaf"]
+        self.leaf: str | None = None if leaf is None else os.fsdecode(_from_wire(leaf))
         self.stdin_bytes: int | None = fields["stdin_bytes"]
 
 
-def encode(
-    *,
-    process_dir: str,
-    argv: list[str],
-    cwd: str,
-    env: dict[str, str],
-    stdin: bytes | None,
-    redact: tuple[bytes, ...],
-    timeout_s: float | None,
-    grace_s: float,
-    boot_id: str,
-    leaf: str | None,
-) -> bytes:
+def encode(fields: Mapping[str, object], stdin: bytes | None) -> bytes:
     """The bytes of a request; UnicodeEncodeError if some text has no bytes."""
-    header = json.dumps(
-        {
-            "process_dir": _to_wire(process_dir),
-            "argv": [_to_wire(text) for text in argv],
-            "cwd": _to_wire(cwd),
-            "env": {_to_wire(name): _to_wire(value) for name, value in env.items()},
-            "redact": [pattern.decode("latin-1") for pattern in redact],
-            "timeout_s": timeout_s,
-            "grace_s": grace_s,
-            "boot_id": boot_id,
-            "leaf": leaf,
-            "stdin_bytes": None if stdin is None else len(stdin),
-        }
-    ).encode()
+    wire = _to_wire({**fields, "stdin_bytes": None if stdin is None else len(stdin)})
+    header = json.dumps(wire).encode()
     return len(header).to_bytes(_LENGTH_BYTES, "big") + header + (stdin or b"")
 
 
@@ -112,9 +90,17 @@ def _receive_exactly(connection: int, length: int) -> bytes:
     return bytes(data)
 
 
-def _to_wire(text: str) -> str:
+def _to_wire(value: object) -> object:
     # One character per byte: JSON cannot carry bytes, and not all of them are UTF-8.
-    return os.fsencode(text).decode("latin-1")
+    if isinstance(value, str):
+        value = os.fsencode(value)
+    if isinstance(value, bytes):
+        return value.decode("latin-1")
+    if isinstance(value, dict):
+        return {_to_wire(name): _to_wire(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_wire(item) for item in value]
+    return value
 
 
 def _from_wire(text: str) -> bytes:

@@ -4,14 +4,14 @@ Standard library only, single-threaded, and independent of the daemon from the c
 """
 
 import contextlib
-import json
 import os
 import resource
 import sys
 import time
 from types import TracebackType
 
-from . import files, system, tree
+from . import exit_record, files, system, tree
+from .exit_record import encode
 from .failpoints import failpoint
 from .request import Request, receive
 from .streams import Redactor, Stream
@@ -20,7 +20,6 @@ from .system import Signals
 from .tree import Subtree, make_leaf, remove_leaf
 
 _MAX_FILES = 65536
-_encoder = json.JSONEncoder()
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
@@ -48,7 +47,8 @@ def warm_up() -> None:
     """Run a little of what every shim runs: cold code copies memory in each of them."""
     for _ in range(3):
         tree.start_time(os.getpid())
-        _encode({"started": {"pid": 1, "start": None}, "at": time.time()})
+        os.get_exec_path({"PATH": ""})
+        encode({"started": {"pid": 1, "start": None}, "at": time.time()})
 
 
 class Shim:
@@ -67,7 +67,7 @@ class Shim:
         self._start = tree.start_time(os.getpid())
 
     def claim(self) -> bool:
-        """Make this run ours; False if it is somebody else's or the directory refuses."""
+        """Make this execution ours; False if it is somebody else's or the directory refuses."""
         identity = {
             "kind": "shim",
             "boot_id": self._request.boot_id,
@@ -77,7 +77,7 @@ class Shim:
         }
         path = self._path(files.CLAIM)
         try:
-            ours = files.publish(path, _encode(identity), durable=False)
+            ours = files.publish(path, encode(identity), durable=False)
         except OSError as error:
             self._reply({"refused": error.strerror, "errno": error.errno})
             return False
@@ -156,7 +156,7 @@ class Shim:
             "cgroup": self._tree.leaf,
             "started_at": self._started_at,
         }
-        files.replace(self._path(files.RUN), _encode(facts))
+        files.replace(self._path(files.RUN), encode(facts))
 
     def _on_exec(self, agent: Child, report: bytes) -> None:
         if report:
@@ -168,15 +168,15 @@ class Shim:
     def _reply(self, answer: dict[str, object]) -> None:
         # The daemon may be gone, and it can read everything that matters in the directory.
         with contextlib.suppress(OSError):
-            os.write(self._daemon, _encode(answer) + b"\n")
+            os.write(self._daemon, encode(answer) + b"\n")
         os.close(self._daemon)
 
     def _conclude(self, supervisor: Supervisor) -> None:
         self._tree.remove()
-        outcome = _exit_kind(supervisor.status, self._not_started)
         details = [self._not_started, *(stream.sync() for stream in self._streams)]
         if supervisor.survivors:
             details.append(f"kill_incomplete: {supervisor.survivors} processes survived")
+        outcome = _exit_kind(supervisor.status, self._not_started)
         outcome["detail"] = "; ".join(text for text in details if text) or None
         outcome["ended_by"] = supervisor.ended_by
         outcome["leftovers"] = max(supervisor.leftovers or 0, supervisor.survivors)
@@ -184,14 +184,10 @@ class Shim:
 
     def _record(self, outcome: dict[str, object]) -> None:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        by_stop = outcome.get("ended_by") == "stop"
         started = self._not_started is None and self._started_at is not None
         record = {
-            "protocol": files.PROTOCOL,
+            "ended_by": None,
             **outcome,
-            "stop_reason": self._stop_reason() if by_stop else None,
-            "out_bytes": files.size(self._path(files.OUT)),
-            "err_bytes": files.size(self._path(files.ERR)),
             "started_at": self._started_at if started else None,
             "ended_at": time.time(),
             "duration_s": time.monotonic() - self._begun if started else 0.0,
@@ -199,14 +195,11 @@ class Shim:
             "max_rss_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
         }
         failpoint("shim_before_exit_json")
-        data = _encode(record)
-        path = self._path(files.EXIT)
-        files.retry_while_full(lambda: _leave(path, data), lambda: False)
+        process_dir = self._request.process_dir
+        files.retry_while_full(
+            lambda: exit_record.write(process_dir, record, is_supervisor=True), lambda: False
+        )
         failpoint("shim_after_exit_json")
-
-    def _stop_reason(self) -> str | None:
-        reason = files.read(self._path(files.STOP))
-        return None if reason is None else reason.decode("utf-8", "replace")
 
 
 def _exit_kind(status: int | None, not_started: str | None) -> dict[str, object]:
@@ -217,25 +210,6 @@ def _exit_kind(status: int | None, not_started: str | None) -> dict[str, object]
     if os.WIFSIGNALED(status):
         return {"kind": "signaled", "signal": os.WTERMSIG(status)}
     return {"kind": "exited", "code": os.WEXITSTATUS(status)}
-
-
-def _leave(path: str, data: bytes) -> None:
-    """Leave the record; only the daemon's verdict that a run is lost may stand before it."""
-    if not files.publish(path, data, durable=True) and not _says_lost(path):
-        # The claim makes ours the true one, whatever the agent may have put there.
-        files.replace(path, data, durable=True)
-
-
-def _says_lost(path: str) -> bool:
-    try:
-        found = json.loads(files.read(path) or b"null")
-    except ValueError:
-        return False
-    return isinstance(found, dict) and found.get("kind") == "lost"
-
-
-def _encode(fields: dict[str, object]) -> bytes:
-    return _encoder.encode(fields).encode()
 
 
 def _let_go_of_everything_but(connection: int) -> None:

@@ -5,7 +5,7 @@ import re
 
 from .files import DISK_TROUBLE, RETRY_S
 
-REPLACEMENT = b"[redacted]"
+_REPLACEMENT = b"[redacted]"
 _NEEDLE_BYTES = 32
 _PLAIN = re.compile(rb"[0-9A-Za-z]+")
 _CHUNK = 65536
@@ -39,12 +39,12 @@ class Redactor:
     def flush(self) -> bytes:
         """What was held back, at the end of the stream."""
         held, self._held = self._held, b""
-        return self._compiled().sub(REPLACEMENT, held) if held else b""
+        return self._compiled().sub(_REPLACEMENT, held) if held else b""
 
     def _compiled(self) -> re.Pattern[bytes]:
         # Compiling takes longer than starting an agent, and most output holds no secret.
         if self._regex is None:
-            self._regex = alternation(self._patterns)
+            self._regex = re.compile(b"|".join(re.escape(pattern) for pattern in self._patterns))
         return self._regex
 
     def _replace(self, data: bytes, hold: int) -> tuple[bytes, int]:
@@ -53,7 +53,7 @@ class Redactor:
         for match in self._compiled().finditer(data):
             if match.start() >= hold:
                 break
-            clean += [data[position : match.start()], REPLACEMENT]
+            clean += [data[position : match.start()], _REPLACEMENT]
             position = match.end()
             if position > hold:
                 hold = self._hold_from(data, position)
@@ -72,11 +72,6 @@ class Redactor:
                     break
                 at = data.find(pattern[:1], at + 1, earliest)
         return earliest
-
-
-def alternation(patterns: list[bytes]) -> re.Pattern[bytes]:
-    """One expression for all patterns, which are given longest first."""
-    return re.compile(b"|".join(re.escape(pattern) for pattern in patterns))
 
 
 def _needles(patterns: list[bytes]) -> list[bytes]:

@@ -17,7 +17,6 @@ from .streams import Stream
 from .system import Signals, forget_signals
 from .tree import KILL_LIMIT_S, Subtree
 
-_DEFAULT_PATH = b"/usr/local/bin:/usr/bin:/bin"
 _LINGER_S = 0.3
 _LEFTOVER_GRACE_S = 2.0
 _KILL_ROUND_S = 0.02
@@ -97,29 +96,14 @@ def _become_agent(
         stage = b"d"
         os.chdir(request.cwd)
         stage = b"x"
-        _execute(request)
+        env = {**request.env, MARKER.encode(): os.fsencode(request.process_dir)}
+        os.execvpe(request.argv[0], request.argv, env)
     except OSError as error:
         os.write(report, stage + b"%d" % (error.errno or errno.EINVAL))
     except ValueError:
         os.write(report, stage + b"%d" % errno.EINVAL)
     finally:
         os._exit(127)
-
-
-def _execute(request: Request) -> None:
-    env = {**request.env, MARKER.encode(): os.fsencode(request.process_dir)}
-    program = request.argv[0]
-    if b"/" in program:
-        os.execve(program, request.argv, env)
-    trouble = FileNotFoundError(errno.ENOENT, "not found")
-    for directory in env.get(b"PATH", _DEFAULT_PATH).split(b":"):
-        try:
-            os.execve(os.path.join(directory or b".", program), request.argv, env)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except PermissionError as error:
-            trouble = error  # type: ignore[assignment]
-    raise trouble
 
 
 class Supervisor:

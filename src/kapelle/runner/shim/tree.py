@@ -198,7 +198,7 @@ class Subtree:
 
 
 def make_leaf(leaf: str) -> bool:
-    """Make a cgroup for one run; whether there is one now."""
+    """Make a cgroup for one execution; whether there is one now."""
     try:
         # Another daemon of the same home may have removed the empty directory above.
         os.makedirs(leaf, exist_ok=True)
