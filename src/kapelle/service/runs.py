@@ -66,7 +66,7 @@ class Runs:
         return await self.get(run_id)
 
     async def resume(self, text: str) -> Run:
-        return await self._turn(text, control.resume)
+        return await self._apply_change(text, control.resume)
 
     async def cancel(self, text: str, reason: str | None = None, *, with_tasks: bool = True) -> Run:
         """End a run, with its tasks and the runs inside it or without."""
@@ -77,7 +77,7 @@ class Runs:
 
     async def answer(self, text: str, answer: str, token: str | None = None) -> Run:
         """Answer a question of the run, which then goes on."""
-        return await self._turn(text, control.answer, token, answer)
+        return await self._apply_change(text, control.answer, token, answer)
 
     async def pause_all(self, reason: str) -> None:
         """Pause whatever is under way; running tasks go back to their queue."""
@@ -88,7 +88,7 @@ class Runs:
     async def _id(self, text: str) -> str:
         return await self._db.read(lambda c: runs.row(c, runs.resolve(c, text))["id"])
 
-    async def _turn(self, text: str, change: Callable[..., None], *args: Any) -> Run:
+    async def _apply_change(self, text: str, change: Callable[..., None], *args: Any) -> Run:
         def apply(connection: Connection) -> str:
             run_id = runs.resolve(connection, text)
             change(connection, run_id, *args)
@@ -113,8 +113,8 @@ def _shown(connection: Connection, run: Run) -> Run:
         reason = f'{task_id} asks: {question} (kapelle resume {task_id} "…")'
         found = {"waiting_for": "input", "reason": reason, "question": question}
         return run.model_copy(update=found)
-    told = ", ".join(f"{task['id']} is {task['status']}" for task in going)
-    return run.model_copy(update={"reason": told or "between two tasks"})
+    states = ", ".join(f"{task['id']} is {task['status']}" for task in going)
+    return run.model_copy(update={"reason": states or "between two tasks"})
 
 
 def _get(connection: Connection, text: str) -> Run:

@@ -88,7 +88,7 @@ def _task(spec: dict[str, Any]) -> TaskSpec:
 
 
 # What tells one schedule from another, besides its id.
-_TOLD_APART = (
+_COMPARED = (
     "title", "kind", "spec", "directory", "cron", "timezone", "every_s", "missed", "overlap",
     "max_runs", "at", "after", "expires_at",
 )  # fmt: skip
@@ -211,7 +211,7 @@ def _insert(connection: Connection, values: dict[str, Any], after: str | None) -
     key = values["idempotency_key"]
     known = schedules.by_idempotency_key(connection, key) if key else None
     if known is not None:
-        if any(known[name] != values[name] for name in _TOLD_APART):
+        if any(known[name] != values[name] for name in _COMPARED):
             raise Conflict(f"This idempotency key was used for another schedule, {known['id']}.")
         return str(known["id"])
     schedules.insert(connection, values)

@@ -47,28 +47,28 @@ class Tasks:
 
     async def cancel(self, text: str, reason: str | None = None) -> Task:
         """End a task; a running agent is stopped with all its children, and settles by itself."""
-        return await self._turn(text, actions.cancel, reason or "cancelled by a person")
+        return await self._apply_change(text, actions.cancel, reason or "cancelled by a person")
 
     async def retry(self, text: str, limits: NewLimits | None = None) -> Task:
         """A new attempt from a fresh workspace."""
         await self._lift_pauses(text)
-        return await self._turn(text, actions.retry, limits or NewLimits())
+        return await self._apply_change(text, actions.retry, limits or NewLimits())
 
     async def resume(
         self, text: str, message: str | None = None, limits: NewLimits | None = None
     ) -> Task:
         """A new attempt that carries what the last one left."""
         await self._lift_pauses(text)
-        return await self._turn(text, actions.resume, message, limits or NewLimits())
+        return await self._apply_change(text, actions.resume, message, limits or NewLimits())
 
     async def requeue(self, text: str) -> Task:
         """From the start, as if newly submitted; a running attempt is stopped first."""
         await self._lift_pauses(text)
-        return await self._turn(text, actions.requeue)
+        return await self._apply_change(text, actions.requeue)
 
     async def depend(self, text: str, depends_on: Sequence[str]) -> Task:
         """Replace what a task that has not started waits for."""
-        return await self._turn(text, actions.depend, depends_on)
+        return await self._apply_change(text, actions.depend, depends_on)
 
     async def stop_all(self, reason: str) -> None:
         """Cancel every running task and wait until each has settled."""
@@ -87,7 +87,7 @@ class Tasks:
             paused = [candidate.account for candidate in candidates(self._parts, task)]
             await self._db.write(actions.lift_pauses, task["id"], paused)
 
-    async def _turn(self, text: str, change: Any, *args: Any) -> Task:
+    async def _apply_change(self, text: str, change: Any, *args: Any) -> Task:
         """Apply a change of course; where it wants a running attempt ended, end it."""
         task_id, stop = await self._db.write(_apply, text, change, args)
         if stop is not None:
