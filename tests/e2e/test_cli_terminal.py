@@ -1,6 +1,7 @@
 """The command line in a terminal: live progress, colours, and an interrupt."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -43,14 +44,19 @@ def test_an_interrupt_ends_only_the_watching(shared: Instance, terminals: list[T
     assert shared.cli("cancel", task_id).returncode == 0
 
 
-def test_waiting_shows_every_task(shared: Instance, terminals: list[Terminal]) -> None:
+def test_waiting_shows_every_task(
+    shared: Instance, terminals: list[Terminal], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    prompt = f"until [ -e {gate} ]; do sleep 0.1; done"
     ids = [
-        shared.cli("run", "--in-place", "sleep 2", "--title", f"number {n}").stdout.strip()
+        shared.cli("run", "--in-place", prompt, "--title", f"number {n}").stdout.strip()
         for n in range(2)
     ]
     terminal = opened(terminals, shared, "wait", *ids)
     terminal.read_until("number 0")
     terminal.read_until("number 1")
+    gate.touch()
     assert terminal.finish() == 0
     assert all(f"{task_id}  completed" in terminal.shown for task_id in ids)
 

@@ -122,7 +122,7 @@ def test_a_failing_repetition_fails_the_schedule_and_says_why(
 
 def test_a_pattern_is_started_as_a_run(kapelle: Instance, tmp_path: Path) -> None:
     words = ["loop", "try", "--until", "true", "-a", "rehearsal"]
-    first = create(kapelle, "--at", "1s", *words, cwd=tmp_path)
+    first = create(kapelle, "--at", "5s", *words, cwd=tmp_path)
     second = create(kapelle, "--after", first, "run", "then", "-a", "rehearsal", cwd=tmp_path)
     await_status(kapelle, first, "completed")
     (firing,) = firings(kapelle, first)

@@ -120,9 +120,9 @@ def test_texts_of_ones_own_make_a_failure_the_environments() -> None:
     tail = "step 1\nThe service db is Not Running any more\n"
     assert kind(Summary(), FAILED, tail, "service*not running") is FailureClass.ENVIRONMENT
     assert kind(Summary(), FAILED, tail, "running*service") is FailureClass.CRASH
-    began = time.monotonic()
+    began = time.process_time()
     kind(Summary(), FAILED, "x" * 100_000, "*x" * 50 + "y")
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2
 
 
 def test_a_notice_is_read_alike() -> None:

@@ -282,6 +282,6 @@ def test_a_retry_in_its_log_is_a_notice_however_long_the_line_is() -> None:
     (event,) = agent.parse_stderr(line)
     assert (event.kind, event.text) == ("notice", 'AI_APICallError: Rate limit "r" reached')
     hostile = 'level=ERROR message="stream error" error.error=' * 100_000
-    began = time.monotonic()
+    began = time.process_time()
     assert agent.parse_stderr(hostile) == []
-    assert time.monotonic() - began < 2
+    assert time.process_time() - began < 2

@@ -255,20 +255,20 @@ def test_any_text_is_read_or_refused_with_a_sentence(text: str) -> None:
 )  # fmt: skip
 def test_no_text_takes_long(pattern: str) -> None:
     text = pattern * (200_000 // len(pattern))
-    began = time.perf_counter()
+    began = time.process_time()
     for tried in (text, f'{{"a": "{text}'):
         with pytest.raises(Unreadable):
             read_answer(tried, Verdict)
     # In proportion it is a tenth of this; a search that is quadratic takes minutes.
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_a_large_answer_is_read_at_once() -> None:
     text = json.dumps({"subgoals": [{"title": "x" * 20} for _ in range(30_000)]})
     assert len(text) > 1_000_000
-    began = time.perf_counter()
+    began = time.process_time()
     assert len(read_answer(f"Yes: {text} Done.", Plan).subgoals) == 30_000
-    assert time.perf_counter() - began < 4
+    assert time.process_time() - began < 4
 
 
 class Tree(BaseModel):

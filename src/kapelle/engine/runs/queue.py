@@ -52,6 +52,7 @@ class RunQueue:
         _log.error("%s: %s", run_id, problem)
         for attempt_id, stop in await self._parts.db.write(control.give_up, run_id, problem):
             self._parts.stop(attempt_id, stop)
+        await control.end_checks(self._parts, run_id, problem)
 
 
 def last_alive(parts: Parts) -> datetime | None:
