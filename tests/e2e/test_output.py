@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
@@ -51,8 +52,9 @@ def test_a_gibibyte_of_output_is_kept_to_the_byte_in_bounded_memory(
     while (task := kapelle.task(task_id))["status"] in {"queued", "running"}:
         most_daemon = max(most_daemon, daemon.memory_info().rss)
         for process in kapelle.processes():
-            if "spawner.py" in " ".join(process.cmdline()):
-                most_shim = max(most_shim, process.memory_info().rss)
+            with suppress(psutil.NoSuchProcess):
+                if "spawner.py" in " ".join(process.cmdline()):
+                    most_shim = max(most_shim, process.memory_info().rss)
         time.sleep(0.1)
     assert task["status"] == "completed", task["reason"]
     assert task["attempts"][0]["output_bytes"] == 1 << 30
