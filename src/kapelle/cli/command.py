@@ -101,6 +101,7 @@ class _Light:
                 # Typer adds braces, dots and a type to what the name alone says well enough.
                 name = param.metavar or param.name.upper()
                 marked = name if param.required or name.startswith("[") else f"[{name}]"
+                marked += "..." if param.nargs == -1 and not name.endswith("...") else ""
                 param.get_usage_pieces = lambda ctx, marked=marked: [marked]
                 param.display_type_rich = lambda ctx: ""
         return params

@@ -47,7 +47,7 @@ def perform(name: str, params: Params, spec: Callable[[], Spec], options: Sequen
         run, seen = _answered(client, params, options)
     else:
         body = {"pattern": name, "spec": spec()}
-        run = begin(client, "/runs", body)
+        run = begin(client, "/runs", body, options)
     if not params["as_json"]:
         data(run["id"])
         sys.stdout.flush()

@@ -5,6 +5,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from kapelle.domain.errors import InvalidInput
 
@@ -36,14 +37,19 @@ def read_prompt(
     return text
 
 
-def read_prompts(prompts: Sequence[str], hint: str, first: int) -> list[str]:
-    """The prompts of steps, numbered from the first; one of them may come from stdin."""
+def read_prompts(prompts: Sequence[Any], hint: str, first: int) -> list[Any]:
+    """The prompts of steps, numbered from the first; one of them may come from stdin.
+
+    A step that is more than a prompt, an object, is left as it is.
+    """
     if [*prompts].count("-") > 1:
         raise InvalidInput(
             "Only one step can come from stdin.", hint="Write the prompt of each other step."
         )
     return [
         read_prompt(prompt, None, hint, f"prompt of step {number}")
+        if isinstance(prompt, str)
+        else prompt
         for number, prompt in enumerate(prompts, first)
     ]
 

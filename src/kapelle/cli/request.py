@@ -1,22 +1,24 @@
 """Where every command that starts something sends it, so that a schedule can keep it instead."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
 from kapelle.cli.spec_file import SpecFile
+from kapelle.cli.spec_options import Option
 from kapelle.client.http import Connection
 from kapelle.domain.errors import KapelleError
 
 
 @dataclass(frozen=True)
 class Order:
-    """What would have been sent: the path of the API and the body."""
+    """What would have been sent: the path of the API, the body, and the options that made it."""
 
     path: str
     body: dict[str, Any]
+    options: Sequence[Option] = ()
 
 
 class _Collected(BaseException):
@@ -26,14 +28,16 @@ class _Collected(BaseException):
 _orders: ContextVar[list[Order] | None] = ContextVar("orders", default=None)
 
 
-def begin(client: Connection, path: str, body: dict[str, Any]) -> dict[str, Any]:
+def begin(
+    client: Connection, path: str, body: dict[str, Any], options: Sequence[Option] = ()
+) -> dict[str, Any]:
     """Start a task or a run, and return it; while orders are collected, keep it and go no further.
 
     The client is not asked for anything in the latter case, so no daemon is needed.
     """
     orders = _orders.get()
     if orders is not None:
-        orders.append(Order(path, body))
+        orders.append(Order(path, body, options))
         raise _Collected
     try:
         started: dict[str, Any] = client.create(path, body)

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +14,7 @@ from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.request import begin, collecting
 from kapelle.cli.spec_options import (
+    Option,
     Params,
     built_in,
     options_of,
@@ -45,9 +46,10 @@ def create_command() -> Callable[..., None]:
     def create(**params: Any) -> None:
         _require_trigger(params)
         command = params["command"] or []
-        body = {**ordered(command), **spec_of(options, params)}
+        work, its_options = ordered(command)
+        body = {**work, **spec_of(options, params)}
         # What is typed behind the command belongs to it, and this is for what is printed now.
-        with spelled(options):
+        with spelled([*its_options, *options]):
             send(body, params["as_json"] or wants_json(command))
 
     first = {"command": Annotated[list[str] | None, _COMMAND]}
@@ -93,8 +95,8 @@ def send(body: dict[str, Any], as_json: bool) -> None:
         say(f"{upcoming(schedule)}; `kapelle schedule status {schedule['id']}` shows it.")
 
 
-def ordered(command: list[str]) -> dict[str, Any]:
-    """The work that a command would start, found by having that very command make it."""
+def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[Option]]:
+    """The work that a command would start, made by that very command, and its options."""
     from kapelle.cli.commands import COMMANDS, load
 
     if not command:
@@ -120,9 +122,9 @@ def ordered(command: list[str]) -> dict[str, Any]:
         raise typer.Exit(code if isinstance(code, int) else 0)
     (order,) = orders
     if order.path == "/tasks":
-        return {"kind": "task", "spec": order.body}
+        return {"kind": "task", "spec": order.body}, order.options
     if order.path == "/runs":
-        return {"kind": order.body["pattern"], "spec": order.body["spec"]}
+        return {"kind": order.body["pattern"], "spec": order.body["spec"]}, order.options
     raise InvalidInput("A schedule cannot start a schedule.", hint="Leave one of them out.")
 
 

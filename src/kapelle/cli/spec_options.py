@@ -36,12 +36,12 @@ _METAVARS = {
     "boolean": "", "object": "JSON", "pairs": "NAME=VALUE", "any": "VALUE", "integer": "NUMBER",
     "number": "NUMBER",
 }  # fmt: skip
-_TYPES = {"boolean": bool, "integer": int, "directory": Path, "json_file": Path}
+_TYPES = {"boolean": bool, "integer": int, "directory": Path}
 # How one value is read, and how all that were given for one field are.
 _ONE: dict[str, Callable[[Any, str], Any]] = {
     "any": values.json_or_text,
     "directory": lambda typed, _: absolute_directory(typed),
-    "json_file": values.json_file,
+    "json_file": lambda typed, flag: values.json_object(values.not_empty(typed, flag), flag),
     "number": values.number,
     "object": values.json_or_text,
     "text": values.not_empty,
@@ -49,7 +49,7 @@ _ONE: dict[str, Callable[[Any, str], Any]] = {
 }
 _ALL: dict[str, Callable[[Any, str], Any]] = {
     "environment": values.environment,
-    "list": values.separated,
+    "list": values.texts_or_objects,
     "names": values.listed,
     "pairs": values.pairs,
     "servers": values.mcp_servers,
@@ -82,6 +82,7 @@ class Option:
     kind: str
     names: tuple[str, ...]
     about: Mapping[str, Any]
+    description: str
     help: str
     required: bool
     default: Any
@@ -116,10 +117,19 @@ class Option:
 
     @property
     def shown_help(self) -> str:
-        """A sentence, with whether it may be repeated."""
+        """A sentence, with what it is without the option, and whether it may be repeated."""
         words = self.help.rstrip(".")
-        words = words[:1].upper() + words[1:]
-        return f"{words}{'; repeatable' if self.repeatable and words else ''}." if words else ""
+        if self.default not in (None, [], {}, False, ""):
+            words = f"{words} (default {self._default})".lstrip()
+        if not words:
+            return ""
+        return f"{words[0].upper()}{words[1:]}{'; repeatable' if self.repeatable else ''}."
+
+    @property
+    def _default(self) -> Any:
+        if self.kind == "boolean":
+            return "on"
+        return values.typed_duration(self.default) if self.kind == "duration" else self.default
 
     def value(self, typed: Any, params: Params) -> Any:
         """What was typed as a value of the field; None where nothing was."""
@@ -201,6 +211,7 @@ def _option(path: tuple[str, ...], shape: Schema, required: bool, shared: Schema
         kind=kind,
         names=names,
         about=about,
+        description=shape.get("description") or "",
         help=about.get("help") or shape.get("description") or "",
         required=required,
         default=shape.get("default"),

@@ -16,6 +16,7 @@ from kapelle.cli.command import FollowToEnd, Json, command_of, suggestion
 from kapelle.cli.config import current, root
 from kapelle.cli.format import one_line, table
 from kapelle.cli.output import document, say
+from kapelle.cli.prompt import read_prompt, read_prompts
 from kapelle.cli.request import begin, is_collecting
 from kapelle.cli.spec_options import (
     Option,
@@ -85,17 +86,19 @@ def work_command(name: str) -> Callable[..., None]:
         middle |= {"whole_file": Annotated[Path | None, file], "var": _VAR}
 
     def start(**params: Any) -> None:
-        with spelled([*own, *shared]):
+        options = [*own, *shared]
+        with spelled(options):
             if facts.get("foreground"):
                 from kapelle.cli.foreground import perform
 
-                perform(name, params, lambda: work_spec(name, params), own)
+                perform(name, params, lambda: work_spec(name, params), options)
             elif params.get("every") is not None:
                 _repeat(work_spec(name, params), params)
             elif name == "run":
-                _start("/tasks", work_spec(name, params), params)
+                _start("/tasks", work_spec(name, params), params, options)
             else:
-                _start("/runs", {"pattern": name, "spec": work_spec(name, params)}, params)
+                body = {"pattern": name, "spec": work_spec(name, params)}
+                _start("/runs", body, params, options)
 
     made = [
         *parameters_of(own), *parameters(middle), *parameters_of(shared), *parameters(last)
@@ -134,11 +137,11 @@ def _require_no_arguments(options: Sequence[Option], params: Params) -> None:
             )
 
 
-def _start(path: str, body: dict[str, Any], params: Params) -> None:
+def _start(path: str, body: dict[str, Any], params: Params, options: Sequence[Option]) -> None:
     from kapelle.cli.follow import show_new
 
     client = Connection()
-    show_new(client, begin(client, path, body), params["follow"], params["as_json"])
+    show_new(client, begin(client, path, body, options), params["follow"], params["as_json"])
 
 
 def _repeat(spec: Spec, params: Params) -> None:
@@ -225,9 +228,10 @@ def start_command(name: str = "start") -> Any:
         if params["show_help"]:
             sys.stdout.write(pattern_help(pattern) + "\n")
             return
-        with spelled(options_of(pattern["spec_schema"])):
+        options = [*map(_by_key, options_of(pattern["spec_schema"]))]
+        with spelled(options):
             body = {"pattern": pattern["name"], "spec": start_spec(params, pattern)}
-            _start("/runs", body, params)
+            _start("/runs", body, params, options)
 
     first = {"words": Annotated[Words, _WORDS], "spec": Annotated[Path | None, _SPEC]}
     last = {"follow": FollowToEnd, "as_json": Json, "show_help": Annotated[bool, _HELP]}
@@ -287,7 +291,7 @@ def start_spec(params: Params, pattern: Pattern) -> Spec:
     own = _own_command(pattern).make_context(f"kapelle start {name}", words).params
     spec = read_spec(params["spec"]) if params["spec"] is not None else {}
     spec |= spec_of(options_of(schemas()["pattern"]), params)
-    spec |= spec_of([*map(_by_key, options)], own)
+    spec |= _with_stdin(spec_of([*map(_by_key, options)], own), options)
     spec.setdefault("directory", absolute_directory(None))
     missing = [_by_key(option) for option in options if option.required and option.key not in spec]
     if missing:
@@ -295,6 +299,18 @@ def start_spec(params: Params, pattern: Pattern) -> Spec:
             f"{name} needs {' and '.join(option.flag for option in missing)}.",
             hint=f"`kapelle start {name} --help` shows what it takes.",
         )
+    return spec
+
+
+def _with_stdin(spec: Spec, options: Sequence[Option]) -> Spec:
+    """The spec with what stands on stdin where - was given for a prompt, or for one of several."""
+    prompts = [item for item in options if item.kind == "prompts" or "argument" in item.about]
+    for option in prompts:
+        given = spec.get(option.key)
+        if isinstance(given, list):
+            spec[option.key] = read_prompts(given, "Write what each step does.", 1)
+        elif given is not None:
+            spec[option.key] = read_prompt(given, None, "Write what to do.", option.key)
     return spec
 
 
@@ -317,14 +333,13 @@ def _by_key(option: Option) -> Option:
     key = "--" + "-".join(option.path).replace("_", "-")
     others = [name for name in option.names if name != key]
     kept = ("flags", "group", "implies", "timeout", "complete")
-    facts = ["required"] if option.required else []
-    if option.default not in (None, [], {}, False):
-        facts.append(f"default {option.default}")
+    is_prompts = option.kind == "prompts"
+    words = option.description if is_prompts else option.help
     return replace(
         option,
         names=(*others, f"{key}/--no-{key[2:]}" if option.kind == "boolean" else key),
-        kind="object" if option.kind == "prompts" else option.kind,
-        help=one_line(f"{option.help.rstrip('.')} ({', '.join(facts)})" if facts else option.help),
+        kind="object" if is_prompts else option.kind,
+        help=one_line(f"{words.rstrip('.')} (required)" if option.required else words),
         about={
             "metavar": one_line(option.metavar),
             **{fact: value for fact, value in option.about.items() if fact in kept},

@@ -99,7 +99,8 @@ def _attempts(task: Task) -> Iterator[str]:
 def headline(attempt: Task) -> str:
     """How an attempt went, in a few words."""
     # An attempt that ended with a question counts as failed, but nothing about it failed.
-    asked = attempt["status"] == "failed" and attempt["question"] is not None
+    # An older daemon that still runs does not know the field.
+    asked = attempt["status"] == "failed" and attempt.get("question") is not None
     status = "asked" if asked else attempt["status"]
     facts = [
         paint(status, STATUS_STYLE.get("waiting" if asked else status)),

@@ -45,6 +45,12 @@ def duration_s(text: str, option: str = "the duration", *, least: float | None =
     return seconds
 
 
+def typed_duration(seconds: float) -> str:
+    """A duration as people type it, in the largest unit that needs no other: 600 is 10m."""
+    unit = next(unit for unit in ("d", "h", "m", "s", "ms") if not seconds % _UNITS[unit])
+    return f"{seconds / _UNITS[unit]:g}{unit}"
+
+
 def optional_duration_s(text: str | None, option: str) -> float | None:
     return None if text is None else duration_s(text, option)
 
@@ -234,19 +240,30 @@ def json_or_text(text: str, option: str) -> Any:
         raise InvalidInput(f"{option} is not JSON: {error}.") from None
 
 
-def json_file(file: Path, option: str) -> dict[str, Any]:
-    """The object in a file, which must be one that holds something."""
+def json_object(text: str, option: str) -> dict[str, Any]:
+    """An object that holds something: as it was typed, or in the file of this name."""
     hint = 'It is an object, such as {"type": "object", "properties": {…}}.'
+    is_typed = text.lstrip().startswith("{")
+    shown = option if is_typed else f"{option} {text}"
     try:
-        found = json.loads(Path(file).read_text(encoding="utf-8"))
+        found = json.loads(text if is_typed else Path(text).read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(
-            f"{option} {file} cannot be read: {error.strerror}.", hint="Check its name."
+            f"{shown} cannot be read: {error.strerror}.", hint="Check its name."
         ) from None
     except ValueError as error:
-        raise InvalidInput(f"{option} {file} is not JSON: {error}.", hint=hint) from None
+        raise InvalidInput(f"{shown} is not JSON: {error}.", hint=hint) from None
     if not isinstance(found, dict) or not found:
-        raise InvalidInput(f"{option} {file} is not a schema.", hint=hint)
+        raise InvalidInput(f"{shown} is not a schema.", hint=hint)
+    return found
+
+
+def texts_or_objects(entries: Iterable[str], option: str) -> list[Any]:
+    """Texts that were repeated, separated by commas, or both, and objects in JSON."""
+    found: list[Any] = []
+    for entry in entries:
+        is_object = entry.lstrip().startswith("{")
+        found += [json_or_text(entry, option)] if is_object else separated([entry], option)
     return found
 
 

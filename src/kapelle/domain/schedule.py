@@ -170,12 +170,12 @@ class ScheduleSpec(Spec):
     )
     timezone: Zone = Field(
         default="UTC",
-        description="for --cron and --at, as Europe/Berlin; default UTC",
+        description="for --cron and --at, as Europe/Berlin",
         json_schema_extra=option(metavar="ZONE"),
     )
     missed: MissedPolicy = Field(
         default=MissedPolicy.SKIP,
-        description="what becomes of slots that nobody saw, default skip; catchup starts one",
+        description="what becomes of slots that nobody saw; catchup starts one",
     )
     overlap: bool = Field(default=False, description="start even while the work before is going")
     max_runs: int | None = Field(default=None, ge=1, le=1_000_000, description="at most so often")

@@ -58,7 +58,7 @@ class Attempt(Record):
     ended_at: datetime | None
     output_bytes: int
     reason: str | None
-    question: str | None  # what it ended with, where the agent asked a person something
+    question: str | None = None  # what it ended with, where the agent asked a person something
     failure: FailureClass | None
     evidence: str | None
     diagnosis: str | None
@@ -95,7 +95,7 @@ class Task(Record):
     status: TaskStatus
     reason: str | None
     waiting_for: Literal["input", "rate_limit"] | None
-    question: str | None  # what its agent asks, while it waits for input
+    question: str | None = None  # what its agent asks, while it waits for input
     priority: Priority
     project: str | None
     tags: list[str]

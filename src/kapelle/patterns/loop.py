@@ -52,7 +52,12 @@ class LoopSpec(PatternSpec):
         default=[],
         max_length=20,
         description="instead of a prompt: the steps of every iteration, as in a pipeline",
-        json_schema_extra=option("--step", metavar="PROMPT", kind="prompts"),
+        json_schema_extra=option(
+            "--step",
+            metavar="PROMPT",
+            kind="prompts",
+            help="a further step of every iteration, after the prompt",
+        ),
     )
     until: RunChecks = Field(
         default=[],
@@ -66,7 +71,7 @@ class LoopSpec(PatternSpec):
         description="whether the number is to become smaller or larger; with it the loop optimises",
     )
     eval_mode: Literal["shell", "agent"] = Field(
-        default="shell", description="who decides: commands (shell) or a judging agent (agent)"
+        default="shell", description="who decides: shell for commands, agent for a judging agent"
     )
     eval_prompt: Prompt | None = Field(
         default=None,
@@ -76,7 +81,9 @@ class LoopSpec(PatternSpec):
     eval_schema: dict[str, Any] | None = Field(
         default=None,
         description="a JSON schema for the judge's answer, with done or score in it",
-        json_schema_extra=option(metavar="FILE", kind="json_file", implies={"eval_mode": "agent"}),
+        json_schema_extra=option(
+            metavar="FILE|JSON", kind="json_file", implies={"eval_mode": "agent"}
+        ),
     )
     eval_timeout_s: ScoreTimeout = Field(
         default=600, description="the longest that a command of until, or eval, may take"
@@ -182,7 +189,7 @@ class LoopSpec(PatternSpec):
             if self.eval is not None or self.target is not None:
                 raise ValueError(
                     "`eval` and `target` need to know which way the number is to go: "
-                    "add `direction`, minimize or maximize"
+                    "add `direction`"
                 )
             if not self.until and self.eval_mode == "shell":
                 raise ValueError(

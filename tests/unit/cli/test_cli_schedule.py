@@ -71,11 +71,11 @@ def test_a_zone_is_looked_at_where_it_is_needed() -> None:
 def test_the_command_that_would_start_it_makes_the_specification(tmp_path: Path) -> None:
     typed = ["run", "tidy up", "-a", "claude", "-C", str(tmp_path), "--check", "make test"]
     spec = {"prompt": "tidy up", "agent": "claude", "directory": str(tmp_path)}
-    assert ordered(typed) == {"kind": "task", "spec": {**spec, "checks": ["make test"]}}
+    assert ordered(typed)[0] == {"kind": "task", "spec": {**spec, "checks": ["make test"]}}
 
 
 def test_a_pattern_is_kept_by_its_name(tmp_path: Path) -> None:
-    found = ordered(["loop", "make it pass", "--until", "make test", "-C", str(tmp_path)])
+    found, _ = ordered(["loop", "make it pass", "--until", "make test", "-C", str(tmp_path)])
     assert found["kind"] == "loop"
     assert found["spec"]["prompt"] == "make it pass"
 
@@ -178,6 +178,23 @@ def test_json_may_stand_before_or_behind_the_command(
     monkeypatch.setattr("kapelle.cli.schedules.send", lambda _, given: asked.append(given))
     load("schedule")(["create", "--at", "2h", *typed], standalone_mode=False)
     assert asked == [as_json]
+
+
+@pytest.mark.parametrize("typed", [["loop", "x"], ["run", "x"]])
+def test_an_error_names_the_options_of_the_command_behind_too(
+    typed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise InvalidInput("mend `retry.max_attempts`, `eval` with `direction`, or `every_s`")
+
+    monkeypatch.setattr("kapelle.cli.schedules.send", refuse)
+    with pytest.raises(InvalidInput) as caught:
+        create(typed, at="2h")
+    named = {
+        "loop": "mend `retry.max_attempts`, --eval with --minimize or --maximize, or --every",
+        "run": "mend --max-attempts, `eval` with `direction`, or --every",
+    }
+    assert caught.value.message == named[typed[0]]
 
 
 def test_all_options_reach_the_daemon(tmp_path: Path) -> None:

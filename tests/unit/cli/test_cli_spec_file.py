@@ -604,7 +604,7 @@ def test_what_was_given_as_an_option_has_no_line() -> None:
 
 def test_a_schedule_keeps_the_lines_of_what_it_is_to_start() -> None:
     Path("p.yaml").write_text(TEXT, encoding="utf-8")
-    body = ordered(["pipeline", "-F", "p.yaml"])
+    body, _ = ordered(["pipeline", "-F", "p.yaml"])
     with pytest.raises(AgentNotFound, match=r"p\.yaml:2: there is no agent 'nobody'"):
         begin(Refusing(AgentNotFound("There is no agent 'nobody'.")), "/schedules", body)
 

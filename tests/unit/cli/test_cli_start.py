@@ -1,5 +1,6 @@
 """The options of `kapelle start`, made of the schema of a pattern."""
 
+import io
 import json
 from pathlib import Path
 from typing import Any, Literal
@@ -7,6 +8,7 @@ from typing import Any, Literal
 import pytest
 import typer
 from pydantic import Field
+from tests.unit.cli.test_cli_commands import command_of
 
 from kapelle.cli.command import usage_error
 from kapelle.cli.commands import load
@@ -37,6 +39,14 @@ SAMPLE = {
     "name": "sample", "summary": "Greets.", "origin": "/here.py",
     "spec_schema": SampleSpec.model_json_schema(),
 }  # fmt: skip
+
+
+def built_in(name: str) -> dict[str, Any]:
+    (found,) = [item for item in registry.built_in() if item.name == name]
+    return {
+        "name": name, "summary": "Does.", "origin": "kapelle",
+        "spec_schema": found.spec.model_json_schema(),
+    }  # fmt: skip
 
 
 def spec_of(*arguments: str, pattern: dict[str, Any] = SAMPLE) -> dict[str, Any]:
@@ -187,3 +197,49 @@ def test_a_loop_by_its_keys() -> None:
     found = LoopSpec.model_validate(spec)
     assert [check.command for check in found.until] == ["make test", "b"]
     assert json.dumps(spec)
+
+
+@pytest.mark.parametrize("option", ["--candidate", "--candidates"])
+def test_a_candidate_may_be_an_object(option: str) -> None:
+    typed = ["--prompt", "x", option, '{"agent": "a", "model": "m"}', option, "b,c:m"]
+    spec = spec_of("best-of", *typed, pattern=built_in("best-of"))
+    assert spec["candidates"] == [{"agent": "a", "model": "m"}, "b", "c:m"]
+
+
+def test_a_schema_may_be_typed(tmp_path: Path) -> None:
+    schema = '{"$id": "http://x//y", "type": "object"}'
+    (tmp_path / "schema.json").write_text(schema, encoding="utf-8")
+    for typed in (schema, str(tmp_path / "schema.json")):
+        spec = spec_of("loop", "--eval-schema", typed, pattern=built_in("loop"))
+        assert spec["eval_schema"] == json.loads(schema)
+    with pytest.raises(InvalidInput, match="--eval-schema is not JSON"):
+        spec_of("loop", "--eval-schema", "{type", pattern=built_in("loop"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        (["loop", "--prompt", "-"], {"prompt": "from stdin"}),
+        (["loop", "--steps", "-", "--steps", '{"prompt": "b"}'],
+         {"steps": ["from stdin", {"prompt": "b"}]}),
+        (["pipeline", "--steps", "a", "--steps", "-"], {"steps": ["a", "from stdin"]}),
+        (["team", "--goal", "-"], {"goal": "from stdin"}),
+    ],
+)  # fmt: skip
+def test_a_dash_reads_a_prompt_from_stdin(
+    typed: list[str], found: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b"from stdin"), encoding="utf-8")
+    monkeypatch.setattr("sys.stdin", stdin)
+    spec = spec_of(*typed, pattern=built_in(typed[0]))
+    assert {key: value for key, value in spec.items() if key != "directory"} == found
+
+
+def test_defaults_are_shown_by_both_commands() -> None:
+    own = " ".join(pattern_help(built_in("loop")).split())
+    command = " ".join(command_of("loop")[1].split())
+    for shown in ("any number (default 10)", "for never (default 3)", "may take (default 10m)"):
+        assert shown in own
+        assert shown in command
+    assert "Instead of a prompt: the steps" in own
+    assert "A further step of every iteration" in command

@@ -165,6 +165,12 @@ def test_an_archived_task_says_so_and_names_no_removed_worktree(tmp_path: Path) 
     assert "kapelle retry" not in text
 
 
+def test_the_answer_of_a_daemon_that_knows_no_questions_is_shown() -> None:
+    older = {name: value for name, value in TASK["attempts"][0].items() if name != "question"}
+    lines = list(describe({**TASK, "attempts": [{**older, "status": "failed"}]}))
+    assert any("attempt 1" in line for line in lines)
+
+
 def test_an_attempt_that_asked_did_not_fail() -> None:
     ended = {"kind": "exited", "code": 0, "signal": None}
     question = {"question": "which one?", "reason": "It asks: which one?"}
