@@ -370,7 +370,9 @@ def results() -> str:
 
 
 def _result_fields(kind: type[BaseModel]) -> list[str]:
-    own = [name for name, member in vars(kind).items() if isinstance(member, property)]
+    bases = [base for base in kind.__mro__ if base.__module__.startswith("kapelle.")]
+    members = {name: member for base in bases for name, member in vars(base).items()}
+    own = [name for name, member in members.items() if isinstance(member, property)]
     return [f"`{name}`" for name in (*own, *kind.model_fields)]
 
 

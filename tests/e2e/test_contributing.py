@@ -33,6 +33,7 @@ def test_a_new_pattern_is_a_source_file_a_test_file_and_a_page(tmp_path: Path) -
     assert f"Usage: kapelle {name} " in (copy / "docs" / "cli.md").read_text(encoding="utf-8")
     assert "| `--rounds` | `rounds` | `3` |" in (copy / page).read_text(encoding="utf-8")
     others = ["tests/unit/patterns/test_pattern_pages.py", "tests/unit/cli/test_cli_schemas.py"]
+    others.append("tests/unit/test_house.py")
     _python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", test, *others)
 
 

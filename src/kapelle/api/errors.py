@@ -1,4 +1,5 @@
-"""Errors as the API shows them: one shape, with a stable code."""
+"""Errors as the API shows them: one shape, with a stable code. The status of each stands with its
+class in domain/errors.py."""
 
 import logging
 from typing import Any

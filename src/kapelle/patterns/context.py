@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Any, Literal, Protocol, Required, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import BaseModel
 
@@ -30,14 +30,6 @@ class TaskArgs(TypedDict, total=False):
     priority: Priority | None
     timeout_s: float | None
     context: dict[str, str]
-
-
-class QueryArgs(TypedDict, total=False):
-    """Who is asked by ctx.query, and as what the question is shown."""
-
-    title: Required[str]
-    agent: str | None
-    model: str | None
 
 
 StoppedBy = Literal["failure", "budget", "cancelled"]
@@ -202,26 +194,46 @@ class Context(ABC):
         return await self._gather(*branches)
 
     @overload
-    async def query(self, prompt: str, shape: type[M], **who: Unpack[QueryArgs]) -> M: ...
+    async def query(
+        self,
+        prompt: str,
+        shape: type[M],
+        *,
+        title: str,
+        agent: str | None = None,
+        model: str | None = None,
+    ) -> M: ...
 
     @overload
     async def query(
-        self, prompt: str, shape: dict[str, Any], **who: Unpack[QueryArgs]
+        self,
+        prompt: str,
+        shape: dict[str, Any],
+        *,
+        title: str,
+        agent: str | None = None,
+        model: str | None = None,
     ) -> dict[str, Any]: ...
 
     async def query(
-        self, prompt: str, shape: type[BaseModel] | dict[str, Any], **who: Unpack[QueryArgs]
+        self,
+        prompt: str,
+        shape: type[BaseModel] | dict[str, Any],
+        *,
+        title: str,
+        agent: str | None = None,
+        model: str | None = None,
     ) -> Any:
         """An agent's answer as an object of this model or JSON schema; one that cannot be read is
         asked for once more, then Failed is raised."""
         asked = f"{prompt}\n\n{instructions(shape)}"
-        title, problem = who["title"], ""
+        problem = ""
         for name in (title, f"{title} (again)"):
             answer = await self.task(
                 asked + problem,
                 title=name,
-                agent=who.get("agent"),
-                model=who.get("model"),
+                agent=agent,
+                model=model,
                 workspace="own",
                 disposable=True,
             )

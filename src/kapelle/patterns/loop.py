@@ -8,8 +8,8 @@ from kapelle.domain.json_schema import check_schema
 from kapelle.domain.options import argument, command, option
 from kapelle.domain.specs import CheckKind, Name
 from kapelle.patterns.context import Context
-from kapelle.patterns.loop_judge import judge
-from kapelle.patterns.loop_log import Iteration, LoopLog, LoopResult
+from kapelle.patterns.loop_evaluation import judge
+from kapelle.patterns.loop_progress import Iteration, LoopLog, LoopResult
 from kapelle.patterns.pipeline import StepOutcome, StepSpec, play_steps
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed

@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from kapelle.domain.text import counted
 from kapelle.patterns.context import StoppedBy
-from kapelle.patterns.loop_judge import Judgement
+from kapelle.patterns.loop_evaluation import Judgement
 from kapelle.patterns.results import Failed
 
 if TYPE_CHECKING:
