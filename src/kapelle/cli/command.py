@@ -71,7 +71,8 @@ def _without_value(context: Any, option: str, message: str, see: str) -> Invalid
     """An option without the value that it needs, or a switch with one."""
     known = [item for item in context.command.get_params(context) if option in item.opts]
     if not known or known[0].is_flag:
-        return InvalidInput(message, hint=f"Write {option} alone. {see}")
+        off = "".join(f", or {name}" for item in known for name in item.secondary_opts[:1])
+        return InvalidInput(message, hint=f"Write {option} alone{off}. {see}")
     value = known[0].metavar or "VALUE"
     return InvalidInput(f"{option} needs a value.", hint=f"Write {option} {value}. {see}")
 

@@ -23,7 +23,7 @@ from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.values import listed, optional_duration_s, optional_text, optional_usd
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
 from kapelle.domain.states import TaskStatus
 
 _STATUSES = tuple(TaskStatus)
@@ -96,7 +96,12 @@ def _title(item: Task | Run) -> str:
 
 def status(task_id: AnyId, as_json: Json = False) -> None:
     """Show one task: what was claimed and what was verified; or one run."""
-    show_status(path_of(task_id), as_json)
+    try:
+        show_status(path_of(task_id), as_json)
+    except NotFound as error:
+        if not task_id.strip().lower().startswith(("task_", "run_")):
+            error.hint = "`kapelle list` shows the ids of tasks, `kapelle runs list` those of runs."
+        raise
 
 
 def show_status(path: str, as_json: bool) -> None:

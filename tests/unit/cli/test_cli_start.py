@@ -104,7 +104,7 @@ def refused(*words: str) -> None:
         (["--xyzzy", "x"], "No such option: --xyzzy.", "See `kapelle start sample --help`."),
         (["--times", "x"], "--times cannot be 'x'", "a whole number"),
         (["--pause-s", "soon"], "not a duration", "10m"),
-        (["--loud=maybe"], "does not take a value", "--loud alone"),
+        (["--loud=maybe"], "does not take a value", "--loud alone, or --no-loud."),
         (["--mood", "odd"], "cannot be 'odd'", "good or bad"),
         (["--extra", "{"], "is not JSON", ""),
         (["--labels", "a"], "not a pair", "KEY=VALUE"),
