@@ -1,6 +1,7 @@
 """Secrets: the API keys that a person gave Kapelle, the values of the variables of tasks, runs and
 schedules, and what must not come back out of a process."""
 
+import asyncio
 import contextlib
 import json
 import os
@@ -47,22 +48,35 @@ class Vault:
         return self._known[agent]
 
     def put(self, agent: str, key: str) -> None:
+        # Named first: what a crash leaves in the keyring can be removed later.
+        self._write(self._file() | {agent: None if self._keyring else key})
         if self._keyring:
             self._keyring.set_password(_SERVICE, self._name(agent), key)
-        self._write(self._file() | {agent: None if self._keyring else key})
         self._known[agent] = key
 
     def forget(self, agent: str) -> bool:
-        """Remove a key; False when there was none."""
+        """Remove a key from wherever it is; False when there was none."""
         self._known.pop(agent, None)
         kept = self._file()
-        if agent not in kept:
-            return False
-        if kept.pop(agent) is None and self._keyring:
-            with contextlib.suppress(Exception):
+        had = self._forget_in_keyring(agent, is_there=kept.get(agent, "") is None)
+        if agent in kept:
+            self._write({name: key for name, key in kept.items() if name != agent})
+        return had or agent in kept
+
+    def _forget_in_keyring(self, agent: str, *, is_there: bool) -> bool:
+        try:
+            if self._keyring and self._keyring.get_password(_SERVICE, self._name(agent)):
                 self._keyring.delete_password(_SERVICE, self._name(agent))
-        self._write(kept)
-        return True
+                return True
+            if not is_there or self._keyring:
+                return False
+        except Exception:  # a keyring's own errors are of any class
+            if not is_there:
+                return False
+        raise KapelleError(
+            f"The key of {agent} is in the system's keyring, which cannot be used now.",
+            hint="Unlock the keyring and try again.",
+        )
 
     def all(self) -> list[str]:
         """Every key in the file or read so far, for the redaction of output."""
@@ -139,7 +153,9 @@ class SpecSecrets:
             if any(values.values()):
                 self._write(owner, values)
             yield {**spec, **{name: sorted(kept) for name, kept in values.items()}}
-        except BaseException:  # also when the run that it belongs to is interrupted
+        except asyncio.CancelledError:
+            raise  # its row may be stored all the same; if not, upkeep drops the values
+        except BaseException:
             self.forget(owner)
             raise
 

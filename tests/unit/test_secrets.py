@@ -104,15 +104,38 @@ def test_a_keyring_keeps_the_keys_of_each_home_apart(tmp_path: Path) -> None:
         assert Vault(one).get("codex") is None
 
 
-def _in_memory() -> Any:
+@needs_keyring
+def test_a_key_that_the_keyring_keeps_is_not_called_forgotten_while_it_is_locked(
+    tmp_path: Path,
+) -> None:
+    home, keyring = Home(tmp_path / "home"), _in_memory()
+    with keyring_is(keyring):
+        Vault(home).put("codex", "key-of-codex")
+    with keyring_is(_in_memory(locked=True)), pytest.raises(KapelleError, match="keyring"):
+        Vault(home).forget("codex")
+    with keyring_is(keyring):
+        vault = Vault(home)
+        assert vault.get("codex") == "key-of-codex"
+        home.credentials.unlink()  # as an earlier version left it
+        assert vault.forget("codex")
+        assert keyring.get_password("kapelle", f"codex@{home.root}") is None
+
+
+def _raise(*_: object) -> None:
+    raise RuntimeError("locked")
+
+
+def _in_memory(*, locked: bool = False) -> Any:
     """A real backend of the keyring package that keeps passwords for as long as it lives."""
     kept: dict[tuple[str, str], str] = {}
-    methods = {
+    methods: dict[str, Any] = {
         "priority": 1,
         "get_password": lambda _, service, name: kept.get((service, name)),
         "set_password": lambda _, service, name, word: kept.update({(service, name): word}),
         "delete_password": lambda _, service, name: kept.pop((service, name)),
     }
+    if locked:
+        methods |= dict.fromkeys(("get_password", "set_password", "delete_password"), _raise)
     base: Any = import_module("keyring.backend").KeyringBackend
     return type(base)("InMemory", (base,), methods)()
 

@@ -23,7 +23,10 @@ _MOST_PRINTED = 65_536
 
 @dataclass(frozen=True)
 class Command:
-    """What to run, and within which bounds; the descriptors are inherited."""
+    """What to run, and within which bounds; the descriptors are inherited.
+
+    Of one that only prints, nothing but its standard output is waited for.
+    """
 
     argv: Sequence[str]
     environment: Mapping[str, str]
@@ -33,6 +36,7 @@ class Command:
     stdin: bytes | None = None
     descriptors: tuple[int, ...] = ()
     grace_s: float = 3.0
+    only_prints: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ def printed(argv: Sequence[str], env: Mapping[str, str], cwd: Path, timeout_s: f
 
     Blocks, so the daemon calls it in a thread. OSError if it cannot be started.
     """
-    finished = Running(Command(argv, env, cwd, timeout_s, _MOST_PRINTED, grace_s=0.05)).run()
+    command = Command(argv, env, cwd, timeout_s, _MOST_PRINTED, grace_s=0.05, only_prints=True)
+    finished = Running(command).run()
     return None if finished.timed_out else finished.stdout.decode("utf-8", "replace")
 
 
@@ -82,7 +87,7 @@ class Running:
             command.argv,
             stdin=subprocess.DEVNULL if command.stdin is None else subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if command.only_prints else subprocess.PIPE,
             cwd=command.cwd,
             env=command.environment,
             start_new_session=True,
@@ -93,7 +98,9 @@ class Running:
                 self._signal(self._stopped_by)
             self._give_up_at = time.monotonic() + command.timeout_s
             self._talk(process)
-            while not _ends_within(process, self._give_up_at - time.monotonic()):
+            while not command.only_prints and not _ends_within(
+                process, self._give_up_at - time.monotonic()
+            ):
                 self._escalate()
             self._signal(signal.SIGKILL)
             code = process.wait()

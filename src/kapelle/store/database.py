@@ -100,7 +100,6 @@ class Database:
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run work in one write transaction; all of it happens or nothing does."""
-
         about: set[str] = set()
 
         def noted(connection: sa.Connection) -> T:
@@ -116,11 +115,20 @@ class Database:
                 connection.execute(lock)
                 return noted(connection)
 
-        result = await _in_thread(self._writer, transaction)
+        loop = asyncio.get_running_loop()
+
+        def stored() -> T:
+            result = transaction()
+            # From here, for whoever awaits it may be cancelled while it is being stored.
+            loop.call_soon_threadsafe(self._wake, about)
+            return result
+
+        return await _in_thread(self._writer, stored)
+
+    def _wake(self, about: set[str]) -> None:
         for key in ("", *about):
             for watch in self._watches.get(key, ()):
                 watch.wake()
-        return result
 
     async def read(
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs

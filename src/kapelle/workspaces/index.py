@@ -111,10 +111,15 @@ class Staging:
 
     async def _look(self) -> tuple[bool, list[bytes]]:
         """Whether a file differs from the index, and what is untracked: one process for both."""
-        arguments = ("ls-files", "-z", "-t", "--modified", "--others", "--exclude-standard")
+        arguments = ("ls-files", "-z", "-t", "-c", "--modified", "--others", "--exclude-standard")
         fields = (await self._place.run(*arguments, timeout_s=CONTENT_TIMEOUT_S)).fields
         others = [field[2:] for field in fields if field.startswith(b"? ")]
-        return len(others) < len(fields), others
+        if any(field.startswith(b"C ") for field in fields):
+            return True, others
+        # It looks through a link in the place of a directory, and the link may be ignored.
+        known = {os.path.dirname(field[2:]) for field in fields if not field.startswith(b"? ")}
+        top = os.fsencode(self._work_tree.toplevel)
+        return await asyncio.to_thread(_any_is_link, top, known), others
 
     async def _differences(self) -> tuple[list[bytes], list[bytes]]:
         output = await self._place.run(
@@ -213,6 +218,18 @@ class Staging:
                 stdin=b"".join(record + b"\0" for record in records),
                 timeout_s=CONTENT_TIMEOUT_S,
             )
+
+
+def _any_is_link(top: bytes, directories: set[bytes]) -> bool:
+    """Whether one of the directories, or one above it, is a link."""
+    seen: set[bytes] = set()
+    for directory in directories:
+        while directory and directory not in seen:
+            seen.add(directory)
+            if os.path.islink(os.path.join(top, directory)):
+                return True
+            directory = os.path.dirname(directory)
+    return False
 
 
 def copy_index(source: Path, target: Path) -> str | None:

@@ -21,6 +21,12 @@ def test_only_what_it_prints_counts(tmp_path: Path) -> None:
     assert ask(script, tmp_path) == f"asked\n{tmp_path}\n"
 
 
+@pytest.mark.parametrize("rest", ["sleep 300 >/dev/null & ", "exec >&-; sleep 300"])
+def test_what_lives_on_after_the_answer_is_not_waited_for(tmp_path: Path, rest: str) -> None:
+    assert ask(f"echo $$ > parent; echo 1.2.3; {rest}", tmp_path) == "1.2.3\n"
+    _await_end(int((tmp_path / "parent").read_text(encoding="ascii")))
+
+
 def test_a_program_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
     script = "(sleep 300 & echo $! > child); echo $$ > parent; echo half; sleep 300"
     began = time.monotonic()

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 from tests.integration.rows import task_row
 
 from kapelle.domain.errors import Conflict, Unavailable
+from kapelle.secrets import SpecSecrets
 from kapelle.store import events, tables, tasks
 from kapelle.store.database import Connection, Database, connect, sqlite_url
 from kapelle.store.migrate import HEAD, current, migrate
@@ -126,6 +128,30 @@ async def test_a_watch_for_keys_is_woken_by_events_about_them_and_by_nothing_els
         begun = time.monotonic()
         await changed.wait(0.2)
         assert time.monotonic() - begun >= 0.2
+
+
+async def test_what_is_stored_though_nobody_awaits_it_any_more_wakes_and_keeps_its_secrets(
+    db: Database, tmp_path: Path
+) -> None:
+    begun, secrets = threading.Event(), SpecSecrets(tmp_path)
+
+    def store(connection: Connection) -> None:
+        begun.set()
+        time.sleep(0.2)
+        events.append(connection, "run.created", run_id="run_a")
+
+    async def create() -> None:
+        with secrets.kept("run_a", {"env": {"TOKEN": "very-secret"}}):
+            await db.write(store)
+
+    with db.watch("run_a") as changed:
+        creation = asyncio.create_task(create())
+        await asyncio.to_thread(begun.wait, 10)
+        creation.cancel()
+        async with asyncio.timeout(10):
+            await changed.wait(60)
+    assert [event.kind for event in await db.read(events.after, 0)] == ["run.created"]
+    assert secrets.env("run_a") == {"TOKEN": "very-secret"}
 
 
 def _append_and_fail(connection: Connection) -> None:

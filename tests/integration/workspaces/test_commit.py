@@ -50,6 +50,17 @@ async def test_a_directory_replaced_by_a_link_to_its_copy(box: Sandbox) -> None:
     assert box.git("ls-tree", "kapelle/task_1", "src").startswith("120000")
 
 
+async def test_an_ignored_link_in_the_place_of_a_directory_is_seen(box: Sandbox) -> None:
+    _, path = await box.create()
+    # Moved and not copied: the files that are seen through the link are the very same.
+    (path / "src").rename(box.root / "moved")
+    (path / "src").symlink_to(box.root / "moved")
+    box.write(".gitignore", "src\n.gitignore\n", path)
+    assert await box.workspaces.commit("task_1", "work")
+    assert box.files_of("kapelle/task_1") == ["a.txt"]
+    assert "src/b.txt" in (await box.workspaces.diff("task_1")).files
+
+
 async def test_an_unchanged_worktree_costs_one_git(
     box: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 """Makes a workspace ready for an attempt: created or put back, set up, and remembered."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ from kapelle.domain.errors import NotFound, WorkspaceError
 from kapelle.engine.runs.workspace import run_workspace
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.runner.output import tail_text
-from kapelle.runner.process_dir import read_exit
+from kapelle.runner.process_dir import UnreadableRecord, read_exit
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts, runs, steps, tasks
 
@@ -108,8 +109,12 @@ async def _was_set_up(attempt: Attempt) -> bool:
     """Whether the set-up of an earlier attempt in this workspace succeeded."""
     parts = attempt.parts
     earlier = await parts.db.read(attempts.in_workspace, attempt.owner)
-    ends = [read_exit(parts.process_directory(attempt_id) / "setup") for attempt_id in earlier]
-    return any(ended is not None and ended.exit.code == 0 for ended in ends)
+    for attempt_id in earlier:
+        with suppress(UnreadableRecord):
+            ended = read_exit(parts.process_directory(attempt_id) / "setup")
+            if ended is not None and ended.exit.code == 0:
+                return True
+    return False
 
 
 async def _set_up(attempt: Attempt, command: str) -> None:
