@@ -126,7 +126,7 @@ async def test_a_history_that_cannot_be_read_for_a_while_loses_nothing(
     monkeypatch.setattr(streams, "_LOOK_S", 0.05)
     with statements(db) as asked:
         following = asyncio.create_task(follow(history, 2))
-        while len(asked) < 5:  # it follows, and looks again and again
+        while len(asked) < 5:  # noqa: ASYNC110  it follows, and looks again and again
             await asyncio.sleep(0.05)
     broken = [True]
 
