@@ -124,19 +124,20 @@ async def test_a_history_that_cannot_be_read_for_a_while_loses_nothing(
     db: Database, history: Events, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streams, "_LOOK_S", 0.05)
+    broken = [True]
+
+    def after(*args: Any, **kwargs: Any) -> list[Event]:
+        rows = found(*args, **kwargs)
+        if rows and broken and broken.pop():
+            raise RuntimeError("the disk is away")
+        return rows
+
+    found = events.after
+    monkeypatch.setattr(events, "after", after)
     with statements(db) as asked:
         following = asyncio.create_task(follow(history, 2))
         while len(asked) < 5:  # noqa: ASYNC110  it follows, and looks again and again
             await asyncio.sleep(0.05)
-    broken = [True]
-
-    def after(*args: Any, **kwargs: Any) -> list[Event]:
-        if broken.pop() if broken else False:
-            raise RuntimeError("the disk is away")
-        return found(*args, **kwargs)
-
-    found = events.after
-    monkeypatch.setattr(events, "after", after)
     await db.write(_append, range(2))
     assert await following == [1, 2]
     assert not broken
