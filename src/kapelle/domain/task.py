@@ -9,7 +9,7 @@ from kapelle.domain.failures import FailureClass
 from kapelle.domain.specs import DepsPolicy, Name, Priority, RetrySpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus, TaskStatus
 
-ExitKind = Literal["exited", "signaled", "not_started", "lost"]
+ExitKind = Literal["exited", "signaled", "not_started", "lost", "tampered"]
 Limit = Annotated[int, Field(ge=1, le=1000)]
 TaskCursor = Annotated[str, StringConstraints(pattern="^task_[0-9a-z]{26}$")]
 
@@ -21,7 +21,8 @@ class Record(BaseModel):
 
 
 class Exit(Record):
-    """How a process ended; lost means that nobody saw it end, which is never success."""
+    """How a process ended; lost means that nobody saw it end, tampered that somebody
+    else than its supervisor says so; neither is ever success."""
 
     kind: ExitKind
     code: int | None = None
