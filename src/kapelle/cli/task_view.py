@@ -140,4 +140,5 @@ def ending(exit: Task | None) -> str:
             return f"killed by {signal.Signals(exit['signal']).name}"
         except (ValueError, TypeError):
             return f"killed by signal {exit['signal']}"
-    return "never started" if exit["kind"] == "not_started" else "end not seen"
+    others = {"not_started": "never started", "tampered": "end tampered with"}
+    return others.get(exit["kind"], "end not seen")

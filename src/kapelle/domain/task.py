@@ -71,10 +71,18 @@ class Attempt(Record):
 
 
 class CheckResult(Record):
+    """What came of a check, and what it was made on; a built-in one has no command."""
+
     name: str
     passed: bool
     output: str
     duration_s: float
+    command: str | None = None
+    exit_code: int | None = None
+    commit: str | None = None  # of the worktree; what is worked on in place has none
+    directory: str | None = None
+    out_sha256: str | None = None  # of all that it printed, not of the part that is shown
+    err_sha256: str | None = None
 
 
 class Workspace(Record):

@@ -21,6 +21,21 @@ from kapelle.runner.shim import exit_record, files, request, signature
 R = TypeVar("R", bound=Record)
 
 
+def new_secret() -> bytes:
+    return secrets.token_bytes(32)
+
+
+@dataclass(frozen=True)
+class Process:
+    """Where a process is executed, and the secret that its records are signed with.
+
+    Whoever may have to find the process again, after a restart, gives a secret that is stored.
+    """
+
+    directory: Path
+    secret: bytes = field(default_factory=new_secret, repr=False)
+
+
 @dataclass(frozen=True)
 class Launch:
     """One command and its process directory; values of env and stdin never reach the disk."""
@@ -34,9 +49,7 @@ class Launch:
     grace_s: float = 5.0
     redact: tuple[bytes, ...] = ()
     label: str = ""
-    # What its records are signed with. Whoever may have to find the process again, after a
-    # restart, gives one that is stored.
-    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False)
+    secret: bytes = field(default_factory=new_secret, repr=False)
 
 
 class Ended(Record):
@@ -51,8 +64,8 @@ class Ended(Record):
     started_at: datetime | None
     ended_at: datetime
     duration_s: float
-    out_digest: str | None = None
-    err_digest: str | None = None
+    out_sha256: str | None = None
+    err_sha256: str | None = None
     leftovers: int = 0
     cpu_s: float = 0.0
     max_rss_bytes: int = 0

@@ -182,7 +182,7 @@ class Shim:
         outcome = _exit_kind(supervisor.status, self._not_started)
         outcome["detail"] = "; ".join(text for text in details if text) or None
         outcome["ended_by"] = supervisor.ended_by
-        outcome["out_digest"], outcome["err_digest"] = (s.digest.hexdigest() for s in self._streams)
+        outcome["out_sha256"], outcome["err_sha256"] = (s.digest.hexdigest() for s in self._streams)
         outcome["leftovers"] = max(supervisor.leftovers or 0, supervisor.survivors)
         self._record(outcome)
 
