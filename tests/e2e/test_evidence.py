@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.ensembles import perform
+from tests.e2e.ensembles import perform, play
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git
 
@@ -142,3 +142,25 @@ def test_every_check_says_what_it_was_made_on(shell: Instance, repository: Path)
     assert {check["directory"] for check in (command, built_in)} == {workspace["path"]}
     shown = json.loads(shell.cli("status", task["id"], "--json", check=True).stdout)
     assert shown["checks"] == task["checks"]
+
+
+def test_what_no_check_was_made_on_is_called_so(shell: Instance, repository: Path) -> None:
+    followed = shell.cli("run", "echo w > w", "-a", "sh", "-f", cwd=repository)
+    assert "completed, not verified" in followed.stderr
+    bare = shell.get("/tasks?limit=1")["tasks"][0]
+    assert bare["verified"] is False
+    checked = end_of(shell, "echo w > w", repository, checks=["true"])
+    assert checked["verified"] is True
+    failed = end_of(shell, "exit 1", repository)
+    assert failed["verified"] is None
+    listed = shell.cli("list", check=True).stdout.splitlines()
+    unverified = [line for line in listed if "completed, not verified" in line]
+    assert [line.split()[0] for line in unverified] == [bare["id"]]
+    assert "completed, not verified" in shell.cli("status", bare["id"], check=True).stdout
+    assert "not verified" not in shell.cli("status", checked["id"], check=True).stdout
+    loop = {"prompt": "echo x >> x", "agent": "sh", "max_iterations": 1}
+    run = perform(shell, "loop", repository, until=["true"], **loop)
+    assert (run["status"], run["verified"]) == ("completed", True)
+    run = perform(shell, "pipeline", repository, steps=[play({"result": "done"})] * 2)
+    assert (run["status"], run["verified"]) == ("completed", False)
+    assert "completed, not verified" in shell.cli("runs", "list", check=True).stdout

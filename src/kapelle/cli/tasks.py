@@ -55,12 +55,12 @@ def list_tasks(
 
 def rows(items: list[Task | Run]) -> list[str]:
     """A table of tasks, or of runs."""
-    from kapelle.cli.format import STATUS_STYLE, between, table
+    from kapelle.cli.format import STATUS_STYLE, between, status_words, table
 
     cells = [
         [
             item["id"],
-            item["status"],
+            status_words(item),
             one_line(item.get("pattern") or _agent(item), 16),
             between(item["created_at"], None),
             _title(item),

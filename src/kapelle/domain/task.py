@@ -132,6 +132,7 @@ class Task(Record):
     schedule_id: str | None
     attempts: list[Attempt]
     checks: list[CheckResult]
+    verified: bool | None = None  # of a completed one: whether any check was made
     result: str | None
 
 

@@ -16,7 +16,7 @@ from kapelle.domain.task import Exit, Record
 from kapelle.runner import identity
 from kapelle.runner.identity import Identity
 from kapelle.runner.redaction import redact
-from kapelle.runner.shim import exit_record, files, request, signature
+from kapelle.runner.shim import exit_record, files, request
 
 R = TypeVar("R", bound=Record)
 
@@ -127,7 +127,7 @@ def take_claim(process_dir: Path, secret: bytes, detail: str | None) -> bool:
     assert me is not None
     fields = {"kind": "daemon", **me.model_dump(), "detail": detail}
     path = str(process_dir / files.CLAIM)
-    data = signature.sign(secret, files.CLAIM, json.dumps(fields).encode())
+    data = files.sign(secret, files.CLAIM, json.dumps(fields).encode())
     return files.publish(path, data, durable=False)
 
 
@@ -233,7 +233,7 @@ def _read_json(process_dir: Path, name: str, secret: bytes | None = None) -> dic
     """The object in a file, None if it is missing; it must be signed if a secret is given."""
     data = files.read(str(process_dir / name))
     if secret is not None and (data is not None or os.path.lexists(process_dir / name)):
-        data = signature.verified(secret, name, data or b"")
+        data = files.verified(secret, name, data or b"")
         if data is None:
             raise UnreadableRecord(f"somebody else wrote {name}")
     if data is None:

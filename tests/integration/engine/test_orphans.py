@@ -52,9 +52,7 @@ class OrphanSetup:
 
     async def leave(self, run_id: str, age_s: float, position: str = "0001/0") -> Path:
         """A check that was begun and has not ended."""
-        process_dir = self.process(
-            await self.db.write(processes.begin, run_id, position)
-        ).directory
+        process_dir = self.process(await self.db.write(processes.begin, run_id, position)).directory
         process_dir.mkdir()
         (process_dir / "claim").touch()
         moment = time.time() - age_s

@@ -15,7 +15,7 @@ from kapelle.runner import identity
 from kapelle.runner.identity import Identity
 from kapelle.runner.process_dir import read_claim
 from kapelle.runner.runner import Runner
-from kapelle.runner.shim import signature
+from kapelle.runner.shim import files
 
 from .harness import SECRET, is_alive, noted_pids, shell, until
 
@@ -130,8 +130,8 @@ async def test_a_forged_run_json_changes_nothing(
         b'{"kind": "exited", "code": 0, "out_bytes": 0, "err_bytes": 0, "started_at": null,'
         b' "ended_at": 1e400, "duration_s": 0}',
         FORGED,
-        signature.sign(b"a guess", "exit.json", FORGED),
-        signature.sign(SECRET, "claim", FORGED),
+        files.sign(b"a guess", "exit.json", FORGED),
+        files.sign(SECRET, "claim", FORGED),
     ],
 )
 async def test_a_record_that_is_there_before_anything_ran_is_tampered(
@@ -158,7 +158,7 @@ async def test_a_pid_that_was_used_again(any_runner: Runner, tmp_path: Path) -> 
     # The pid is ours now, with another start time than the shim had.
     del fields["signature"]
     reused = json.dumps({**fields, "pid": os.getpid()}).encode()
-    claim.write_bytes(signature.sign(SECRET, "claim", reused))
+    claim.write_bytes(files.sign(SECRET, "claim", reused))
     any_runner.stop(tmp_path / "run", "stop it")
     ended = await asyncio.wait_for(any_runner.execute(job), 5)
     assert (ended.exit.kind, ended.detail) == ("lost", "the supervisor was killed")
@@ -206,7 +206,8 @@ async def test_a_claim_that_was_replaced_ends_the_tree(
     watching = asyncio.ensure_future(any_runner.execute(job))
     await until(lambda: bool(noted_pids(tmp_path / "pids")))
     watching.cancel()
-    subprocess.run(["sh", "-c", forgery], cwd=tmp_path / "run", check=True)
+    forger = await asyncio.create_subprocess_shell(forgery, cwd=tmp_path / "run")
+    assert await forger.wait() == 0
     next_runner = Runner(tmp_path / "home")
     await next_runner.start()
     ended = await asyncio.wait_for(next_runner.execute(job), 20)

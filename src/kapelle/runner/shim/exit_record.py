@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping
 
 from . import files
-from .signature import sign, verified
 
 # Kept at hand, it touches far less memory in each forked process than json.dumps.
 _encoder = json.JSONEncoder()
@@ -30,14 +29,14 @@ def write(process_dir: str, secret: bytes, facts: Mapping[str, object]) -> None:
         "err_bytes": files.size(f"{process_dir}/{files.ERR}"),
     }
     path = f"{process_dir}/{files.EXIT}"
-    if files.publish(path, sign(secret, files.EXIT, encode(record)), durable=True):
+    if files.publish(path, files.sign(secret, files.EXIT, encode(record)), durable=True):
         return
-    if verified(secret, files.EXIT, files.read(path) or b"") is None:
+    if files.verified(secret, files.EXIT, files.read(path) or b"") is None:
         detail = f"somebody else wrote {files.EXIT}"
         record |= {"kind": "tampered", "code": None, "signal": None, "detail": detail}
         with contextlib.suppress(FileNotFoundError):
             os.rename(path, f"{path}.{os.getpid()}.forged")
-        files.replace(path, sign(secret, files.EXIT, encode(record)), durable=True)
+        files.replace(path, files.sign(secret, files.EXIT, encode(record)), durable=True)
 
 
 def encode(fields: Mapping[str, object]) -> bytes:

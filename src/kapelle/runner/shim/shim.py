@@ -14,7 +14,6 @@ from . import exit_record, files, system, tree
 from .exit_record import encode
 from .failpoints import failpoint
 from .request import Request, receive
-from .signature import sign
 from .streams import Redactor, Stream
 from .supervisor import Child, Supervisor, explain
 from .system import Signals
@@ -50,7 +49,7 @@ def warm_up() -> None:
         tree.start_time(os.getpid())
         os.get_exec_path({"PATH": ""})
         data = encode({"started": {"pid": 1, "start": None}, "at": time.time()})
-        sign(b"secret", files.EXIT, data)
+        files.sign(b"secret", files.EXIT, data)
 
 
 class Shim:
@@ -79,7 +78,7 @@ class Shim:
         }
         path = self._path(files.CLAIM)
         try:
-            data = sign(self._request.secret, files.CLAIM, encode(identity))
+            data = files.sign(self._request.secret, files.CLAIM, encode(identity))
             ours = files.publish(path, data, durable=False)
         except OSError as error:
             self._reply({"refused": error.strerror, "errno": error.errno})
