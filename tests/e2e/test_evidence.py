@@ -161,6 +161,11 @@ def test_what_no_check_was_made_on_is_called_so(shell: Instance, repository: Pat
     loop = {"prompt": "echo x >> x", "agent": "sh", "max_iterations": 1}
     run = perform(shell, "loop", repository, until=["true"], **loop)
     assert (run["status"], run["verified"]) == ("completed", True)
+    [step] = [one for one in shell.get(f"/runs/{run['id']}/steps") if one["kind"] == "check"]
+    [check] = step["result"]
+    assert (check["command"], check["exit_code"]) == ("true", 0)
+    assert check["commit"] == git(repository, "rev-parse", run["workspace"]["branch"])
+    assert check["directory"] == run["workspace"]["path"]
     run = perform(shell, "pipeline", repository, steps=[play({"result": "done"})] * 2)
     assert (run["status"], run["verified"]) == ("completed", False)
     assert "completed, not verified" in shell.cli("runs", "list", check=True).stdout

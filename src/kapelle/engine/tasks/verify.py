@@ -44,7 +44,9 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
     success = verdict.success and not finish.timed_out
     reason, failure = verdict.reason, verdict.failure
     if not success and not verdict.question:
-        cause = recorded_cause(attempt.process_dir)
+        # Who writes its own end may write the cause of it as well.
+        is_forged = finish.exit.kind == "tampered"
+        cause = None if is_forged else recorded_cause(attempt.process_dir)
         failure = _failure(attempt, finish, verdict, summary, tail, cause)
         reason = _reason(finish, verdict, failure, is_ours=cause is not None)
     elif success and not await attempt.stop_requested():
