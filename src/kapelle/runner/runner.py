@@ -108,12 +108,14 @@ class Runner:
             # With a full disk the signal still goes out, only its reason is lost.
             if not (process_dir / files.CLAIM).exists():
                 raise
+        if process_dir in self._stops:
+            # Whoever follows it knows its supervisor, whatever the claim says by now.
+            self._stops[process_dir].set()
+            return
         with contextlib.suppress(UnreadableRecord):
             claim = read_claim(process_dir)
             if claim is not None and claim.kind == "shim":
                 claim.owner.send(signal.SIGTERM)
-        if process_dir in self._stops:
-            self._stops[process_dir].set()
 
     async def _execute(self, launch: Launch, on_started: OnStarted | None) -> Ended:
         for number in range(_START_TRIES):

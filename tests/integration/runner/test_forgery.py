@@ -216,3 +216,19 @@ async def test_a_claim_that_was_replaced_ends_the_tree(
     assert ended.exit.kind in {"tampered", "signaled"}
     assert not any(is_alive(pid) for pid in noted_pids(tmp_path / "pids"))
     assert await any_runner.execute(job) == ended
+
+
+async def test_a_stop_reaches_the_supervisor_and_not_whom_the_claim_names_by_now(
+    any_runner: Runner, tmp_path: Path, victim: subprocess.Popen[bytes]
+) -> None:
+    job = shell(tmp_path / "run", "echo $$ > pids; sleep 60")
+    watching = asyncio.ensure_future(any_runner.execute(job))
+    await until(lambda: bool(noted_pids(tmp_path / "pids")))
+    named = identity.current(victim.pid)
+    assert named is not None
+    claim = tmp_path / "run/claim"
+    claim.write_text(json.dumps(json.loads(claim.read_bytes()) | named.model_dump()))
+    any_runner.stop(job.process_dir, "stop it")
+    ended = await asyncio.wait_for(watching, 20)
+    assert (ended.ended_by, ended.stop_reason) == ("stop", "stop it")
+    assert victim.poll() is None
