@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.command import Budget, Json, MaxTurns
-from kapelle.cli.format import clean, colourful, one_line, paint
+from kapelle.cli.format import clean, colourful, one_line, paint, status_words
 from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, path_of, task_path
 from kapelle.cli.outcome import (
     ERROR,
@@ -55,7 +55,7 @@ def list_tasks(
 
 def rows(items: list[Task | Run]) -> list[str]:
     """A table of tasks, or of runs."""
-    from kapelle.cli.format import STATUS_STYLE, between, status_words, table
+    from kapelle.cli.format import STATUS_STYLE, between, table
 
     cells = [
         [
@@ -167,7 +167,7 @@ def wait_for(
 def _show_end(item: Task | Run) -> None:
     if settled(item):
         reason = f"  {one_line(item['reason'])}" if item["reason"] else ""
-        data(f"{item['id']}  {item['status']}{reason}")
+        data(f"{item['id']}  {status_words(item)}{reason}")
         sys.stdout.flush()
 
 
