@@ -42,6 +42,8 @@ class Home:
     runs = _Inside("runs")
     # Process directories of agents that are tried out, which no attempt owns.
     checks = _Inside("checks")
+    # Process directories of what is run beside agents, under names that nobody can guess.
+    processes = _Inside("processes")
     worktrees = _Inside("worktrees")
     runner = _Inside("runner")
     git = _Inside("git")
@@ -87,6 +89,7 @@ class Home:
             self.attempts,
             self.runs,
             self.checks,
+            self.processes,
             self.worktrees,
             self.runner,
             self.git,

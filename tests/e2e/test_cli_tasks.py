@@ -254,7 +254,7 @@ def test_what_is_archived_is_marked(shared: Instance) -> None:
     task_id = run(shared, "true", "--tag", "put-away")
     shared.cli("wait", task_id, check=True)
     shared.cli("archive", task_id, check=True)
-    assert "completed, archived" in shared.cli("status", task_id).stdout
+    assert "completed, not verified, archived" in shared.cli("status", task_id).stdout
     assert "(archived)" in shared.cli("list", "--all", "--tag", "put-away").stdout
     assert shared.cli("list", "--tag", "put-away").stderr == "No tasks match.\n"
 

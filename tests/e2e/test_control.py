@@ -122,9 +122,8 @@ def test_cancel_reaches_a_task_in_its_check_and_one_that_has_not_started(
     waiting = narrow.play('[[do]]\nsay = "hi"', tmp_path, depends_on=[queued])
     assert narrow.post(f"/tasks/{queued}/cancel")["status"] == "cancelled"
     assert narrow.task(waiting)["reason"] == f"its dependency {queued} was cancelled"
-    checks = narrow.home.attempts
     deadline = time.monotonic() + 20
-    while not list(checks.glob("*/checks/0/run.json")):
+    while not list(narrow.home.processes.glob("*/run.json")):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     narrow.post(f"/tasks/{checking}/cancel")

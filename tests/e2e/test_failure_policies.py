@@ -126,7 +126,7 @@ do = [{ result = "painted" }]
         kapelle.submit("More", tmp_path, agent="one", fallback_agents=["two", "four"])
     )
     assert agents_of(later) == ["four"], "who is known to be limited is not even asked"
-    assert f"{task_id}  completed  three" in kapelle.cli("list").stdout
+    assert f"{task_id}  completed, not verified  three" in kapelle.cli("list").stdout
     shown = kapelle.cli("status", task_id).stdout
     assert "agent      one, then two, three, four" in shown
     assert "by two" in shown

@@ -324,6 +324,8 @@ def exit_sentence(exit: Exit, tail: str) -> str:
             sentence = "The agent could not be started"
         case "lost":
             sentence = "Nobody saw how the agent ended"
+        case "tampered":
+            sentence = "Somebody else than its supervisor wrote how the agent ended"
     words = _words(tail)
     return f"{sentence}: {words[-1][:_QUOTE]}" if words else f"{sentence}."
 

@@ -10,7 +10,16 @@ from typing import Any, TextIO
 import typer
 
 from kapelle.cli.events import Event, line
-from kapelle.cli.format import between, clean, command_lines, one_line, paint, short, wrapped
+from kapelle.cli.format import (
+    between,
+    clean,
+    command_lines,
+    one_line,
+    paint,
+    short,
+    status_words,
+    wrapped,
+)
 from kapelle.cli.ids import run_path, task_path
 from kapelle.cli.outcome import (
     FINAL,
@@ -247,7 +256,7 @@ def verdict(item: Task | Run) -> str:
         seconds = item["spent"]["seconds"]
         took = short(seconds) if seconds and item["status"] in FINAL else ""
     reason = f": {one_line(item['reason'])}" if item["reason"] else ""
-    return f"{item['id']} {item['status']}{f' after {took}' if took else ''}{reason}"
+    return f"{item['id']} {status_words(item)}{f' after {took}' if took else ''}{reason}"
 
 
 def can_ask() -> bool:

@@ -254,11 +254,17 @@ def usage_line(usage: dict[str, Any]) -> str:
     return ", ".join(facts)
 
 
+def status_words(item: dict[str, Any]) -> str:
+    """The status of a task or a run; what no check was made on is called so."""
+    status: str = item["status"]
+    return f"{status}, not verified" if item.get("verified") is False else status
+
+
 def heading(item: dict[str, Any], reason: str | None) -> Iterator[str]:
     """What every view of one thing begins with: its title, its id and its status."""
     yield paint(one_line(item["title"]), "bold")
     yield field("id", item["id"])
-    status = paint(item["status"], STATUS_STYLE.get(item["status"]))
+    status = paint(status_words(item), STATUS_STYLE.get(item["status"]))
     status += ", archived" if item.get("archived_at") else ""
     yield field("status", f"{status}: {one_line(reason)}" if reason else status)
 

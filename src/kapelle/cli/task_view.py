@@ -77,10 +77,11 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
         passed = sum(check["passed"] for check in checks)
         yield field("verified", f"{passed} of {len(checks)} checks passed")
     elif task["status"] == "completed":
-        yield field("verified", "nothing: the task has no checks")
+        yield field("verified", "not verified: the task has no checks")
     for check in checks:
         took = f" ({check['duration_s']:.1f}s)" if check.get("duration_s") is not None else ""
-        yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{took}"
+        on = f" on {check['commit'][:12]}" if check.get("commit") else ""
+        yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{took}{on}"
         if not check["passed"] and check["output"].strip():
             yield from (f"        {line}" for line in last_lines(check["output"], CHECK_TAIL))
 
@@ -141,4 +142,5 @@ def ending(exit: Task | None) -> str:
             return f"killed by {signal.Signals(exit['signal']).name}"
         except (ValueError, TypeError):
             return f"killed by signal {exit['signal']}"
-    return "never started" if exit["kind"] == "not_started" else "end not seen"
+    others = {"not_started": "never started", "tampered": "end tampered with"}
+    return others.get(exit["kind"], "end not seen")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.command import Budget, Json, MaxTurns
-from kapelle.cli.format import clean, colourful, one_line, paint
+from kapelle.cli.format import clean, colourful, one_line, paint, status_words
 from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, path_of, task_path
 from kapelle.cli.outcome import (
     ERROR,
@@ -60,7 +60,7 @@ def rows(items: list[Task | Run]) -> list[str]:
     cells = [
         [
             item["id"],
-            item["status"],
+            status_words(item),
             one_line(item.get("pattern") or _agent(item), 16),
             between(item["created_at"], None),
             _title(item),
@@ -172,7 +172,7 @@ def wait_for(
 def _show_end(item: Task | Run) -> None:
     if settled(item):
         reason = f"  {one_line(item['reason'])}" if item["reason"] else ""
-        data(f"{item['id']}  {item['status']}{reason}")
+        data(f"{item['id']}  {status_words(item)}{reason}")
         sys.stdout.flush()
 
 

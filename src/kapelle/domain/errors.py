@@ -75,6 +75,10 @@ class WorkspaceError(KapelleError, code="workspace_error", http_status=409, exit
     """The workspace could not be made ready."""
 
 
+class Tampered(KapelleError, code="tampered", http_status=409, exit_code=1):
+    """Somebody else than Kapelle wrote what judges the work."""
+
+
 class GitError(WorkspaceError, code="git_error"):
     """git refused or failed."""
 

@@ -24,6 +24,7 @@ class FailureClass(StrEnum):
     CHECKS = "checks"
     TASK = "task"
     LOST = "lost"
+    TAMPERED = "tampered"
     UNKNOWN = "unknown"
 
 
@@ -49,6 +50,7 @@ _LOG_IN = "Log in with the agent's own program, or: kapelle agents config set {a
 _PAY = "Add credit or raise the spend limit at the provider, then: kapelle retry {task}"
 _OTHER_MODEL = "Choose another model: kapelle agents config set {agent} model NAME"
 _MAKE_ROOM = "Free some disk space, then: kapelle retry {task}"
+_LOOK = "Look at what it did: kapelle logs {task}; then: kapelle retry {task}"
 _RAISE = "Raise the limit: kapelle resume {task} with --budget or --max-turns"
 
 POLICIES: dict[FailureClass, Policy] = {
@@ -70,6 +72,7 @@ POLICIES: dict[FailureClass, Policy] = {
     FailureClass.CHECKS: Policy(Response.RETRY),
     FailureClass.TASK: Policy(Response.RETRY),
     FailureClass.LOST: Policy(Response.RETRY),
+    FailureClass.TAMPERED: Policy(Response.STOP, fix=_LOOK),
     FailureClass.UNKNOWN: Policy(Response.RETRY),
 }
 

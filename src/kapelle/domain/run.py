@@ -38,6 +38,7 @@ class Run(Record):
     workspace: Workspace
     spec: dict[str, Any]
     progress: dict[str, Any]
+    verified: bool | None = None  # of a completed one: whether it or its tasks made any check
     result: Any
     spent: Spent
     created_at: datetime

@@ -9,7 +9,7 @@ from kapelle.domain.failures import FailureClass
 from kapelle.domain.specs import DepsPolicy, Name, Priority, RetrySpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus, TaskStatus
 
-ExitKind = Literal["exited", "signaled", "not_started", "lost"]
+ExitKind = Literal["exited", "signaled", "not_started", "lost", "tampered"]
 Limit = Annotated[int, Field(ge=1, le=1000)]
 TaskCursor = Annotated[str, StringConstraints(pattern="^task_[0-9a-z]{26}$")]
 
@@ -21,7 +21,8 @@ class Record(BaseModel):
 
 
 class Exit(Record):
-    """How a process ended; lost means that nobody saw it end, which is never success."""
+    """How a process ended; lost means that nobody saw it end, tampered that somebody
+    else than its supervisor says so; neither is ever success."""
 
     kind: ExitKind
     code: int | None = None
@@ -70,10 +71,18 @@ class Attempt(Record):
 
 
 class CheckResult(Record):
+    """What came of a check, and what it was made on; a built-in one has no command."""
+
     name: str
     passed: bool
     output: str
     duration_s: float
+    command: str | None = None
+    exit_code: int | None = None
+    commit: str | None = None  # of the worktree; what is worked on in place has none
+    directory: str | None = None
+    out_sha256: str | None = None  # of all that it printed, not of the part that is shown
+    err_sha256: str | None = None
 
 
 class Workspace(Record):
@@ -123,6 +132,7 @@ class Task(Record):
     schedule_id: str | None
     attempts: list[Attempt]
     checks: list[CheckResult]
+    verified: bool | None = None  # of a completed one: whether any check was made
     result: str | None
 
 

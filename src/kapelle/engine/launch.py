@@ -6,7 +6,7 @@ from pathlib import Path
 from kapelle.agents.base import Agent, AgentRequest
 from kapelle.engine.environment import agent_command, agent_environment, passed
 from kapelle.engine.parts import Parts
-from kapelle.runner.process_dir import Launch
+from kapelle.runner.process_dir import Launch, Process
 from kapelle.secrets import server_secrets
 from kapelle.settings import Settings
 
@@ -18,6 +18,7 @@ def launch_agent(
     request: AgentRequest,
     owner: str,
     *,
+    process: Process,
     env: Mapping[str, str],
     timeout_s: float | None,
     label: str,
@@ -27,7 +28,8 @@ def launch_agent(
     variables = agent_environment(parts.environ, settings, agent, command.env) | dict(env)
     secrets = server_secrets(request.mcp_servers.values())
     return Launch(
-        process_dir=request.prompt_file.parent,
+        process_dir=process.directory,
+        secret=process.secret,
         argv=command.argv,
         cwd=request.workspace,
         env=variables,
@@ -45,7 +47,7 @@ def launch_command(
     command: str,
     owner: str,
     *,
-    process_dir: Path,
+    process: Process,
     cwd: Path,
     env: Mapping[str, str],
     timeout_s: float,
@@ -55,7 +57,8 @@ def launch_command(
     variables = passed(parts.environ, settings.environment.pass_)
     variables |= settings.environment.set | dict(env)
     return Launch(
-        process_dir=process_dir,
+        process_dir=process.directory,
+        secret=process.secret,
         argv=["/bin/sh", "-c", command],
         cwd=cwd,
         env=variables,

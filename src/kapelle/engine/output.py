@@ -137,4 +137,8 @@ def check_result(check: CheckSpec, ended: Ended, output: str) -> CheckResult:
         passed=ended.succeeded,
         output=text,
         duration_s=round(ended.duration_s, 3),
+        command=check.command,
+        exit_code=ended.exit.code,
+        out_sha256=ended.out_sha256,
+        err_sha256=ended.err_sha256,
     )

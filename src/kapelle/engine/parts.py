@@ -6,18 +6,23 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from kapelle.domain.errors import Tampered
 from kapelle.domain.ids import attempt_token
 from kapelle.home import Home, repository_config
-from kapelle.runner.process_dir import Ended, Launch
+from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.runner.redaction import patterns
 from kapelle.runner.runner import Runner
 from kapelle.secrets import SpecSecrets, Vault, secrets_in
 from kapelle.settings import Settings, load
-from kapelle.store import runs
+from kapelle.store import events, runs
 from kapelle.store.database import Connection, Database
+from kapelle.store.query import Row
 from kapelle.workspaces import Workspaces
 
 _MOST_SETTINGS = 100
+
+# The event of a process whose end was forged.
+TAMPERED = "process.tampered"
 
 StopRequest = Callable[[Connection], str | None]
 
@@ -34,8 +39,8 @@ class Parts:
     url: str = ""
     # What this daemon is called in the rows of what it performs.
     performer: str = "here"
-    # Process directories of the processes that each attempt or run executes in this daemon.
-    live: dict[str, set[Path]] = field(default_factory=dict)
+    # The processes that each attempt or run executes in this daemon: directory and name.
+    live: dict[str, dict[Path, str]] = field(default_factory=dict)
     known_settings: dict[object, Settings] = field(default_factory=dict)
     secrets: SpecSecrets = field(init=False)
 
@@ -56,9 +61,9 @@ class Parts:
     def process_directory(self, attempt_id: str) -> Path:
         return self.home.attempts / attempt_id
 
-    def step_directory(self, run_id: str, position: str) -> Path:
-        """Where the process of a run's step is run."""
-        return self.home.runs / run_id / "steps" / position
+    def process(self, row: Row) -> Process:
+        """A process beside the agents', as it was stored when it was begun."""
+        return Process(self.home.processes / row["directory"], bytes.fromhex(row["secret"]))
 
     def redactions(self, attempt_id: str, *environments: Mapping[str, str]) -> tuple[bytes, ...]:
         own = [self.secret, attempt_token(self.secret, attempt_id), *self.vault.all()]
@@ -67,16 +72,18 @@ class Parts:
     @contextmanager
     def performing(self, performer: str) -> Iterator[None]:
         """While an attempt or a run is performed in this daemon."""
-        self.live.setdefault(performer, set())
+        self.live.setdefault(performer, {})
         try:
             yield
         finally:
             self.live.pop(performer, None)
 
-    async def execute(self, performer: str, launch: Launch, stop_request: StopRequest) -> Ended:
+    async def execute(
+        self, performer: str, name: str, launch: Launch, stop_request: StopRequest
+    ) -> Ended:
         """Run a process of an attempt or run; a request to stop, whenever it came, reaches it."""
-        running = self.live.setdefault(performer, set())
-        running.add(launch.process_dir)
+        running = self.live.setdefault(performer, {})
+        running[launch.process_dir] = name
         try:
             # Looked up after the directory is registered: stop() does these in the other order.
             stop = await self.db.glance(stop_request)
@@ -84,16 +91,28 @@ class Parts:
                 self.runner.stop(launch.process_dir, stop)
             return await self.runner.execute(launch)
         finally:
-            running.discard(launch.process_dir)
+            running.pop(launch.process_dir, None)
 
-    async def execute_step(self, run_id: str, launch: Launch) -> Ended:
-        """Run a process of a run itself, such as a check."""
-        return await self.execute(run_id, launch, partial(runs.end_requested, run_id=run_id))
+    async def execute_step(self, run_id: str, name: str, launch: Launch) -> Ended:
+        """Run a process of a run itself, such as a check; Tampered if its end was forged."""
+        stop = partial(runs.end_requested, run_id=run_id)
+        ended = await self.execute(run_id, name, launch, stop)
+        if ended.exit.kind == "tampered":
+            await self.db.write(
+                events.append, TAMPERED, run_id=run_id, name=name, detail=ended.detail
+            )
+            raise Tampered(tampered(name, ended))
+        return ended
 
     def stop(self, performer: str, reason: str) -> None:
         """End the processes of an attempt or run; the request must be stored before."""
         for process_dir in list(self.live.get(performer, ())):
             self.runner.stop(process_dir, reason)
+
+
+def tampered(name: str, ended: Ended) -> str:
+    """What is said of a process whose end was forged."""
+    return f"tampered: {ended.detail} of {name}"
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:

@@ -19,7 +19,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import archive
 from kapelle.home import write_private
 from kapelle.secrets import REQUEST_AGE_S
-from kapelle.store import attempts, backup, events, runs, schedules, tasks
+from kapelle.store import attempts, backup, events, processes, runs, schedules, tasks
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.upkeep")
@@ -140,34 +140,36 @@ _ATTEMPT_AGE_S = 60.0
 
 async def stop_unknown_attempts(parts: Parts) -> None:
     """End agents that no row knows of, as after a backup was put back; what they wrote is kept."""
-    # In this order: an attempt is stored before its directory is made.
-    present = set(await asyncio.to_thread(os.listdir, parts.home.attempts))
-    unknown = present - await parts.db.read(attempts.ids)
-    claims = [parts.home.attempts / name / "claim" for name in unknown]
-    for process_dir in await asyncio.to_thread(_unfinished, claims):
-        _log.warning("%s is in no database: its processes are ended", process_dir.name)
-        parts.runner.stop(process_dir, "this attempt is in no database")
+    places = {parts.home.attempts: attempts.ids, parts.home.processes: processes.directories}
+    for place, known in places.items():
+        # In this order: a process is stored before its directory is made.
+        present = set(await asyncio.to_thread(os.listdir, place))
+        unknown = [place / name for name in present - await parts.db.read(known)]
+        for process_dir in await asyncio.to_thread(_unfinished, unknown):
+            _log.warning("%s is in no database: its processes are ended", process_dir.name)
+            parts.runner.stop(process_dir, "this process is in no database")
 
 
 async def stop_unknown_steps(parts: Parts) -> None:
     """End the checks of runs that are not under way."""
-    present = await asyncio.to_thread(_unfinished, parts.home.runs.glob("*/steps/**/claim"))
-    running = await parts.db.read(runs.running) if present else []
-    for process_dir in present:
-        run_id = process_dir.relative_to(parts.home.runs).parts[0]
-        if run_id not in running:
-            _log.warning("%s is not under way: a check of it is ended", run_id)
-            parts.runner.stop(process_dir, "this run is not under way")
+    ended = {
+        parts.process(row).directory: row["owner"]
+        for row in await parts.db.read(processes.of_ended_runs)
+    }
+    for process_dir in await asyncio.to_thread(_unfinished, ended):
+        _log.warning("%s is not under way: a check of it is ended", ended[process_dir])
+        parts.runner.stop(process_dir, "this run is not under way")
 
 
-def _unfinished(claims: Iterable[Path]) -> list[Path]:
-    """The process directories of these claims whose process has not ended, except new ones."""
+def _unfinished(directories: Iterable[Path]) -> list[Path]:
+    """Those of these process directories whose process has not ended, except new ones."""
     limit = time.time() - _ATTEMPT_AGE_S
     found = []
-    for claim in claims:
-        with suppress(FileNotFoundError, NotADirectoryError):  # there is none, or it is forgotten
-            if claim.stat().st_mtime < limit and not (claim.parent / "exit.json").exists():
-                found.append(claim.parent)
+    for process_dir in directories:
+        with suppress(FileNotFoundError, NotADirectoryError):  # unclaimed, or forgotten meanwhile
+            is_old = (process_dir / "claim").stat().st_mtime < limit
+            if is_old and not (process_dir / "exit.json").exists():
+                found.append(process_dir)
     return found
 
 
@@ -245,6 +247,7 @@ async def forget_task(parts: Parts, task_id: str, limit: datetime) -> None:
         await parts.workspaces.discard(task_id)
     for attempt in task.attempts:
         await asyncio.to_thread(shutil.rmtree, parts.process_directory(attempt.id), True)
+        await _forget_processes(parts, attempt.id)
     parts.secrets.forget(task_id)
     await parts.db.write(tasks.delete_archived, task_id)
 
@@ -257,11 +260,21 @@ def _put_away(connection: Connection, task_id: str, limit: datetime) -> Task | N
     return archive(connection, tasks.get, task_id)
 
 
+async def _forget_processes(parts: Parts, owner: str) -> None:
+    """Delete the processes beside the agent's, and their output."""
+    begun = await parts.db.read(processes.of_owner, owner)
+    for row in begun.values():
+        await asyncio.to_thread(shutil.rmtree, parts.process(row).directory, True)
+    if begun:
+        await parts.db.write(processes.delete, owner)
+
+
 async def _forget_run(parts: Parts, run_id: str) -> None:
     """Delete a run, which nothing takes up again; its tasks are forgotten for themselves."""
     run = await parts.db.read(runs.get, run_id)
     if run.workspace.kind is WorkspaceKind.WORKTREE and run.workspace.owner is None:
         await parts.workspaces.discard(run_id)
     await asyncio.to_thread(shutil.rmtree, parts.home.runs / run_id, True)
+    await _forget_processes(parts, run_id)
     parts.secrets.forget(run_id)
     await parts.db.write(runs.delete, run_id)

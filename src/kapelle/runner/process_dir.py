@@ -2,8 +2,9 @@
 
 import json
 import os
+import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -20,6 +21,21 @@ from kapelle.runner.shim import exit_record, files, request
 R = TypeVar("R", bound=Record)
 
 
+def new_secret() -> bytes:
+    return secrets.token_bytes(32)
+
+
+@dataclass(frozen=True)
+class Process:
+    """Where a process is executed, and the secret that its records are signed with.
+
+    Whoever may have to find the process again, after a restart, gives a secret that is stored.
+    """
+
+    directory: Path
+    secret: bytes = field(default_factory=new_secret, repr=False)
+
+
 @dataclass(frozen=True)
 class Launch:
     """One command and its process directory; values of env and stdin never reach the disk."""
@@ -33,6 +49,7 @@ class Launch:
     grace_s: float = 5.0
     redact: tuple[bytes, ...] = ()
     label: str = ""
+    secret: bytes = field(default_factory=new_secret, repr=False)
 
 
 class Ended(Record):
@@ -47,6 +64,8 @@ class Ended(Record):
     started_at: datetime | None
     ended_at: datetime
     duration_s: float
+    out_sha256: str | None = None
+    err_sha256: str | None = None
     leftovers: int = 0
     cpu_s: float = 0.0
     max_rss_bytes: int = 0
@@ -82,21 +101,34 @@ class UnreadableRecord(ValueError):
     """A file of a process directory is there, but it is not one that we wrote."""
 
 
-def read_claim(process_dir: Path) -> Claim | None:
-    """Who claims a process directory, if anybody; UnreadableRecord if that makes no sense."""
-    fields = _read_json(process_dir, files.CLAIM)
+def read_claim(process_dir: Path, secret: bytes | None = None) -> Claim | None:
+    """Who claims a process directory, if anybody; UnreadableRecord if that makes no sense.
+
+    Without the secret anybody may have written it.
+    """
+    fields = _read_json(process_dir, files.CLAIM, secret)
     if fields is None:
         return None
     return _validated(Claim, {**fields, "owner": fields}, files.CLAIM)
 
 
-def take_claim(process_dir: Path, detail: str | None) -> bool:
+def is_running(process_dir: Path) -> bool:
+    """Whether the supervisor that claims a process directory is alive."""
+    try:
+        claim = read_claim(process_dir)
+    except UnreadableRecord:
+        return False
+    return claim is not None and claim.kind == "shim" and claim.owner.is_alive()
+
+
+def take_claim(process_dir: Path, secret: bytes, detail: str | None) -> bool:
     """Claim a directory for the daemon, so that no shim will execute it; False if it is taken."""
     me = identity.current(os.getpid())
     assert me is not None
     fields = {"kind": "daemon", **me.model_dump(), "detail": detail}
     path = str(process_dir / files.CLAIM)
-    return files.publish(path, json.dumps(fields).encode(), durable=False)
+    data = files.sign(secret, files.CLAIM, json.dumps(fields).encode())
+    return files.publish(path, data, durable=False)
 
 
 def write_intent(launch: Launch) -> None:
@@ -137,16 +169,17 @@ def encode_request(launch: Launch, leaf: Path | None) -> bytes:
         "grace_s": launch.grace_s,
         "boot_id": identity.boot_id(),
         "leaf": None if leaf is None else str(leaf),
+        "secret": launch.secret,
     }
     return request.encode(fields, launch.stdin)
 
 
-def read_exit(process_dir: Path) -> Ended | None:
-    """How it ended, None if it has not yet; UnreadableRecord if that makes no sense.
+def read_exit(process_dir: Path, secret: bytes) -> Ended | None:
+    """How it ended, None if it has not yet; UnreadableRecord if somebody else says so.
 
     The only place where an exit record is read and judged.
     """
-    record = _read_json(process_dir, files.EXIT)
+    record = _read_json(process_dir, files.EXIT, secret)
     if record is None:
         return None
     exit = {name: record.get(name) for name in ("kind", "code", "signal")}
@@ -158,7 +191,9 @@ def read_exit(process_dir: Path) -> Ended | None:
     return ended
 
 
-def declare_exit(process_dir: Path, kind: str, detail: str | None, survivors: int = 0) -> None:
+def declare_exit(
+    process_dir: Path, secret: bytes, kind: str, detail: str | None, survivors: int = 0
+) -> None:
     """Record an end that the daemon concluded, unless one is recorded already."""
     started_at = None if kind == "not_started" else _started_at(process_dir)
     now = time.time()
@@ -171,7 +206,7 @@ def declare_exit(process_dir: Path, kind: str, detail: str | None, survivors: in
         "duration_s": 0.0 if started_at is None else max(0.0, now - started_at),
         "leftovers": survivors,
     }
-    exit_record.write(str(process_dir), facts, is_supervisor=False)
+    exit_record.write(str(process_dir), secret, facts)
 
 
 def agent_pid(process_dir: Path) -> int | None:
@@ -194,9 +229,13 @@ def _facts(process_dir: Path, name: str) -> dict[str, Any]:
         return {}
 
 
-def _read_json(process_dir: Path, name: str) -> dict[str, Any] | None:
-    """The object in a file, None if it is missing."""
+def _read_json(process_dir: Path, name: str, secret: bytes | None = None) -> dict[str, Any] | None:
+    """The object in a file, None if it is missing; it must be signed if a secret is given."""
     data = files.read(str(process_dir / name))
+    if secret is not None and (data is not None or os.path.lexists(process_dir / name)):
+        data = files.verified(secret, name, data or b"")
+        if data is None:
+            raise UnreadableRecord(f"somebody else wrote {name}")
     if data is None:
         return None
     try:

@@ -99,25 +99,23 @@ class Runner:
 
         To be called in the thread of the event loop. OSError if nothing can be written.
         """
-        if (process_dir / files.EXIT).exists():
-            return
         process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = reason.encode("utf-8", "replace")
-        # With a full disk the signal still goes out, only its reason is lost.
-        with contextlib.suppress(OSError):
+        try:
+            # Before the look at the claim: a shim does these in the other order.
             files.publish(str(process_dir / files.STOP), text, durable=False)
-        if (process_dir / files.CLAIM).exists() or not take_claim(process_dir, None):
-            self._stop_claimed(process_dir)
-        else:
-            declare_exit(process_dir, "not_started", None)
-
-    def _stop_claimed(self, process_dir: Path) -> None:
+        except OSError:
+            # With a full disk the signal still goes out, only its reason is lost.
+            if not (process_dir / files.CLAIM).exists():
+                raise
+        if process_dir in self._stops:
+            # Whoever follows it knows its supervisor, whatever the claim says by now.
+            self._stops[process_dir].set()
+            return
         with contextlib.suppress(UnreadableRecord):
             claim = read_claim(process_dir)
             if claim is not None and claim.kind == "shim":
                 claim.owner.send(signal.SIGTERM)
-        if process_dir in self._stops:
-            self._stops[process_dir].set()
 
     async def _execute(self, launch: Launch, on_started: OnStarted | None) -> Ended:
         for number in range(_START_TRIES):
@@ -130,40 +128,43 @@ class Runner:
                 on_started(reply["started"]["pid"])
             if "started" in reply or "not_started" in reply:
                 on_started = None
-        take_claim(launch.process_dir, "the supervisor could not be started")
+        take_claim(launch.process_dir, launch.secret, "the supervisor could not be started")
         known = await self._known(launch, on_started)
         assert known is not None
         return known
 
     async def _known(self, launch: Launch, on_started: OnStarted | None) -> Ended | None:
         """How it ended, once it has; None if it was never begun."""
-        process_dir = launch.process_dir
-        claim, trouble = None, None
+        process_dir, secret = launch.process_dir, launch.secret
+        claim, forged = None, None
         try:
-            claim = read_claim(process_dir)
+            claim = read_claim(process_dir, secret)
         except UnreadableRecord as error:
-            trouble = str(error)
+            forged = str(error)
         # While its shim lives, an end that is recorded was written by somebody else.
         if claim is not None and claim.kind == "shim" and claim.owner.is_alive():
             return await self._follow(claim, launch, on_started)
-        with contextlib.suppress(UnreadableRecord):
-            if (ended := read_exit(process_dir)) is not None:
+        try:
+            if (ended := read_exit(process_dir, secret)) is not None:
                 return ended
-        if trouble is not None:
-            return await self._lose(process_dir, None, trouble)
+        except UnreadableRecord as error:
+            forged = forged or str(error)
         if claim is not None:
             return await self._follow(claim, launch, on_started)
-        if (process_dir / files.EXIT).exists():
-            return await self._lose(process_dir, None, "exit.json cannot be read")
         if is_from_earlier_boot(process_dir):
-            return await _declare(process_dir, "lost", "the machine was rebooted")
+            # The claim may have come back empty.
+            return await _declare(launch, "lost", "the machine was rebooted")
+        if forged is not None:
+            return await self._lose(launch, None, "tampered", forged)
+        if (process_dir / files.STOP).exists() and take_claim(process_dir, secret, None):
+            return await _declare(launch, "not_started", None)
         return None
 
     async def _follow(self, claim: Claim, launch: Launch, on_started: OnStarted | None) -> Ended:
         """Wait until whoever claims an execution is dead, and see how it ended."""
         process_dir, shim = launch.process_dir, claim.owner
         if claim.kind == "daemon":
-            return await _declare(process_dir, "not_started", claim.detail)
+            return await _declare(launch, "not_started", claim.detail)
         if on_started is not None:
             pid = await _agent_pid(shim, process_dir)
             if pid is not None:
@@ -172,25 +173,28 @@ class Runner:
         if (process_dir / files.STOP).exists():
             stopped.set()
         reason = await _watch(shim, stopped, launch.grace_s)
+        kind, detail = "lost", reason or "the supervisor was killed"
         try:
-            if (found := read_exit(process_dir)) is not None:
+            # A shim signs only when its tree is gone; after any other end that may be alive.
+            if (found := read_exit(process_dir, launch.secret)) is not None:
                 return found
         except UnreadableRecord as error:
-            reason = str(error)
+            kind, detail = "tampered", str(error)
         if not shim.same_boot:
-            return await _declare(process_dir, "lost", "the machine was rebooted")
+            return await _declare(launch, "lost", "the machine was rebooted")
         leaf = process_tree.trusted_leaf(claim.cgroup, process_dir)
-        return await self._lose(process_dir, leaf, reason or "the supervisor was killed")
+        return await self._lose(launch, leaf, kind, detail)
 
-    async def _lose(self, process_dir: Path, leaf: Path | None, detail: str) -> Ended:
+    async def _lose(self, launch: Launch, leaf: Path | None, kind: str, detail: str) -> Ended:
         """Kill whatever is left of an execution and record that nobody saw its end."""
+        process_dir = launch.process_dir
         if leaf is None and self._root is not None:
             expected = process_tree.leaf(self._root, process_dir)
             leaf = expected if expected.is_dir() else None
         survivors = await asyncio.to_thread(kill_tree, process_dir, leaf)
         if survivors:
             detail += f"; kill_incomplete: {len(survivors)} processes survived"
-        return await _declare(process_dir, "lost", detail, len(survivors))
+        return await _declare(launch, kind, detail, len(survivors))
 
     async def _start(self, launch: Launch) -> dict[str, Any]:
         """Have a shim forked; what it replied, which is nothing if it died first."""
@@ -201,7 +205,7 @@ class Runner:
         try:
             data = encode_request(launch, leaf)
         except ValueError as error:
-            take_claim(launch.process_dir, f"cannot be run: {error}")
+            take_claim(launch.process_dir, launch.secret, f"cannot be run: {error}")
             return {}
         line = await self._spawner.start_shim(data)
         failpoint("runner_after_spawn")
@@ -242,17 +246,16 @@ async def _watch(shim: Identity, stopped: asyncio.Event, grace_s: float) -> str 
         stop.cancel()
 
 
-async def _declare(process_dir: Path, kind: str, detail: str | None, survivors: int = 0) -> Ended:
+async def _declare(launch: Launch, kind: str, detail: str | None, survivors: int = 0) -> Ended:
     """Record an end durably; what a shim recorded meanwhile goes first."""
     while True:
         try:
-            declare_exit(process_dir, kind, detail, survivors)
-            if (found := read_exit(process_dir)) is not None:
+            declare_exit(launch.process_dir, launch.secret, kind, detail, survivors)
+            if (found := read_exit(launch.process_dir, launch.secret)) is not None:
                 return found
         except UnreadableRecord:
-            path = process_dir / files.EXIT
-            path.rename(path.with_suffix(".unreadable"))
+            pass  # somebody else is quicker than we; the next record replaces his
         except OSError as error:
             if error.errno not in files.DISK_TROUBLE:
                 raise
-            await asyncio.sleep(files.RETRY_S)
+        await asyncio.sleep(files.RETRY_S)

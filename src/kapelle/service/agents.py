@@ -25,7 +25,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Credential, account_of, credential
 from kapelle.engine.tasks.consult import question
 from kapelle.runner.command import printed
-from kapelle.runner.process_dir import Ended
+from kapelle.runner.process_dir import Ended, Process
 from kapelle.settings import Settings
 from kapelle.store import accounts, events, tasks
 from kapelle.store.database import Connection
@@ -174,7 +174,8 @@ async def _ask(
     parts: Parts, agent: Agent, settings: Settings, process_dir: Path
 ) -> tuple[str | None, Failure | None, str | None]:
     """The answer of an agent, or why there is none."""
-    launch = question(parts, settings, agent, PROMPT, process_dir, process_dir.parent.name, {})
+    process, owner = Process(process_dir), process_dir.parent.name
+    launch = question(parts, settings, agent, PROMPT, process, owner, {})
     launch = replace(launch, timeout_s=_LIVE_S, label=f"{agent.name} is tried out")
     try:
         ended = await parts.runner.execute(launch)

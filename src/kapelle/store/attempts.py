@@ -1,5 +1,6 @@
 """Queries about attempts and the checks made on them."""
 
+import secrets
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -40,7 +41,8 @@ row, update = _rows.row, _rows.update
 
 
 def insert(connection: sa.Connection, /, **values: Any) -> None:
-    connection.execute(_INSERT, values)
+    """Store an attempt, with the secret of its agent's process."""
+    connection.execute(_INSERT, {"secret": secrets.token_hex(32), **values})
 
 
 def latest(connection: sa.Connection, task_id: str) -> sa.RowMapping | None:

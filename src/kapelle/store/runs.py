@@ -12,7 +12,8 @@ from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_transitio
 from kapelle.store import events, steps
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
-from kapelle.store.tables import attempts, runs, tasks
+from kapelle.store.tables import attempts, checks, runs, tasks
+from kapelle.store.tables import steps as step_rows
 
 _ANY_QUEUED = sa.select(sa.literal(1)).where(runs.c.status == RunStatus.QUEUED).limit(1)
 _BEGUN = frozenset({RunStatus.RUNNING, RunStatus.WAITING, RunStatus.PAUSED})
@@ -245,15 +246,31 @@ def delete(connection: sa.Connection, run_id: str) -> None:
     connection.execute(runs.delete().where(runs.c.id == run_id))
 
 
+def _is_verified(connection: sa.Connection, run_ids: Sequence[str]) -> bool:
+    """Whether these runs, or any of their tasks, have made a check."""
+    made = step_rows.c
+    own = sa.select(made.position).where(made.run_id.in_(run_ids))
+    # A step without any check in it has an empty label.
+    own = own.where(made.kind.in_(("check", "score")), made.label != "")
+    of_tasks = sa.select(checks.c.position).join(attempts, attempts.c.id == checks.c.attempt_id)
+    of_tasks = of_tasks.join(tasks, tasks.c.id == attempts.c.task_id)
+    of_tasks = of_tasks.where(tasks.c.run_id.in_(run_ids))
+    found = sa.select(sa.or_(own.exists(), of_tasks.exists()))
+    return bool(connection.execute(found).scalar_one())
+
+
 def as_run(connection: sa.Connection, row: Row) -> Run:
     values = {name: row[name] for name in _STORED}
-    calls, cost = spent(connection, family(connection, row["id"]))
+    inside = family(connection, row["id"])
+    calls, cost = spent(connection, inside)
+    completed = row["status"] == RunStatus.COMPLETED
     # One branch of it may ask while another is at work.
     asked = steps.questions(connection, row["id"]) if row["status"] in _BEGUN else []
     return Run.model_validate(
         {
             **values,
             "workspace": workspace_of(row),
+            "verified": _is_verified(connection, inside) if completed else None,
             "questions": asked,
             "question": asked[0].text if asked else None,
             "spent": Spent(seconds=_seconds(row), agent_calls=calls, cost_usd=cost),

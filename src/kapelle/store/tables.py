@@ -176,6 +176,10 @@ attempts = sa.Table(
     sa.Column("account", SafeText),
     # Who performs it: a home on a host, as the daemon that claimed it is called.
     sa.Column("performer", SafeText),
+    # What the records of its agent's process are signed with.
+    sa.Column("secret", sa.String(64)),
+    # What its checks are made on, written before the first of them.
+    sa.Column("checked_commit", SafeText),
     sa.Column("diagnosis", SafeText),
     sa.Column("question", SafeText),
     sa.Column("exit_kind", sa.String(20)),
@@ -222,6 +226,25 @@ checks = sa.Table(
     sa.Column("passed", sa.Boolean, nullable=False),
     sa.Column("output", SafeText, nullable=False),
     sa.Column("duration_s", sa.Float, nullable=False),
+    sa.Column("command", SafeText),
+    sa.Column("exit_code", sa.Integer),
+    sa.Column("commit", SafeText),
+    sa.Column("directory", SafeText),
+    sa.Column("out_sha256", sa.String(64)),
+    sa.Column("err_sha256", sa.String(64)),
+)
+
+# Processes beside the agents': set-up commands, questions, checks, and the steps of runs. A row is
+# written before its process is begun.
+processes = sa.Table(
+    "processes",
+    metadata,
+    # The attempt or run that it belongs to.
+    sa.Column("owner", sa.String(40), primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("directory", sa.String(40), nullable=False, unique=True),
+    sa.Column("secret", sa.String(64), nullable=False),
+    sa.Column("begun_at", Instant, nullable=False),
 )
 
 events = sa.Table(

@@ -171,12 +171,14 @@ def _task(
     results: dict[str, list[CheckResult]],
 ) -> Task:
     values = {name: row[name] for name in _STORED}
+    made = results.get(tries[-1].id, []) if tries else []
     values |= {
         "priority": Priority(f"P{row['priority']}"),
         "depends_on": depends_on,
         "workspace": workspace_of(row),
         "attempts": tries,
-        "checks": results.get(tries[-1].id, []) if tries else [],
+        "checks": made,
+        "verified": bool(made) if row["status"] == TaskStatus.COMPLETED else None,
     }
     return Task.model_validate(values)
 

@@ -76,6 +76,8 @@ async def test_what_is_lost_is_not_written_to(parts: Parts, lost: Attempt) -> No
         await lost.update_task(workspace_commit="mine")
     with pytest.raises(ClaimLost):
         await lost.warn("stalled", "mine")
+    with pytest.raises(ClaimLost):
+        await lost.process("checks/0")
     await conclude(parts, lost.id, _DONE[0], Findings(False, "mine"))
     await perform(parts, lost.id)
     assert await stored(lost) == before
@@ -86,7 +88,7 @@ async def test_what_is_lost_is_not_written_to(parts: Parts, lost: Attempt) -> No
 async def test_no_process_is_started_for_what_is_lost(lost: Attempt, tmp_path: Path) -> None:
     launch = Launch(lost.process_dir, ["touch", "here"], tmp_path, {}, None, 9.0, 1.0, (), "mine")
     with pytest.raises(ClaimLost):
-        await lost.execute(launch)
+        await lost.execute("agent", launch)
     assert not lost.is_started
 
 

@@ -19,7 +19,7 @@ from kapelle.domain.states import RunStatus
 from kapelle.engine import upkeep
 from kapelle.engine.parts import Parts
 from kapelle.home import Home
-from kapelle.store import attempts, tasks
+from kapelle.store import attempts, processes, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 
@@ -36,6 +36,7 @@ class OrphanSetup:
         migrate(self.db.engine)
         self.runner = self
         self.stopped: list[Path] = []
+        self.process = partial(Parts.process, cast(Parts, self))
 
     def stop(self, process_dir: Path, _reason: str) -> None:
         self.stopped.append(process_dir)
@@ -49,14 +50,13 @@ class OrphanSetup:
         ended = status in {RunStatus.COMPLETED, RunStatus.FAILED}
         return await add_run(self.db, status=status, ended_at=datetime.now(UTC) if ended else None)
 
-    def leave(self, run_id: str, age_s: float, position: str = "0001/0") -> Path:
+    async def leave(self, run_id: str, age_s: float, position: str = "0001/0") -> Path:
         """A check that was begun and has not ended."""
-        process_dir = self.home.runs / run_id / "steps" / position
-        process_dir.mkdir(parents=True)
+        process_dir = self.process(await self.db.write(processes.begin, run_id, position)).directory
+        process_dir.mkdir()
         (process_dir / "claim").touch()
         moment = time.time() - age_s
-        for path in (process_dir / "claim", self.home.runs / run_id):
-            os.utime(path, (moment, moment))
+        os.utime(process_dir / "claim", (moment, moment))
         return process_dir
 
 
@@ -67,20 +67,18 @@ async def setup(tmp_path: Path) -> AsyncIterator[OrphanSetup]:
     made.db.close()
 
 
-async def test_checks_are_ended_of_runs_that_are_not_under_way_or_unknown(
+async def test_checks_are_ended_of_runs_that_are_not_under_way(
     setup: OrphanSetup,
 ) -> None:
     running, paused, ended = [
         await setup.add(status)
         for status in (RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.COMPLETED)
     ]
-    setup.leave(running, 9 * _HOUR_S)
+    await setup.leave(running, 9 * _HOUR_S)
     wanted = [
-        setup.leave(paused, 9 * _HOUR_S),
-        setup.leave(new_id("run"), 9 * _HOUR_S),
-        setup.leave(ended, 120, "0002.1.0003/0"),
+        await setup.leave(paused, 9 * _HOUR_S),
+        await setup.leave(ended, 120, "0002.1.0003/0"),
     ]
-    (setup.home.runs / "position").touch()
     assert sorted(await setup.look()) == sorted(wanted)
     for process_dir in wanted:
         (process_dir / "exit.json").touch()
@@ -97,7 +95,7 @@ async def test_all_directories_are_looked_into_by_a_new_daemon_and_then_once_an_
     for _ in range(121):
         await duties.round()
     assert looks.count("stopping checks") == looks.count("stopping attempts") == 5 + 2
-    left = setup.leave(await setup.add(RunStatus.FAILED), 900 * _HOUR_S)
+    left = await setup.leave(await setup.add(RunStatus.FAILED), 900 * _HOUR_S)
     assert await setup.look() == [left]
 
 
@@ -125,8 +123,15 @@ async def test_agents_are_ended_that_no_row_knows_of(setup: OrphanSetup) -> None
     assert setup.stopped == [setup.home.attempts / list(ages)[1]]
 
 
+async def test_checks_are_ended_that_no_row_knows_of(setup: OrphanSetup) -> None:
+    run_id = await setup.add(RunStatus.RUNNING)
+    await setup.leave(run_id, _HOUR_S)
+    left = await setup.leave(gone := new_id("run"), _HOUR_S)
+    await setup.db.write(processes.delete, gone)
+    await upkeep.stop_unknown_attempts(cast(Parts, SimpleNamespace(**vars(setup))))
+    assert setup.stopped == [left]
+
+
 async def test_a_home_without_runs_is_no_trouble(setup: OrphanSetup) -> None:
-    for path in setup.home.runs.iterdir():
-        path.unlink()
     setup.home.runs.rmdir()
     assert await setup.look() == []

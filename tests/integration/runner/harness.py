@@ -13,6 +13,7 @@ import psutil
 from kapelle.runner.process_dir import Launch
 
 PYTHON = sys.executable
+SECRET = b"known to the tests"
 
 
 def launch(process_dir: Path, argv: list[str], **changes: Any) -> Launch:
@@ -25,6 +26,8 @@ def launch(process_dir: Path, argv: list[str], **changes: Any) -> Launch:
         "grace_s": 1.0,
         "redact": (),
         "label": "test",
+        # The same in every process of a test, as if it were stored.
+        "secret": SECRET,
     }
     return Launch(process_dir=process_dir, argv=argv, **{**settings, **changes})
 

@@ -1,4 +1,4 @@
-"""Files that lie about a process never get it signalled, and never pass for a verdict."""
+"""Files that lie about a process never get it signalled, and never pass for an exit record."""
 
 import asyncio
 import json
@@ -15,8 +15,16 @@ from kapelle.runner import identity
 from kapelle.runner.identity import Identity
 from kapelle.runner.process_dir import read_claim
 from kapelle.runner.runner import Runner
+from kapelle.runner.shim import files
 
-from .harness import shell
+from .harness import SECRET, is_alive, noted_pids, shell, until
+
+FORGED = json.dumps(
+    {
+        "protocol": 1, "kind": "exited", "code": 0, "out_bytes": 0, "err_bytes": 0,
+        "started_at": 1790000000, "ended_at": 1790000001, "duration_s": 1, "ended_by": None,
+    }
+).encode()  # fmt: skip
 
 
 def owner_of(process_dir: Path) -> Identity:
@@ -81,7 +89,7 @@ async def test_a_hundred_forged_claims(
         (process_dir / "run.json").write_bytes(data.replace(b'"kind"', b'"agent"'))
         runner.stop(process_dir, "stop it")
         ended = await runner.execute(shell(process_dir, "echo ran >> ran"))
-        assert ended.exit.kind == "lost", data
+        assert ended.exit.kind == "tampered", data
         assert ended.detail, data
         assert await runner.execute(shell(process_dir, "echo ran >> ran")) == ended
 
@@ -121,9 +129,12 @@ async def test_a_forged_run_json_changes_nothing(
         b' "ended_at": 1, "duration_s": 0}',
         b'{"kind": "exited", "code": 0, "out_bytes": 0, "err_bytes": 0, "started_at": null,'
         b' "ended_at": 1e400, "duration_s": 0}',
+        FORGED,
+        files.sign(b"a guess", "exit.json", FORGED),
+        files.sign(SECRET, "claim", FORGED),
     ],
 )
-async def test_an_unreadable_verdict_is_never_success(
+async def test_a_record_that_is_there_before_anything_ran_is_tampered(
     any_runner: Runner, tmp_path: Path, forged: bytes
 ) -> None:
     process_dir = tmp_path / "run"
@@ -131,9 +142,9 @@ async def test_an_unreadable_verdict_is_never_success(
     (process_dir / "exit.json").write_bytes(forged)
     job = shell(process_dir, "echo ran >> ran")
     ended = await any_runner.execute(job)
-    assert ended.exit.kind == "lost"
-    assert ended.detail == "exit.json cannot be read"
-    assert (process_dir / "exit.unreadable").read_bytes() == forged
+    assert (ended.exit.kind, ended.succeeded) == ("tampered", False)
+    assert ended.detail == "somebody else wrote exit.json"
+    assert [path.read_bytes() for path in process_dir.glob("*.forged")] == [forged]
     assert await any_runner.execute(job) == ended
     assert not (tmp_path / "ran").exists()
 
@@ -145,7 +156,79 @@ async def test_a_pid_that_was_used_again(any_runner: Runner, tmp_path: Path) -> 
     fields = json.loads(claim.read_bytes())
     (tmp_path / "run/exit.json").unlink()
     # The pid is ours now, with another start time than the shim had.
-    claim.write_text(json.dumps({**fields, "pid": os.getpid()}))
+    del fields["signature"]
+    reused = json.dumps({**fields, "pid": os.getpid()}).encode()
+    claim.write_bytes(files.sign(SECRET, "claim", reused))
     any_runner.stop(tmp_path / "run", "stop it")
     ended = await asyncio.wait_for(any_runner.execute(job), 5)
     assert (ended.exit.kind, ended.detail) == ("lost", "the supervisor was killed")
+
+
+FORGE = f"printf %s '{FORGED.decode()}' > $KAPELLE_RUN_DIR/exit.json"
+
+
+async def test_a_forged_end_with_a_killed_supervisor_ends_the_tree(
+    runner: Runner, tmp_path: Path
+) -> None:
+    script = f"{FORGE}; sleep 60 & echo $! >> pids; echo $$ >> pids; kill -9 $PPID; sleep 60"
+    ended = await asyncio.wait_for(runner.execute(shell(tmp_path / "run", script)), 20)
+    assert (ended.exit.kind, ended.succeeded) == ("tampered", False)
+    pids = noted_pids(tmp_path / "pids")
+    assert len(pids) == 2
+    assert not any(is_alive(pid) for pid in pids)
+
+
+@pytest.mark.parametrize(
+    "forgery",
+    [
+        FORGE,
+        "mkdir -p $KAPELLE_RUN_DIR/exit.json/full",
+        "ln -s /dev/zero $KAPELLE_RUN_DIR/exit.json",
+        "mkfifo $KAPELLE_RUN_DIR/exit.json",
+    ],
+)
+async def test_an_agent_that_writes_its_own_end_has_tampered(
+    any_runner: Runner, tmp_path: Path, forgery: str
+) -> None:
+    job = shell(tmp_path / "run", f"{forgery}; exit 0")
+    ended = await asyncio.wait_for(any_runner.execute(job), 20)
+    assert (ended.exit.kind, ended.succeeded) == ("tampered", False)
+    assert await any_runner.execute(job) == ended
+
+
+@pytest.mark.parametrize("forgery", ["rm claim; mkdir claim", "cp ../other/claim .", "> claim"])
+async def test_a_claim_that_was_replaced_ends_the_tree(
+    any_runner: Runner, tmp_path: Path, forgery: str
+) -> None:
+    job = shell(tmp_path / "run", "sleep 60 & echo $! >> pids; sleep 60")
+    other = shell(tmp_path / "other", "true", secret=b"of another process")
+    await any_runner.execute(other)
+    watching = asyncio.ensure_future(any_runner.execute(job))
+    await until(lambda: bool(noted_pids(tmp_path / "pids")))
+    watching.cancel()
+    forger = await asyncio.create_subprocess_shell(forgery, cwd=tmp_path / "run")
+    assert await forger.wait() == 0
+    next_runner = Runner(tmp_path / "home")
+    await next_runner.start()
+    ended = await asyncio.wait_for(next_runner.execute(job), 20)
+    await next_runner.close()
+    # Its supervisor lives, and may be the first to tell of the end that the daemon made.
+    assert ended.exit.kind in {"tampered", "signaled"}
+    assert not any(is_alive(pid) for pid in noted_pids(tmp_path / "pids"))
+    assert await any_runner.execute(job) == ended
+
+
+async def test_a_stop_reaches_the_supervisor_and_not_whom_the_claim_names_by_now(
+    any_runner: Runner, tmp_path: Path, victim: subprocess.Popen[bytes]
+) -> None:
+    job = shell(tmp_path / "run", "echo $$ > pids; sleep 60")
+    watching = asyncio.ensure_future(any_runner.execute(job))
+    await until(lambda: bool(noted_pids(tmp_path / "pids")))
+    named = identity.current(victim.pid)
+    assert named is not None
+    claim = tmp_path / "run/claim"
+    claim.write_text(json.dumps(json.loads(claim.read_bytes()) | named.model_dump()))
+    any_runner.stop(job.process_dir, "stop it")
+    ended = await asyncio.wait_for(watching, 20)
+    assert (ended.ended_by, ended.stop_reason) == ("stop", "stop it")
+    assert victim.poll() is None

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from tests.integration.rows import task_row
 
 from kapelle.domain.errors import Conflict, Unavailable
 from kapelle.secrets import SpecSecrets
-from kapelle.store import events, tables, tasks
+from kapelle.store import attempts, events, tables, tasks
 from kapelle.store.database import Connection, Database, connect, sqlite_url
 from kapelle.store.migrate import HEAD, current, migrate
 from kapelle.store.tables import metadata
@@ -42,6 +43,11 @@ _ADDED_SINCE = (
     ("runs", "may_ask"),
     ("tasks", "limit_reached"),
     ("runs", "limit_reached"),
+    ("attempts", "secret"),
+    ("attempts", "checked_commit"),
+    *(("checks", name) for name in ("command", "exit_code", "commit", "directory")),
+    ("checks", "out_sha256"),
+    ("checks", "err_sha256"),
 )
 
 
@@ -54,14 +60,20 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
     ended = task_row(reason="the run has nothing left: Its 5 s are over.")
     with engine.begin() as connection:
         tasks.insert(connection, ended, [])
+        attempts.insert(
+            connection, id="attempt_1", task_id=ended["id"], number=1, status="running",
+            mode="fresh", agent="x", warnings=[], started_at=datetime.now(UTC),
+        )  # fmt: skip
+        connection.execute(sa.text("DROP TABLE processes"))
         for table, column in _ADDED_SINCE:
-            connection.execute(sa.text(f"ALTER TABLE {table} DROP COLUMN {column}"))
+            connection.execute(sa.text(f'ALTER TABLE {table} DROP COLUMN "{column}"'))
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '0001'"))
     migrate(engine)
     with engine.connect() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, metadata) == []
         assert tasks.row(connection, ended["id"])["limit_reached"] == "Its 5 s are over."
+        assert len(attempts.row(connection, "attempt_1")["secret"]) == 64
     assert current(engine) == HEAD
     engine.dispose()
 

@@ -74,7 +74,10 @@ class Commands:
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
     ) -> CheckResult:
         ended, output = await self._execute(name, spec.command or "", spec.timeout_s, env, task)
-        return check_result(spec, ended, output)
+        result = check_result(spec, ended, output)
+        directory, owner = await self._place(task)
+        tip = None if owner is None else await self.parts.workspaces.tip(owner)
+        return result.model_copy(update={"directory": str(directory), "commit": tip})
 
     async def _diff_not_empty(self, spec: CheckSpec, task: str | None) -> CheckResult:
         if task is not None:
@@ -93,14 +96,14 @@ class Commands:
         if not ended.succeeded:
             problem = f"the score command failed: {ended.ending(timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
-        log = self.parts.step_directory(self.run_id, step.position) / "out.log"
-        printed = await asyncio.to_thread(tail_text, log, SHOWN_OUTPUT)
+        process = await self.journal.process(step.position)
+        printed = await asyncio.to_thread(tail_text, process.directory / "out.log", SHOWN_OUTPUT)
         return read_score(printed, output)
 
     async def _execute(
         self, name: str, command: str, timeout_s: float, env: dict[str, str], task: str | None
     ) -> tuple[Ended, str]:
-        process_dir = self.parts.step_directory(self.run_id, name)
+        process = await self.journal.process(name)
         settings = self.parts.settings(self.spec.directory)
         left = (await self.budget.left()).seconds
         launch = launch_command(
@@ -108,31 +111,34 @@ class Commands:
             settings,
             command,
             self.run_id,
-            process_dir=process_dir,
-            cwd=await self._directory(task),
+            process=process,
+            cwd=(await self._place(task))[0],
             env=self.spec.env | env | {"KAPELLE_RUN_ID": self.run_id},
             timeout_s=timeout_s if left is None else max(0.1, min(timeout_s, left)),
             label=f"{name} of {self.run_id}",
         )
-        ended = await retried(self._launch)(launch)
+        ended = await retried(self._launch)(name, launch)
         if ended.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.
             await self.budget.require_time_and_money()
-        return ended, await asyncio.to_thread(both_streams, process_dir, SHOWN_OUTPUT)
+        return ended, await asyncio.to_thread(both_streams, process.directory, SHOWN_OUTPUT)
 
-    async def _launch(self, launch: Launch) -> Ended:
+    async def _launch(self, name: str, launch: Launch) -> Ended:
         launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return await self.parts.execute_step(self.run_id, launch)
+        return await self.parts.execute_step(self.run_id, name, launch)
 
-    async def _directory(self, task: str | None) -> Path:
-        """Where a command runs: in the run's workspace, or in that of one of its tasks."""
+    async def _place(self, task: str | None) -> tuple[Path, str | None]:
+        """Where a command runs: in the run's workspace, or in that of one of its tasks; and whose
+        worktree that is, if it is one."""
         if task is not None:
             row = await self.parts.db.read(tasks.get, task)
             workspace, directory = row.workspace, Path(row.directory)
+            owner = workspace.owner or task
         else:
             await restore_deleted(self.parts, self.owner)
             run = await self.parts.db.read(runs.row, self.owner)
             workspace, directory = workspace_of(run), Path(self.spec.directory)
+            owner = self.owner
         if workspace.branch is None:
-            return directory
-        return working_directory(workspace, directory)
+            return directory, None
+        return working_directory(workspace, directory), owner

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Set
 from contextlib import suppress
-from pathlib import Path
 from typing import NoReturn
 
 from kapelle.domain.errors import Conflict, InvalidInput
@@ -13,7 +12,8 @@ from kapelle.domain.ids import is_id
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
-from kapelle.store import events, runs, steps
+from kapelle.runner.process_dir import is_running
+from kapelle.store import events, processes, runs, steps
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
@@ -267,15 +267,12 @@ def _open_children(connection: Connection, run_id: str, with_tasks: bool) -> lis
 async def end_checks(parts: Parts, run_id: str, reason: str) -> None:
     """End the commands of a run that a daemon before this one started and nobody watches."""
     deadline = time.monotonic() + _LONGEST_S
-    while left := await asyncio.to_thread(_unfinished, parts.step_directory(run_id, "")):
+    begun = await parts.db.read(processes.of_owner, run_id)
+    directories = [parts.process(row).directory for row in begun.values()]
+    while left := await asyncio.to_thread(lambda: list(filter(is_running, directories))):
         if time.monotonic() > deadline:
             _log.warning("%s leaves commands running: %s", run_id, left)
             return
         for process_dir in left:
             parts.runner.stop(process_dir, reason)
         await asyncio.sleep(_LOOK_S / 10)
-
-
-def _unfinished(steps: Path) -> list[Path]:
-    claims = [claim.parent for claim in steps.glob("**/claim")]
-    return [process_dir for process_dir in claims if not (process_dir / "exit.json").exists()]

@@ -20,8 +20,9 @@ from kapelle.engine.runs.control import (
     Superseded,
     Suspended,
 )
+from kapelle.runner.process_dir import Process
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import steps
+from kapelle.store import processes, steps
 from kapelle.store.database import Connection
 
 T = TypeVar("T")
@@ -268,6 +269,15 @@ class Journal:
         """Keep what a step that goes on needs to know if it is made again."""
         self._control.require_claim(connection)
         steps.remember(connection, self._run_id, step.position, data)
+
+    async def process(self, name: str) -> Process:
+        """The process of a step; that it is begun is stored before anything of it is there."""
+
+        def begin(connection: Connection) -> steps.Row:
+            self._control.require_claim(connection)
+            return processes.begin(connection, self._run_id, name)
+
+        return self._parts.process(await self._parts.db.write(begin))
 
     async def gather(self, branches: tuple[Coroutine[Any, Any, Any], ...]) -> list[Any]:
         """Branches at once, each with places of its own; all end before anything is raised."""

@@ -11,16 +11,16 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from kapelle.agents.base import Agent
 from kapelle.agents.registry import get as get_agent
-from kapelle.domain.errors import InvalidInput
+from kapelle.domain.errors import InvalidInput, Tampered
 from kapelle.domain.failures import Failure
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Exit, Usage, Workspace
 from kapelle.engine.launch import launch_command
-from kapelle.engine.parts import Parts
-from kapelle.runner.process_dir import Ended, Launch
+from kapelle.engine.parts import TAMPERED, Parts, tampered
+from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.settings import Settings
-from kapelle.store import attempts, events, tasks
+from kapelle.store import attempts, events, processes, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row, workspace_of
 from kapelle.workspaces import Diff, working_directory
@@ -60,11 +60,20 @@ class Findings:
     can_nudge: bool = False
 
 
+AGENT = "agent"
+CHECKS = "checks/"
+
+
 class Attempt:
     """One attempt; row and task are what is stored, with what this performer has written since."""
 
     def __init__(
-        self, parts: Parts, row: dict[str, Any], task: dict[str, Any], settings: Settings
+        self,
+        parts: Parts,
+        row: dict[str, Any],
+        task: dict[str, Any],
+        settings: Settings,
+        begun: dict[str, Row] | None = None,
     ) -> None:
         self.parts, self.row, self.task, self.settings = parts, row, task, settings
         self.id: str = row["id"]
@@ -74,13 +83,15 @@ class Attempt:
         self.message: str | None = row["message"]
         self.agent_name: str = row["agent"]
         self.process_dir = parts.process_directory(self.id)
+        self.processes = {name: parts.process(found) for name, found in (begun or {}).items()}
+        self.processes[AGENT] = Process(self.process_dir, bytes.fromhex(row["secret"]))
         self.task_env = parts.secrets.env(self.task_id)
         self.checks = [CheckSpec.model_validate(spec) for spec in task["check_specs"]]
 
     @classmethod
     async def load(cls, parts: Parts, attempt_id: str) -> "Attempt":
         """Read it with its task; ClaimLost if it is not this performer's any more."""
-        row, task = await parts.db.glance(_rows, attempt_id, parts.performer)
+        row, task, begun = await parts.db.glance(_rows, attempt_id, parts.performer)
         try:
             settings = parts.settings(task["directory"])
         except InvalidInput:
@@ -88,7 +99,7 @@ class Attempt:
             if not is_started(parts.process_directory(attempt_id)):
                 raise
             settings = Settings()
-        return cls(parts, row, task, settings)
+        return cls(parts, row, task, settings, begun)
 
     def agent(self) -> Agent:
         """Its adapter, a new one each time, for some count what they read; raises if unknown."""
@@ -175,21 +186,37 @@ class Attempt:
         """Record a warning once, where it can be seen."""
         await self.write(warn, self.task_id, self.id, what, text)
 
-    async def execute(self, launch: Launch) -> Ended:
-        """Run one of its processes; a request to stop, whenever it came, reaches it."""
-        return await self.parts.execute(self.id, launch, self._stop_request)
+    async def process(self, name: str) -> Process:
+        """One of its processes; that it is begun is stored before anything of it is there."""
+        if name not in self.processes:
+            row = await self.write(processes.begin, self.id, name)
+            self.processes[name] = self.parts.process(row)
+        return self.processes[name]
+
+    async def execute(self, name: str, launch: Launch) -> Ended:
+        """Run one of its processes; a request to stop, whenever it came, reaches it.
+
+        Tampered if somebody else than its supervisor says how it ended.
+        """
+        ended = await self.parts.execute(self.id, name, launch, self._stop_request)
+        if ended.exit.kind == "tampered":
+            await self.write(
+                events.append, TAMPERED, self.task_id, self.id, name=name, detail=ended.detail
+            )
+            raise Tampered(tampered(name, ended))
+        return ended
 
     async def execute_command(
         self, name: str, command: str, timeout_s: float
     ) -> tuple[Path, Ended]:
         """Run a shell command beside the agent; the directory of its process, and how it ended."""
-        process_dir = self.process_dir / name
+        process = await self.process(name)
         launch = launch_command(
-            self.parts, self.settings, command, self.id, process_dir=process_dir,
+            self.parts, self.settings, command, self.id, process=process,
             cwd=self.directory, env=self.env, timeout_s=timeout_s,
             label=f"{name} of {self.task_id}",
         )  # fmt: skip
-        return process_dir, await self.execute(launch)
+        return process.directory, await self.execute(name, launch)
 
     async def stop_requested(self) -> bool:
         return await self.parts.db.glance(self._stop_request) is not None
@@ -209,9 +236,10 @@ def require_claim(connection: Connection, attempt_id: str, performer: str) -> Ro
 
 def _rows(
     connection: Connection, attempt_id: str, performer: str
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Row]]:
     attempt = require_claim(connection, attempt_id, performer)
-    return dict(attempt), dict(tasks.row(connection, attempt["task_id"]))
+    task = tasks.row(connection, attempt["task_id"])
+    return dict(attempt), dict(task), processes.of_owner(connection, attempt_id)
 
 
 def is_started(process_dir: Path) -> bool:
@@ -236,22 +264,20 @@ async def task_diff(parts: Parts, task_id: str, workspace: Workspace) -> Diff:
 
 
 _PHASES = {
-    (): "the agent is working",
-    ("setup",): "its workspace is being set up",
-    ("difficulty",): "its difficulty is being judged",
-    ("diagnosis",): "the attempt before is being diagnosed",
+    AGENT: "the agent is working",
+    "setup": "its workspace is being set up",
+    "difficulty": "its difficulty is being judged",
+    "diagnosis": "the attempt before is being diagnosed",
 }
 
 
 def phase(parts: Parts, attempt_id: str) -> str:
     """What an attempt is at: by the processes that it has here, else by what is on the disk."""
     process_dir = parts.process_directory(attempt_id)
-    for running in parts.live.get(attempt_id, ()):
-        match running.relative_to(process_dir).parts:
-            case ("checks", position):
-                return f"check {int(position) + 1} is running"
-            case names if names in _PHASES:
-                return _PHASES[names]
+    for name in parts.live.get(attempt_id, {}).values():
+        if name in _PHASES:
+            return _PHASES[name]
+        return f"check {int(name.removeprefix(CHECKS)) + 1} is running"
     if (process_dir / "exit.json").exists():
         return "its work is being verified"
-    return _PHASES[()] if is_started(process_dir) else "its workspace is being prepared"
+    return _PHASES[AGENT] if is_started(process_dir) else "its workspace is being prepared"

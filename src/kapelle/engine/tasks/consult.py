@@ -4,7 +4,6 @@ import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, get_args
 
 from kapelle.agents.base import Agent, AgentRequest
@@ -20,7 +19,7 @@ from kapelle.engine.prompt import section
 from kapelle.engine.tasks.accounts import stored_credential
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.engine.tasks.brief import earlier_attempt
-from kapelle.runner.process_dir import Launch
+from kapelle.runner.process_dir import Launch, Process
 from kapelle.settings import AgentSettings, Settings
 from kapelle.store import attempts, events, tasks
 from kapelle.store.database import Connection
@@ -39,17 +38,17 @@ class Answer:
 async def consult(attempt: Attempt, name: str, agent_name: str, prompt: str) -> Answer:
     """The answer of an agent, run in an empty directory; one that was got before is not asked
     again."""
-    process_dir, settings = attempt.process_dir / name, attempt.settings
+    process, settings = await attempt.process(name), attempt.settings
     try:
         agent = get_agent(agent_name, settings)
         launch = question(
-            attempt.parts, settings, agent, prompt, process_dir, attempt.id, attempt.task_env
+            attempt.parts, settings, agent, prompt, process, attempt.id, attempt.task_env
         )
     except KapelleError as error:
         return Answer(None, error.message)
-    ended = await attempt.execute(launch)
-    summary = await asyncio.to_thread(read_output, agent, process_dir)
-    verdict = agent.judge(summary, ended.exit, output_tail(process_dir))
+    ended = await attempt.execute(name, launch)
+    summary = await asyncio.to_thread(read_output, agent, process.directory)
+    verdict = agent.judge(summary, ended.exit, output_tail(process.directory))
     if not verdict.success:
         return Answer(None, verdict.reason)
     return Answer(verdict.result or summary.tail)
@@ -62,7 +61,7 @@ def consulting_usage(attempt: Attempt) -> list[Usage | None]:
     return [
         _usage(attempt, name, agent_name)
         for name, agent_name in ((_DIFFICULTY, settings.difficulty.agent), (_DIAGNOSIS, judge))
-        if agent_name and (attempt.process_dir / name / "out.log").exists()
+        if agent_name and name in attempt.processes
     ]
 
 
@@ -71,7 +70,7 @@ def _usage(attempt: Attempt, name: str, agent_name: str) -> Usage | None:
         agent = get_agent(agent_name, attempt.settings)
     except KapelleError:
         return None  # it is not configured any more
-    summary = read_output(agent, attempt.process_dir / name)
+    summary = read_output(agent, attempt.processes[name].directory)
     return attempt_usage(summary, {}, None, attempt.settings)
 
 
@@ -80,24 +79,25 @@ def question(
     settings: Settings,
     agent: Agent,
     prompt: str,
-    process_dir: Path,
+    process: Process,
     owner: str,
     env: Mapping[str, str],
 ) -> Launch:
     """The process that asks an agent; raises when that is not set up."""
-    empty = process_dir / "empty"
+    empty = process.directory / "empty"
     empty.mkdir(mode=0o700, parents=True, exist_ok=True)
     request = AgentRequest(
         prompt=prompt,
         workspace=empty,
-        prompt_file=process_dir / "prompt",
+        prompt_file=process.directory / "prompt",
         settings=agent.settings,
         credential=stored_credential(parts, agent, settings, env),
     )
     label = f"{agent.name} is asked"
     return launch_agent(
-        parts, settings, agent, request, owner, env=env, timeout_s=_TIMEOUT_S, label=label
-    )
+        parts, settings, agent, request, owner,
+        process=process, env=env, timeout_s=_TIMEOUT_S, label=label,
+    )  # fmt: skip
 
 
 _DIAGNOSIS_QUESTION = """\

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from kapelle.agents.base import Agent, AgentRequest
 from kapelle.domain.budget import money_spent
-from kapelle.domain.errors import KapelleError, LimitReached, Unavailable
+from kapelle.domain.errors import KapelleError, LimitReached, Tampered, Unavailable
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import attempt_token
 from kapelle.domain.task import Exit
@@ -16,7 +16,7 @@ from kapelle.engine.launch import launch_agent
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
 from kapelle.engine.tasks.accounts import stored_credential
-from kapelle.engine.tasks.attempt import Attempt, ClaimLost, Findings, Finish
+from kapelle.engine.tasks.attempt import AGENT, Attempt, ClaimLost, Findings, Finish
 from kapelle.engine.tasks.brief import brief
 from kapelle.engine.tasks.consult import choose_model, diagnose
 from kapelle.engine.tasks.prepare import prepare
@@ -73,7 +73,9 @@ async def _run(attempt: Attempt) -> Finish:
     failpoint("run_before_execute")
     try:
         async with watched(attempt, agent, limits):
-            ended = await attempt.execute(launch)
+            ended = await attempt.execute(AGENT, launch)
+    except Tampered as error:
+        return Finish(Exit(kind="tampered"), detail=error.message)
     except FileNotFoundError:
         return Finish(Exit(kind="lost"), detail="its process directory was deleted while it ran")
     failpoint("run_after_execute")
@@ -98,6 +100,7 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
         agent,
         await _request(attempt, agent, limits),
         attempt.id,
+        process=attempt.processes[AGENT],
         env=attempt.env | {"KAPELLE_URL": parts.url, "KAPELLE_TOKEN": token},
         timeout_s=attempt.timeout_s,
         label=f"{attempt.agent_name} for {attempt.task_id}",
@@ -137,6 +140,7 @@ def _relaunch(attempt: Attempt) -> Launch:
     """Enough to find a process that was started before: what runs there was decided then."""
     return Launch(
         process_dir=attempt.process_dir,
+        secret=attempt.processes[AGENT].secret,
         argv=[],
         cwd=attempt.directory,
         env={},
@@ -151,7 +155,7 @@ def _relaunch(attempt: Attempt) -> Launch:
 def _not_possible(error: KapelleError) -> tuple[Finish, Findings]:
     """The end of an attempt whose agent could not even be started."""
     problem = error.with_hint
-    limited = isinstance(error, LimitReached)
-    kind = FailureClass.LIMIT if limited else FailureClass.ENVIRONMENT
+    kinds = {LimitReached: FailureClass.LIMIT, Tampered: FailureClass.TAMPERED}
+    kind = kinds.get(type(error), FailureClass.ENVIRONMENT)
     finish = Finish(Exit(kind="not_started"), detail=problem)
     return finish, Findings(False, problem, failure=Failure(kind, problem))

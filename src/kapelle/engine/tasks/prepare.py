@@ -10,7 +10,9 @@ from kapelle.engine.tasks.attempt import Attempt
 from kapelle.runner.output import tail_text
 from kapelle.runner.process_dir import UnreadableRecord, read_exit
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import attempts, runs, steps, tasks
+from kapelle.store import attempts, processes, runs, steps, tasks
+
+_SETUP = "setup"
 
 
 async def prepare(attempt: Attempt) -> None:
@@ -82,8 +84,7 @@ async def _share_worktree(attempt: Attempt) -> None:
 def _starts_over(attempt: Attempt) -> bool:
     """Whether what an earlier attempt left is put away."""
     # Once the set-up has begun the workspace is as it should be, also after a crash.
-    is_set_up = (attempt.process_dir / "setup").exists()
-    return attempt.number > 1 and attempt.mode == "fresh" and not is_set_up
+    return attempt.number > 1 and attempt.mode == "fresh" and _SETUP not in attempt.processes
 
 
 async def _continued(attempt: Attempt) -> Any:
@@ -109,17 +110,18 @@ async def _was_set_up(attempt: Attempt) -> bool:
     """Whether the set-up of an earlier attempt in this workspace succeeded."""
     parts = attempt.parts
     earlier = await parts.db.read(attempts.in_workspace, attempt.owner)
-    for attempt_id in earlier:
+    for row in await parts.db.read(processes.named, earlier, _SETUP):
+        process = parts.process(row)
         with suppress(UnreadableRecord):
-            ended = read_exit(parts.process_directory(attempt_id) / "setup")
-            if ended is not None and ended.exit.code == 0:
+            ended = read_exit(process.directory, process.secret)
+            if ended is not None and ended.succeeded:
                 return True
     return False
 
 
 async def _set_up(attempt: Attempt, command: str) -> None:
     timeout_s = attempt.settings.workspace.setup_timeout_s
-    process_dir, ended = await attempt.execute_command("setup", command, timeout_s)
+    process_dir, ended = await attempt.execute_command(_SETUP, command, timeout_s)
     if not ended.succeeded:
         words = tail_text(process_dir / "err.log", 500) or tail_text(process_dir / "out.log", 500)
         how = ended.ending(timeout_s)

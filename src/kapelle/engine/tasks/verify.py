@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kapelle.agents.base import Agent, Summary, Verdict
 from kapelle.agents.failures import classify
-from kapelle.domain.errors import Conflict, KapelleError, WorkspaceError
+from kapelle.domain.errors import Conflict, KapelleError, Tampered, WorkspaceError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
@@ -21,13 +21,13 @@ from kapelle.engine.output import (
     session_counters,
     total_usage,
 )
-from kapelle.engine.tasks.attempt import Attempt, Findings, Finish, task_diff
+from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
 from kapelle.runner.output import both_streams, lines_of
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import attempts, events
+from kapelle.store import attempts, events, tasks
 from kapelle.store.database import Connection
 
 _SHOWN_LINE = 500
@@ -44,19 +44,25 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
     success = verdict.success and not finish.timed_out
     reason, failure = verdict.reason, verdict.failure
     if not success and not verdict.question:
-        cause = recorded_cause(attempt.process_dir)
+        # Who writes its own end may write the cause of it as well.
+        is_forged = finish.exit.kind == "tampered"
+        cause = None if is_forged else recorded_cause(attempt.process_dir)
         failure = _failure(attempt, finish, verdict, summary, tail, cause)
         reason = _reason(finish, verdict, failure, is_ours=cause is not None)
     elif success and not await attempt.stop_requested():
         try:
-            await _commit(attempt)
-            failed = await _check(attempt)
+            commit = await _commit(attempt)
+            failed = await _check(attempt, commit)
+            await _require_unmoved(attempt, commit)
             if failed:
                 reason = f"failed its check: {', '.join(failed)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
         except (WorkspaceError, Conflict) as error:
             success, reason = False, error.message
             failure = Failure(FailureClass.ENVIRONMENT, error.message)
+        except Tampered as error:
+            success, reason = False, error.message
+            failure = Failure(FailureClass.TAMPERED, error.message)
     own = attempt_usage(summary, before, model, attempt.settings)
     asked = await asyncio.to_thread(consulting_usage, attempt)
     return Findings(
@@ -82,6 +88,8 @@ def _examine(attempt: Attempt, finish: Finish) -> tuple[Summary, str, Verdict]:
     except KapelleError as error:
         return Summary(), tail, Verdict(False, error.message)
     summary = read_output(agent, attempt.process_dir)
+    if finish.exit.kind == "tampered":
+        return summary, tail, Verdict(False, finish.detail)
     if finish.exit.kind == "not_started":
         return summary, tail, Verdict(False, finish.detail or "the agent could not be started")
     return summary, tail, agent.judge(summary, finish.exit, tail)
@@ -115,16 +123,35 @@ def _reason(finish: Finish, verdict: Verdict, failure: Failure, *, is_ours: bool
     return verdict.reason or finish.detail or failure.evidence
 
 
-async def _commit(attempt: Attempt) -> None:
+async def _commit(attempt: Attempt) -> str | None:
+    """Commit the agent's work, once; what the branch holds then, None for work in place."""
+    if not attempt.is_worktree:
+        return None
     # After a crash amid the checks, what they left behind must not join the agent's work.
-    if attempt.is_worktree and not (attempt.process_dir / "checks").exists():
+    if attempt.row["checked_commit"] is None:
         title, agent = attempt.task["title"], attempt.agent_name
         message = f"{title}\n\nTask: {attempt.task_id}\nAgent: {agent}"
         commit = await attempt.parts.workspaces.commit(attempt.owner, message)
-        await attempt.update_task(workspace_commit=commit)
+        tip = commit or await attempt.parts.workspaces.tip(attempt.owner)
+        await attempt.write(_record_commit, attempt, commit, tip)
+        attempt.row["checked_commit"], attempt.task["workspace_commit"] = tip, commit
+    checked: str = attempt.row["checked_commit"]
+    return checked
 
 
-async def _check(attempt: Attempt) -> list[str]:
+def _record_commit(connection: Connection, attempt: Attempt, commit: str | None, tip: str) -> None:
+    tasks.update(connection, attempt.task_id, workspace_commit=commit)
+    attempts.update(connection, attempt.id, checked_commit=tip)
+
+
+async def _require_unmoved(attempt: Attempt, commit: str | None) -> None:
+    """Raise Tampered unless the branch still holds what the checks were made on."""
+    tip = commit and await attempt.parts.workspaces.tip(attempt.owner)
+    if tip != commit:
+        raise Tampered(f"tampered: its branch was moved from {commit} to {tip} after the commit")
+
+
+async def _check(attempt: Attempt, commit: str | None) -> list[str]:
     """Make the checks that are not recorded yet; the names of all that failed."""
     if not attempt.checks:
         return []
@@ -137,7 +164,9 @@ async def _check(attempt: Attempt) -> list[str]:
         if await attempt.stop_requested():
             break
         failpoint("verify_before_check")
-        known[position] = await _make_check(attempt, position, check)
+        result = await _make_check(attempt, position, check)
+        where = {"commit": commit, "directory": str(attempt.directory)}
+        known[position] = result.model_copy(update=where)
         await attempt.write(_record_check, attempt, position, known[position])
     return [result.name for _, result in sorted(known.items()) if not result.passed]
 
@@ -153,7 +182,7 @@ def _record_check(
 async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> CheckResult:
     if check.kind is CheckKind.COMMAND:
         process_dir, ended = await attempt.execute_command(
-            f"checks/{position}", check.command or "", check.timeout_s
+            f"{CHECKS}{position}", check.command or "", check.timeout_s
         )
         output = await asyncio.to_thread(both_streams, process_dir, SHOWN_OUTPUT)
         return check_result(check, ended, output)

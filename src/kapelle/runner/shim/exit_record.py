@@ -3,7 +3,9 @@
 Standard library only.
 """
 
+import contextlib
 import json
+import os
 from collections.abc import Mapping
 
 from . import files
@@ -12,12 +14,11 @@ from . import files
 _encoder = json.JSONEncoder()
 
 
-def write(process_dir: str, facts: Mapping[str, object], *, is_supervisor: bool) -> None:
+def write(process_dir: str, secret: bytes, facts: Mapping[str, object]) -> None:
     """Leave the record durably: the facts, why it was stopped, and how much it printed.
 
-    Whoever comes second leaves it as it is. Only the supervisor overrules what is there: the claim
-    makes its record the true one, whatever the agent may have put there, unless the daemon has
-    concluded already that the execution is lost.
+    Whoever comes second leaves a signed record as it is. One that is there without a signature was
+    written by somebody else: it is put aside, and the record says so instead of how it ended.
     """
     reason = files.read(f"{process_dir}/{files.STOP}") if facts["ended_by"] == "stop" else None
     record = {
@@ -27,18 +28,16 @@ def write(process_dir: str, facts: Mapping[str, object], *, is_supervisor: bool)
         "out_bytes": files.size(f"{process_dir}/{files.OUT}"),
         "err_bytes": files.size(f"{process_dir}/{files.ERR}"),
     }
-    path, data = f"{process_dir}/{files.EXIT}", encode(record)
-    if not files.publish(path, data, durable=True) and is_supervisor and not _says_lost(path):
-        files.replace(path, data, durable=True)
+    path = f"{process_dir}/{files.EXIT}"
+    if files.publish(path, files.sign(secret, files.EXIT, encode(record)), durable=True):
+        return
+    if files.verified(secret, files.EXIT, files.read(path) or b"") is None:
+        detail = f"somebody else wrote {files.EXIT}"
+        record |= {"kind": "tampered", "code": None, "signal": None, "detail": detail}
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(path, f"{path}.{os.getpid()}.forged")
+        files.replace(path, files.sign(secret, files.EXIT, encode(record)), durable=True)
 
 
 def encode(fields: Mapping[str, object]) -> bytes:
     return _encoder.encode(fields).encode()
-
-
-def _says_lost(path: str) -> bool:
-    try:
-        found = json.loads(files.read(path) or b"null")
-    except ValueError:
-        return False
-    return isinstance(found, dict) and found.get("kind") == "lost"

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import hmac
 import os
 import stat
 import time
@@ -70,6 +71,25 @@ def open_regular(path: str) -> int | None:
         return file
     os.close(file)
     return None
+
+
+_SIGNATURE = b', "signature": "'
+
+
+def sign(secret: bytes, name: str, data: bytes) -> bytes:
+    """The JSON object of a file of this name, with its signature as the last field.
+
+    The key is the secret that the daemon made for this one process and gave to its shim over their
+    socket: whoever else writes such a file cannot sign it.
+    """
+    digest = hmac.digest(secret, name.encode() + b"\0" + data, "sha256").hex()
+    return data[:-1] + _SIGNATURE + digest.encode() + b'"}'
+
+
+def verified(secret: bytes, name: str, signed: bytes) -> bytes | None:
+    """The object without its signature; None if it was not signed with this secret."""
+    data = signed.rpartition(_SIGNATURE)[0] + b"}"
+    return data if hmac.compare_digest(sign(secret, name, data), signed) else None
 
 
 def size(path: str) -> int:

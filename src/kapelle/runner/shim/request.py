@@ -34,6 +34,7 @@ class Request:
         self.timeout_s: float | None = fields["timeout_s"]
         self.grace_s: float = fields["grace_s"]
         self.boot_id: str = fields["boot_id"]
+        self.secret: bytes = _from_wire(fields["secret"])
         leaf = fields["leaf"]
         self.leaf: str | None = None if leaf is None else os.fsdecode(_from_wire(leaf))
         self.stdin_bytes: int | None = fields["stdin_bytes"]

@@ -48,7 +48,8 @@ def warm_up() -> None:
     for _ in range(3):
         tree.start_time(os.getpid())
         os.get_exec_path({"PATH": ""})
-        encode({"started": {"pid": 1, "start": None}, "at": time.time()})
+        data = encode({"started": {"pid": 1, "start": None}, "at": time.time()})
+        files.sign(b"secret", files.EXIT, data)
 
 
 class Shim:
@@ -77,7 +78,8 @@ class Shim:
         }
         path = self._path(files.CLAIM)
         try:
-            ours = files.publish(path, encode(identity), durable=False)
+            data = files.sign(self._request.secret, files.CLAIM, encode(identity))
+            ours = files.publish(path, data, durable=False)
         except OSError as error:
             self._reply({"refused": error.strerror, "errno": error.errno})
             return False
@@ -179,6 +181,7 @@ class Shim:
         outcome = _exit_kind(supervisor.status, self._not_started)
         outcome["detail"] = "; ".join(text for text in details if text) or None
         outcome["ended_by"] = supervisor.ended_by
+        outcome["out_sha256"], outcome["err_sha256"] = (s.digest.hexdigest() for s in self._streams)
         outcome["leftovers"] = max(supervisor.leftovers or 0, supervisor.survivors)
         self._record(outcome)
 
@@ -195,9 +198,9 @@ class Shim:
             "max_rss_bytes": usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024),
         }
         failpoint("shim_before_exit_json")
-        process_dir = self._request.process_dir
+        process_dir, secret = self._request.process_dir, self._request.secret
         files.retry_while_full(
-            lambda: exit_record.write(process_dir, record, is_supervisor=True), lambda: False
+            lambda: exit_record.write(process_dir, secret, record), lambda: False
         )
         failpoint("shim_after_exit_json")
 

@@ -1,5 +1,6 @@
 """One output pipe of the agent, its redaction and its log; standard library only."""
 
+import hashlib
 import os
 import re
 
@@ -93,6 +94,7 @@ class Stream:
         self.pipe = pipe
         self.log = log
         self.written = 0
+        self.digest = hashlib.sha256()
         self.retry_at: float | None = None
         self._redactor = redactor
         self._pending = b""
@@ -166,4 +168,5 @@ class Stream:
                 self.retry_at = now + RETRY_S
                 return
             self.written += count
+            self.digest.update(self._pending[:count])
             self._pending = self._pending[count:]

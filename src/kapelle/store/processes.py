@@ -1,0 +1,55 @@
+"""Queries about processes beside the agents': that they were begun, where, and their secrets."""
+
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from kapelle.domain.states import RunStatus
+from kapelle.store.tables import processes, runs
+
+Row = sa.RowMapping
+
+_OF_OWNER = sa.select(processes).where(processes.c.owner == sa.bindparam("owner"))
+
+
+def of_owner(connection: sa.Connection, owner: str) -> dict[str, Row]:
+    """The processes that an attempt or a run has begun, by name."""
+    found = connection.execute(_OF_OWNER, {"owner": owner}).mappings()
+    return {row["name"]: row for row in found}
+
+
+def begin(connection: sa.Connection, owner: str, name: str) -> Row:
+    """Store that a process is begun, in a directory that nobody can guess; once for each name."""
+    values = {
+        "owner": owner,
+        "name": name,
+        "directory": secrets.token_hex(16),
+        "secret": secrets.token_hex(32),
+        "begun_at": datetime.now(UTC),
+    }
+    if name not in of_owner(connection, owner):
+        connection.execute(processes.insert(), values)
+    return of_owner(connection, owner)[name]
+
+
+def named(connection: sa.Connection, owners: Sequence[str], name: str) -> list[Row]:
+    """The processes of this name of several owners."""
+    query = sa.select(processes).where(processes.c.owner.in_(owners), processes.c.name == name)
+    return list(connection.execute(query).mappings())
+
+
+def directories(connection: sa.Connection) -> set[str]:
+    return set(connection.execute(sa.select(processes.c.directory)).scalars())
+
+
+def of_ended_runs(connection: sa.Connection) -> list[Row]:
+    """The processes of runs that are not under way."""
+    query = sa.select(processes).join(runs, runs.c.id == processes.c.owner)
+    query = query.where(runs.c.status != RunStatus.RUNNING)
+    return list(connection.execute(query).mappings())
+
+
+def delete(connection: sa.Connection, owner: str) -> None:
+    connection.execute(processes.delete().where(processes.c.owner == owner))
