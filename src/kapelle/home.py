@@ -46,6 +46,8 @@ class Home:
     runner = _Inside("runner")
     git = _Inside("git")
     secrets = _Inside("secrets")
+    # The repositories that a person trusts, and with what.
+    trust = _Inside("trust.json")
     # API keys that no keyring keeps.
     credentials = _Inside("credentials.json")
 

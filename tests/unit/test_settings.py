@@ -66,7 +66,11 @@ def test_environment_beats_repository_beats_user(home: Home, repository: Path) -
 def test_agents_are_merged_key_by_key(home: Home, repository: Path) -> None:
     user(home, '[agents.my-tool]\ncommand = ["a"]\nenv = {A = "1"}\n')
     shared(repository, '[agents.my-tool.env]\nB = "2"\n')
-    environ = {"KAPELLE_AGENTS__MY_TOOL__ENV__C_d__E": "3", "KAPELLE_AGENTS__MY_TOOL__MODEL": "4"}
+    environ = {
+        "KAPELLE_AGENTS__MY_TOOL__ENV__C_d__E": "3",
+        "KAPELLE_AGENTS__MY_TOOL__MODEL": "4",
+        "KAPELLE_TRUST": "all",
+    }
     agent = load(home, repository, environ).settings.agents["my-tool"]
     assert agent.command == ["a"]
     assert agent.env == {"A": "1", "B": "2", "C_d__E": "3"}

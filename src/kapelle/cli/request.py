@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kapelle.cli.spec_file import SpecFile
+from kapelle.cli.trust import ask
 from kapelle.client.http import Connection
-from kapelle.domain.errors import KapelleError
+from kapelle.domain.errors import KapelleError, NotTrusted
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,22 @@ def begin(client: Connection, path: str, body: dict[str, Any]) -> dict[str, Any]
         orders.append(Order(path, body))
         raise _Collected
     try:
-        started: dict[str, Any] = client.create(path, body)
+        try:
+            started: dict[str, Any] = client.create(path, body)
+        except NotTrusted:
+            if not ask(client, _directory(body)):
+                raise
+            started = client.create(path, body)
     except KapelleError as error:
         spec = body.get("spec")
         if isinstance(spec, SpecFile):
             spec.locate(error)
         raise
     return started
+
+
+def _directory(body: dict[str, Any]) -> str:
+    return str(body.get("spec", body)["directory"])
 
 
 def is_collecting() -> bool:

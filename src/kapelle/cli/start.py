@@ -33,7 +33,7 @@ from kapelle.cli.spec_options import (
 )
 from kapelle.cli.values import duration_s, pairs
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
 from kapelle.domain.options import KEY
 
 Pattern = dict[str, Any]
@@ -252,7 +252,7 @@ def _without_a_name(params: Params) -> None:
     here = f"{current()}/"
     rows = [
         [one_line(item["name"]), one_line(item["origin"].removeprefix(here)),
-         one_line(item["summary"])]
+         ("" if item["trusted"] else "(not trusted) ") + one_line(item["summary"])]
         for item in known
     ]  # fmt: skip
     lines = table(["PATTERN", "FROM", "WHAT IT DOES"], rows)
@@ -269,6 +269,11 @@ def _patterns(client: Connection, directory: Path | None) -> list[Pattern]:
 def _named(known: list[Pattern], name: str) -> Pattern:
     for pattern in known:
         if pattern["name"] == name:
+            if not pattern["trusted"]:
+                raise NotTrusted(
+                    f"{pattern['origin']} is not trusted, so nothing of {name!r} is known.",
+                    hint="Look with `kapelle trust --show`; if it may, type: kapelle trust",
+                )
             return pattern
     if name.startswith("-"):
         raise InvalidInput(

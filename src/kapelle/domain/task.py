@@ -94,7 +94,7 @@ class Task(Record):
     model: str | None
     status: TaskStatus
     reason: str | None
-    waiting_for: Literal["input", "rate_limit"] | None
+    waiting_for: Literal["input", "rate_limit", "trust"] | None
     question: str | None  # what its agent asks, while it waits for input
     priority: Priority
     project: str | None

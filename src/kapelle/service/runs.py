@@ -10,10 +10,10 @@ from kapelle.domain.run import Run, RunFilter, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
+from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start
 from kapelle.engine.tasks.submit import require_directory
-from kapelle.patterns import registry
-from kapelle.patterns.registry import Pattern
+from kapelle.patterns.registry import Description
 from kapelle.service.work import wait
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
@@ -37,10 +37,10 @@ class Runs:
         run_id = await start(self._parts, pattern, spec, idempotency_key, schedule_id=schedule_id)
         return await self.get(run_id)
 
-    def patterns(self, directory: str | None) -> tuple[list[Pattern], list[InvalidInput]]:
+    async def patterns(self, directory: str | None) -> tuple[list[Description], list[InvalidInput]]:
         """Every pattern that may be named, as seen from a directory, and what is wrong there."""
         place = Path(require_directory(directory)) if directory else None
-        return registry.available(self._parts.home, place)
+        return await list_patterns(self._parts, place)
 
     async def get(self, text: str) -> Run:
         return await self._db.read(_get, text)

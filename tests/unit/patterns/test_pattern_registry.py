@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.engine.runs import patterns
 from kapelle.home import Home
 from kapelle.patterns import registry
 
@@ -34,7 +35,7 @@ def write(top: Path, name: str = "own", source: str = OWN) -> Path:
 
 def found(tmp_path: Path, directory: Path) -> tuple[set[str], list[str]]:
     """The names of patterns of one's own, and what is wrong with others."""
-    usable, problems = registry.available(Home(tmp_path / "home"), directory)
+    usable, problems = patterns.available(Home(tmp_path / "home"), directory, trusted=True)
     own = {item.name for item in usable if item.origin != "Kapelle"}
     return own, [problem.message for problem in problems]
 
@@ -63,9 +64,9 @@ def test_what_somebody_else_put_into_a_shared_parent_is_not_executed(
     refusal = f"{part(path)} belongs to another user; remove it or take it over."
     assert found(tmp_path, work) == (set(), [refusal])
     with pytest.raises(InvalidInput, match="another user"):
-        registry.get("own", Home(tmp_path / "home"), work)
+        patterns.get("own", Home(tmp_path / "home"), work, trusted=True)
     assert not path.with_suffix(".ran").exists()
-    assert registry.get("loop", Home(tmp_path / "home"), work).name == "loop"
+    assert patterns.get("loop", Home(tmp_path / "home"), work, trusted=True).name == "loop"
 
 
 @only_root
@@ -101,7 +102,7 @@ def test_what_a_file_imports_or_names_twice_is_no_pattern_of_its_own(tmp_path: P
 
 def test_a_home_called_dot_kapelle_is_read_once(tmp_path: Path) -> None:
     write(tmp_path)
-    usable, problems = registry.available(Home(tmp_path / ".kapelle"), tmp_path)
+    usable, problems = patterns.available(Home(tmp_path / ".kapelle"), tmp_path, trusted=True)
     assert "own" in {item.name for item in usable}
     assert problems == []
 
@@ -138,18 +139,18 @@ async def own(ctx, spec):
     return None
 """
     path = write(tmp_path, "own", source)
-    item = registry.get("own", Home(tmp_path / "home"), tmp_path)
-    with pytest.raises(InvalidInput, match=r"pattern 'own' has no JSON schema: .+"):
-        _ = item.spec_schema
-    assert item.origin == str(path)
+    with pytest.raises(InvalidInput, match=r"pattern 'own' has no JSON schema: .+") as refused:
+        patterns.get("own", Home(tmp_path / "home"), tmp_path, trusted=True)
+    assert refused.value.message.startswith(f"{path}: ")
+    assert found(tmp_path, tmp_path) == (set(), [refused.value.message])
 
 
 def test_what_is_built_in_stands_in_the_file_of_its_name(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
-    patterns = registry.built_in()
-    assert {"best-of", "loop", "pipeline", "team"} <= {item.name for item in patterns}
-    for item in patterns:
+    shipped = registry.built_in()
+    assert {"best-of", "loop", "pipeline", "team"} <= {item.name for item in shipped}
+    for item in shipped:
         assert item.spec.__module__ == f"kapelle.patterns.{item.name.replace('-', '_')}"
-        assert registry.get(item.name, home, tmp_path) == item
+        assert patterns.get(item.name, home, tmp_path, trusted=True) == item
     with pytest.raises(NotFound, match="There is no pattern 'spec'; known are: best-of, loop,"):
-        registry.get("spec", home, tmp_path)
+        patterns.get("spec", home, tmp_path, trusted=True)

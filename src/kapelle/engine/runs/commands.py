@@ -101,7 +101,7 @@ class Commands:
         self, name: str, command: str, timeout_s: float, env: dict[str, str], task: str | None
     ) -> tuple[Ended, str]:
         process_dir = self.parts.step_directory(self.run_id, name)
-        settings = self.parts.settings(self.spec.directory)
+        settings = self.parts.work_settings(self.spec.directory)
         left = (await self.budget.left()).seconds
         launch = launch_command(
             self.parts,

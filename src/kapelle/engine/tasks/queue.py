@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from kapelle.domain.budget import limit_reason
-from kapelle.domain.errors import InvalidInput
+from kapelle.domain.errors import InvalidInput, NotTrusted
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
@@ -32,6 +32,8 @@ from kapelle.store import accounts, attempts, events, runs, tasks
 from kapelle.store.database import Connection
 
 _MB = 1_000_000
+# Whoever trusts the repository wakes what waits for that; this is for changes of its files.
+_TRUST_AGAIN = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,8 @@ def held(limits: Limits, reading: Reading, running: int) -> str | None:
     return None
 
 
-Choice = tuple[str, Sequence[Candidate]]
+# With why it may not begin at all, where its repository is not trusted any more.
+Choice = tuple[str, Sequence[Candidate], str | None]
 
 
 def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> list[str]:
@@ -97,7 +100,7 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
     """
     paused = accounts.paused(connection, datetime.now(UTC))
     begun = []
-    for task_id, among in ready:
+    for task_id, among, untrusted in ready:
         task = tasks.row(connection, task_id)
         if task["status"] != TaskStatus.QUEUED or tasks.is_held(connection, task):
             continue
@@ -105,6 +108,11 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
         if limit is not None:
             cause = {"limit_reached": limit}
             tasks.move(connection, task, TaskStatus.CANCELLED, limit_reason(limit), **cause)
+            continue
+        if untrusted is not None:
+            until = datetime.now(UTC) + _TRUST_AGAIN
+            waits = {"waiting_for": "trust", "not_before": until}
+            tasks.move(connection, task, TaskStatus.WAITING, untrusted, **waits)
             continue
         chosen = choose(connection, task_id, among, paused)
         if chosen is None:
@@ -241,7 +249,7 @@ class TaskQueue:
             now = datetime.now(UTC)
             ready = await self._parts.db.glance(tasks.next_queued, now, free)
             if ready:
-                choices = [(task["id"], candidates(self._parts, task)) for task in ready]
+                choices = [(task["id"], *self._candidates(task)) for task in ready]
                 begun = await self._parts.db.write(begin, choices, self._parts.performer)
                 failpoint("conductor_after_begin")
                 for attempt_id in begun:
@@ -250,6 +258,16 @@ class TaskQueue:
                 self._admitted |= set(begun)
                 verdict = held(limits, reading, self.running)
         self.held = verdict
+
+    def _candidates(self, task: tasks.Row) -> tuple[Sequence[Candidate], str | None]:
+        """Who may take a task, and why nobody may, if what it would execute is not trusted."""
+        try:
+            self._parts.require_trust(task["directory"])
+        except NotTrusted as error:
+            return [], error.with_hint
+        except InvalidInput:
+            pass  # a configuration that cannot be read is found out by the attempt
+        return candidates(self._parts, task), None
 
     async def _sweep(self) -> None:
         """Find what should move and does not; move it or report it."""
