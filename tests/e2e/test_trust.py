@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -67,6 +68,8 @@ command = ["{program}"]
     first = f'open({str(ran / "pattern")!r}, "w").close()'
     source = PATTERN.format(name="evil", first=first)
     (folder / "patterns" / "evil.py").write_text(source, encoding="utf-8")
+    git(clone, "add", "--all")
+    git(clone, "commit", "--quiet", "--message=Harmless")
 
 
 class Place:
@@ -104,14 +107,18 @@ class Place:
         return sorted(os.listdir(self.ran))
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    root = tmp_path_factory.mktemp("trust")
-    kapelle = wary_instance(root)
+@pytest.fixture
+def wary(tmp_path: Path) -> Iterator[Instance]:
+    instance = wary_instance(tmp_path)
     try:
-        yield Place(kapelle, root)
+        yield instance
     finally:
-        kapelle.destroy()
+        instance.destroy()
+
+
+@pytest.fixture
+def place(wary: Instance, tmp_path: Path) -> Place:
+    return Place(wary, tmp_path)
 
 
 def wary_instance(root: Path) -> Instance:
@@ -120,6 +127,17 @@ def wary_instance(root: Path) -> Instance:
     del instance.env["KAPELLE_TRUST"]
     instance.start()
     return instance
+
+
+def test_all_of_it_runs_once_it_is_trusted(kapelle: Instance, tmp_path: Path) -> None:
+    """The traces that the other tests look for are left when they may be."""
+    place = Place(kapelle, tmp_path)
+    kapelle.cli("agents", "check", "claude", cwd=place.clone)
+    assert place.traces() == ["program"]
+    kapelle.cli("start", cwd=place.clone)
+    assert place.traces() == ["pattern", "program"]
+    kapelle.cli("run", "x", "-a", "rehearsal", "-f", cwd=place.clone)
+    assert place.traces() == ["check", "pattern", "playbook", "program", "setup"]
 
 
 # Every command with arguments that make it do something in the clone.
@@ -188,6 +206,10 @@ stop
 """
 
 
+# How they end depends on which agents are installed.
+OF_THE_MACHINE = ("init", "doctor", "agents check claude")
+
+
 def leaves() -> Iterator[str]:
     for name in COMMANDS:
         inner = getattr(load(name), "commands", {})
@@ -218,7 +240,8 @@ def test_no_command_in_a_hostile_clone_runs_anything_of_it(place: Place) -> None
         assert "Traceback" not in done.stderr, done.stderr
         refused = "not trusted" in done.stderr or "has changed since" in done.stderr
         shown = re.sub(r"\{\w+\}", "ID", line).replace("_", " ")
-        rows.append((f"kapelle {shown}", str(done.returncode), refused))
+        code = "" if line in OF_THE_MACHINE else str(done.returncode)
+        rows.append((f"kapelle {shown}", code, refused))
         assert place.traces() == [], line
     place.kapelle.start()
     time.sleep(2.5)
@@ -301,15 +324,6 @@ def compare(mark: str, header: list[str], rows: list[tuple[str, str, bool]]) -> 
         PAGE.write_text(before + begin + made + end + after, encoding="utf-8")
     else:
         assert found == made
-
-
-@pytest.fixture
-def wary(tmp_path: Path) -> Iterator[Instance]:
-    instance = wary_instance(tmp_path)
-    try:
-        yield instance
-    finally:
-        instance.destroy()
 
 
 def configure(repository: Path, text: str) -> None:
@@ -436,8 +450,6 @@ def test_a_pattern_that_hangs_or_exits_is_not_noticed_by_the_daemon(
     (folder / "good.py").write_text(PATTERN.format(name="good", first=""), encoding="utf-8")
     pid = kapelle.get("/daemon")["pid"]
     slowest = 0.0
-    from threading import Thread
-
     listing = Thread(target=kapelle.get, args=(f"/patterns?directory={repository}",))
     listing.start()
     while listing.is_alive():

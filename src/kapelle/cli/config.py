@@ -152,6 +152,8 @@ def change(key: str, value: str | None, repo: bool, as_json: bool) -> None:
         document({"action": action, "key": key, "path": str(path)})
     else:
         say(f"{key} was {action} in {path}.")
+        if repo and loaded().held_back:
+            say("It holds as soon as you trust what stands there: kapelle trust")
 
 
 def _path(repo: bool) -> Path:

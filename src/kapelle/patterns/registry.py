@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.home import read_small
 from kapelle.patterns.spec import PatternSpec
 
 GROUP = "kapelle.patterns"
@@ -184,7 +185,7 @@ def _module(path: Path, _version: tuple[int, ...]) -> ModuleType:
     module.__file__ = str(path)
     sys.modules[name] = module
     try:
-        exec(compile(path.read_bytes(), path, "exec"), vars(module))
+        exec(compile(read_small(path), path, "exec"), vars(module))
     except KapelleError:
         raise
     except BaseException as error:

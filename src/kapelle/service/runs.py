@@ -66,6 +66,7 @@ class Runs:
         return await self.get(run_id)
 
     async def resume(self, text: str) -> Run:
+        self._parts.require_trust((await self.get(text)).directory)
         return await self._apply_change(text, control.resume)
 
     async def cancel(self, text: str, reason: str | None = None, *, with_tasks: bool = True) -> Run:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import InvalidInput
+from kapelle.home import read_small
 
 Stamp = tuple[int, int, int, int]
 
@@ -23,7 +24,7 @@ def stamp(path: Path) -> Stamp | None:
 def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
     """The text of a file and what it says; both empty when it is not there."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small(path).decode().replace("\r\n", "\n")
         return text, tomllib.loads(text)
     except (FileNotFoundError, NotADirectoryError):
         return "", {}

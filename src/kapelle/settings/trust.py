@@ -16,9 +16,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from kapelle.domain.errors import Conflict, NotTrusted
+from kapelle.domain.errors import Conflict, InvalidInput, NotTrusted
 from kapelle.domain.text import counted
-from kapelle.home import Home, in_repository, write_private
+from kapelle.home import Home, in_repository, read_small, write_private
 from kapelle.settings.files import Stamp, leaves, read_toml, stamp
 
 VARIABLE = "KAPELLE_TRUST"
@@ -179,8 +179,11 @@ def _items(
         if key.partition(".")[0] not in _HARMLESS:
             found[key] = json.dumps(value, ensure_ascii=False, default=str)
     for path, _ in texts:
-        name = os.path.relpath(path, place)
-        found[name] = path.read_bytes().decode("utf-8", "backslashreplace")
+        try:
+            text = read_small(path).decode("utf-8", "backslashreplace")
+        except (OSError, InvalidInput) as error:
+            text = str(error)  # nobody can execute it either
+        found[os.path.relpath(path, place)] = text
     return found
 
 

@@ -1,12 +1,14 @@
 """Which patterns are found, and whose files are never executed."""
 
+import importlib.util
 import os
+import py_compile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
 from kapelle.engine.runs import patterns
 from kapelle.home import Home
 from kapelle.patterns import registry
@@ -154,3 +156,36 @@ def test_what_is_built_in_stands_in_the_file_of_its_name(tmp_path: Path) -> None
         assert patterns.get(item.name, home, tmp_path, trusted=True) == item
     with pytest.raises(NotFound, match="There is no pattern 'spec'; known are: best-of, loop,"):
         patterns.get("spec", home, tmp_path, trusted=True)
+
+
+def test_what_is_not_trusted_is_read_and_not_executed(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    usable, problems = patterns.available(Home(tmp_path / "home"), tmp_path)
+    [item] = [item for item in usable if not item.trusted]
+    assert (item.name, item.origin, item.spec_schema, problems) == ("own", str(path), {}, [])
+    with pytest.raises(NotTrusted, match="is not trusted, so the pattern 'own' cannot be used"):
+        patterns.get("own", Home(tmp_path / "home"), tmp_path)
+    assert not path.with_suffix(".ran").exists()
+
+
+def test_compiled_code_beside_a_file_is_not_taken_for_it(tmp_path: Path) -> None:
+    """An importer would believe code that says it need not be compared with its source."""
+    path = write(tmp_path)
+    evil = tmp_path / "evil.py"
+    evil.write_text(f"open({str(tmp_path / 'harm')!r}, 'w').close()\n", encoding="utf-8")
+    cached = Path(importlib.util.cache_from_source(str(path)))
+    cached.parent.mkdir()
+    how = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(evil), cfile=str(cached), invalidation_mode=how)
+    assert found(tmp_path, tmp_path) == ({"own"}, [])
+    assert patterns.get("own", Home(tmp_path / "home"), tmp_path, trusted=True).name == "own"
+    assert path.with_suffix(".ran").exists()
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize("text", ["(" * 300, "x = " + "-" * 50_000 + "1", "\0", '"\\ud800"'])
+def test_a_file_that_is_hard_to_read_is_told_of_at_most(tmp_path: Path, text: str) -> None:
+    write(tmp_path, "own", text + "\n")
+    usable, problems = patterns.available(Home(tmp_path / "home"), tmp_path)
+    assert all(item.trusted for item in usable)
+    assert len(problems) <= 1

@@ -148,9 +148,11 @@ class RunExecutor:
     async def _prepare(self, run: runs.Row) -> Verdict:
         """Play the pattern, if its worktree is there and the daemon survives it."""
         known = await self._parts.db.read(steps.of_run, run["id"])
-        self._parts.require_trust(run["directory"])
         try:
+            self._parts.require_trust(run["directory"])
             await run_workspace(self._parts, run)
+        except NotTrusted:
+            raise
         except KapelleError as error:
             if isinstance(error, Unavailable) or not known:
                 raise

@@ -10,6 +10,7 @@ import difflib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 
 from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
 from kapelle.engine.parts import Parts
-from kapelle.home import Home, in_repository, require_ours
+from kapelle.home import Home, in_repository, read_small, require_ours
 from kapelle.patterns import registry
 from kapelle.patterns.registry import Description, Pattern
 from kapelle.runner.command import Command, Running
@@ -29,8 +30,10 @@ from kapelle.settings.trust import is_trusted, pattern_files
 IMPORT_S = 10.0
 _IMPORT = "import sys; from kapelle.patterns.registry import tell; tell(sys.argv[1])"
 _MOST_TOLD = 4_000_000
-_MOST_READ = 1_000_000
 _LONGEST_SUMMARY = 500
+# Files that were not imported in time, and when they are tried again: the machine may be busy.
+_slow: dict[tuple[Path, Stamp | None], float] = {}
+_SLOW_S = 60.0
 # One thread of their own: files that take their time keep nobody waiting but one another.
 _IMPORTER = ThreadPoolExecutor(1, "patterns")
 
@@ -157,8 +160,7 @@ def _taken(item: Pattern | Description, by: Pattern | Description) -> InvalidInp
 def _written(path: Path) -> Found:
     """The patterns that a file says it defines, found without executing any of it."""
     try:
-        with path.open("rb") as file:
-            tree = ast.parse(file.read(_MOST_READ))
+        tree = ast.parse(read_small(path))
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return [], [f"{path} cannot be read: {type(error).__name__}."]
     items = []
@@ -179,22 +181,29 @@ def _written(path: Path) -> Found:
 
 def _tried(path: Path) -> Found:
     """The patterns that a file defines, as a process of its own says that has imported it."""
-    told = _told(path, stamp(path))
+    version = stamp(path)
+    if (path, version) in _slow and time.monotonic() < _slow[path, version]:
+        raise _too_slow(path)
+    told = _told(path, version)
     return [Description(**item) for item in told["patterns"]], told["problems"]
 
 
 @lru_cache(maxsize=100)
-def _told(path: Path, _version: Stamp | None) -> dict[str, Any]:
+def _told(path: Path, version: Stamp | None) -> dict[str, Any]:
     argv = [sys.executable, "-P", "-c", _IMPORT, str(path)]
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
     env = {**kept, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     ended = Running(Command(argv, env, Path("/"), IMPORT_S, _MOST_TOLD, grace_s=0.05)).run()
     if ended.timed_out:
-        # Raised, so that it is tried again: the machine may have been busy.
-        raise InvalidInput(f"{path} was not imported within {IMPORT_S:.0f} s, so it is not used.")
+        _slow[path, version] = time.monotonic() + _SLOW_S
+        raise _too_slow(path)
     try:
         told: dict[str, Any] = json.loads(ended.stdout)
     except ValueError:
         problem = f"{path} ends the process that imports it (exit code {ended.code})."
         return {"patterns": [], "problems": [problem]}
     return told
+
+
+def _too_slow(path: Path) -> InvalidInput:
+    return InvalidInput(f"{path} was not imported within {IMPORT_S:.0f} s, so it is not used.")
