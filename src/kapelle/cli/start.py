@@ -31,6 +31,7 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
+from kapelle.cli.trust import ask
 from kapelle.cli.values import duration_s, pairs
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
@@ -221,7 +222,13 @@ def start_command(name: str = "start") -> Any:
         if not words:
             _without_a_name(params)
             return
-        pattern = _named(_patterns(Connection(), params["directory"]), words[0])
+        client = Connection()
+        try:
+            pattern = _named(_patterns(client, params["directory"]), words[0])
+        except NotTrusted:
+            if not ask(client, absolute_directory(params["directory"])):
+                raise
+            pattern = _named(_patterns(client, params["directory"]), words[0])
         if params["show_help"]:
             sys.stdout.write(pattern_help(pattern) + "\n")
             return

@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.views import PatternView
 from kapelle.home import read_small
 from kapelle.patterns.spec import PatternSpec
 
@@ -58,17 +59,6 @@ class Pattern:
                 f"{self.origin}: the spec of the pattern {self.name!r} has no JSON schema: {why}"
             ) from error
         return schema
-
-
-@dataclass(frozen=True)
-class Description:
-    """What a list shows of a pattern; of one that is not trusted, what its file says of it."""
-
-    name: str
-    summary: str
-    origin: str
-    spec_schema: dict[str, Any]
-    trusted: bool = True
 
 
 def pattern(name: str, *, spec: type[PatternSpec]) -> Callable[[F], F]:
@@ -142,7 +132,7 @@ def tell(path: str) -> None:
     try:
         for item in in_file(Path(path)):
             try:
-                items.append(vars(describe(item)))
+                items.append(describe(item).model_dump())
             except InvalidInput as error:
                 problems.append(error.message)
     except InvalidInput as error:
@@ -154,8 +144,10 @@ def tell(path: str) -> None:
     os._exit(0)
 
 
-def describe(item: Pattern) -> Description:
-    return Description(item.name, item.summary, item.origin, item.spec_schema)
+def describe(item: Pattern) -> PatternView:
+    """What a list shows of a pattern; raises InvalidInput if its spec has no schema."""
+    about = {"name": item.name, "summary": item.summary, "origin": item.origin}
+    return PatternView(**about, spec_schema=item.spec_schema)
 
 
 def in_file(path: Path) -> list[Pattern]:

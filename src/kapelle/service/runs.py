@@ -8,12 +8,12 @@ from typing import Any
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, RunFilter, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus
+from kapelle.domain.views import PatternView
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start
 from kapelle.engine.tasks.submit import require_directory
-from kapelle.patterns.registry import Description
 from kapelle.service.work import wait
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
@@ -37,7 +37,7 @@ class Runs:
         run_id = await start(self._parts, pattern, spec, idempotency_key, schedule_id=schedule_id)
         return await self.get(run_id)
 
-    async def patterns(self, directory: str | None) -> tuple[list[Description], list[InvalidInput]]:
+    async def patterns(self, directory: str | None) -> tuple[list[PatternView], list[InvalidInput]]:
         """Every pattern that may be named, as seen from a directory, and what is wrong there."""
         place = Path(require_directory(directory)) if directory else None
         return await list_patterns(self._parts, place)

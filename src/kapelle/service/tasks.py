@@ -115,7 +115,7 @@ class Tasks:
 
 def _is_resting(connection: Connection, task_id: str) -> bool:
     task = tasks.row(connection, task_id)
-    return task["status"] in FINAL or task["waiting_for"] == "input"
+    return task["status"] in FINAL or task["waiting_for"] in {"input", "trust"}
 
 
 def _row(connection: Connection, text: str) -> Any:

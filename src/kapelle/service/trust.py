@@ -50,7 +50,7 @@ class Trust:
             try:
                 found = trust.executable(self._parts.home, Path(place))
             except InvalidInput:
-                found = Executable(Path(place), {})
+                found = trust.nothing(Path(place))
             views.append(self._view(found, place))
         return views
 

@@ -43,10 +43,7 @@ class Executable:
 
     place: Path
     items: Mapping[str, str]
-
-    @property
-    def digest(self) -> str:
-        return _digest(self.items)
+    digest: str
 
     @property
     def is_dangerous(self) -> bool:
@@ -70,11 +67,16 @@ def executable(home: Home, directory: Path) -> Executable:
     config, patterns, playbook = (in_repository(home, directory, name) for name in names)
     found = [path for path in (config, patterns, playbook) if path is not None]
     if not found:
-        return Executable(Path(os.path.realpath(directory)), {})
+        return nothing(Path(os.path.realpath(directory)))
     place = max((path.parent.parent for path in found), key=lambda path: len(path.parts))
     files = [*([playbook] if playbook else ()), *(pattern_files(patterns) if patterns else ())]
     texts = tuple((path, stamp(path)) for path in files)
-    return Executable(place, _items(config, config and stamp(config), texts, place))
+    return _read(place, config, config and stamp(config), texts)
+
+
+def nothing(place: Path) -> Executable:
+    """A place in which there is nothing to execute."""
+    return _read(place, None, None, ())
 
 
 def pattern_files(place: Path) -> list[Path]:
@@ -168,12 +170,12 @@ def is_trusted_by(environ: Mapping[str, str], place: Path) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _items(
+def _read(
+    place: Path,
     config: Path | None,
     _version: Stamp | None,
     texts: tuple[tuple[Path, Stamp | None], ...],
-    place: Path,
-) -> Mapping[str, str]:
+) -> Executable:
     found: dict[str, str] = {}
     for key, value in leaves(read_toml(config)[1]) if config else ():
         if key.partition(".")[0] not in _HARMLESS:
@@ -184,7 +186,8 @@ def _items(
         except (OSError, InvalidInput) as error:
             text = str(error)  # nobody can execute it either
         found[os.path.relpath(path, place)] = text
-    return found
+    digest = hashlib.sha256(json.dumps(sorted(found.items())).encode()).hexdigest()
+    return Executable(place, found, digest)
 
 
 @lru_cache(maxsize=4)
@@ -199,10 +202,6 @@ def _records(path: Path, version: Stamp | None) -> dict[str, Record]:
 def _write(home: Home, known: Mapping[str, Record]) -> None:
     data = {place: vars(record) for place, record in known.items()}
     write_private(home.trust, json.dumps(data, indent=1, ensure_ascii=False).encode())
-
-
-def _digest(items: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(sorted(items.items())).encode()).hexdigest()
 
 
 def difference(before: Mapping[str, str], now: Mapping[str, str]) -> Iterable[str]:

@@ -134,9 +134,8 @@ async def patterns(
 ) -> list[PatternView]:
     """Every pattern; with a directory also those of its repository, and what is wrong there."""
     usable, problems = await service.runs.patterns(directory)
-    good = [PatternView.model_validate(vars(found)) for found in usable]
     broken = [
         PatternView(name="(broken)", summary=error.message, origin="", spec_schema={})
         for error in problems
     ]
-    return good + broken
+    return usable + broken

@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
+from kapelle.domain.views import PatternView
 from kapelle.engine.parts import Parts
 from kapelle.home import Home, in_repository, read_small, require_ours
 from kapelle.patterns import registry
-from kapelle.patterns.registry import Description, Pattern
+from kapelle.patterns.registry import Pattern
 from kapelle.runner.command import Command, Running
 from kapelle.settings.files import Stamp, stamp
 from kapelle.settings.trust import is_trusted, pattern_files
@@ -37,7 +38,7 @@ _SLOW_S = 60.0
 # One thread of their own: files that take their time keep nobody waiting but one another.
 _IMPORTER = ThreadPoolExecutor(1, "patterns")
 
-Found = tuple[list[Description], list[str]]
+Found = tuple[list[PatternView], list[str]]
 T = TypeVar("T")
 
 
@@ -53,7 +54,7 @@ async def find_pattern(parts: Parts, name: str, directory: Path) -> Pattern:
 
 async def list_patterns(
     parts: Parts, directory: Path | None
-) -> tuple[list[Description], list[InvalidInput]]:
+) -> tuple[list[PatternView], list[InvalidInput]]:
     """Every pattern that may be named, as seen from a directory, and what is wrong there."""
     trusted = directory is not None and _is_trusted(parts, directory)
     return await _import(partial(available, parts.home, directory, trusted=trusted))
@@ -100,7 +101,7 @@ def get(name: str, home: Home, directory: Path, *, trusted: bool = False) -> Pat
 
 def available(
     home: Home, directory: Path | None, *, trusted: bool = False
-) -> tuple[list[Description], list[InvalidInput]]:
+) -> tuple[list[PatternView], list[InvalidInput]]:
     """Every pattern that can be used, by name, and what is wrong with those that cannot.
 
     No file of somebody's own is imported here.
@@ -124,9 +125,9 @@ def available(
 
 def _own(
     home: Home, directory: Path | None, trusted: bool
-) -> tuple[dict[str, Description], list[InvalidInput]]:
+) -> tuple[dict[str, PatternView], list[InvalidInput]]:
     """A person's patterns and a repository's by name, and the files that cannot be used."""
-    found: dict[str, Description] = {}
+    found: dict[str, PatternView] = {}
     broken: list[InvalidInput] = []
     place = in_repository(home, directory, "patterns") if directory else None
     paths = [
@@ -150,7 +151,7 @@ def _own(
     return found, broken
 
 
-def _taken(item: Pattern | Description, by: Pattern | Description) -> InvalidInput:
+def _taken(item: Pattern | PatternView, by: Pattern | PatternView) -> InvalidInput:
     return InvalidInput(
         f"{item.origin} defines the pattern {item.name!r}, which {by.origin} defines already.",
         hint="Give it another name.",
@@ -175,7 +176,12 @@ def _written(path: Path) -> Found:
                     # A text in a source may hold what no encoding has.
                     summary = summary.encode("utf-8", "replace").decode()
                     if registry.is_name(name):
-                        items.append(Description(name, summary, str(path), {}, trusted=False))
+                        items.append(
+                            PatternView(
+                                name=name, summary=summary, origin=str(path),
+                                spec_schema={}, trusted=False,
+                            )
+                        )  # fmt: skip
     return items, []
 
 
@@ -185,7 +191,7 @@ def _tried(path: Path) -> Found:
     if (path, version) in _slow and time.monotonic() < _slow[path, version]:
         raise _too_slow(path)
     told = _told(path, version)
-    return [Description(**item) for item in told["patterns"]], told["problems"]
+    return [PatternView(**item) for item in told["patterns"]], told["problems"]
 
 
 @lru_cache(maxsize=100)
