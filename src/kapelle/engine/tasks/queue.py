@@ -89,8 +89,7 @@ def held(limits: Limits, reading: Reading, running: int) -> str | None:
     return None
 
 
-# With why it may not begin at all, where its repository is not trusted any more.
-Choice = tuple[str, Sequence[Candidate], str | None]
+Choice = tuple[str, Sequence[Candidate] | NotTrusted]
 
 
 def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> list[str]:
@@ -100,7 +99,7 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
     """
     paused = accounts.paused(connection, datetime.now(UTC))
     begun = []
-    for task_id, among, untrusted in ready:
+    for task_id, among in ready:
         task = tasks.row(connection, task_id)
         if task["status"] != TaskStatus.QUEUED or tasks.is_held(connection, task):
             continue
@@ -109,10 +108,10 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
             cause = {"limit_reached": limit}
             tasks.move(connection, task, TaskStatus.CANCELLED, limit_reason(limit), **cause)
             continue
-        if untrusted is not None:
+        if isinstance(among, NotTrusted):
             until = datetime.now(UTC) + _TRUST_AGAIN
             waits = {"waiting_for": "trust", "not_before": until}
-            tasks.move(connection, task, TaskStatus.WAITING, untrusted, **waits)
+            tasks.move(connection, task, TaskStatus.WAITING, among.with_hint, **waits)
             continue
         chosen = choose(connection, task_id, among, paused)
         if chosen is None:
@@ -249,7 +248,7 @@ class TaskQueue:
             now = datetime.now(UTC)
             ready = await self._parts.db.glance(tasks.next_queued, now, free)
             if ready:
-                choices = [(task["id"], *self._candidates(task)) for task in ready]
+                choices = [(task["id"], self._candidates(task)) for task in ready]
                 begun = await self._parts.db.write(begin, choices, self._parts.performer)
                 failpoint("conductor_after_begin")
                 for attempt_id in begun:
@@ -259,15 +258,15 @@ class TaskQueue:
                 verdict = held(limits, reading, self.running)
         self.held = verdict
 
-    def _candidates(self, task: tasks.Row) -> tuple[Sequence[Candidate], str | None]:
-        """Who may take a task, and why nobody may, if what it would execute is not trusted."""
+    def _candidates(self, task: tasks.Row) -> Sequence[Candidate] | NotTrusted:
+        """Who may take a task, or why nobody may: what it would execute is not trusted."""
         try:
             self._parts.require_trust(task["directory"])
         except NotTrusted as error:
-            return [], error.with_hint
+            return error
         except InvalidInput:
             pass  # a configuration that cannot be read is found out by the attempt
-        return candidates(self._parts, task), None
+        return candidates(self._parts, task)
 
     async def _sweep(self) -> None:
         """Find what should move and does not; move it or report it."""
