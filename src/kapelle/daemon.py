@@ -45,6 +45,7 @@ from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
+from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
 from kapelle.settings import Settings, load
@@ -173,6 +174,7 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
         sessions=Sessions(),
         agents=Agents(parts),
         usage=Usages(parts),
+        trust=Trust(parts),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)

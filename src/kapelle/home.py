@@ -10,6 +10,7 @@ from kapelle.domain.errors import InvalidInput
 
 # sun_path holds 104 bytes on macOS and 108 on Linux.
 _LONGEST_SOCKET_PATH = 100
+_LARGEST_FILE = 1_000_000
 
 
 class _Inside:
@@ -48,6 +49,8 @@ class Home:
     runner = _Inside("runner")
     git = _Inside("git")
     secrets = _Inside("secrets")
+    # The repositories that a person trusts, and with what.
+    trust = _Inside("trust.json")
     # API keys that no keyring keeps.
     credentials = _Inside("credentials.json")
 
@@ -144,6 +147,17 @@ def require_ours(path: Path, directory: Path) -> None:
         trusted.add(directory.stat().st_uid)
     if not {path.stat().st_uid, path.lstat().st_uid} <= trusted:
         raise InvalidInput(f"{path} belongs to another user; remove it or take it over.")
+
+
+def read_small(path: Path) -> bytes:
+    """A file that somebody else may have put there: a regular one, and no larger than 1 MB."""
+    with open(path, "rb", opener=lambda name, how: os.open(name, how | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise InvalidInput(f"{path} is no regular file.")
+        data = file.read(_LARGEST_FILE + 1)
+    if len(data) > _LARGEST_FILE:
+        raise InvalidInput(f"{path} is larger than 1 MB.")
+    return data
 
 
 def write_private(path: Path, data: bytes) -> None:

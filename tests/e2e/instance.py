@@ -51,6 +51,8 @@ class Instance:
             "KAPELLE_HOME": str(home),
             "KAPELLE_LIMITS__MAX_LOAD_PER_CORE": "0",
             "KAPELLE_TASKS__GRACE_S": "1",
+            # What tests put into .kapelle is theirs; tests of trust take this away.
+            "KAPELLE_TRUST": "all",
             **settings,
         }
         self.process: subprocess.Popen[bytes] | ForkedProcess | None = None

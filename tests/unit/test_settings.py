@@ -66,7 +66,11 @@ def test_environment_beats_repository_beats_user(home: Home, repository: Path) -
 def test_agents_are_merged_key_by_key(home: Home, repository: Path) -> None:
     user(home, '[agents.my-tool]\ncommand = ["a"]\nenv = {A = "1"}\n')
     shared(repository, '[agents.my-tool.env]\nB = "2"\n')
-    environ = {"KAPELLE_AGENTS__MY_TOOL__ENV__C_d__E": "3", "KAPELLE_AGENTS__MY_TOOL__MODEL": "4"}
+    environ = {
+        "KAPELLE_AGENTS__MY_TOOL__ENV__C_d__E": "3",
+        "KAPELLE_AGENTS__MY_TOOL__MODEL": "4",
+        "KAPELLE_TRUST": "all",
+    }
     agent = load(home, repository, environ).settings.agents["my-tool"]
     assert agent.command == ["a"]
     assert agent.env == {"A": "1", "B": "2", "C_d__E": "3"}
@@ -311,3 +315,56 @@ def test_a_repository_cannot_choose_where_keys_are_sent() -> None:
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(InvalidInput, match="base_url"):
         validate({"agents": {"claude": {"base_url": address}}}, "here")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ANTHROPIC_BASE_URL", "OPENAI_API_BASE", "HTTPS_PROXY", "http_proxy", "LD_PRELOAD",
+        "DYLD_INSERT_LIBRARIES", "NODE_OPTIONS", "PYTHONPATH", "PYTHONSTARTUP", "GIT_SSH_COMMAND",
+        "GIT_CONFIG_COUNT", "PATH", "HOME", "BASH_ENV", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE",
+        "CLAUDE_CONFIG_DIR", "CODEX_HOME", "KAPELLE_HOME",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "table", ["environment.set", "agents.claude.env", "mcp.m.env", "agents.claude.mcp.m.env"]
+)
+def test_even_a_trusted_repository_does_not_say_where_programs_are_led(
+    home: Home, repository: Path, name: str, table: str
+) -> None:
+    command = f'[{table.removesuffix(".env")}]\ncommand = ["x"]\n' if "mcp" in table else ""
+    shared(repository, f'{command}[{table}]\n{name} = "x"\n')
+    with pytest.raises(InvalidInput, match=f"{table}.{name} cannot be set here"):
+        load(home, repository, {"KAPELLE_TRUST": "all"})
+
+
+def test_other_variables_are_a_trusted_repositorys_own(home: Home, repository: Path) -> None:
+    shared(
+        repository, '[environment]\npass = ["CI", "JAVA_HOME"]\n[environment.set]\nDEBUG = "1"\n'
+    )
+    held = load(home, repository, {})
+    assert (held.settings.environment.pass_, held.settings.environment.set) == ([], {})
+    assert held.held_back == ["environment.pass", "environment.set.DEBUG"]
+    settings = load(home, repository, {"KAPELLE_TRUST": f"/nowhere:{repository}"}).settings
+    assert settings.environment.pass_ == ["CI", "JAVA_HOME"]
+    assert settings.environment.set == {"DEBUG": "1"}
+
+
+@pytest.mark.parametrize(
+    "name", ["ANTHROPIC_API_KEY", "AWS_SECRET_ACCESS_KEY", "A*", "SSH_AUTH_SOCK"]
+)
+def test_no_repository_passes_secrets_on(home: Home, repository: Path, name: str) -> None:
+    shared(repository, f'[environment]\npass = ["{name}"]\n')
+    with pytest.raises(InvalidInput, match=r"environment\.pass cannot have"):
+        load(home, repository, {"KAPELLE_TRUST": "all"})
+
+
+def test_a_file_without_an_end_is_not_read(home: Home, repository: Path) -> None:
+    (repository / ".kapelle").mkdir()
+    (repository / ".kapelle" / "config.toml").symlink_to("/dev/zero")
+    with pytest.raises(InvalidInput, match="is no regular file"):
+        load(home, repository, {})
+    (repository / ".kapelle" / "config.toml").unlink()
+    shared(repository, "# " + "x" * 1_000_000)
+    with pytest.raises(InvalidInput, match="is larger than 1 MB"):
+        load(home, repository, {})

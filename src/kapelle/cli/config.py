@@ -57,10 +57,14 @@ Key = Annotated[
 @config.command(cls=LightCommand)
 def show(repo: Repo = False, as_json: Json = False) -> None:
     """Show every setting and where its value came from."""
-    entries = [e for e in loaded().show() if not repo or e[2].startswith("repository")]
+    found = loaded()
+    entries = [e for e in found.show() if not repo or e[2].startswith("repository")]
     print_entries(entries, as_json)
-    if repo and not entries and not as_json:
+    if repo and not entries and not found.held_back and not as_json:
         say(f"{config_file(current())} sets nothing.")
+    if found.held_back and not as_json:
+        names = one_line(", ".join(found.held_back), 200)
+        say(f"Not trusted, so these of the repository do not hold: {names} (kapelle trust)")
 
 
 @config.command(cls=LightCommand)
@@ -148,6 +152,8 @@ def change(key: str, value: str | None, repo: bool, as_json: bool) -> None:
         document({"action": action, "key": key, "path": str(path)})
     else:
         say(f"{key} was {action} in {path}.")
+        if repo and loaded().held_back:
+            say("It holds as soon as you trust what stands there: kapelle trust")
 
 
 def _path(repo: bool) -> Path:

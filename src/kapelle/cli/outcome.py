@@ -6,7 +6,11 @@ from kapelle.cli.format import local, moment, now, short
 
 DONE, WORK_FAILED, ERROR, INPUT_NEEDED = 0, 1, 2, 3
 FINAL = frozenset({"completed", "failed", "cancelled"})
-_WAITS = {"input": "waiting for your answer", "rate_limit": "waiting for a rate limit to pass"}
+_WAITS = {
+    "input": "waiting for your answer",
+    "rate_limit": "waiting for a rate limit to pass",
+    "trust": "waiting until its repository is trusted",
+}
 
 Task = dict[str, Any]
 Run = dict[str, Any]
@@ -80,7 +84,7 @@ def _for_task(task: Task) -> list[str]:
             return ["logs", "diff"]
         return ["diff", "archive" if task["merged_at"] else "merge"]
     if status == "waiting":
-        return ["requeue"] if task["waiting_for"] == "rate_limit" else ["answer", "call off"]
+        return ["answer", "call off"] if task["waiting_for"] == "input" else ["requeue"]
     if status == "running":
         return ["watch", "stop"]
     return ["wait", "call off"] if status in {"queued", "blocked"} else ["look", "resume", "retry"]

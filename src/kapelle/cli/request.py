@@ -8,8 +8,9 @@ from typing import Any
 
 from kapelle.cli.spec_file import SpecFile
 from kapelle.cli.spec_options import Option
+from kapelle.cli.trust import ask
 from kapelle.client.http import Connection
-from kapelle.domain.errors import KapelleError
+from kapelle.domain.errors import KapelleError, NotTrusted
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,22 @@ def begin(
         orders.append(Order(path, body, options))
         raise _Collected
     try:
-        started: dict[str, Any] = client.create(path, body)
+        try:
+            started: dict[str, Any] = client.create(path, body)
+        except NotTrusted:
+            if not ask(client, _directory(body)):
+                raise
+            started = client.create(path, body)
     except KapelleError as error:
         spec = body.get("spec")
         if isinstance(spec, SpecFile):
             spec.locate(error)
         raise
     return started
+
+
+def _directory(body: dict[str, Any]) -> str:
+    return str(body.get("spec", body)["directory"])
 
 
 def is_collecting() -> bool:

@@ -354,11 +354,12 @@ def _validated(
 ) -> dict[str, Any]:
     from pydantic import ValidationError
 
-    from kapelle.home import Home
-    from kapelle.patterns.registry import get
+    from kapelle.patterns.registry import shipped
 
+    found = shipped(pattern)
+    assert found is not None, "only what is built in takes a file"
     try:
-        spec = get(pattern, Home.default(), Path()).spec.model_validate(values)
+        spec = found.spec.model_validate(values)
     except ValidationError as invalid:
         for error in invalid.errors(include_url=False):
             # A variable without a value was complained of already.

@@ -32,9 +32,10 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
+from kapelle.cli.trust import ask
 from kapelle.cli.values import duration_s, pairs
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
 from kapelle.domain.options import KEY
 
 Pattern = dict[str, Any]
@@ -224,7 +225,13 @@ def start_command(name: str = "start") -> Any:
         if not words:
             _without_a_name(params)
             return
-        pattern = _named(_patterns(Connection(), params["directory"]), words[0])
+        client = Connection()
+        try:
+            pattern = _named(_patterns(client, params["directory"]), words[0])
+        except NotTrusted:
+            if not ask(client, absolute_directory(params["directory"])):
+                raise
+            pattern = _named(_patterns(client, params["directory"]), words[0])
         if params["show_help"]:
             sys.stdout.write(pattern_help(pattern) + "\n")
             return
@@ -256,7 +263,7 @@ def _without_a_name(params: Params) -> None:
     here = f"{current()}/"
     rows = [
         [one_line(item["name"]), one_line(item["origin"].removeprefix(here)),
-         one_line(item["summary"])]
+         ("" if item["trusted"] else "(not trusted) ") + one_line(item["summary"])]
         for item in known
     ]  # fmt: skip
     lines = table(["PATTERN", "FROM", "WHAT IT DOES"], rows)
@@ -273,6 +280,11 @@ def _patterns(client: Connection, directory: Path | None) -> list[Pattern]:
 def _named(known: list[Pattern], name: str) -> Pattern:
     for pattern in known:
         if pattern["name"] == name:
+            if not pattern["trusted"]:
+                raise NotTrusted(
+                    f"{pattern['origin']} is not trusted, so nothing of {name!r} is known.",
+                    hint="Look with `kapelle trust --show`; if it may, type: kapelle trust",
+                )
             return pattern
     if name.startswith("-"):
         raise InvalidInput(

@@ -10,6 +10,7 @@ from kapelle.cli.ids import TaskId, task_path
 from kapelle.cli.outcome import Task
 from kapelle.cli.output import say
 from kapelle.cli.prompt import read_prompt
+from kapelle.cli.request import begin
 from kapelle.cli.tasks import new_limits
 from kapelle.client.http import Connection
 
@@ -45,7 +46,7 @@ def continue_(
         show_new(client, task, follow, as_json, len(task["attempts"]))
         return
     earlier = client.get(task_path(task_id))
-    task = client.create("/tasks", forked(earlier, said, limits))
+    task = begin(client, "/tasks", forked(earlier, said, limits))
     if task["status"] == "blocked":
         say(f"It begins when {earlier['id']} has ended, which is {earlier['status']}.")
     show_new(client, task, follow, as_json)

@@ -380,3 +380,5 @@ def merge(
     updated = merged["checkout_updated"]
     where = f"; the checkout {updated} was updated" if updated else ""
     say(f"Merged {merged['id']} into {merged['base']}{where}.")
+    if merged["trust_dropped"]:
+        say("It changed .kapelle, so the repository is not trusted any more: kapelle trust")

@@ -421,7 +421,7 @@ _adapter = cache(TypeAdapter)
 def _rests(found: Task | Run) -> bool:
     """Whether it has ended, is paused, or waits for a person; a rate limit passes by itself."""
     if found.status == "waiting":
-        return found.waiting_for == "input"
+        return found.waiting_for in {"input", "trust"}
     return found.status in RUN_FINAL or found.status == "paused"
 
 

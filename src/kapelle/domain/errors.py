@@ -47,6 +47,10 @@ class Conflict(KapelleError, code="conflict", http_status=409):
     """The present state does not allow this."""
 
 
+class NotTrusted(KapelleError, code="not_trusted", http_status=409):
+    """The repository could execute something that nobody has allowed."""
+
+
 class Unauthorized(KapelleError, code="unauthorized", http_status=401):
     """A token is needed."""
 

@@ -103,7 +103,7 @@ class Task(Record):
     model: str | None
     status: TaskStatus
     reason: str | None
-    waiting_for: Literal["input", "rate_limit"] | None
+    waiting_for: Literal["input", "rate_limit", "trust"] | None
     question: str | None = None  # what its agent asks, while it waits for input
     priority: Priority
     project: str | None

@@ -31,6 +31,26 @@ class MergeView(Record):
     commit: str
     already: bool
     checkout_updated: str | None
+    # Whether it changed .kapelle of a repository that was trusted, and now is not.
+    trust_dropped: bool = False
+
+
+class TrustItem(Record):
+    """A setting, or a file, of a repository that would be executed or would reach what is."""
+
+    name: str
+    text: str
+
+
+class TrustView(Record):
+    """What a repository could execute, and whether it may; difference is what changed since."""
+
+    directory: str
+    status: Literal["not_needed", "trusted", "changed", "not_trusted"]
+    digest: str
+    trusted_at: datetime | None
+    items: list[TrustItem]
+    difference: list[str]
 
 
 class UsageSum(Record):
@@ -122,3 +142,5 @@ class PatternView(Record):
     summary: str
     origin: str
     spec_schema: dict[str, Any]
+    # Of one that is not, only what its file says is known.
+    trusted: bool = True

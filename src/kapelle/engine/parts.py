@@ -14,6 +14,8 @@ from kapelle.runner.redaction import patterns
 from kapelle.runner.runner import Runner
 from kapelle.secrets import SpecSecrets, Vault, secrets_in
 from kapelle.settings import Settings, load
+from kapelle.settings.files import stamp
+from kapelle.settings.trust import is_trusted, require
 from kapelle.store import events, runs
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import Row
@@ -48,15 +50,26 @@ class Parts:
         self.secrets = SpecSecrets(self.home.secrets)
 
     def settings(self, directory: str | None = None) -> Settings:
-        """The settings that hold in a directory; a changed file takes effect at once."""
+        """The settings that hold in a directory; a changed file takes effect at once. Of a
+        repository that is not trusted only what is harmless holds."""
         place = Path(directory) if directory else None
         repository = repository_config(self.home, place) if place else None
-        version = (_version(self.home.config), repository, repository and _version(repository))
+        trusted = bool(place and repository and is_trusted(self.home, place, self.environ))
+        version = (stamp(self.home.config), repository, repository and stamp(repository), trusted)
         if version not in self.known_settings:
             if len(self.known_settings) > _MOST_SETTINGS:
                 self.known_settings.clear()
             self.known_settings[version] = load(self.home, place, self.environ).settings
         return self.known_settings[version]
+
+    def work_settings(self, directory: str) -> Settings:
+        """The settings of work in a directory; raises NotTrusted where there may be none."""
+        self.require_trust(directory)
+        return self.settings(directory)
+
+    def require_trust(self, directory: str) -> None:
+        """Raise NotTrusted where a repository could execute what nobody has allowed."""
+        require(self.home, Path(directory), self.environ)
 
     def process_directory(self, attempt_id: str) -> Path:
         return self.home.attempts / attempt_id
@@ -113,11 +126,3 @@ class Parts:
 def tampered(name: str, ended: Ended) -> str:
     """What is said of a process whose end was forged."""
     return f"tampered: {ended.detail} of {name}"
-
-
-def _version(path: Path) -> tuple[int, int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino

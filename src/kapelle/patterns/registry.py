@@ -1,12 +1,16 @@
-"""Finds patterns by name: built-in ones, installed ones, a person's and a repository's own."""
+"""Finds patterns by name: built-in ones, installed ones, a person's and a repository's own.
 
-import difflib
-import importlib.util
+Which files of somebody's own may be imported, `engine/runs/patterns.py` decides.
+"""
+
+import importlib
 import inspect
 import json
 import os
 import pkgutil
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -17,12 +21,15 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
-from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
-from kapelle.home import Home, in_repository, require_ours
+from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.views import PatternView
+from kapelle.home import read_small
 from kapelle.patterns.spec import PatternSpec
 
 GROUP = "kapelle.patterns"
 _MARK = "__kapelle_pattern__"
+# What a file's threads do at once, they do before this has passed.
+_THREADS_S = 1.0
 
 F = TypeVar("F", bound=Callable[..., Coroutine[Any, Any, Any]])
 
@@ -56,7 +63,7 @@ class Pattern:
 
 def pattern(name: str, *, spec: type[PatternSpec]) -> Callable[[F], F]:
     """Make an async function of a Context and a spec a pattern of this name."""
-    if not name or not name.replace("-", "").replace("_", "").isalnum() or len(name) > 64:
+    if not is_name(name):
         raise ValueError(f"{name!r} is no name for a pattern: use letters, digits and dashes")
     if not issubclass(spec, PatternSpec):
         raise TypeError(f"the spec of the pattern {name} must be a subclass of PatternSpec")
@@ -71,75 +78,23 @@ def pattern(name: str, *, spec: type[PatternSpec]) -> Callable[[F], F]:
     return mark
 
 
+def is_name(text: str) -> bool:
+    """Whether a pattern may be called so."""
+    return text.replace("-", "").replace("_", "").isalnum() and len(text) <= 64
+
+
 def built_in() -> list[Pattern]:
     """Every pattern of this package: each stands in a file of its name, and needs nothing else."""
     return [item for name in _modules() for item in _in_package(name)]
 
 
-def get(name: str, home: Home, directory: Path) -> Pattern:
-    """The pattern of this name as seen from a directory; raises NotFound."""
-    module, installed = name.replace("-", "_"), _installed()
-    # What is built in does not depend on files that may be half written.
+def shipped(name: str) -> Pattern | None:
+    """The built-in or installed pattern of this name, which depends on no files of a person's."""
+    module, others = name.replace("-", "_"), installed()
     for item in _in_package(module) if module in _modules() else ():
         if item.name == name:
             return item
-    if name in installed:
-        return _loaded(installed[name])
-    found, broken = _own(home, directory)
-    if name in found:
-        return found[name]
-    if broken:
-        raise broken[0]
-    names = sorted({*installed, *found, *(item.name for item in built_in())})
-    near = difflib.get_close_matches(name, names, 1, 0.6)
-    known = f"known are: {', '.join(names)}."
-    raise NotFound(
-        f"There is no pattern {name!r}; {f'did you mean {near[0]}?' if near else known}",
-        hint="docs/patterns.md tells how to write one: .kapelle/patterns/NAME.py",
-    )
-
-
-def available(home: Home, directory: Path | None) -> tuple[list[Pattern], list[InvalidInput]]:
-    """Every pattern that can be used, by name, and what is wrong with those that cannot."""
-    found, problems = _own(home, directory)
-    installed: list[Pattern] = []
-    for entry in _installed().values():
-        try:
-            installed.append(_loaded(entry))
-        except InvalidInput as error:
-            problems.append(error)
-    for item in (*installed, *built_in()):
-        if item.name in found:
-            problems.append(_taken(found[item.name], item))
-        found[item.name] = item
-    return [found[name] for name in sorted(found)], problems
-
-
-def _own(home: Home, directory: Path | None) -> tuple[dict[str, Pattern], list[InvalidInput]]:
-    """A person's patterns and a repository's by name, and the files that cannot be used."""
-    found: dict[str, Pattern] = {}
-    broken: list[InvalidInput] = []
-    place = in_repository(home, directory, "patterns") if directory else None
-    paths = [*_files(home.config.parent / "patterns"), *(_files(place) if place else ())]
-    for path in paths:
-        try:
-            if directory and place and path.parent == place:
-                for part in (place.parent, place, path):
-                    require_ours(part, directory)
-            for item in _in_file(path):
-                if item.name in found:
-                    raise _taken(item, found[item.name])
-                found[item.name] = item
-        except InvalidInput as error:
-            broken.append(error)
-    return found, broken
-
-
-def _taken(item: Pattern, by: Pattern) -> InvalidInput:
-    return InvalidInput(
-        f"{item.origin} defines the pattern {item.name!r}, which {by.origin} defines already.",
-        hint="Give it another name.",
-    )
+    return loaded(others[name]) if name in others else None
 
 
 @cache
@@ -153,13 +108,13 @@ def _in_package(module: str) -> list[Pattern]:
 
 
 @cache
-def _installed() -> dict[str, EntryPoint]:
+def installed() -> dict[str, EntryPoint]:
     """The patterns of other packages; an older installation of this one may still name its own."""
     entries = entry_points(group=GROUP)
     return {entry.name: entry for entry in entries if not entry.module.startswith(f"{GROUP}.")}
 
 
-def _loaded(entry: EntryPoint) -> Pattern:
+def loaded(entry: EntryPoint) -> Pattern:
     try:
         function = entry.load()
     except Exception as error:
@@ -169,14 +124,36 @@ def _loaded(entry: EntryPoint) -> Pattern:
     return _pattern(function, entry.value)
 
 
-def _files(place: Path) -> list[Path]:
-    """The files with patterns; what begins with a dot is an editor's."""
-    found = (path for path in place.glob("[!.]*.py") if os.path.isfile(path))
-    return sorted(found)
+def tell(path: str) -> None:
+    """Import a file, print what it defines, and end this process, whatever else goes on in it."""
+    answer = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    items, problems = [], []
+    try:
+        for item in in_file(Path(path)):
+            try:
+                items.append(describe(item).model_dump())
+            except InvalidInput as error:
+                problems.append(error.message)
+    except InvalidInput as error:
+        problems.append(error.message)
+    if threading.active_count() > 1:
+        time.sleep(_THREADS_S)
+    with open(answer, "w", encoding="utf-8", errors="backslashreplace") as file:
+        json.dump({"patterns": items, "problems": problems}, file)
+    os._exit(0)
 
 
-def _in_file(path: Path) -> list[Pattern]:
-    return _defined(_module(path, path.stat().st_mtime_ns, path.stat().st_size), str(path))
+def describe(item: Pattern) -> PatternView:
+    """What a list shows of a pattern; raises InvalidInput if its spec has no schema."""
+    about = {"name": item.name, "summary": item.summary, "origin": item.origin}
+    return PatternView(**about, spec_schema=item.spec_schema)
+
+
+def in_file(path: Path) -> list[Pattern]:
+    status = path.stat()
+    version = (status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+    return _defined(_module(path, version), str(path))
 
 
 def _defined(module: ModuleType, origin: str) -> list[Pattern]:
@@ -190,16 +167,17 @@ def _defined(module: ModuleType, origin: str) -> list[Pattern]:
 
 
 @lru_cache(maxsize=100)
-def _module(path: Path, _version: int, _size: int) -> ModuleType:
-    """The module in a file, loaded again when the file has changed."""
+def _module(path: Path, _version: tuple[int, ...]) -> ModuleType:
+    """The module in a file, loaded again when the file has changed.
+
+    Its text is compiled here: an importer would take compiled code that lies beside it instead.
+    """
     name = f"kapelle_patterns_{sha256(str(path).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InvalidInput(f"{path} is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
+    module = ModuleType(name)
+    module.__file__ = str(path)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        exec(compile(read_small(path), path, "exec"), vars(module))
     except KapelleError:
         raise
     except BaseException as error:

@@ -10,6 +10,7 @@ from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
+from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
 
@@ -28,3 +29,4 @@ class Service:
     sessions: Sessions
     agents: Agents
     usage: Usages
+    trust: Trust

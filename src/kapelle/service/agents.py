@@ -209,7 +209,7 @@ def _note(connection: Connection, name: str, account: str, failure: Failure | No
     if failure is None:
         if account in accounts.paused(connection, now):
             events.append(connection, "account.released", account=account, agent=name)
-            tasks.wake_limited(connection, now)
+            tasks.wake(connection, "rate_limit", now)
         accounts.release(connection, account)
         accounts.update(connection, account, verified_at=now)
     elif failure.kind is FailureClass.AUTHENTICATION:

@@ -80,7 +80,7 @@ class Output:
                     yield line
             task = await self._parts.db.read(tasks.get, task.id)
             more = number is None and any(a.number > place.number for a in task.attempts)
-            over = task.status in FINAL or task.waiting_for == "input"
+            over = task.status in FINAL or task.waiting_for in {"input", "trust"}
             if not follow or (number is not None and shown) or (over and not more):
                 yield place.line("end", {"status": task.status, "reason": task.reason})
                 return

@@ -8,12 +8,12 @@ from typing import Any
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, RunFilter, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus
+from kapelle.domain.views import PatternView
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
+from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start
 from kapelle.engine.tasks.submit import require_directory
-from kapelle.patterns import registry
-from kapelle.patterns.registry import Pattern
 from kapelle.service.work import wait
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
@@ -37,10 +37,10 @@ class Runs:
         run_id = await start(self._parts, pattern, spec, idempotency_key, schedule_id=schedule_id)
         return await self.get(run_id)
 
-    def patterns(self, directory: str | None) -> tuple[list[Pattern], list[InvalidInput]]:
+    async def patterns(self, directory: str | None) -> tuple[list[PatternView], list[InvalidInput]]:
         """Every pattern that may be named, as seen from a directory, and what is wrong there."""
         place = Path(require_directory(directory)) if directory else None
-        return registry.available(self._parts.home, place)
+        return await list_patterns(self._parts, place)
 
     async def get(self, text: str) -> Run:
         return await self._db.read(_get, text)
@@ -66,6 +66,7 @@ class Runs:
         return await self.get(run_id)
 
     async def resume(self, text: str) -> Run:
+        self._parts.require_trust((await self.get(text)).directory)
         return await self._apply_change(text, control.resume)
 
     async def cancel(self, text: str, reason: str | None = None, *, with_tasks: bool = True) -> Run:

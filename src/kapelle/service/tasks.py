@@ -51,19 +51,19 @@ class Tasks:
 
     async def retry(self, text: str, limits: NewLimits | None = None) -> Task:
         """A new attempt from a fresh workspace."""
-        await self._lift_pauses(text)
+        await self._let_begin(text)
         return await self._apply_change(text, actions.retry, limits or NewLimits())
 
     async def resume(
         self, text: str, message: str | None = None, limits: NewLimits | None = None
     ) -> Task:
         """A new attempt that carries what the last one left."""
-        await self._lift_pauses(text)
+        await self._let_begin(text)
         return await self._apply_change(text, actions.resume, message, limits or NewLimits())
 
     async def requeue(self, text: str) -> Task:
         """From the start, as if newly submitted; a running attempt is stopped first."""
-        await self._lift_pauses(text)
+        await self._let_begin(text)
         return await self._apply_change(text, actions.requeue)
 
     async def depend(self, text: str, depends_on: Sequence[str]) -> Task:
@@ -81,8 +81,10 @@ class Tasks:
             while await self._db.read(tasks.with_status, TaskStatus.RUNNING):
                 await changed.wait(1.0)
 
-    async def _lift_pauses(self, text: str) -> None:
+    async def _let_begin(self, text: str) -> None:
+        """Refuse what would have to wait for trust, and lift the pauses of what a person wants."""
         task = await self._db.read(_row, text)
+        self._parts.require_trust(task["directory"])
         if task["waiting_for"] == "rate_limit":
             paused = [candidate.account for candidate in candidates(self._parts, task)]
             await self._db.write(actions.lift_pauses, task["id"], paused)
@@ -113,7 +115,7 @@ class Tasks:
 
 def _is_resting(connection: Connection, task_id: str) -> bool:
     task = tasks.row(connection, task_id)
-    return task["status"] in FINAL or task["waiting_for"] == "input"
+    return task["status"] in FINAL or task["waiting_for"] in {"input", "trust"}
 
 
 def _row(connection: Connection, text: str) -> Any:

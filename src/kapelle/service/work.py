@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Literal
 
 from kapelle.domain.errors import Conflict, KapelleError
@@ -15,6 +16,7 @@ from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import archive, record_change
 from kapelle.engine.tasks.attempt import task_diff
+from kapelle.settings.trust import drop, executable, records
 from kapelle.store import runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.workspaces import Diff
@@ -58,6 +60,7 @@ class Work:
         if not merged.already or work.merged_at is None:
             facts = {"base": merged.base, "commit": merged.commit}
             await self._db.write(record_change, work, "merged", **facts)
+        dropped = await self._drop_trust(kind, work)
         updated = merged.checkout_updated
         return MergeView(
             id=work.id,
@@ -65,7 +68,17 @@ class Work:
             commit=merged.commit,
             already=merged.already,
             checkout_updated=str(updated) if updated else None,
+            trust_dropped=dropped,
         )
+
+    async def _drop_trust(self, kind: Kind, work: Task | Run) -> bool:
+        """An agent's change of what a repository executes is nobody's word but the agent's."""
+        found = executable(self._parts.home, Path(work.directory))
+        if str(found.place) not in records(self._parts.home):
+            return False
+        files = (await self._diff(kind, work.id)).files
+        changed = any(".kapelle" in file for file in files)
+        return changed and drop(self._parts.home, found.place, forget=False)
 
     async def archive_task(self, text: str) -> Task:
         """Put an ended task away: its worktree is removed, its work kept under a ref."""

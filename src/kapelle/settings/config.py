@@ -6,7 +6,7 @@ Sentences about wrong ones say where they stand; a change keeps what a person wr
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,10 +16,19 @@ from pydantic import ValidationError
 
 from kapelle.domain.errors import InvalidInput, problem
 from kapelle.home import Home, repository_config, write_private
-from kapelle.settings.models import REPOSITORY_KEYS, Settings
+from kapelle.settings import trust
+from kapelle.settings.files import Stamp, leaves, read_toml, stamp
+from kapelle.settings.models import REPOSITORY_KEYS, Settings, Tasks
 
 _SECRET = re.compile(
     "KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(^|_)(PAT|PASS|PWD|AUTH)(_|$)",
+    re.IGNORECASE,
+)
+# Variables that lead a program elsewhere: to another server, another configuration, other code.
+_FOREIGN = re.compile(
+    r"PATH$|HOME$|ENV$|BASH_ENV$|SHELL$|(LD|DYLD|PYTHON|GIT|XDG|KAPELLE|SSL_CERT|PERL5|RUBY)|NODE_"
+    r"|(.*_)?(PROXY|BASE_URL|API_BASE|API_URL|API_HOST|ENDPOINT|CA_BUNDLE|CONFIG_DIR)$"
+    r"|(CODEX_HOME|.*JAVA_(TOOL_)?OPTIONS)$",
     re.IGNORECASE,
 )
 _URL_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
@@ -61,7 +70,7 @@ def validate(values: Tree, where: str, scope: Scope = "user") -> Settings:
         key = min(foreign)
         raise InvalidInput(f"{where}: {key} cannot be set here, only in your own config.toml.")
     if scope == "repository":
-        _refuse_addresses(values, where)
+        _refuse_foreign(values, where)
     try:
         return Settings.model_validate(values, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -74,13 +83,21 @@ def validate(values: Tree, where: str, scope: Scope = "user") -> Settings:
     raise InvalidInput(f"{where}: {problem(first)}{value}.")
 
 
-def _refuse_addresses(values: Tree, where: str) -> None:
-    """Your keys go to the address of an agent, so a repository may not choose it."""
-    agents = values.get("agents")
-    for name, agent in agents.items() if isinstance(agents, Mapping) else ():
-        if isinstance(agent, Mapping) and "base_url" in agent:
-            key = f"agents.{name}.base_url"
+def _refuse_foreign(values: Tree, where: str) -> None:
+    """Whoever is trusted to run commands may still not choose where your keys go, what every
+    program loads first, or which of your secrets it sees."""
+    for key, value in leaves(values):
+        parts = key.split(".")
+        address = parts[0] == "agents" and parts[2:] == ["base_url"]
+        variable = parts[-2:-1] in (["env"], ["set"]) and _FOREIGN.match(parts[-1])
+        if address or variable:
             raise InvalidInput(f"{where}: {key} cannot be set here, only in your own config.toml.")
+        for name in value if key == "environment.pass" and isinstance(value, list) else ():
+            if isinstance(name, str) and (looks_secret(name) or name.endswith("*")):
+                raise InvalidInput(
+                    f"{where}: environment.pass cannot have {name} here: it may be a secret.",
+                    hint="Name variables that are none, or pass it in your own config.toml.",
+                )
 
 
 def _unknown(where: str, keys: list[str]) -> InvalidInput:
@@ -131,23 +148,31 @@ def _is_text(annotation: Any) -> bool:
 
 @dataclass(frozen=True)
 class Loaded:
-    """Settings, and where each leaf came from by its dotted key."""
+    """Settings, where each leaf came from by its dotted key, and what a repository sets that
+    does not hold because it is not trusted."""
 
     settings: Settings
     origin: dict[str, str]
+    held_back: Sequence[str] = ()
 
     def show(self) -> Iterator[tuple[str, Any, str]]:
         """Each leaf's dotted key, its value with secrets masked, and its origin."""
-        for key, value in _leaves(self.settings.model_dump(mode="json", by_alias=True)):
+        for key, value in leaves(self.settings.model_dump(mode="json", by_alias=True)):
             yield key, shown(key, value), self.origin[key]
 
 
 def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> Loaded:
     """The settings that hold in a directory; raises InvalidInput for anything not understood."""
-    layers: dict[str, Tree] = {f"user config {home.config}": _read(home.config, "user")}
+    own = _read(home.config, "user")
+    layers: dict[str, Tree] = {f"user config {home.config}": own}
+    held_back: list[str] = []
     repository = repository_config(home, directory) if directory else None
-    if repository:
-        layers[f"repository config {repository}"] = _read(repository, "repository")
+    if directory and repository:
+        wanted = holds = _read(repository, "repository")
+        if not trust.is_trusted(home, directory, environ):
+            holds = trust.harmless(wanted, own, Tasks())
+            held_back = sorted(dict(leaves(wanted)).keys() - dict(leaves(holds)).keys())
+        layers[f"repository config {repository}"] = holds
     merged: dict[str, Any] = {}
     for values in layers.values():
         merged = _merged(merged, values)
@@ -155,39 +180,20 @@ def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> Load
         layers[f"environment {name}"] = values
         merged = _merged(merged, values)
     settings = validate(merged, "the configuration")
-    origin = {key: source for source, values in layers.items() for key, _ in _leaves(values)}
-    leaves = _leaves(settings.model_dump(mode="json", by_alias=True))
-    return Loaded(settings, {key: origin.get(key, "default") for key, _ in leaves})
+    origin = {key: source for source, values in layers.items() for key, _ in leaves(values)}
+    known = leaves(settings.model_dump(mode="json", by_alias=True))
+    return Loaded(settings, {key: origin.get(key, "default") for key, _ in known}, held_back)
 
 
 def _read(path: Path, scope: Scope) -> dict[str, Any]:
-    try:
-        status = path.stat()
-    except OSError:
-        return read_toml(path)[1]
-    return _parsed(path, scope, (status.st_mtime_ns, status.st_size, status.st_ino))
+    return _parsed(path, scope, stamp(path))
 
 
 @lru_cache(maxsize=256)
-def _parsed(path: Path, scope: Scope, version: tuple[int, int, int]) -> dict[str, Any]:
+def _parsed(path: Path, scope: Scope, _version: Stamp | None) -> dict[str, Any]:
     values = read_toml(path)[1]
     validate(values, str(path), scope)
     return values
-
-
-def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        return text, tomllib.loads(text)
-    except (FileNotFoundError, NotADirectoryError):
-        return "", {}
-    except tomllib.TOMLDecodeError as error:
-        lines = text.rstrip("\n").split("\n")
-        end = f"at line {len(lines)}, column {len(lines[-1]) + 1}"
-        problem = str(error).replace("at end of document", end)
-        raise InvalidInput(f"{path} is not valid TOML: {problem}.") from None
-    except (OSError, UnicodeError, RecursionError) as error:
-        raise InvalidInput(f"{path} cannot be read: {error}.") from None
 
 
 def _from_environment(environ: Mapping[str, str], configured: Tree) -> Iterator[tuple[str, Tree]]:
@@ -226,14 +232,6 @@ def _environment_keys(name: str, configured: Tree) -> list[str]:
 def _merged(below: Tree, above: Tree) -> dict[str, Any]:
     tables = {key: _merged(below.get(key, {}), v) for key, v in above.items() if type(v) is dict}
     return {**below, **above, **tables}
-
-
-def _leaves(values: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in values.items():
-        if isinstance(value, dict) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def set_value(path: Path, dotted_key: str, text: str, scope: Scope = "user") -> None:

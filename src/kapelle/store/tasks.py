@@ -119,11 +119,11 @@ def overdue_waiting(connection: sa.Connection, now: datetime) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
-def wake_limited(connection: sa.Connection, now: datetime) -> None:
-    """Have those that wait for a limit looked at again at once: one may have been lifted."""
-    limited = tasks.update().where(tasks.c.status == TaskStatus.WAITING)
-    limited = limited.where(tasks.c.waiting_for == "rate_limit", tasks.c.not_before > now)
-    connection.execute(limited.values(not_before=now))
+def wake(connection: sa.Connection, waiting_for: str, now: datetime) -> None:
+    """Have those that wait for a limit, or for trust, looked at again at once."""
+    waiting = tasks.update().where(tasks.c.status == TaskStatus.WAITING)
+    waiting = waiting.where(tasks.c.waiting_for == waiting_for, tasks.c.not_before > now)
+    connection.execute(waiting.values(not_before=now))
 
 
 def waiting_for_input_since(connection: sa.Connection, moment: datetime) -> list[Row]:

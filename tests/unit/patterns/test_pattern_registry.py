@@ -1,12 +1,15 @@
 """Which patterns are found, and whose files are never executed."""
 
+import importlib.util
 import os
+import py_compile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
+from kapelle.engine.runs import patterns
 from kapelle.home import Home
 from kapelle.patterns import registry
 
@@ -34,7 +37,7 @@ def write(top: Path, name: str = "own", source: str = OWN) -> Path:
 
 def found(tmp_path: Path, directory: Path) -> tuple[set[str], list[str]]:
     """The names of patterns of one's own, and what is wrong with others."""
-    usable, problems = registry.available(Home(tmp_path / "home"), directory)
+    usable, problems = patterns.available(Home(tmp_path / "home"), directory, trusted=True)
     own = {item.name for item in usable if item.origin != "Kapelle"}
     return own, [problem.message for problem in problems]
 
@@ -63,9 +66,9 @@ def test_what_somebody_else_put_into_a_shared_parent_is_not_executed(
     refusal = f"{part(path)} belongs to another user; remove it or take it over."
     assert found(tmp_path, work) == (set(), [refusal])
     with pytest.raises(InvalidInput, match="another user"):
-        registry.get("own", Home(tmp_path / "home"), work)
+        patterns.get("own", Home(tmp_path / "home"), work, trusted=True)
     assert not path.with_suffix(".ran").exists()
-    assert registry.get("loop", Home(tmp_path / "home"), work).name == "loop"
+    assert patterns.get("loop", Home(tmp_path / "home"), work, trusted=True).name == "loop"
 
 
 @only_root
@@ -101,7 +104,7 @@ def test_what_a_file_imports_or_names_twice_is_no_pattern_of_its_own(tmp_path: P
 
 def test_a_home_called_dot_kapelle_is_read_once(tmp_path: Path) -> None:
     write(tmp_path)
-    usable, problems = registry.available(Home(tmp_path / ".kapelle"), tmp_path)
+    usable, problems = patterns.available(Home(tmp_path / ".kapelle"), tmp_path, trusted=True)
     assert "own" in {item.name for item in usable}
     assert problems == []
 
@@ -138,18 +141,51 @@ async def own(ctx, spec):
     return None
 """
     path = write(tmp_path, "own", source)
-    item = registry.get("own", Home(tmp_path / "home"), tmp_path)
-    with pytest.raises(InvalidInput, match=r"pattern 'own' has no JSON schema: .+"):
-        _ = item.spec_schema
-    assert item.origin == str(path)
+    with pytest.raises(InvalidInput, match=r"pattern 'own' has no JSON schema: .+") as refused:
+        patterns.get("own", Home(tmp_path / "home"), tmp_path, trusted=True)
+    assert refused.value.message.startswith(f"{path}: ")
+    assert found(tmp_path, tmp_path) == (set(), [refused.value.message])
 
 
 def test_what_is_built_in_stands_in_the_file_of_its_name(tmp_path: Path) -> None:
     home = Home(tmp_path / "home")
-    patterns = registry.built_in()
-    assert {"best-of", "loop", "pipeline", "team"} <= {item.name for item in patterns}
-    for item in patterns:
+    shipped = registry.built_in()
+    assert {"best-of", "loop", "pipeline", "team"} <= {item.name for item in shipped}
+    for item in shipped:
         assert item.spec.__module__ == f"kapelle.patterns.{item.name.replace('-', '_')}"
-        assert registry.get(item.name, home, tmp_path) == item
+        assert patterns.get(item.name, home, tmp_path, trusted=True) == item
     with pytest.raises(NotFound, match="There is no pattern 'spec'; known are: best-of, loop,"):
-        registry.get("spec", home, tmp_path)
+        patterns.get("spec", home, tmp_path, trusted=True)
+
+
+def test_what_is_not_trusted_is_read_and_not_executed(tmp_path: Path) -> None:
+    path = write(tmp_path)
+    usable, problems = patterns.available(Home(tmp_path / "home"), tmp_path)
+    [item] = [item for item in usable if not item.trusted]
+    assert (item.name, item.origin, item.spec_schema, problems) == ("own", str(path), {}, [])
+    with pytest.raises(NotTrusted, match="is not trusted, so the pattern 'own' cannot be used"):
+        patterns.get("own", Home(tmp_path / "home"), tmp_path)
+    assert not path.with_suffix(".ran").exists()
+
+
+def test_compiled_code_beside_a_file_is_not_taken_for_it(tmp_path: Path) -> None:
+    """An importer would believe code that says it need not be compared with its source."""
+    path = write(tmp_path)
+    evil = tmp_path / "evil.py"
+    evil.write_text(f"open({str(tmp_path / 'harm')!r}, 'w').close()\n", encoding="utf-8")
+    cached = Path(importlib.util.cache_from_source(str(path)))
+    cached.parent.mkdir()
+    how = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    py_compile.compile(str(evil), cfile=str(cached), invalidation_mode=how)
+    assert found(tmp_path, tmp_path) == ({"own"}, [])
+    assert patterns.get("own", Home(tmp_path / "home"), tmp_path, trusted=True).name == "own"
+    assert path.with_suffix(".ran").exists()
+    assert not (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize("text", ["(" * 300, "x = " + "-" * 50_000 + "1", "\0", '"\\ud800"'])
+def test_a_file_that_is_hard_to_read_is_told_of_at_most(tmp_path: Path, text: str) -> None:
+    write(tmp_path, "own", text + "\n")
+    usable, problems = patterns.available(Home(tmp_path / "home"), tmp_path)
+    assert all(item.trusted for item in usable)
+    assert len(problems) <= 1

@@ -8,7 +8,6 @@ from pydantic import BaseModel, Field
 from kapelle.api.routes import PATCH, IdempotencyKey, WaitSeconds
 from kapelle.api.routes.tasks import MergeBody
 from kapelle.api.security import UseCases, owner_only
-from kapelle.domain.errors import InvalidInput
 from kapelle.domain.run import Run, RunFilter, Step
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, Text
 from kapelle.domain.views import DiffView, MergeView, PatternView
@@ -134,24 +133,9 @@ async def patterns(
     directory: Annotated[str | None, Query(max_length=4000, pattern=r"^/[^\x00]*$")] = None,
 ) -> list[PatternView]:
     """Every pattern; with a directory also those of its repository, and what is wrong there."""
-    usable, problems = service.runs.patterns(directory)
-    good = []
-    for found in usable:
-        try:
-            schema = found.spec_schema
-        except InvalidInput as error:
-            problems.append(error)
-        else:
-            good.append(
-                PatternView(
-                    name=found.name,
-                    summary=found.summary,
-                    origin=found.origin,
-                    spec_schema=schema,
-                )
-            )
+    usable, problems = await service.runs.patterns(directory)
     broken = [
         PatternView(name="(broken)", summary=error.message, origin="", spec_schema={})
         for error in problems
     ]
-    return good + broken
+    return usable + broken

@@ -104,7 +104,7 @@ class Commands:
         self, name: str, command: str, timeout_s: float, env: dict[str, str], task: str | None
     ) -> tuple[Ended, str]:
         process = await self.journal.process(name)
-        settings = self.parts.settings(self.spec.directory)
+        settings = self.parts.work_settings(self.spec.directory)
         left = (await self.budget.left()).seconds
         launch = launch_command(
             self.parts,

@@ -17,7 +17,14 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import kapelle
-from kapelle.domain.errors import Conflict, KapelleError, LimitReached, Unavailable, sentence
+from kapelle.domain.errors import (
+    Conflict,
+    KapelleError,
+    LimitReached,
+    NotTrusted,
+    Unavailable,
+    sentence,
+)
 from kapelle.domain.states import RUN_FINAL, RunStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import PASSING, retried
@@ -34,9 +41,9 @@ from kapelle.engine.runs.control import (
 )
 from kapelle.engine.runs.journal import Exited, Journal
 from kapelle.engine.runs.limits import RunBudget
+from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.runs.queue import last_alive
 from kapelle.engine.runs.workspace import restore_branch, run_workspace
-from kapelle.patterns import registry
 from kapelle.patterns.context import State, StoppedBy
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec
@@ -130,6 +137,8 @@ class RunExecutor:
             if error.errno in PASSING:
                 raise  # it is played again when there is room
             return Verdict(RunStatus.FAILED, _pattern_error(error))
+        except NotTrusted as error:
+            return Verdict(RunStatus.PAUSED, f"{error.with_hint}, then resume it.")
         except KapelleError as error:
             return Verdict(RunStatus.FAILED, error.with_hint)
         except (Exception, SystemExit, KeyboardInterrupt) as error:
@@ -140,7 +149,10 @@ class RunExecutor:
         """Play the pattern, if its worktree is there and the daemon survives it."""
         known = await self._parts.db.read(steps.of_run, run["id"])
         try:
+            self._parts.require_trust(run["directory"])
             await run_workspace(self._parts, run)
+        except NotTrusted:
+            raise
         except KapelleError as error:
             if isinstance(error, Unavailable) or not known:
                 raise
@@ -155,7 +167,7 @@ class RunExecutor:
 
     async def _play(self, run: runs.Row, known: dict[str, steps.Row]) -> Verdict:
         try:
-            pattern = registry.get(run["pattern"], self._parts.home, Path(run["directory"]))
+            pattern = await find_pattern(self._parts, run["pattern"], Path(run["directory"]))
             env = self._parts.secrets.env(run["id"])
             spec: PatternSpec = pattern.spec.model_validate({**run["spec"], "env": env})
         except KapelleError as error:

@@ -12,6 +12,7 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
 from kapelle.engine.parts import Parts
+from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.tasks.submit import (
     Also,
     require_abilities,
@@ -19,7 +20,6 @@ from kapelle.engine.tasks.submit import (
     require_directory,
     workspace_kind,
 )
-from kapelle.patterns import registry
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, runs
 from kapelle.store.database import Connection
@@ -75,8 +75,8 @@ async def examine(
     parts: Parts, pattern: str, spec: dict[str, Any]
 ) -> tuple[PatternSpec, WorkspaceKind]:
     """The specification, and where its run would work; raises what would keep it from that."""
-    checked = _validated(parts, pattern, spec)
-    settings = parts.settings(checked.directory)
+    checked = await _validated(parts, pattern, spec)
+    settings = parts.work_settings(checked.directory)
     for role in dict.fromkeys(checked.roles):
         agent = require_agent(role.agent, settings)
         require_abilities(
@@ -94,12 +94,12 @@ async def examine(
     return checked, kind
 
 
-def _validated(parts: Parts, pattern: str, spec: dict[str, Any]) -> PatternSpec:
+async def _validated(parts: Parts, pattern: str, spec: dict[str, Any]) -> PatternSpec:
     """The specification of a run, or InvalidInput that names every field that is wrong."""
     directory = spec.get("directory")
     if not isinstance(directory, str) or not directory.startswith("/"):
         raise InvalidInput("directory: the directory must be given as an absolute path.")
-    found = registry.get(pattern, parts.home, Path(require_directory(directory)))
+    found = await find_pattern(parts, pattern, Path(require_directory(directory)))
     try:
         return found.spec.model_validate(spec)
     except ValidationError as error:

@@ -15,7 +15,7 @@ async def run_workspace(parts: Parts, run: runs.Row) -> Workspace:
         return await run_workspace(parts, await parts.db.read(runs.row, run["workspace_owner"]))
     if run["workspace_kind"] != WorkspaceKind.WORKTREE:
         return workspace_of(run)
-    wanted = parts.settings(run["directory"]).workspace
+    wanted = parts.work_settings(run["directory"]).workspace
     made = await parts.workspaces.create(
         run["id"], Path(run["directory"]), run["spec"].get("base"), wanted.copy_, wanted.link
     )

@@ -89,7 +89,7 @@ def lift_pauses(connection: Connection, task_id: str, of_agents: Sequence[str]) 
     if tasks.row(connection, task_id)["waiting_for"] == "rate_limit":
         for account in of_agents:
             accounts.release(connection, account)
-        tasks.wake_limited(connection, datetime.now(UTC))
+        tasks.wake(connection, "rate_limit", datetime.now(UTC))
 
 
 def requeue(connection: Connection, task_id: str) -> Stop:

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from kapelle.agents.base import Agent
 from kapelle.agents.registry import get as get_agent
-from kapelle.domain.errors import InvalidInput, Tampered
+from kapelle.domain.errors import InvalidInput, NotTrusted, Tampered
 from kapelle.domain.failures import Failure
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
@@ -93,9 +93,10 @@ class Attempt:
         """Read it with its task; ClaimLost if it is not this performer's any more."""
         row, task, begun = await parts.db.glance(_rows, attempt_id, parts.performer)
         try:
-            settings = parts.settings(task["directory"])
-        except InvalidInput:
-            # A configuration that was broken meanwhile must not cost a running agent its watch.
+            settings = parts.work_settings(task["directory"])
+        except (InvalidInput, NotTrusted):
+            # A configuration that was broken meanwhile, or has changed, must not cost a running
+            # agent its watch.
             if not is_started(parts.process_directory(attempt_id)):
                 raise
             settings = Settings()

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from kapelle.domain.budget import limit_reason
-from kapelle.domain.errors import InvalidInput
+from kapelle.domain.errors import InvalidInput, NotTrusted
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
@@ -32,6 +32,8 @@ from kapelle.store import accounts, attempts, events, runs, tasks
 from kapelle.store.database import Connection
 
 _MB = 1_000_000
+# Whoever trusts the repository wakes what waits for that; this is for changes of its files.
+_TRUST_AGAIN = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def held(limits: Limits, reading: Reading, running: int) -> str | None:
     return None
 
 
-Choice = tuple[str, Sequence[Candidate]]
+Choice = tuple[str, Sequence[Candidate] | NotTrusted]
 
 
 def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> list[str]:
@@ -105,6 +107,11 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
         if limit is not None:
             cause = {"limit_reached": limit}
             tasks.move(connection, task, TaskStatus.CANCELLED, limit_reason(limit), **cause)
+            continue
+        if isinstance(among, NotTrusted):
+            until = datetime.now(UTC) + _TRUST_AGAIN
+            waits = {"waiting_for": "trust", "not_before": until}
+            tasks.move(connection, task, TaskStatus.WAITING, among.with_hint, **waits)
             continue
         chosen = choose(connection, task_id, among, paused)
         if chosen is None:
@@ -241,7 +248,7 @@ class TaskQueue:
             now = datetime.now(UTC)
             ready = await self._parts.db.glance(tasks.next_queued, now, free)
             if ready:
-                choices = [(task["id"], candidates(self._parts, task)) for task in ready]
+                choices = [(task["id"], self._candidates(task)) for task in ready]
                 begun = await self._parts.db.write(begin, choices, self._parts.performer)
                 failpoint("conductor_after_begin")
                 for attempt_id in begun:
@@ -250,6 +257,16 @@ class TaskQueue:
                 self._admitted |= set(begun)
                 verdict = held(limits, reading, self.running)
         self.held = verdict
+
+    def _candidates(self, task: tasks.Row) -> Sequence[Candidate] | NotTrusted:
+        """Who may take a task, or why nobody may: what it would execute is not trusted."""
+        try:
+            self._parts.require_trust(task["directory"])
+        except NotTrusted as error:
+            return error
+        except InvalidInput:
+            pass  # a configuration that cannot be read is found out by the attempt
+        return candidates(self._parts, task)
 
     async def _sweep(self) -> None:
         """Find what should move and does not; move it or report it."""

@@ -69,7 +69,7 @@ async def examine(
     parts: Parts, spec: TaskSpec, belonging: Belonging | None = None
 ) -> tuple[Settings, str, WorkspaceKind]:
     """Its settings, its agent and where it would work; raises what would keep it from that."""
-    settings = parts.settings(require_directory(spec.directory))
+    settings = parts.work_settings(require_directory(spec.directory))
     agent = require_agent(spec.agent, settings)
     for name in spec.fallback_agents or settings.fallback_agents:
         registry.get(name, settings)

@@ -1,0 +1,136 @@
+"""`kapelle trust` and `kapelle untrust`, and the question that a refusal leads to."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kapelle.cli.command import Json
+from kapelle.cli.format import local, one_line, table
+from kapelle.cli.output import document, say
+from kapelle.cli.spec_options import absolute_directory
+from kapelle.client.http import Connection
+from kapelle.domain.text import counted
+
+_LIST = "list"
+_WORDS = {
+    "trusted": "trusted",
+    "changed": "changed since",
+    "not_trusted": "not trusted",
+    "not_needed": "nothing to execute",
+}
+_MOST_LINES = 20
+
+Place = Annotated[
+    str | None,
+    typer.Argument(metavar="[DIR|list]", help="By default this one.", show_default=False),
+]
+
+
+def trust(
+    directory: Place = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Only show what could be executed, and what changed.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Let a repository execute what stands in its .kapelle.
+
+    These are its commands, agents, variables, MCP servers and patterns. It holds until one of them
+    changes. `kapelle trust list` shows every repository that was trusted.
+    """
+    client = Connection()
+    if directory == _LIST:
+        _list(client.get("/trust"), as_json)
+        return
+    [found] = client.get("/trust", {"directory": _absolute(directory)})
+    if not show and found["items"]:
+        found = {**_grant(client, found), "difference": found["difference"]}
+    if as_json:
+        document(found)
+        return
+    _explain(found)
+    place = one_line(found["directory"])
+    if not found["items"]:
+        say(f"{place} has nothing that could be executed, so it needs no trust.")
+    elif show:
+        say(f"{place}: {_WORDS[found['status']]}.")
+    else:
+        say(f"{place} is trusted with {counted(len(found['items']), 'thing')}.")
+
+
+def untrust(directory: Place = None, as_json: Json = False) -> None:
+    """Trust a repository no more; what it runs already goes on."""
+    left = Connection().delete("/trust", {"directory": _absolute(directory)})
+    if as_json:
+        document(left)
+    elif left["status"] == "trusted":
+        say("It is no longer kept as trusted, but KAPELLE_TRUST of the daemon still names it.")
+    else:
+        say(f"{one_line(left['directory'])} is not trusted any more.")
+
+
+def ask(client: Connection, directory: str) -> bool:
+    """Show what a repository would execute and ask whether it may; False without a terminal."""
+    from kapelle.settings.trust import is_trusted_by
+
+    if is_trusted_by(os.environ, Path(directory)):
+        # The daemon was started without it, and this person says so now.
+        _grant(client, client.get("/trust", {"directory": directory})[0])
+        return True
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return False
+    [found] = client.get("/trust", {"directory": directory})
+    say(f"{one_line(found['directory'])} is {_WORDS[found['status']]}. It could execute:")
+    _explain(found)
+    if not typer.confirm("Do you trust it?", default=False, err=True):
+        return False
+    _grant(client, found)
+    return True
+
+
+def _grant(client: Connection, found: dict[str, Any]) -> dict[str, Any]:
+    body = {"directory": found["directory"], "digest": found["digest"]}
+    granted: dict[str, Any] = client.post("/trust", body)
+    return granted
+
+
+def _absolute(directory: str | None) -> str:
+    return os.path.abspath(directory) if directory else str(absolute_directory(None))
+
+
+def _explain(found: dict[str, Any]) -> None:
+    """What stands there, each in a line, or of what changed the lines that went and came."""
+    lines = [one_line(line) for line in found["difference"]] or [*map(_line, found["items"])]
+    for line in lines[:_MOST_LINES]:
+        say(f"  {line}")
+    if len(lines) > _MOST_LINES:
+        say(f"  and {counted(len(lines) - _MOST_LINES, 'line')} more: kapelle trust --show --json")
+
+
+def _line(item: dict[str, str]) -> str:
+    text = item["text"]
+    if "\n" in text:
+        return f"{one_line(item['name'])} ({counted(len(text.splitlines()), 'line')})"
+    return f"{one_line(item['name'])} = {one_line(text)}"
+
+
+def _list(known: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        document(known)
+    elif not known:
+        say("No repository was trusted yet: kapelle trust DIR")
+    else:
+        rows = [
+            [one_line(item["directory"]), _standing(item), local(item["trusted_at"])]
+            for item in known
+        ]
+        sys.stdout.writelines(
+            f"{line}\n" for line in table(["REPOSITORY", "STATUS", "SINCE"], rows)
+        )
+
+
+def _standing(item: dict[str, Any]) -> str:
+    return _WORDS[item["status"]] if Path(item["directory"]).is_dir() else "gone"

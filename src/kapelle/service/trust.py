@@ -1,0 +1,75 @@
+"""Use cases of trust: what a repository could execute, and a person's word that it may."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.views import TrustItem, TrustView
+from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.submit import require_directory
+from kapelle.settings import trust
+from kapelle.settings.config import shown
+from kapelle.settings.trust import Executable
+from kapelle.store import tasks
+
+_log = logging.getLogger("kapelle.trust")
+
+
+class Trust:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    async def known(self, directory: str | None) -> list[TrustView]:
+        """Every repository that was trusted once, or the one of a directory, trusted or not."""
+        if directory is not None:
+            found = trust.executable(self._parts.home, Path(require_directory(directory)))
+            return [await asyncio.to_thread(self._view, found)]
+        return await asyncio.to_thread(self._all)
+
+    async def grant(self, directory: str, digest: str | None = None) -> TrustView:
+        """Let a repository execute what stands there now; what waits for that goes on."""
+        found = trust.executable(self._parts.home, Path(require_directory(directory)))
+        trust.grant(self._parts.home, found, digest)
+        _log.info("%s is trusted with %s", found.place, found.digest)
+        await self._parts.db.write(tasks.wake, "trust", datetime.now(UTC))
+        return await asyncio.to_thread(self._view, found)
+
+    async def withdraw(self, directory: str) -> TrustView:
+        """Trust a repository no more, even one that is gone; work that runs goes on."""
+        found = trust.executable(self._parts.home, Path(directory))
+        trust.drop(self._parts.home, found.place, forget=True)
+        _log.info("%s is not trusted any more", found.place)
+        return await asyncio.to_thread(self._view, found)
+
+    def _all(self) -> list[TrustView]:
+        views = []
+        for place in sorted(trust.records(self._parts.home)):
+            try:
+                found = trust.executable(self._parts.home, Path(place))
+            except InvalidInput:
+                found = trust.nothing(Path(place))
+            views.append(self._view(found, place))
+        return views
+
+    def _view(self, found: Executable, place: str | None = None) -> TrustView:
+        home, place = self._parts.home, place or str(found.place)
+        record = trust.records(home).get(place)
+        status = trust.standing(home, found, self._parts.environ)
+        # Values of variables are shown as everywhere else: a secret among them is not.
+        items = _shown(found.items)
+        before = _shown(record.items) if record else items
+        return TrustView(
+            directory=place,
+            status=status.value,
+            digest=found.digest,
+            trusted_at=datetime.fromisoformat(record.trusted_at) if record else None,
+            items=[TrustItem(name=name, text=text) for name, text in items.items()],
+            difference=list(trust.difference(before, items)),
+        )
+
+
+def _shown(items: Mapping[str, str]) -> dict[str, str]:
+    return {name: str(shown(name, text)) for name, text in items.items()}

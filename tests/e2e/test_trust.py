@@ -1,0 +1,469 @@
+"""A clone of a stranger's: whatever is typed or called there, nothing of it runs before trust."""
+
+import json
+import os
+import re
+import shlex
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from kapelle.api.app import routes
+from kapelle.cli.commands import COMMANDS, load
+from tests.e2e.ensembles import rest, start
+from tests.e2e.instance import ApiError, Instance
+from tests.e2e.repositories import git, make_repository
+from tests.e2e.terminal import Terminal
+
+PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
+PATTERN = """
+import os
+from kapelle.patterns import PatternSpec, pattern
+
+{first}
+
+@pattern("{name}", spec=PatternSpec)
+async def {name}(ctx, spec):
+    "Do harm."
+    return None
+"""
+
+
+def hostile(clone: Path, ran: Path) -> None:
+    """Everything that a repository can have executed, each leaving a file of its name."""
+    folder = clone / ".kapelle"
+    (folder / "patterns").mkdir(parents=True)
+    program = clone / "evil.sh"
+    program.write_text(f"#!/bin/sh\ntouch {ran}/program\necho 1.0.0\n", encoding="utf-8")
+    program.chmod(0o755)
+    (folder / "config.toml").write_text(
+        f"""
+default_agent = "evil"
+project = "theirs"
+checks = ["touch {ran}/check"]
+[workspace]
+setup = "touch {ran}/setup"
+copy = [".env"]
+[environment.set]
+EVIL = "1"
+[agents.claude]
+program = "{program}"
+[agents.rehearsal]
+playbook = ".kapelle/playbook.toml"
+[agents.evil]
+command = ["{program}", "{{prompt}}"]
+[mcp.evil]
+command = ["{program}"]
+""",
+        encoding="utf-8",
+    )
+    (folder / "playbook.toml").write_text(
+        f'[[rule]]\n[[rule.do]]\nrun = "touch {ran}/playbook"\n', encoding="utf-8"
+    )
+    first = f'open({str(ran / "pattern")!r}, "w").close()'
+    source = PATTERN.format(name="evil", first=first)
+    (folder / "patterns" / "evil.py").write_text(source, encoding="utf-8")
+    git(clone, "add", "--all")
+    git(clone, "commit", "--quiet", "--message=Harmless")
+
+
+class Place:
+    """A daemon, a clone with work from before it became hostile, and a folder of what ran."""
+
+    def __init__(self, kapelle: Instance, root: Path) -> None:
+        self.ran = root / "ran"
+        self.ran.mkdir()
+        self.kapelle = kapelle
+        self.clone = make_repository(root / "clone")
+        self.ids = self._work()
+        hostile(self.clone, self.ran)
+
+    def _work(self) -> dict[str, str]:
+        kapelle, clone = self.kapelle, self.clone
+        done = kapelle.play('[[do]]\nwrite = "a.txt"\ncontent = "a"', clone)
+        failed = [kapelle.play('[[do]]\nfail = "no"', clone) for _ in range(3)]
+        run = start(kapelle, "pipeline", clone, steps=[{"prompt": "x"}, {"prompt": "y"}])
+        for task in (done, *failed):
+            kapelle.wait(task)
+        rest(kapelle, run)
+        waiting = start(kapelle, "loop", clone, prompt="x", until=[{"command": "sleep 60"}])
+        kapelle.post(f"/runs/{waiting}/pause", {"now": True})
+        rest(kapelle, waiting)
+        spec = {"prompt": "x", "directory": str(clone), "agent": "rehearsal"}
+        schedule = {"kind": "task", "spec": spec, "cron": "0 0 1 1 *"}
+        made = kapelle.post("/schedules", schedule)
+        first, second, third = failed
+        return {
+            "done": done, "failed": first, "second": second, "third": third, "run": run,
+            "paused": waiting, "schedule": made["id"], "clone": str(clone),
+        }  # fmt: skip
+
+    def traces(self) -> list[str]:
+        return sorted(os.listdir(self.ran))
+
+
+@pytest.fixture
+def wary(tmp_path: Path) -> Iterator[Instance]:
+    instance = wary_instance(tmp_path)
+    try:
+        yield instance
+    finally:
+        instance.destroy()
+
+
+@pytest.fixture
+def place(wary: Instance, tmp_path: Path) -> Place:
+    return Place(wary, tmp_path)
+
+
+def wary_instance(root: Path) -> Instance:
+    """A daemon that trusts nobody yet."""
+    instance = Instance(root / "home")
+    del instance.env["KAPELLE_TRUST"]
+    instance.start()
+    return instance
+
+
+def test_all_of_it_runs_once_it_is_trusted(kapelle: Instance, tmp_path: Path) -> None:
+    """The traces that the other tests look for are left when they may be."""
+    place = Place(kapelle, tmp_path)
+    kapelle.cli("agents", "check", "claude", cwd=place.clone)
+    assert place.traces() == ["program"]
+    kapelle.cli("start", cwd=place.clone)
+    assert place.traces() == ["pattern", "program"]
+    kapelle.cli("run", "x", "-a", "rehearsal", "-f", cwd=place.clone)
+    assert place.traces() == ["check", "pattern", "playbook", "program", "setup"]
+
+
+# Every command with arguments that make it do something in the clone.
+TYPED = """
+run hello
+run hello --agent rehearsal
+run hello --agent rehearsal --in-place
+best-of hello -n 2
+loop hello --until true
+pipeline one two
+team hello
+start
+start evil
+start evil --help
+runs list
+runs status {run}
+runs steps {run}
+runs result {run}
+runs tail {run}
+runs wait {run}
+runs answer {paused} yes
+runs resume {paused}
+runs pause {paused}
+runs cancel {paused}
+schedule list
+schedule create --cron 0_0_*_*_* run hello
+schedule status {schedule}
+schedule history {schedule}
+schedule pause {schedule}
+schedule resume {schedule}
+schedule run {schedule}
+schedule cancel {schedule}
+list
+status {done}
+logs {done}
+wait {done}
+cancel {done}
+retry {failed}
+resume {second} again
+continue {third} more
+requeue {failed}
+diff {done}
+merge {done}
+archive {done}
+usage
+events
+agents list
+agents check claude
+agents check evil
+agents config show claude
+trust list
+trust --show
+untrust
+init
+config show
+config get checks
+config set --repo project mine
+config reset --repo project
+config path
+doctor
+demo --help
+serve
+backup
+completion bash
+stop
+"""
+
+
+# How they end depends on which agents are installed.
+OF_THE_MACHINE = ("init", "doctor", "agents check claude")
+
+
+def leaves() -> Iterator[str]:
+    for name in COMMANDS:
+        inner = getattr(load(name), "commands", {})
+        yield from (f"{name} {other}" for other in inner) if inner else (name,)
+
+
+def lines() -> list[str]:
+    return TYPED.strip().splitlines()
+
+
+def test_every_command_is_tried() -> None:
+    missing = [
+        leaf for leaf in leaves() if not any(f"{line} ".startswith(f"{leaf} ") for line in lines())
+    ]
+    assert missing == []
+
+
+def test_no_command_in_a_hostile_clone_runs_anything_of_it(place: Place) -> None:
+    rows = []
+    for line in lines():
+        words = [
+            word.format_map(place.ids).replace("_", " ")
+            if "*" in word
+            else word.format_map(place.ids)
+            for word in line.split()
+        ]
+        done = place.kapelle.cli(*words, cwd=place.clone)
+        assert "Traceback" not in done.stderr, done.stderr
+        refused = "not trusted" in done.stderr or "has changed since" in done.stderr
+        shown = re.sub(r"\{\w+\}", "ID", line).replace("_", " ")
+        code = "" if line in OF_THE_MACHINE else str(done.returncode)
+        rows.append((f"kapelle {shown}", code, refused))
+        assert place.traces() == [], line
+    place.kapelle.start()
+    time.sleep(2.5)
+    assert place.traces() == []
+    by_name = {name: refused for name, _, refused in rows}
+    for name in (
+        "run hello",
+        "loop hello --until true",
+        "start evil",
+        "schedule create --cron 0 0 * * * run hello",
+    ):
+        assert by_name[f"kapelle {name}"], name
+    compare(
+        "commands", ["command", "exit code", "refused for want of trust", "of the clone ran"], rows
+    )
+
+
+BODIES: dict[str, Any] = {
+    "POST /tasks": {"prompt": "x", "directory": "{clone}", "agent": "rehearsal"},
+    "POST /tasks/{task_id}/resume": {"message": "x"},
+    "PUT /tasks/{task_id}/dependencies": {"depends_on": []},
+    "POST /runs": {"pattern": "evil", "spec": {"directory": "{clone}"}},
+    "POST /runs/{run_id}/answer": {"answer": "x"},
+    "POST /schedules": {
+        "kind": "task", "cron": "* * * * *",
+        "spec": {"prompt": "x", "directory": "{clone}", "agent": "rehearsal"},
+    },
+    "POST /agents/{name}/check": {"directory": "{clone}", "live": True},
+    "PUT /agents/{name}/credential": {"api_key": "abcdefgh12345"},
+    "POST /login": {"code": "x"},
+}  # fmt: skip
+# They would let it in, or end the daemon.
+LAST = ("POST /trust", "POST /daemon/stop")
+
+
+def test_no_route_runs_anything_of_a_hostile_clone(place: Place) -> None:
+    rows = []
+    names = {"task_id": "failed", "run_id": "paused", "schedule_id": "schedule"}
+    for path, operations in routes().openapi()["paths"].items():
+        for method, operation in operations.items():
+            short = f"{method.upper()} {path.removeprefix('/api/v1')}"
+            if short in LAST:
+                continue
+            values = {name: place.ids[key] for name, key in names.items()} | {"name": "claude"}
+            query = {
+                "directory": str(place.clone), "follow": "false", "timeout_s": "0"
+            }  # fmt: skip
+            known = {item["name"] for item in operation.get("parameters", ())}
+            asked = "&".join(f"{key}={value}" for key, value in query.items() if key in known)
+            target = path.removeprefix("/api/v1").format_map(values) + (
+                f"?{asked}" if asked else ""
+            )
+            body = json.loads(json.dumps(BODIES.get(short)).replace("{clone}", str(place.clone)))
+            response, data = place.kapelle.request(method.upper(), target, body)
+            refused = b'"not_trusted"' in data and b'"error"' in data
+            rows.append((short, str(response.status), refused))
+            assert response.status < 500, (short, data)
+            assert place.traces() == [], short
+    time.sleep(2.5)
+    assert place.traces() == []
+    by_name = {name: refused for name, _, refused in rows}
+    assert by_name["POST /tasks"]
+    assert by_name["POST /runs"]
+    assert by_name["POST /schedules"]
+    compare("routes", ["route", "status", "refused for want of trust", "of the clone ran"], rows)
+
+
+def compare(mark: str, header: list[str], rows: list[tuple[str, str, bool]]) -> None:
+    """The table of the page is what was found; UPDATE_TABLES=1 writes it."""
+    table = [f"| {' | '.join(header)} |", "|---|---|---|---|"]
+    table += [
+        f"| `{name}` | {code} | {'yes' if refused else ''} | nothing |"
+        for name, code, refused in rows
+    ]
+    begin, end = f"<!-- made by tests/e2e/test_trust.py: {mark} -->\n", "<!-- end of that -->"
+    before, _, rest_ = PAGE.read_text(encoding="utf-8").partition(begin)
+    found, _, after = rest_.partition(end)
+    made = "\n".join(table) + "\n"
+    if os.environ.get("UPDATE_TABLES"):
+        PAGE.write_text(before + begin + made + end + after, encoding="utf-8")
+    else:
+        assert found == made
+
+
+def configure(repository: Path, text: str) -> None:
+    (repository / ".kapelle").mkdir(exist_ok=True)
+    (repository / ".kapelle" / "config.toml").write_text(text, encoding="utf-8")
+
+
+def trusted(kapelle: Instance, repository: Path) -> str:
+    [found] = kapelle.get(f"/trust?directory={repository}")
+    return str(found["status"])
+
+
+def test_trust_holds_until_something_that_executes_changes(
+    wary: Instance, repository: Path
+) -> None:
+    configure(repository, 'project = "p"\nchecks = ["true"]\n')
+    refused = wary.cli("run", "x", "-a", "rehearsal", "--json", cwd=repository)
+    assert (refused.returncode, json.loads(refused.stderr)["error"]["code"]) == (2, "not_trusted")
+    hint = json.loads(refused.stderr)["error"]["hint"]
+    told = wary.cli(*shlex.split(hint.rpartition("kapelle ")[2]), cwd=Path("/"))
+    assert "is trusted with 1 thing." in told.stderr
+    assert wary.cli("run", "x", "-a", "rehearsal", "-f", cwd=repository).returncode == 0
+    assert stat.S_IMODE(wary.home.trust.stat().st_mode) == 0o600
+    configure(repository, 'project = "q"\nchecks = ["true"]\n')
+    assert trusted(wary, repository) == "trusted"
+    configure(repository, 'project = "q"\nchecks = ["true", "id"]\n')
+    assert trusted(wary, repository) == "changed"
+    again = wary.cli("trust", "--show", cwd=repository)
+    assert '-checks: ["true"]' in again.stderr
+    assert '+checks: ["true", "id"]' in again.stderr
+    with pytest.raises(ApiError, match="has changed since you trusted it"):
+        wary.submit("x", repository)
+    wary.cli("trust", cwd=repository, check=True)
+    listed = wary.cli("trust", "list", cwd=repository)
+    assert re.search(rf"{repository} +trusted ", listed.stdout)
+    wary.cli("untrust", cwd=repository, check=True)
+    assert trusted(wary, repository) == "not_trusted"
+
+
+def test_what_was_shown_is_what_is_trusted(wary: Instance, repository: Path) -> None:
+    configure(repository, 'checks = ["true"]\n')
+    [seen] = wary.get(f"/trust?directory={repository}")
+    configure(repository, 'checks = ["id"]\n')
+    with pytest.raises(ApiError, match="has changed since it was looked at"):
+        wary.post("/trust", {"directory": str(repository), "digest": seen["digest"]})
+    assert trusted(wary, repository) == "not_trusted"
+
+
+def test_a_queued_task_waits_when_trust_is_lost_and_goes_on_when_it_is_back(
+    wary: Instance, repository: Path
+) -> None:
+    configure(repository, 'checks = ["true"]\n')
+    wary.cli("trust", cwd=repository, check=True)
+    first = wary.play("[[do]]\nsleep = 3", repository)
+    second = wary.submit("x", repository, depends_on=[first])
+    configure(repository, 'checks = ["true"]\n[workspace]\nsetup = "touch ran"\n')
+    assert wary.wait(first)["status"] == "completed"
+    held = wary.wait_for_status(second, "waiting")
+    assert held["waiting_for"] == "trust"
+    assert f"kapelle trust {repository}" in held["reason"]
+    wary.cli("trust", cwd=repository, check=True)
+    assert wary.wait(second)["status"] == "completed"
+
+
+def test_a_merge_that_changes_dot_kapelle_drops_trust(wary: Instance, repository: Path) -> None:
+    configure(repository, 'checks = ["true"]\n')
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message=Settings")
+    wary.cli("trust", cwd=repository, check=True)
+    plain = wary.play('[[do]]\nwrite = "a.txt"\ncontent = "a"', repository)
+    wary.wait(plain)
+    assert wary.post(f"/tasks/{plain}/merge")["trust_dropped"] is False
+    assert trusted(wary, repository) == "trusted"
+    planted = wary.play('[[do]]\nwrite = ".kapelle/notes.txt"\ncontent = "a"', repository)
+    wary.wait(planted)
+    merged = wary.cli("merge", planted, cwd=repository)
+    assert "not trusted any more: kapelle trust" in merged.stderr
+    assert trusted(wary, repository) == "changed"
+
+
+def test_a_terminal_asks_once(wary: Instance, repository: Path, terminals: list[Terminal]) -> None:
+    configure(repository, 'checks = ["true"]\n')
+    for answer, code in (("n", 2), ("y", 0)):
+        terminal = Terminal(wary, "run", "x", "-a", "rehearsal", "-f", cwd=repository)
+        terminals.append(terminal)
+        asked = terminal.read_until("Do you trust it?")
+        assert 'checks = ["true"]' in asked
+        terminal.type(f"{answer}\n")
+        assert terminal.finish() == code
+    last = Terminal(wary, "run", "x", "-a", "rehearsal", "-f", cwd=repository)
+    terminals.append(last)
+    assert last.finish() == 0
+    assert "Do you trust it?" not in last.shown
+
+
+def test_harmless_settings_hold_and_limits_only_become_lower(
+    wary: Instance, repository: Path
+) -> None:
+    wary.home.config.write_text("[tasks]\nmax_turns = 50\n", encoding="utf-8")
+    configure(repository, 'project = "p"\n[tasks]\ntimeout_s = 60\nmax_turns = 500\n')
+    task = wary.wait(wary.submit("x", repository))
+    assert (task["status"], task["project"]) == ("completed", "p")
+    shown = json.loads(wary.cli("config", "show", "--json", cwd=repository).stdout)
+    assert shown["tasks.timeout_s"]["value"] == 60
+    assert shown["tasks.max_turns"]["value"] == 50
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "while True: pass",
+        "os._exit(3)",
+        "import threading\nthreading.Thread(target=os._exit, args=(3,)).start()",
+    ],
+)
+def test_a_pattern_that_hangs_or_exits_is_not_noticed_by_the_daemon(
+    kapelle: Instance, repository: Path, first: str
+) -> None:
+    """It is trusted here: the listing and the start tell of it, and everything else goes on."""
+    folder = repository / ".kapelle" / "patterns"
+    folder.mkdir(parents=True)
+    source = PATTERN.format(name="evil", first=first)
+    (folder / "evil.py").write_text(source, encoding="utf-8")
+    (folder / "good.py").write_text(PATTERN.format(name="good", first=""), encoding="utf-8")
+    pid = kapelle.get("/daemon")["pid"]
+    slowest = 0.0
+    listing = Thread(target=kapelle.get, args=(f"/patterns?directory={repository}",))
+    listing.start()
+    while listing.is_alive():
+        began = time.monotonic()
+        kapelle.get("/healthz")
+        slowest = max(slowest, time.monotonic() - began)
+        time.sleep(0.05)
+    assert slowest < 2
+    known = {
+        item["name"]: item["summary"] for item in kapelle.get(f"/patterns?directory={repository}")
+    }
+    assert known["good"] == "Do harm."
+    assert "evil" not in known
+    assert "evil.py" in known["(broken)"]
+    with pytest.raises(ApiError, match=r"evil\.py (was not imported|ends the process)"):
+        kapelle.post("/runs", {"pattern": "evil", "spec": {"directory": str(repository)}})
+    assert kapelle.get("/daemon")["pid"] == pid
