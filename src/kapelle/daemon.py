@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 if __name__ == "__main__":
     # All that is imported stays: looking through it for garbage is a tenth of the start.
@@ -24,7 +24,7 @@ if __name__ == "__main__":
 from kapelle import __version__
 from kapelle.api.app import build
 from kapelle.api.security import PrivateSocket
-from kapelle.api.server import Door, is_loopback, listen, listen_privately
+from kapelle.api.server import Door, is_loopback, listen, listen_privately, raise_file_limit
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.executor import RunExecutor
@@ -64,7 +64,11 @@ def main() -> None:
     parser.add_argument("--host")
     parser.add_argument("--expose", action="store_true")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        handlers=[CountingHandler()],
+    )
     for chatty in ("alembic", "uvicorn", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     home = Home.default()
@@ -81,6 +85,37 @@ def main() -> None:
     # goes on with the next daemon, exactly as after a crash.
     logging.shutdown()
     os._exit(code)
+
+
+class CountingHandler(logging.StreamHandler[Any]):
+    """Writes a line once a minute, however often it comes, and then how often it came."""
+
+    def __init__(self, pause_s: float = 60.0) -> None:
+        super().__init__()
+        self._pause_s = pause_s
+        self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(record.created - self._pause_s)
+        key = (record.name, record.levelno, record.getMessage())
+        at, count = self._seen.get(key, (record.created, -1))
+        self._seen[key] = (at, count + 1)
+        if count < 0:
+            super().emit(record)
+
+    def close(self) -> None:
+        self._tell(float("inf"))
+        super().close()
+
+    def _tell(self, before: float) -> None:
+        """Write how often the lines that were first seen before a time came again."""
+        # They are in the order in which they came.
+        while self._seen and (first := next(iter(self._seen.items())))[1][0] <= before:
+            (name, level, text), (_, count) = first
+            del self._seen[name, level, text]
+            if count:
+                told = f"{text} (and {count} times more)"
+                super().emit(logging.LogRecord(name, level, "", 0, told, None, None))
 
 
 def _give_up(sentence: str) -> NoReturn:
@@ -177,7 +212,9 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
     app = build(service, token, lambda: hosts)
-    doors = [Door(app, listener), Door(PrivateSocket(app), listen_privately(home.socket))]
+    most = raise_file_limit()
+    private = Door(PrivateSocket(app), listen_privately(home.socket), most)
+    doors = [Door(app, listener, most), private]
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
     serving = [asyncio.create_task(door.serve()) for door in doors]
@@ -231,6 +268,7 @@ async def _until_stopped(stopping: Stopping, background: list[asyncio.Task[None]
 def _open_database(home: Home, settings: Settings) -> Database:
     if settings.database_url is None:
         backup.check(home.database, home.backups)
+        backup.check_not_lost(home.database, home.backups, home.attempts)
         backup.make_private(home.database)
     db = Database(settings.database_url or sqlite_url(home.database))
     migrate(db.engine)

@@ -4,9 +4,12 @@ import asyncio
 import contextlib
 import ipaddress
 import os
+import resource
 import socket
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import h11
 import uvicorn
@@ -18,8 +21,68 @@ from kapelle.api.errors import error_response
 from kapelle.api.security import SECURITY_HEADERS
 from kapelle.domain.errors import Unavailable
 
+# How long a request's head and body may take to arrive, from the first byte of each.
+_HEAD_S, _BODY_S = 10.0, 60.0
+_MOST_FILES, _MOST_CONNECTIONS = 16384, 4096
+# How many connections are accepted in one go, before those too many are closed; the others wait.
+_AT_ONCE, _WAITING = 64, 2048
+
 
 class Protocol(H11Protocol):
+    """One connection, which is closed when a request does not arrive in time.
+
+    Beyond the most that there may be, the one that has kept us waiting longest gives way.
+    """
+
+    def __init__(self, *args: Any, most: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._most = most
+        self._awaited: object = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_request()
+        if len(self.connections) > self._most:
+            waiting = [c for c in self.connections if isinstance(c, Protocol) and c._timer]
+            oldest = min(waiting, key=lambda connection: connection.due_at)
+            # At once, for many may come before the loop tells this one that it is lost.
+            self.connections.discard(oldest)
+            oldest._await_request(h11.CLOSED)
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._await_request(h11.CLOSED)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._await_request()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._await_request()
+
+    @property
+    def due_at(self) -> float:
+        return self._timer.when() if self._timer else float("inf")
+
+    def _await_request(self, state: object = None) -> None:
+        """Give what is missing of a request its time, once."""
+        state = state or self.conn.their_state
+        if state is self._awaited:
+            return
+        self._awaited = state
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if state in {h11.IDLE, h11.SEND_BODY}:
+            seconds = _HEAD_S if state is h11.IDLE else _BODY_S
+            self._timer = self.loop.call_later(seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        self.send_400_response("The request did not arrive in time.")
+
     def send_400_response(self, msg: str) -> None:
         # An answer that has begun cannot be taken back.
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
@@ -37,12 +100,13 @@ _TICK_S = 1.0
 class Door:
     """Serves an application on a socket until it is closed."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, listener: socket.socket, most: int) -> None:
         self._listener = listener
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=Protocol,
+                backlog=_AT_ONCE,
+                http=partial(Protocol, most=most),  # type: ignore[arg-type]
                 server_header=False,
                 proxy_headers=False,
                 log_config=None,
@@ -68,6 +132,11 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self.woken = asyncio.Event()
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_WAITING)
+
     async def main_loop(self) -> None:
         # Its own wakes up ten times a second; the Date header needs one, and a stop none.
         while not await self.on_tick(0):
@@ -78,6 +147,18 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         # Signals end the daemon, which then closes its doors.
         yield
+
+
+def raise_file_limit() -> int:
+    """Allow this process more open files than the usual 1024; how many connections a door takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < _MOST_FILES:
+        soft = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # Two doors take two thirds; the rest is for the database, agents, git and files.
+    return _MOST_CONNECTIONS if soft < 0 else min(soft // 3, _MOST_CONNECTIONS)
 
 
 def is_loopback(host: str) -> bool:

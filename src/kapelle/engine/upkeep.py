@@ -106,7 +106,7 @@ async def _back_up(parts: Parts) -> None:
     home, settings = parts.home, parts.settings().backup
     # The age is read from the disk, for daemons may live shorter than the time between two.
     if parts.db.is_sqlite and not backup.made_within(home.backups, settings.every_s):
-        await asyncio.to_thread(backup.make, home.database, home.backups, settings.keep)
+        await asyncio.to_thread(backup.make, home.database, home.backups, settings.grades)
 
 
 _MOST_BYTES = 20_000_000

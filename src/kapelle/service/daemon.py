@@ -58,8 +58,8 @@ class Daemon:
                 "This daemon keeps its data in PostgreSQL, which Kapelle does not back up.",
                 hint="Use pg_dump.",
             )
-        home, keep = self._parts.home, self._parts.settings().backup.keep
-        made = await asyncio.to_thread(backup.make, home.database, home.backups, keep)
+        home, grades = self._parts.home, self._parts.settings().backup.grades
+        made = await asyncio.to_thread(backup.make, home.database, home.backups, grades)
         return BackupView(path=str(made))
 
     def stop(self, agents: bool) -> None:

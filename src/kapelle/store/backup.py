@@ -1,4 +1,4 @@
-"""Online backups of the SQLite file, a number of which is kept, and the check on start."""
+"""Online backups of the SQLite file, graded by age, and the checks on start."""
 
 import os
 import shutil
@@ -16,21 +16,51 @@ _NAME = "%Y%m%dT%H%M%S.%fZ"
 _making = threading.Lock()
 
 
-def make(database: Path, directory: Path, keep: int) -> Path:
-    """Copy the database while it is in use into a new directory; drop the oldest ones.
+# How many of the newest copies are kept, and of how many days and weeks the newest one.
+Grades = tuple[int, int, int]
 
-    The new backup is always kept, so a keep of 0 means the same as 1. Of several callers at
-    once, one waits for the other.
+
+def make(database: Path, directory: Path, grades: Grades = (24, 7, 4)) -> Path:
+    """Copy the database while it is in use into a new directory; drop old ones by their grades.
+
+    The new backup is always kept, and so is a copy that has more than twice the rows of every
+    other that is kept. Of several callers at once, one waits for the other.
     """
     with _making:
         directory.mkdir(mode=0o700, exist_ok=True)
         for leftover in directory.glob(".2*"):
             shutil.rmtree(leftover, ignore_errors=True)
         finished = _make(database, directory)
-        others = [path for path in existing(directory) if path != finished]
-        for old in others[: max(len(others) - max(keep, 1) + 1, 0)]:
-            shutil.rmtree(old)
+        kept = [finished, *_graded(directory, grades)]
+        for old in reversed(existing(directory)):
+            if old in kept:
+                continue
+            found = rows(old / database.name)
+            if any(rows(copy / database.name) * 2 >= found for copy in kept):
+                shutil.rmtree(old)
+            else:
+                kept.append(old)
         return finished
+
+
+def _graded(directory: Path, grades: Grades) -> Iterator[Path]:
+    """The newest copies, the newest one of each of the last days, and of each of the weeks."""
+    newest, days, weeks = grades
+    copies = sorted(_moments(directory), reverse=True)
+    yield from (path for _, path in copies[:newest])
+    for unit, count in (("%Y%j", days), ("%G%V", weeks)):
+        first = {moment.strftime(unit): path for moment, path in reversed(copies)}
+        yield from list(reversed(first.values()))[:count]
+
+
+def rows(database: Path) -> int:
+    """How much a database holds: tasks, runs and events; 0 for one that cannot be read."""
+    try:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as found:
+            counts = (f"(SELECT count(*) FROM {table})" for table in ("tasks", "runs", "events"))
+            return int(found.execute(f"SELECT {'+'.join(counts)}").fetchone()[0])
+    except sqlite3.Error:
+        return 0
 
 
 def _make(database: Path, directory: Path) -> Path:
@@ -49,13 +79,13 @@ def _make(database: Path, directory: Path) -> Path:
 def made_within(directory: Path, seconds: float) -> bool:
     """Whether there is a backup of the last so many seconds; one of the future does not count."""
     now = datetime.now(UTC)
-    return any(0 <= (now - moment).total_seconds() < seconds for moment in _moments(directory))
+    return any(0 <= (now - moment).total_seconds() < seconds for moment, _ in _moments(directory))
 
 
-def _moments(directory: Path) -> Iterator[datetime]:
+def _moments(directory: Path) -> Iterator[tuple[datetime, Path]]:
     for path in existing(directory):
         with suppress(ValueError):  # a person's directory
-            yield datetime.strptime(path.name, _NAME).replace(tzinfo=UTC)
+            yield datetime.strptime(path.name, _NAME).replace(tzinfo=UTC), path
 
 
 def make_private(path: Path) -> None:
@@ -66,6 +96,29 @@ def make_private(path: Path) -> None:
 
 def existing(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob("2*") if path.is_dir())
+
+
+def check_not_lost(path: Path, backups: Path, attempts: Path) -> None:
+    """Raise if the database is empty where others show that it has not always been."""
+    if rows(path):
+        return
+    fullest = max(existing(backups), key=lambda copy: rows(copy / path.name), default=None)
+    if any(attempts.iterdir()) or (fullest is not None and rows(fullest / path.name)):
+        raise Unavailable(
+            f"The database {path} is empty or gone, but there was work here before.",
+            hint=f"{advice(path, backups)} To begin anew, move {attempts} and {backups} away.",
+        )
+
+
+def advice(path: Path, backups: Path) -> str:
+    """What to do about a database that is lost or damaged."""
+    copies = [copy for copy in existing(backups) if (copy / path.name).exists()]
+    if not copies:
+        return f"There is no backup in {backups}; move {path} away to start with an empty history."
+    most = max(rows(copy / path.name) for copy in copies)
+    # The newest one that has not lost most of it.
+    best = next(copy for copy in reversed(copies) if rows(copy / path.name) * 2 >= most)
+    return f"Move {path} and its -wal and -shm files away and copy {best / path.name} there."
 
 
 def check(path: Path, backups: Path) -> None:
@@ -79,12 +132,7 @@ def check(path: Path, backups: Path) -> None:
         verdict = str(error)
     if verdict == "ok":
         return
-    newest = existing(backups)[-1:]
-    hint = (
-        f"Move {path} and its -wal and -shm files away and copy {newest[0] / path.name} there."
-        if newest
-        else f"There is no backup in {backups}; move {path} away to start with an empty history."
-    )
+    hint = advice(path, backups)
     raise Unavailable(f"The database {path} is damaged: {verdict}.", hint=hint)
 
 
