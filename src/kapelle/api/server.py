@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import os
 import resource
 import socket
@@ -19,7 +20,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kapelle.api.errors import error_response
 from kapelle.api.security import SECURITY_HEADERS
-from kapelle.domain.errors import Unavailable
+from kapelle.domain.errors import KapelleError, Unavailable
+from kapelle.home import Home, file_identity
 
 # How long a request's head and body may take to arrive, from the first byte of each.
 _HEAD_S, _BODY_S = 10.0, 60.0
@@ -94,7 +96,9 @@ class Protocol(H11Protocol):
         self.transport.close()
 
 
+_log = logging.getLogger("kapelle.api")
 _TICK_S = 1.0
+_LOOK_S = 2.0
 
 
 class Door:
@@ -120,11 +124,57 @@ class Door:
     async def serve(self) -> None:
         await self._server.serve(sockets=[self._listener])
 
+    def stop_listening(self) -> None:
+        for server in getattr(self._server, "servers", ()):
+            server.close()
+
     def close(self) -> None:
         # Streams have no end of their own, and would otherwise be cut off after the timeout.
         AppStatus.should_exit = True
         self._server.should_exit = True
         self._server.woken.set()
+
+
+class PrivateDoor:
+    """Serves on the unix socket of a home, which is made anew when somebody took it away."""
+
+    def __init__(self, app: ASGIApp, home: Home, most: int) -> None:
+        self._app, self._home, self._most = app, home, most
+        self._closing = asyncio.Event()
+        self._listener = listen_privately(home.socket)
+
+    async def serve(self) -> None:
+        doors: list[tuple[Door, asyncio.Task[None]]] = []
+        while not self._closing.is_set():
+            door = Door(self._app, self._listener, self._most)
+            doors.append((door, asyncio.create_task(door.serve())))
+            await self._until_lost()
+            # Whoever is connected through a socket that is lost stays so.
+            door.stop_listening()
+        for door, serving in doors:
+            door.close()
+            await serving
+
+    async def _until_lost(self) -> None:
+        """Return when a new socket listens in the place of a lost one, or at the end."""
+        opened = file_identity(self._home.socket)
+        while not self._closing.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), _LOOK_S)
+                return
+            if file_identity(self._home.socket) == opened:
+                continue
+            try:
+                self._home.create()
+                self._listener = listen_privately(self._home.socket)
+            except (OSError, KapelleError) as error:
+                _log.error("%s is lost and cannot be made anew: %s", self._home.socket, error)
+            else:
+                _log.warning("%s was lost and is made anew", self._home.socket)
+                return
+
+    def close(self) -> None:
+        self._closing.set()
 
 
 class _Server(uvicorn.Server):

@@ -50,6 +50,7 @@ class Upkeep:
         parts, setbacks, number = self._parts, self._setbacks, self._rounds
         self._rounds += 1
         await _guarded("the backup", _back_up, parts)
+        await _guarded("the reserve", asyncio.to_thread, parts.home.keep_reserve)
         await _guarded("shortening the log", asyncio.to_thread, shorten, parts.home.log)
         # What only a crash or a restored backup leaves is there when a daemon begins; to look
         # into every directory costs seconds where there are 100,000.

@@ -51,6 +51,11 @@ class Daemon:
             held=self._queue.held,
         )
 
+    def require_health(self) -> None:
+        """Raise what keeps the daemon from its work, if anything does."""
+        if (problem := self._parts.db.problem) is not None:
+            raise problem
+
     async def back_up(self) -> BackupView:
         """Copy the database now, while it is in use."""
         if not self._parts.db.is_sqlite:

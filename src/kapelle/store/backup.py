@@ -30,7 +30,8 @@ def make(database: Path, directory: Path, grades: Grades = (24, 7, 4)) -> Path:
         directory.mkdir(mode=0o700, exist_ok=True)
         for leftover in directory.glob(".2*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        finished = _make(database, directory)
+        with closing(sqlite3.connect(database, timeout=30)) as source:
+            finished = _make(source, database.name, directory)
         kept = [finished, *_graded(directory, grades)]
         for old in reversed(existing(directory)):
             if old in kept:
@@ -63,12 +64,18 @@ def rows(database: Path) -> int:
         return 0
 
 
-def _make(database: Path, directory: Path) -> Path:
+def make_from(source: sqlite3.Connection, name: str, directory: Path) -> Path:
+    """Copy what a connection sees, whose file may be gone, into a new directory; drop nothing."""
+    with _making:
+        return _make(source, name, directory)
+
+
+def _make(source: sqlite3.Connection, database: str, directory: Path) -> Path:
     name = datetime.now(UTC).strftime(_NAME)
     unfinished = directory / f".{name}"
     unfinished.mkdir(mode=0o700)
     try:
-        _copy(database, unfinished / database.name)
+        _copy(source, unfinished / database)
         return unfinished.rename(directory / name)
     except BaseException:
         # A full disk must not become fuller with every try.
@@ -136,11 +143,8 @@ def check(path: Path, backups: Path) -> None:
     raise Unavailable(f"The database {path} is damaged: {verdict}.", hint=hint)
 
 
-def _copy(source: Path, target: Path) -> None:
-    with (
-        closing(sqlite3.connect(source, timeout=30)) as old,
-        closing(sqlite3.connect(target)) as new,
-    ):
-        old.backup(new, pages=1000, sleep=0.01)
+def _copy(source: sqlite3.Connection, target: Path) -> None:
+    with closing(sqlite3.connect(target)) as new:
+        source.backup(new, pages=1000, sleep=0.01)
     target.chmod(0o600)
     check(target, target.parent)
