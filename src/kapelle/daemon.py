@@ -11,7 +11,6 @@ import os
 import secrets
 import signal
 import socket
-import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -389,7 +388,7 @@ async def _rescue(db: Database) -> None:
     try:
         if (made := await db.rescue()) is not None:
             _log.warning("what the database held is in %s", made)
-    except (OSError, KapelleError, sqlite3.Error) as error:
+    except (OSError, KapelleError) as error:
         _log.error("the rows cannot be rescued: %s", error)
     _log.error("%s", db.problem.with_hint if db.problem else "the database is back")
 
