@@ -186,12 +186,13 @@ def _listen(home: Home, settings: Settings, options: argparse.Namespace) -> sock
             hint="kapelle serve --expose allows it.",
         )
     port = settings.server.port if options.port is None else options.port
-    return listen(host, [port] if port else [_last_port(home), 0])
+    return listen(host, [port] if port else [_recorded(home, "port"), 0])
 
 
-def _last_port(home: Home) -> int:
+def _recorded(home: Home, what: str) -> int:
+    """A number of the daemon's record, 0 when it cannot be read."""
     try:
-        return int(json.loads(home.info.read_bytes())["port"])
+        return int(json.loads(home.info.read_bytes())[what])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
 
@@ -333,7 +334,7 @@ class _Record:
         """Write what is missing of it."""
         if not self.home.token.exists():
             write_private(self.home.token, self.token.encode())
-        if self._pid() != os.getpid():
+        if _recorded(self.home, "pid") != os.getpid():
             info = {
                 "pid": os.getpid(),
                 "url": self.url,
@@ -342,12 +343,6 @@ class _Record:
                 "started_at": datetime.now(UTC).isoformat(),
             }
             write_private(self.home.info, json.dumps(info).encode())
-
-    def _pid(self) -> object:
-        try:
-            return json.loads(self.home.info.read_bytes())["pid"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
 
 
 async def _announce(record: _Record, db: Database) -> None:

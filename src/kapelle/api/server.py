@@ -9,6 +9,7 @@ import resource
 import socket
 from collections.abc import Iterator, Sequence
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +47,9 @@ class Protocol(H11Protocol):
         super().connection_made(transport)
         self._await_request()
         if len(self.connections) > self._most:
-            waiting = [c for c in self.connections if isinstance(c, Protocol) and c._timer]
-            oldest = min(waiting, key=lambda connection: connection.due_at)
+            waiting = ((c._timer.when(), c) for c in self.connections
+                       if isinstance(c, Protocol) and c._timer)  # fmt: skip
+            oldest = min(waiting, key=itemgetter(0))[1]
             # At once, for many may come before the loop tells this one that it is lost.
             self.connections.discard(oldest)
             oldest._await_request(h11.CLOSED)
@@ -64,10 +66,6 @@ class Protocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._await_request()
-
-    @property
-    def due_at(self) -> float:
-        return self._timer.when() if self._timer else float("inf")
 
     def _await_request(self, state: object = None) -> None:
         """Give what is missing of a request its time, once."""

@@ -48,7 +48,14 @@ class Redactor:
         if not self._tail:
             return chunk
         data = self._held + chunk if self._held else chunk
-        hold = self._hold_from(data, 0)
+        return self._clean(data, self._hold_from(data, 0))
+
+    def flush(self) -> bytes:
+        """What was held back, at the end of the stream."""
+        return self._clean(self._held, len(self._held))
+
+    def _clean(self, data: bytes, hold: int) -> bytes:
+        """The data without secrets up to where it is held back, or to the end of the last one."""
         clean = []
         position = 0
         for begin, end in self._found(data):
@@ -61,16 +68,6 @@ class Redactor:
         clean.append(data[position:hold])
         self._held = data[hold:]
         return b"".join(clean)
-
-    def flush(self) -> bytes:
-        """What was held back, at the end of the stream."""
-        data, self._held = self._held, b""
-        clean = []
-        position = 0
-        for begin, end in self._found(data):
-            clean += [data[position:begin], _REPLACEMENT]
-            position = end
-        return b"".join([*clean, data[position:]])
 
     def _found(self, data: bytes) -> list[tuple[int, int]]:
         """Where secrets are, in order and apart from each other."""
