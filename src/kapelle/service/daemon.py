@@ -12,7 +12,7 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.views import DaemonView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.queue import TaskQueue
-from kapelle.store import backup, runs, tasks
+from kapelle.store import runs, tasks
 
 
 class BackupView(BaseModel):
@@ -63,8 +63,7 @@ class Daemon:
                 "This daemon keeps its data in PostgreSQL, which Kapelle does not back up.",
                 hint="Use pg_dump.",
             )
-        home, grades = self._parts.home, self._parts.settings().backup.grades
-        made = await asyncio.to_thread(backup.make, home.database, home.backups, grades)
+        made = await self._parts.db.back_up(self._parts.settings().backup.grades)
         return BackupView(path=str(made))
 
     def stop(self, agents: bool) -> None:

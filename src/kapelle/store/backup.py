@@ -130,21 +130,22 @@ def advice(path: Path, backups: Path) -> str:
 
 def check(path: Path, backups: Path) -> None:
     """Raise unless the file is absent or a sound database; say which backup can replace it."""
-    if not path.exists():
-        return
+    if path.exists() and (verdict := _verdict(path)) != "ok":
+        hint = advice(path, backups)
+        raise Unavailable(f"The database {path} is damaged: {verdict}.", hint=hint)
+
+
+def _verdict(path: Path) -> str:
     try:
         with closing(sqlite3.connect(path, timeout=30)) as connection:
-            verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            return str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
     except sqlite3.DatabaseError as error:
-        verdict = str(error)
-    if verdict == "ok":
-        return
-    hint = advice(path, backups)
-    raise Unavailable(f"The database {path} is damaged: {verdict}.", hint=hint)
+        return str(error)
 
 
 def _copy(source: sqlite3.Connection, target: Path) -> None:
     with closing(sqlite3.connect(target)) as new:
         source.backup(new, pages=1000, sleep=0.01)
     target.chmod(0o600)
-    check(target, target.parent)
+    if (verdict := _verdict(target)) != "ok":
+        raise sqlite3.DatabaseError(verdict)

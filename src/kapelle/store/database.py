@@ -122,6 +122,16 @@ class Database:
             hint=f"`kapelle stop`. {backup.advice(path, backups)} Then start it again.",
         )
 
+    async def back_up(self, grades: backup.Grades) -> Path | None:
+        """Copy the file while it is in use, which also finds damage; None without a file."""
+        if self._file is None:
+            return None
+        if (problem := self.problem) is not None:
+            raise problem
+        path, backups, _ = self._file
+        with self._told():
+            return await asyncio.to_thread(backup.make, path, backups, grades)
+
     async def rescue(self) -> Path | None:
         """Put what this daemon still sees of a database that is gone into a backup, once."""
         if self._file is None or self._damage is not None or self._rescued:
