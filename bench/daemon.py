@@ -101,6 +101,7 @@ class Client:
     def __init__(self, path: Path, prefix: str = _PREFIX) -> None:
         self._connection: http.client.HTTPConnection = UnixConnection(str(path), 120)
         self._prefix = prefix
+        self._headers = {"Authorization": bearer(path)} if prefix else {}
 
     def close(self) -> None:
         self._connection.close()
@@ -108,6 +109,7 @@ class Client:
     def bytes(self, method: str, path: str, body: Any = None) -> bytes:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if data else {}
+        headers |= self._headers
         self._connection.request(method, self._prefix + path, data, headers)
         response = self._connection.getresponse()
         content = response.read()
@@ -122,11 +124,17 @@ class Client:
         return json.loads(self.bytes("POST", path, body))
 
 
-def raw_post(path: str, body: Any) -> bytes:
+def bearer(path: Path) -> str:
+    """What a request to the daemon with this socket must carry."""
+    return f"Bearer {(path.parent / 'token').read_text(encoding='ascii')}"
+
+
+def raw_post(path: str, body: Any, token: str) -> bytes:
     """A whole request, made beforehand so that sending it costs no time."""
     data = json.dumps(body).encode()
     head = (
         f"POST {_PREFIX}{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        f"Authorization: {token}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
     )
     return head.encode() + data

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from bench.daemon import BenchDaemon, raw_connection, raw_post, running
+from bench.daemon import BenchDaemon, bearer, raw_connection, raw_post, running
 from bench.processes import BARE_PYTHON, cpu_s, run_and_wait
 from bench.report import Row, Run
 
@@ -65,7 +65,7 @@ def _rows(
 
 def _burst(daemon: BenchDaemon, tasks: int) -> float:
     """Seconds from the first request to the last completed task."""
-    request = raw_post("/tasks", daemon.spec("noop"))
+    request = raw_post("/tasks", daemon.spec("noop"), bearer(daemon.home.socket))
     done = daemon.count("completed") + tasks
     connections = [raw_connection(daemon.home.socket) for _ in range(tasks)]
     begun = time.monotonic()

@@ -5,18 +5,18 @@ import socket
 import time
 from contextlib import closing
 
-from bench.daemon import BenchDaemon, raw_connection, raw_post, running
+from bench.daemon import BenchDaemon, bearer, raw_connection, raw_post, running
 from bench.report import Row, Run, spread
 
 _TARGET_MS = 20
-_SUBSCRIBE = b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
+_SUBSCRIBE = "GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: {}\r\n\r\n"
 _MARK = b"event: task.created"
 
 
 def measure(run: Run) -> list[Row]:
     told, answered = [], []
     with running(run) as daemon, closing(raw_connection(daemon.home.socket)) as stream:
-        stream.sendall(_SUBSCRIBE)
+        stream.sendall(_SUBSCRIBE.format(bearer(daemon.home.socket)).encode())
         stream.recv(65536)
         time.sleep(0.2)
         for number in range(run.samples(60)):
@@ -35,7 +35,7 @@ def measure(run: Run) -> list[Row]:
 
 def _sample(daemon: BenchDaemon, stream: socket.socket) -> tuple[float, float]:
     """Seconds until the event came, and until the answer did, from sending the request on."""
-    request = raw_post("/tasks", daemon.spec("noop"))
+    request = raw_post("/tasks", daemon.spec("noop"), bearer(daemon.home.socket))
     with closing(raw_connection(daemon.home.socket)) as connection:
         begun = time.monotonic()
         connection.sendall(request)

@@ -13,9 +13,10 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 if __name__ == "__main__":
     # All that is imported stays: looking through it for garbage is a tenth of the start.
@@ -24,7 +25,7 @@ if __name__ == "__main__":
 from kapelle import __version__
 from kapelle.api.app import build
 from kapelle.api.security import PrivateSocket
-from kapelle.api.server import Door, is_loopback, listen, listen_privately
+from kapelle.api.server import Door, PrivateDoor, is_loopback, listen, raise_file_limit
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.executor import RunExecutor
@@ -33,7 +34,7 @@ from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.schedules.scheduler import Scheduler
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.upkeep import upkeep
-from kapelle.home import Home, write_private
+from kapelle.home import Home, file_identity, write_private
 from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
 from kapelle.service import Service
@@ -56,6 +57,8 @@ from kapelle.workspaces import Workspaces
 
 _log = logging.getLogger("kapelle")
 _SHORTEST_TOKEN = 32
+# How often the daemon looks at its own files.
+_LOOK_S = 2.0
 
 
 def main() -> None:
@@ -65,15 +68,19 @@ def main() -> None:
     parser.add_argument("--host")
     parser.add_argument("--expose", action="store_true")
     options = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        handlers=[CountingHandler()],
+    )
     for chatty in ("alembic", "uvicorn", "asyncio"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     home = Home.default()
     try:
         home.create()
-        with _only_daemon(home):
+        with _only_daemon(home) as lock:
             settings = load(home, None, os.environ).settings
-            code = asyncio.run(_serve(home, settings, _listen(home, settings, options)))
+            code = asyncio.run(_serve(lock, home, settings, _listen(home, settings, options)))
     except KapelleError as error:
         _give_up(error.with_hint)
     except OSError as error:
@@ -84,21 +91,73 @@ def main() -> None:
     os._exit(code)
 
 
+class CountingHandler(logging.StreamHandler[Any]):
+    """Writes a line once a minute, however often it comes, and then how often it came."""
+
+    def __init__(self, pause_s: float = 60.0) -> None:
+        super().__init__()
+        self._pause_s = pause_s
+        self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(record.created - self._pause_s)
+        key = (record.name, record.levelno, record.getMessage())
+        at, count = self._seen.get(key, (record.created, -1))
+        self._seen[key] = (at, count + 1)
+        if count < 0:
+            super().emit(record)
+
+    def close(self) -> None:
+        self._tell(float("inf"))
+        super().close()
+
+    def _tell(self, before: float) -> None:
+        """Write how often the lines that were first seen before a time came again."""
+        # They are in the order in which they came.
+        while self._seen and (first := next(iter(self._seen.items())))[1][0] <= before:
+            (name, level, text), (_, count) = first
+            del self._seen[name, level, text]
+            if count:
+                told = f"{text} (and {count} times more)"
+                super().emit(logging.LogRecord(name, level, "", 0, told, None, None))
+
+
 def _give_up(sentence: str) -> NoReturn:
     print(f"kapelle: {sentence}", file=sys.stderr)
     sys.exit(2)
 
 
 @contextlib.contextmanager
-def _only_daemon(home: Home) -> Iterator[None]:
+def _only_daemon(home: Home) -> Iterator["Lock"]:
     """While this is the daemon of its home, whose socket goes with it."""
-    lock = take_lock(home)
+    lock = Lock(home)
     try:
-        yield
+        yield lock
     finally:
-        with contextlib.suppress(OSError):
-            home.socket.unlink()
-        os.close(lock)
+        if lock.is_ours:
+            with contextlib.suppress(OSError):
+                home.socket.unlink()
+        os.close(lock.descriptor)
+
+
+class Lock:
+    """What makes this the only daemon of its home."""
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self.descriptor = take_lock(home)
+
+    @property
+    def is_ours(self) -> bool:
+        return file_identity(self._home.lock) == file_identity(self.descriptor)
+
+    def keep(self) -> None:
+        """Take it again where its file was lost; raise Unavailable if another daemon has."""
+        if not self.is_ours:
+            taken = take_lock(self._home)
+            os.close(self.descriptor)
+            self.descriptor = taken
+            _log.warning("%s was lost and is taken again", self._home.lock)
 
 
 def take_lock(home: Home) -> int:
@@ -113,8 +172,9 @@ def take_lock(home: Home) -> int:
             f"A daemon is already running for {home.root} (process {holder}).",
             hint="kapelle stop ends it.",
         ) from None
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    # In this order it needs no new room on a full disk.
+    with contextlib.suppress(OSError):
+        os.ftruncate(descriptor, os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0))
     return descriptor
 
 
@@ -127,17 +187,18 @@ def _listen(home: Home, settings: Settings, options: argparse.Namespace) -> sock
             hint="kapelle serve --expose allows it.",
         )
     port = settings.server.port if options.port is None else options.port
-    return listen(host, [port] if port else [_last_port(home), 0])
+    return listen(host, [port] if port else [_recorded(home, "port"), 0])
 
 
-def _last_port(home: Home) -> int:
+def _recorded(home: Home, what: str) -> int:
+    """A number of the daemon's record, 0 when it cannot be read."""
     try:
-        return int(json.loads(home.info.read_bytes())["port"])
+        return int(json.loads(home.info.read_bytes())[what])
     except (OSError, ValueError, KeyError, TypeError):
         return 0
 
 
-async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int:
+async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.socket) -> int:
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     token = _kept_text(home.token, lambda: secrets.token_urlsafe(32), _SHORTEST_TOKEN)
@@ -179,19 +240,26 @@ async def _serve(home: Home, settings: Settings, listener: socket.socket) -> int
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
     app = build(service, token, lambda: hosts)
-    doors = [Door(app, listener), Door(PrivateSocket(app), listen_privately(home.socket))]
+    most = raise_file_limit()
+    doors: list[Door | PrivateDoor] = [Door(app, listener, most)]
+    doors.append(PrivateDoor(PrivateSocket(app), home, most))
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.event.set)
+    record = _Record(home, token, parts.url, port)
+    await _announce(record, db)
+    # Nobody is answered before all of this is done.
     serving = [asyncio.create_task(door.serve()) for door in doors]
-    duties = (queue.run(), upkeep(parts), service.events.run(), RunMirror(parts).run())
+    duties = (
+        queue.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
+        _look_after(lock, record, db, stopping),
+    )  # fmt: skip
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]
-    _write_info(home, parts.url, port)
-    await db.write(events.append, "daemon.started", version=__version__, pid=os.getpid())
     gc.freeze()
     gc.enable()
     _log.info("Kapelle %s serves %s for %s", __version__, parts.url, home.root)
     await _until_stopped(stopping, background)
+    await _rescue(db)
     queue.paused = True
     scheduling.cancel()
     if stopping.agents:
@@ -233,10 +301,14 @@ async def _until_stopped(stopping: Stopping, background: list[asyncio.Task[None]
 def _open_database(home: Home, settings: Settings) -> Database:
     if settings.database_url is None:
         backup.check(home.database, home.backups)
+        backup.check_not_lost(home.database, home.backups, home.attempts)
         backup.make_private(home.database)
     db = Database(settings.database_url or sqlite_url(home.database))
+    db.make_room = home.give_up_reserve
     migrate(db.engine)
     db.reserve()
+    if db.is_sqlite:
+        db.guard(home.database, home.backups)
     return db
 
 
@@ -251,15 +323,71 @@ def _kept_text(path: Path, make: Callable[[], str], shortest: int = 1) -> str:
     return text
 
 
-def _write_info(home: Home, url: str, port: int) -> None:
-    info = {
-        "pid": os.getpid(),
-        "url": url,
-        "port": port,
-        "version": __version__,
-        "started_at": datetime.now(UTC).isoformat(),
-    }
-    write_private(home.info, json.dumps(info).encode())
+@dataclass(frozen=True)
+class _Record:
+    """What others find this daemon by: its token and daemon.json."""
+
+    home: Home
+    token: str
+    url: str
+    port: int
+
+    def write(self) -> None:
+        """Write what is missing of it."""
+        if not self.home.token.exists():
+            write_private(self.home.token, self.token.encode())
+        if _recorded(self.home, "pid") != os.getpid():
+            info = {
+                "pid": os.getpid(),
+                "url": self.url,
+                "port": self.port,
+                "version": __version__,
+                "started_at": datetime.now(UTC).isoformat(),
+            }
+            write_private(self.home.info, json.dumps(info).encode())
+
+
+async def _announce(record: _Record, db: Database) -> None:
+    """Let others find this daemon, which goes on without that on a full disk: one can cancel."""
+    try:
+        try:
+            record.write()
+        except OSError:
+            record.home.give_up_reserve()
+            record.write()
+        await db.write(events.append, "daemon.started", version=__version__, pid=os.getpid())
+    except (OSError, Unavailable) as error:
+        _log.error("the daemon starts without saying so: %s", error)
+
+
+async def _look_after(lock: Lock, record: _Record, db: Database, stopping: Stopping) -> None:
+    """Doubt this daemon's own files: take the lock again, write its record anew, rescue rows."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        try:
+            lock.keep()
+        except Unavailable as error:
+            _log.error("this daemon leaves: %s", error.message)
+            stopping.event.set()
+        except OSError as error:
+            _log.error("the lock cannot be looked at: %s", error)
+        try:
+            record.write()
+        except OSError as error:
+            _log.error("the daemon's record cannot be written: %s", error)
+        await _rescue(db)
+
+
+async def _rescue(db: Database) -> None:
+    """Keep what a database that is gone held, while this process can still read it."""
+    if db.problem is None:
+        return
+    try:
+        if (made := await db.rescue()) is not None:
+            _log.warning("what the database held is in %s", made)
+    except (OSError, KapelleError) as error:
+        _log.error("the rows cannot be rescued: %s", error)
+    _log.error("%s", db.problem.with_hint if db.problem else "the database is back")
 
 
 if __name__ == "__main__":

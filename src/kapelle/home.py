@@ -35,6 +35,8 @@ class Home:
     log = _Inside("daemon.log")
     token = _Inside("token")
     database = _Inside("kapelle.db")
+    # Room on the disk that is given up when it is full, so that one can still cancel.
+    reserve = _Inside("reserve")
     # The name of this home as a performer of work, which outlives a change of host name.
     identity = _Inside("identity")
     backups = _Inside("backups")
@@ -83,6 +85,24 @@ class Home:
 
         digest = hashlib.sha256(os.fsencode(self.root)).hexdigest()[:16]
         return Path(tempfile.gettempdir()) / f"kapelle-{os.getuid()}-{digest}" / "daemon.sock"
+
+    def keep_reserve(self) -> None:
+        """Take a few megabytes of a disk that has plenty, for when it has none."""
+        free = os.statvfs(self.root)
+        if not self.reserve.exists() and free.f_bavail * free.f_frsize > 4 * _RESERVE_BYTES:
+            descriptor = os.open(self.reserve, os.O_WRONLY | os.O_CREAT, 0o600)
+            try:
+                os.write(descriptor, bytes(_RESERVE_BYTES))
+            finally:
+                os.close(descriptor)
+
+    def give_up_reserve(self) -> bool:
+        """Make some room on a full disk; whether there was any left to give up."""
+        try:
+            self.reserve.unlink()
+        except OSError:
+            return False
+        return True
 
     def create(self) -> None:
         """Make the directories, readable by their owner only."""
@@ -158,6 +178,19 @@ def read_small(path: Path) -> bytes:
     if len(data) > _LARGEST_FILE:
         raise InvalidInput(f"{path} is larger than 1 MB.")
     return data
+
+
+def file_identity(path: Path | int) -> tuple[int, int] | None:
+    """Which file has a name or a descriptor, whatever it holds; None when there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+# Enough for the rows of some thousand cancelled tasks.
+_RESERVE_BYTES = 8_000_000
 
 
 def write_private(path: Path, data: bytes) -> None:

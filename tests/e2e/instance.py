@@ -172,6 +172,14 @@ class Instance:
     def log_tail(self) -> str:
         return self.home.log.read_text(encoding="utf-8", errors="replace")[-4000:]
 
+    @property
+    def bearer(self) -> dict[str, str]:
+        """The header that carries the token of this home, once a daemon has made one."""
+        try:
+            return {"Authorization": f"Bearer {self.home.token.read_text(encoding='ascii')}"}
+        except FileNotFoundError:
+            return {}
+
     def request(
         self,
         method: str,
@@ -185,7 +193,7 @@ class Instance:
             data = None if body is None else json.dumps(body).encode()
             kind = {"Content-Type": "application/json"} if data is not None else {}
             target = path if path.startswith("/healthz") else f"/api/v1{path}"
-            connection.request(method, target, data, kind | (headers or {}))
+            connection.request(method, target, data, self.bearer | kind | (headers or {}))
             response = connection.getresponse()
             return response, response.read()
         finally:

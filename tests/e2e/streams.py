@@ -23,7 +23,9 @@ class Stream:
     ) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout(timeout_s)
-        extra = f"Last-Event-ID: {last_id}\r\n" if last_id else ""
+        (token,) = instance.bearer.values()
+        extra = f"Authorization: {token}\r\n"
+        extra += f"Last-Event-ID: {last_id}\r\n" if last_id else ""
         request = f"GET /api/v1{path} HTTP/1.1\r\nHost: kapelle\r\n{extra}\r\n"
         try:
             self._socket.connect(str(instance.home.socket))

@@ -147,7 +147,7 @@ def test_a_browser_that_says_the_request_is_foreign_is_believed(door: Door, site
         assert door.ask(method, path, headers).code == "wrong_origin", (method, path)
 
 
-def test_the_unix_socket_is_its_owners_and_needs_no_token(door: Door) -> None:
+def test_the_unix_socket_is_its_owners(door: Door) -> None:
     path = door.instance.home.socket
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700

@@ -66,7 +66,7 @@ def test_a_form_of_another_kind_than_json_writes_nothing(door: Door) -> None:
 
 
 def test_a_code_that_nobody_gave_opens_nothing(door: Door) -> None:
-    for code in ("", "x", "\x7f", "é" * 1000, door.token):
+    for code in ("", "x", "\x7f", "é" * 100, door.token):
         answer = door.post_json("/api/v1/login", {"code": code})
         assert (answer.status, answer.code) == (401, "unauthorized")
     bodies: list[Any] = [

@@ -230,7 +230,7 @@ def test_reset_goes_back_to_the_default(home: Home) -> None:
     set_value(home.config, "limits.max_attempts", "3")
     reset_value(home.config, "limits.max_attempts")
     reset_value(home.config, "agents.x")
-    reset_value(home.config, "backup.keep")
+    reset_value(home.config, "backup.hours")
     assert load(home, None, {}).settings == Settings()
 
 

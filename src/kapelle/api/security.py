@@ -1,4 +1,4 @@
-"""Who may come in: Host first, then Origin, then a token, a session, or the private socket.
+"""Who may come in: Host first, then Origin, then a token or a session.
 
 What is refused before any route sees it, and what the routes ask of a caller.
 """
@@ -36,6 +36,8 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _DIRECT = frozenset({"same-origin", "none"})
 # A prompt and a system prompt of 1 MB each, with every character escaped in JSON, and the rest.
 MAX_BODY = 16_000_000
+# What anybody may send: the code of a login.
+_MAX_OPEN_BODY = 1_000
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,8 @@ class Caller:
 
 
 class PrivateSocket:
-    """Marks what comes through the unix socket, whose file mode lets only the owner in."""
+    """Marks what comes through the unix socket: its file mode keeps other users out, and whoever
+    finds it needs no Host, but a token like anybody else, for agents have the owner's uid."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -88,7 +91,7 @@ class Guard:
             return error_response(421, "wrong_host", text)
         if is_foreign(request.headers, host):
             return error_response(403, "wrong_origin", "Other web sites may not use this daemon.")
-        caller = Caller("owner") if private else self._caller(request)
+        caller = self._caller(request)
         request.scope["kapelle.caller"] = caller
         if caller.kind == "nobody" and request.scope["path"] not in OPEN_PATHS:
             text = "A token is needed: Authorization: Bearer …"
@@ -160,7 +163,7 @@ class TooLarge(Exception):
 
 
 class BodyLimit:
-    """Refuses request bodies that are larger than any real one."""
+    """Refuses request bodies that are larger than any real one of such a caller."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -168,12 +171,14 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         received = 0
         refused = False
+        nobody = scope["kapelle.caller"].kind == "nobody"
+        most, shown = (_MAX_OPEN_BODY, "1 KB") if nobody else (MAX_BODY, "16 MB")
 
         async def limited() -> Message:
             nonlocal received, refused
             message = await receive()
             received += len(message.get("body", b""))
-            if received > MAX_BODY:
+            if received > most:
                 refused = True
                 raise TooLarge
             return message
@@ -183,13 +188,13 @@ class BodyLimit:
             if not refused:
                 await send(message)
 
-        if _declared(scope) > MAX_BODY:
+        if _declared(scope) > most:
             refused = True
         else:
             with contextlib.suppress(TooLarge):
                 await self._app(scope, limited, unless_refused)
         if refused:
-            text = f"The request is larger than {MAX_BODY // 1_000_000} MB."
+            text = f"The request is larger than {shown}."
             await error_response(413, "too_large", text)(scope, receive, send)
 
 

@@ -3,10 +3,15 @@
 import asyncio
 import contextlib
 import ipaddress
+import logging
 import os
+import resource
 import socket
 from collections.abc import Iterator, Sequence
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import h11
 import uvicorn
@@ -16,10 +21,68 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kapelle.api.errors import error_response
 from kapelle.api.security import SECURITY_HEADERS
-from kapelle.domain.errors import Unavailable
+from kapelle.domain.errors import KapelleError, Unavailable
+from kapelle.home import Home, file_identity
+
+# How long a request's head and body may take to arrive, from the first byte of each.
+_HEAD_S, _BODY_S = 10.0, 60.0
+_MOST_FILES, _MOST_CONNECTIONS = 16384, 4096
+# How many connections are accepted in one go, before those too many are closed; the others wait.
+_AT_ONCE, _WAITING = 64, 2048
 
 
 class Protocol(H11Protocol):
+    """One connection, which is closed when a request does not arrive in time.
+
+    Beyond the most that there may be, the one that has kept us waiting longest gives way.
+    """
+
+    def __init__(self, *args: Any, most: int, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._most = most
+        self._awaited: object = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_request()
+        if len(self.connections) > self._most:
+            waiting = ((c._timer.when(), c) for c in self.connections
+                       if isinstance(c, Protocol) and c._timer)  # fmt: skip
+            oldest = min(waiting, key=itemgetter(0))[1]
+            # At once, for many may come before the loop tells this one that it is lost.
+            self.connections.discard(oldest)
+            oldest._await_request(h11.CLOSED)
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._await_request(h11.CLOSED)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._await_request()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._await_request()
+
+    def _await_request(self, state: object = None) -> None:
+        """Give what is missing of a request its time, once."""
+        state = state or self.conn.their_state
+        if state is self._awaited:
+            return
+        self._awaited = state
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if state in {h11.IDLE, h11.SEND_BODY}:
+            seconds = _HEAD_S if state is h11.IDLE else _BODY_S
+            self._timer = self.loop.call_later(seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        self.send_400_response("The request did not arrive in time.")
+
     def send_400_response(self, msg: str) -> None:
         # An answer that has begun cannot be taken back.
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
@@ -31,18 +94,21 @@ class Protocol(H11Protocol):
         self.transport.close()
 
 
+_log = logging.getLogger("kapelle.api")
 _TICK_S = 1.0
+_LOOK_S = 2.0
 
 
 class Door:
     """Serves an application on a socket until it is closed."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+    def __init__(self, app: ASGIApp, listener: socket.socket, most: int) -> None:
         self._listener = listener
         self._server = _Server(
             uvicorn.Config(
                 app,
-                http=Protocol,
+                backlog=_AT_ONCE,
+                http=partial(Protocol, most=most),  # type: ignore[arg-type]
                 server_header=False,
                 proxy_headers=False,
                 log_config=None,
@@ -56,6 +122,10 @@ class Door:
     async def serve(self) -> None:
         await self._server.serve(sockets=[self._listener])
 
+    def stop_listening(self) -> None:
+        for server in getattr(self._server, "servers", ()):
+            server.close()
+
     def close(self) -> None:
         # Streams have no end of their own, and would otherwise be cut off after the timeout.
         AppStatus.should_exit = True
@@ -63,10 +133,57 @@ class Door:
         self._server.woken.set()
 
 
+class PrivateDoor:
+    """Serves on the unix socket of a home, which is made anew when somebody took it away."""
+
+    def __init__(self, app: ASGIApp, home: Home, most: int) -> None:
+        self._app, self._home, self._most = app, home, most
+        self._closing = asyncio.Event()
+        self._listener = listen_privately(home.socket)
+
+    async def serve(self) -> None:
+        doors: list[tuple[Door, asyncio.Task[None]]] = []
+        while not self._closing.is_set():
+            door = Door(self._app, self._listener, self._most)
+            doors.append((door, asyncio.create_task(door.serve())))
+            await self._until_lost()
+            # Whoever is connected through a socket that is lost stays so.
+            door.stop_listening()
+        for door, serving in doors:
+            door.close()
+            await serving
+
+    async def _until_lost(self) -> None:
+        """Return when a new socket listens in the place of a lost one, or at the end."""
+        opened = file_identity(self._home.socket)
+        while not self._closing.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), _LOOK_S)
+                return
+            if file_identity(self._home.socket) == opened:
+                continue
+            try:
+                self._home.create()
+                self._listener = listen_privately(self._home.socket)
+            except (OSError, KapelleError) as error:
+                _log.error("%s is lost and cannot be made anew: %s", self._home.socket, error)
+            else:
+                _log.warning("%s was lost and is made anew", self._home.socket)
+                return
+
+    def close(self) -> None:
+        self._closing.set()
+
+
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.woken = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(_WAITING)
 
     async def main_loop(self) -> None:
         # Its own wakes up ten times a second; the Date header needs one, and a stop none.
@@ -78,6 +195,18 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         # Signals end the daemon, which then closes its doors.
         yield
+
+
+def raise_file_limit() -> int:
+    """Allow this process more open files than the usual 1024; how many connections a door takes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < _MOST_FILES:
+        soft = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    # Two doors take two thirds; the rest is for the database, agents, git and files.
+    return _MOST_CONNECTIONS if soft < 0 else min(soft // 3, _MOST_CONNECTIONS)
 
 
 def is_loopback(host: str) -> bool:

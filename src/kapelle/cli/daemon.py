@@ -1,6 +1,9 @@
 """`kapelle serve`, `stop` and `backup`."""
 
+import fcntl
+import json
 import os
+import signal
 import sys
 import time
 from typing import Annotated
@@ -9,8 +12,9 @@ import typer
 
 from kapelle.cli.command import Json
 from kapelle.cli.output import data, document, say
+from kapelle.client.address import Address
 from kapelle.client.http import Connection, listens
-from kapelle.domain.errors import Unavailable
+from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home
 
 STOP_TIMEOUT_S = 90.0
@@ -45,12 +49,16 @@ def stop(
     """Stop the daemon; running agents go on."""
     client = Connection(autostart=False)
     pid = _running_pid(client)
-    if pid is None and agents and client.address.home.database.exists():
+    if pid is None and client.address.url is None and (pid := _lock_holder(client.address.home)):
+        _stop_without_socket(client, pid, agents)
+    elif pid is None and agents and client.address.home.database.exists():
         # Agents outlive a daemon that died; only a daemon can end them and say so.
         client = Connection()
         pid = _running_pid(client) or int(client.get("/daemon")["pid"])
-    if pid is not None:
         client.post("/daemon/stop", {"agents": agents})
+    elif pid is not None:
+        client.post("/daemon/stop", {"agents": agents})
+    if pid is not None:
         _wait_until_gone(client, pid)
     if as_json:
         document({"stopped": pid is not None, "pid": pid})
@@ -63,6 +71,33 @@ def _running_pid(client: Connection) -> int | None:
     if client.address.url is None and not listens(client.address):
         return None
     return int(client.get("/daemon")["pid"])
+
+
+def _lock_holder(home: Home) -> int | None:
+    """The process that holds the home's lock, as only a daemon does."""
+    try:
+        with home.lock.open("rb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return int(lock.read())
+    except (OSError, ValueError):
+        return None
+    return None
+
+
+def _stop_without_socket(client: Connection, pid: int, agents: bool) -> None:
+    """End a daemon whose socket is lost, by the address in its record, or by a signal."""
+    home = client.address.home
+    try:
+        url = json.loads(home.info.read_bytes())["url"]
+        Connection(Address(home, url, home.token.read_text(encoding="ascii").strip())).post(
+            "/daemon/stop", {"agents": agents}, timeout=5
+        )
+    except (OSError, ValueError, KeyError, TypeError, KapelleError):
+        os.kill(pid, signal.SIGTERM)
+        if agents:
+            say("The daemon could only be sent a signal: its agents go on.")
 
 
 def _wait_until_gone(client: Connection, pid: int) -> None:

@@ -13,7 +13,7 @@ from kapelle.home import Home
 class Address:
     """Where the daemon listens; without a URL it is the home's own socket.
 
-    A token that is not given is that of KAPELLE_TOKEN, or the one in the home.
+    A token that is not given is that of KAPELLE_TOKEN for a URL, or the one in the home.
     """
 
     home: Home
@@ -56,10 +56,9 @@ class Address:
         return urlsplit(self.url).path.rstrip("/") if self.url else ""
 
     def headers(self) -> dict[str, str]:
-        """The socket's file mode is its key; a URL needs a token."""
-        if self.url is None:
-            return {}
-        token = self._named_token() or self._stored_token()
+        """The token: for a URL also that of KAPELLE_TOKEN, for the home's socket the home's own."""
+        named = self.token if self.url is None else self._named_token()
+        token = named or self._stored_token()
         if not (token.isascii() and token.isprintable()):
             raise InvalidInput(
                 f"The token from {self.token_origin} holds characters that no token has.",
@@ -72,7 +71,8 @@ class Address:
         """Where the token comes from, in words that do not show it."""
         if self.token:
             return "token"
-        return "KAPELLE_TOKEN" if self._named_token() else str(self.home.token)
+        named = self.url is not None and self._named_token()
+        return "KAPELLE_TOKEN" if named else str(self.home.token)
 
     def _named_token(self) -> str:
         return (self.token or os.environ.get("KAPELLE_TOKEN", "")).strip()
@@ -81,6 +81,11 @@ class Address:
         try:
             return self.home.token.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError):
+            if self.url is None:
+                raise Unauthorized(
+                    f"The daemon's token in {self.home.token} cannot be read.",
+                    hint="A running daemon writes it anew within seconds; only its owner may.",
+                ) from None
             raise Unauthorized(
                 f"{self.url_origin} is set, but there is no token for {self.url}.",
                 hint="Set KAPELLE_TOKEN, or unset KAPELLE_URL to use the local daemon.",

@@ -185,15 +185,17 @@ class Connection:
         self, method: str, where: str, body: Any, headers: dict[str, str], timeout: float
     ) -> Iterator[Response]:
         """A request and its response; the connection is kept if that is read to its end."""
-        headers = {**self.address.headers(), **headers}
+        given = {} if self.address.url is None else self.address.headers()
         content = None
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            given["Content-Type"] = "application/json"
             content = json.dumps(body).encode()
         connection, response = self._kept(timeout) or self._new(timeout), None
         try:
             _hold(connection.sock)
-            connection.request(method, self.address.base_path + where, content, headers)
+            if self.address.url is None:
+                given |= self.address.headers()  # which a daemon that was just started has made
+            connection.request(method, self.address.base_path + where, content, given | headers)
             response = connection.getresponse()
             if response.status >= 400:
                 raise _refusal(self.address, response)
@@ -379,10 +381,12 @@ def _refusal(address: Address, response: Response) -> KapelleError:
         return ConnectionLost(said) if response.status >= 500 else KapelleError(said)
     error = class_of(code)(message, hint=hint)
     error.code = code
-    if address.url is not None and isinstance(error, Unauthorized):
+    if isinstance(error, Unauthorized):
         return Unauthorized(
             f"{address} did not accept the token from {address.token_origin}.",
-            hint="Set KAPELLE_TOKEN to that daemon's own, which is in the file `token` of its home,"
+            hint="`kapelle stop`, and the next command starts a daemon that knows it."
+            if address.url is None
+            else "Set KAPELLE_TOKEN to that daemon's own, which is in the file `token` of its home,"
             " or unset KAPELLE_URL to use the local daemon.",
         )
     return error

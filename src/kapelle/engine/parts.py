@@ -1,6 +1,6 @@
 """What an attempt needs around it: the parts of the daemon, wired once."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -79,7 +79,14 @@ class Parts:
         return Process(self.home.processes / row["directory"], bytes.fromhex(row["secret"]))
 
     def redactions(self, attempt_id: str, *environments: Mapping[str, str]) -> tuple[bytes, ...]:
-        own = [self.secret, attempt_token(self.secret, attempt_id), *self.vault.all()]
+        return self.known_secrets([attempt_id], *environments)
+
+    def known_secrets(
+        self, attempt_ids: Iterable[str], *environments: Mapping[str, str]
+    ) -> tuple[bytes, ...]:
+        """How the secrets that these attempts could see may be spelled."""
+        own = [self.secret, *self.vault.all()]
+        own += [attempt_token(self.secret, attempt_id) for attempt_id in attempt_ids]
         return patterns([*own, *secrets_in(self.environ, *environments)])
 
     @contextmanager

@@ -33,7 +33,9 @@ async def upkeep(parts: Parts) -> None:
     """Look after the home until cancelled."""
     duties = Upkeep(parts)
     while True:
-        await duties.round()
+        # With a wrong database, agents and worktrees would look as if nobody knew them.
+        if parts.db.problem is None:
+            await duties.round()
         await asyncio.sleep(_ROUND_S)
 
 
@@ -50,6 +52,7 @@ class Upkeep:
         parts, setbacks, number = self._parts, self._setbacks, self._rounds
         self._rounds += 1
         await _guarded("the backup", _back_up, parts)
+        await _guarded("the reserve", asyncio.to_thread, parts.home.keep_reserve)
         await _guarded("shortening the log", asyncio.to_thread, shorten, parts.home.log)
         # What only a crash or a restored backup leaves is there when a daemon begins; to look
         # into every directory costs seconds where there are 100,000.
@@ -106,7 +109,7 @@ async def _back_up(parts: Parts) -> None:
     home, settings = parts.home, parts.settings().backup
     # The age is read from the disk, for daemons may live shorter than the time between two.
     if parts.db.is_sqlite and not backup.made_within(home.backups, settings.every_s):
-        await asyncio.to_thread(backup.make, home.database, home.backups, settings.keep)
+        await parts.db.back_up(settings.grades)
 
 
 _MOST_BYTES = 20_000_000

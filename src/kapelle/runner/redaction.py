@@ -11,6 +11,7 @@ from urllib.parse import quote, quote_plus
 from kapelle.runner.shim.streams import Redactor
 
 MIN_CHARACTERS = 6
+_ESCAPED_MARKUP = str.maketrans({mark: f"\\u{ord(mark):04x}" for mark in "<>&"})
 _ESCAPED_BYTE = re.compile(r"%[0-9A-F]{2}")
 
 
@@ -39,9 +40,13 @@ def _spellings(secret: str) -> set[bytes]:
         html.escape(secret),
         html.escape(secret, quote=False),
         shlex.quote(secret).removeprefix("'").removesuffix("'"),
+        # Found in upper case and with anything usual between the digits: 73:6B, \\x73, %73 …
         raw.hex(),
-        raw.hex().upper(),
+        "".join(f"0{byte:02x}" for byte in raw),  # 0x73
+        secret.encode("utf-16-be", "surrogatepass").hex(),  # \\u0073
     }
+    for text in (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]):
+        texts |= {text.replace("/", "\\/"), text.translate(_ESCAPED_MARKUP)}
     for quoted in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
         texts |= {quoted, _ESCAPED_BYTE.sub(lambda match: match[0].lower(), quoted)}
     encoded = {text.encode("utf-8", "surrogatepass") for text in texts}

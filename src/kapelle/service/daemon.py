@@ -12,7 +12,7 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.views import DaemonView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.queue import TaskQueue
-from kapelle.store import backup, runs, tasks
+from kapelle.store import runs, tasks
 
 
 class BackupView(BaseModel):
@@ -51,6 +51,11 @@ class Daemon:
             held=self._queue.held,
         )
 
+    def require_health(self) -> None:
+        """Raise what keeps the daemon from its work, if anything does."""
+        if (problem := self._parts.db.problem) is not None:
+            raise problem
+
     async def back_up(self) -> BackupView:
         """Copy the database now, while it is in use."""
         if not self._parts.db.is_sqlite:
@@ -58,8 +63,7 @@ class Daemon:
                 "This daemon keeps its data in PostgreSQL, which Kapelle does not back up.",
                 hint="Use pg_dump.",
             )
-        home, keep = self._parts.home, self._parts.settings().backup.keep
-        made = await asyncio.to_thread(backup.make, home.database, home.backups, keep)
+        made = await self._parts.db.back_up(self._parts.settings().backup.grades)
         return BackupView(path=str(made))
 
     def stop(self, agents: bool) -> None:

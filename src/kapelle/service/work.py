@@ -1,6 +1,7 @@
 """Use cases that tasks and runs share: what one changed, merging it, and putting it away."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +17,8 @@ from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import archive, record_change
 from kapelle.engine.tasks.attempt import task_diff
+from kapelle.runner.redaction import redact
+from kapelle.secrets import server_secrets
 from kapelle.settings.trust import drop, executable, records
 from kapelle.store import runs, tasks
 from kapelle.store.database import Connection, Database
@@ -35,13 +38,17 @@ class Work:
     async def diff(self, kind: Kind, text: str, against: str | None = None) -> DiffView:
         """What a task or run changed since it began, uncommitted work included; or how a task's
         work differs from another task's."""
-        diff = await (self._diff(kind, text) if against is None else self._between(against, text))
-        patch = await asyncio.to_thread(diff.patch.decode, "utf-8", "replace")
+        work = await self._get(kind, text)
+        diff = await (self._diff(work) if against is None else self._between(against, text))
+        known = self._secrets(work)
+        patch = (await asyncio.to_thread(redact, diff.patch, known)).decode("utf-8", "replace")
         return DiffView(patch=patch, stat=diff.stat, files=diff.files, truncated=diff.truncated)
 
     async def patch(self, kind: Kind, text: str) -> bytes:
-        """The diff as bytes, which `git apply` takes whatever the encoding of the files."""
-        return (await self._diff(kind, text)).patch
+        """The diff as bytes, which `git apply` takes whatever the encoding of the files, unless
+        there is a secret in it: that is taken out."""
+        work = await self._get(kind, text)
+        return await asyncio.to_thread(redact, (await self._diff(work)).patch, self._secrets(work))
 
     async def merge(self, kind: Kind, text: str, into: str | None, force: bool) -> MergeView:
         """Merge the branch of what has completed, or with force of what is there; nothing is
@@ -55,12 +62,14 @@ class Work:
             commit = await self._parts.workspaces.commit(work.id, message)
         if commit is None or commit == work.workspace.base_commit:
             raise Conflict(f"{work.id} changed nothing, so there is nothing to merge.")
+        if not force:
+            await self._require_no_secret(work)
         target, message = into or work.workspace.base, f"Merge {work.title}\n\n{noun}: {work.id}"
         merged = await self._parts.workspaces.merge(work.id, target, message, expected=commit)
         if not merged.already or work.merged_at is None:
             facts = {"base": merged.base, "commit": merged.commit}
             await self._db.write(record_change, work, "merged", **facts)
-        dropped = await self._drop_trust(kind, work)
+        dropped = await self._drop_trust(work)
         updated = merged.checkout_updated
         return MergeView(
             id=work.id,
@@ -71,12 +80,12 @@ class Work:
             trust_dropped=dropped,
         )
 
-    async def _drop_trust(self, kind: Kind, work: Task | Run) -> bool:
+    async def _drop_trust(self, work: Task | Run) -> bool:
         """An agent's change of what a repository executes is nobody's word but the agent's."""
         found = executable(self._parts.home, Path(work.directory))
         if str(found.place) not in records(self._parts.home):
             return False
-        files = (await self._diff(kind, work.id)).files
+        files = (await self._diff(work)).files
         changed = any(".kapelle" in file for file in files)
         return changed and drop(self._parts.home, found.place, forget=False)
 
@@ -115,8 +124,23 @@ class Work:
             return await self._db.read(tasks.get, text)
         return await self._db.read(runs.get, text)
 
-    async def _diff(self, kind: Kind, text: str) -> Diff:
-        work = await self._get(kind, text)
+    def _secrets(self, work: Task | Run) -> tuple[bytes, ...]:
+        """The spellings of the secrets that a task or run could see."""
+        attempts = [attempt.id for attempt in work.attempts] if isinstance(work, Task) else []
+        kept = self._parts.secrets
+        servers = server_secrets(kept.mcp(work.id).values())
+        return self._parts.known_secrets(attempts, kept.env(work.id), *servers)
+
+    async def _require_no_secret(self, work: Task | Run) -> None:
+        """Raise Conflict if a file would get a secret that Kapelle knows."""
+        diff, known = await self._diff(work), self._secrets(work)
+        for name in await asyncio.to_thread(_files_with_secrets, diff.patch, known):
+            raise Conflict(
+                f"{work.id} puts a secret that Kapelle knows into {name}, so it is not merged.",
+                hint=f"`kapelle diff {work.id}` shows where; --force merges it all the same.",
+            )
+
+    async def _diff(self, work: Task | Run) -> Diff:
         if work.workspace.kind is not WorkspaceKind.WORKTREE:
             raise Conflict(
                 f"{work.id} works in place, so its changes cannot be told from others'.",
@@ -169,3 +193,15 @@ def _require_mergeable(work: Task | Run, force: bool) -> None:
             f"{work.id} is {work.status}: only verified work is merged.",
             hint="--force merges it all the same.",
         )
+
+
+def _files_with_secrets(patch: bytes, known: tuple[bytes, ...]) -> list[str]:
+    """The files of a patch whose new lines hold one of these secrets."""
+    found = []
+    for part in re.split(rb"^diff --git ", patch, flags=re.MULTILINE)[1:]:
+        head, _, content = part.partition(b"\n@@ ")
+        lines = (line[1:] for line in content.split(b"\n") if line.startswith(b"+"))
+        added = b"\n".join(lines)
+        if redact(added, known) != added:
+            found.append(head.split(b"\n")[0].rpartition(b" b/")[2].decode("utf-8", "replace"))
+    return found

@@ -192,8 +192,16 @@ class Server(Section):
 class Backup(Section):
     every_s: Seconds = 3600
     """Seconds between backups of the database."""
-    keep: Count = 5
-    """Backups kept, at least one."""
+    hours: Count = 24
+    """How many of the newest backups are kept, at least one."""
+    days: Count = 7
+    """Of how many days the last backup is kept as well."""
+    weeks: Count = 4
+    """Of how many weeks the last backup is kept as well."""
+
+    @property
+    def grades(self) -> tuple[int, int, int]:
+        return self.hours, self.days, self.weeks
 
 
 class Git(Section):

@@ -1,4 +1,4 @@
-"""Online backups of the SQLite file, a number of which is kept, and the check on start."""
+"""Online backups of the SQLite file, graded by age, and the checks on start."""
 
 import os
 import shutil
@@ -16,29 +16,66 @@ _NAME = "%Y%m%dT%H%M%S.%fZ"
 _making = threading.Lock()
 
 
-def make(database: Path, directory: Path, keep: int) -> Path:
-    """Copy the database while it is in use into a new directory; drop the oldest ones.
+# How many of the newest copies are kept, and of how many days and weeks the newest one.
+Grades = tuple[int, int, int]
 
-    The new backup is always kept, so a keep of 0 means the same as 1. Of several callers at
-    once, one waits for the other.
+
+def make(database: Path, directory: Path, grades: Grades = (24, 7, 4)) -> Path:
+    """Copy the database while it is in use into a new directory; drop old ones by their grades.
+
+    The new backup is always kept, and so is a copy that has more than twice the rows of every
+    other that is kept. Of several callers at once, one waits for the other.
     """
     with _making:
         directory.mkdir(mode=0o700, exist_ok=True)
         for leftover in directory.glob(".2*"):
             shutil.rmtree(leftover, ignore_errors=True)
-        finished = _make(database, directory)
-        others = [path for path in existing(directory) if path != finished]
-        for old in others[: max(len(others) - max(keep, 1) + 1, 0)]:
-            shutil.rmtree(old)
+        with closing(sqlite3.connect(database, timeout=30)) as source:
+            finished = _make(source, database.name, directory)
+        kept = [finished, *_graded(directory, grades)]
+        for old in reversed(existing(directory)):
+            if old in kept:
+                continue
+            found = rows(old / database.name)
+            if any(rows(copy / database.name) * 2 >= found for copy in kept):
+                shutil.rmtree(old)
+            else:
+                kept.append(old)
         return finished
 
 
-def _make(database: Path, directory: Path) -> Path:
+def _graded(directory: Path, grades: Grades) -> Iterator[Path]:
+    """The newest copies, the newest one of each of the last days, and of each of the weeks."""
+    newest, days, weeks = grades
+    copies = sorted(_moments(directory), reverse=True)
+    yield from (path for _, path in copies[:newest])
+    for unit, count in (("%Y%j", days), ("%G%V", weeks)):
+        first = {moment.strftime(unit): path for moment, path in reversed(copies)}
+        yield from list(reversed(first.values()))[:count]
+
+
+def rows(database: Path) -> int:
+    """How much a database holds: tasks, runs and events; 0 for one that cannot be read."""
+    try:
+        with closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True, timeout=30)) as found:
+            counts = (f"(SELECT count(*) FROM {table})" for table in ("tasks", "runs", "events"))
+            return int(found.execute(f"SELECT {'+'.join(counts)}").fetchone()[0])
+    except sqlite3.Error:
+        return 0
+
+
+def make_from(source: sqlite3.Connection, name: str, directory: Path) -> Path:
+    """Copy what a connection sees, whose file may be gone, into a new directory; drop nothing."""
+    with _making:
+        return _make(source, name, directory)
+
+
+def _make(source: sqlite3.Connection, database: str, directory: Path) -> Path:
     name = datetime.now(UTC).strftime(_NAME)
     unfinished = directory / f".{name}"
     unfinished.mkdir(mode=0o700)
     try:
-        _copy(database, unfinished / database.name)
+        _copy(source, unfinished / database)
         return unfinished.rename(directory / name)
     except BaseException:
         # A full disk must not become fuller with every try.
@@ -49,13 +86,13 @@ def _make(database: Path, directory: Path) -> Path:
 def made_within(directory: Path, seconds: float) -> bool:
     """Whether there is a backup of the last so many seconds; one of the future does not count."""
     now = datetime.now(UTC)
-    return any(0 <= (now - moment).total_seconds() < seconds for moment in _moments(directory))
+    return any(0 <= (now - moment).total_seconds() < seconds for moment, _ in _moments(directory))
 
 
-def _moments(directory: Path) -> Iterator[datetime]:
+def _moments(directory: Path) -> Iterator[tuple[datetime, Path]]:
     for path in existing(directory):
         with suppress(ValueError):  # a person's directory
-            yield datetime.strptime(path.name, _NAME).replace(tzinfo=UTC)
+            yield datetime.strptime(path.name, _NAME).replace(tzinfo=UTC), path
 
 
 def make_private(path: Path) -> None:
@@ -68,31 +105,47 @@ def existing(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob("2*") if path.is_dir())
 
 
+def check_not_lost(path: Path, backups: Path, attempts: Path) -> None:
+    """Raise if the database is empty where others show that it has not always been."""
+    if rows(path):
+        return
+    fullest = max(existing(backups), key=lambda copy: rows(copy / path.name), default=None)
+    if any(attempts.iterdir()) or (fullest is not None and rows(fullest / path.name)):
+        raise Unavailable(
+            f"The database {path} is empty or gone, but there was work here before.",
+            hint=f"{advice(path, backups)} To begin anew, move {attempts} and {backups} away.",
+        )
+
+
+def advice(path: Path, backups: Path) -> str:
+    """What to do about a database that is lost or damaged."""
+    copies = [copy for copy in existing(backups) if (copy / path.name).exists()]
+    if not copies:
+        return f"There is no backup in {backups}; move {path} away to start with an empty history."
+    most = max(rows(copy / path.name) for copy in copies)
+    # The newest one that has not lost most of it.
+    best = next(copy for copy in reversed(copies) if rows(copy / path.name) * 2 >= most)
+    return f"Move {path} and its -wal and -shm files away and copy {best / path.name} there."
+
+
 def check(path: Path, backups: Path) -> None:
     """Raise unless the file is absent or a sound database; say which backup can replace it."""
-    if not path.exists():
-        return
+    if path.exists() and (verdict := _verdict(path)) != "ok":
+        hint = advice(path, backups)
+        raise Unavailable(f"The database {path} is damaged: {verdict}.", hint=hint)
+
+
+def _verdict(path: Path) -> str:
     try:
         with closing(sqlite3.connect(path, timeout=30)) as connection:
-            verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            return str(connection.execute("PRAGMA integrity_check(1)").fetchone()[0])
     except sqlite3.DatabaseError as error:
-        verdict = str(error)
-    if verdict == "ok":
-        return
-    newest = existing(backups)[-1:]
-    hint = (
-        f"Move {path} and its -wal and -shm files away and copy {newest[0] / path.name} there."
-        if newest
-        else f"There is no backup in {backups}; move {path} away to start with an empty history."
-    )
-    raise Unavailable(f"The database {path} is damaged: {verdict}.", hint=hint)
+        return str(error)
 
 
-def _copy(source: Path, target: Path) -> None:
-    with (
-        closing(sqlite3.connect(source, timeout=30)) as old,
-        closing(sqlite3.connect(target)) as new,
-    ):
-        old.backup(new, pages=1000, sleep=0.01)
+def _copy(source: sqlite3.Connection, target: Path) -> None:
+    with closing(sqlite3.connect(target)) as new:
+        source.backup(new, pages=1000, sleep=0.01)
     target.chmod(0o600)
-    check(target, target.parent)
+    if (verdict := _verdict(target)) != "ok":
+        raise sqlite3.DatabaseError(verdict)

@@ -16,6 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy import event
 
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
+from kapelle.home import file_identity
+from kapelle.store import backup
 
 Connection = sa.Connection
 P = ParamSpec("P")
@@ -95,6 +97,56 @@ class Database:
         # On SQLite a connection for every thread: to take one from the pool costs more than a read.
         self._own = threading.local()
         self._kept: set[sa.Connection] = set()
+        self._file: tuple[Path, Path, object] | None = None
+        self._damage: str | None = None
+        self._rescued = False
+        # Called when the disk is full: whether it made some room, so that a write is tried again.
+        self.make_room: Callable[[], bool] = lambda: False
+
+    def guard(self, path: Path, backups: Path) -> None:
+        """From now on, write only while this is the file that was opened; name a backup if not."""
+        self._file = (path, backups, file_identity(path))
+
+    @property
+    def problem(self) -> Unavailable | None:
+        """Why nothing may be written, and what to do about it; None while all is well."""
+        if self._file is None:
+            return None
+        path, backups, opened = self._file
+        if self._damage is None and file_identity(path) == opened:
+            return None
+        what = f"damaged: {self._damage}" if self._damage else "gone, or it is not the one that"
+        what = what if self._damage else f"{what} this daemon opened"
+        return Unavailable(
+            f"The database {path} is {what}. Nothing is stored or started; agents go on.",
+            hint=f"`kapelle stop`. {backup.advice(path, backups)} Then start it again.",
+        )
+
+    async def back_up(self, grades: backup.Grades) -> Path | None:
+        """Copy the file while it is in use, which also finds damage; None without a file."""
+        if self._file is None:
+            return None
+        if (problem := self.problem) is not None:
+            raise problem
+        path, backups, _ = self._file
+        with self._told():
+            return await asyncio.to_thread(backup.make, path, backups, grades)
+
+    async def rescue(self) -> Path | None:
+        """Put what this daemon still sees of a database that is gone into a backup, once."""
+        if self._file is None or self._damage is not None or self._rescued:
+            return None
+        path, backups, _ = self._file
+        self._rescued = True
+
+        def copy() -> Path | None:
+            kept: sa.Connection | None = getattr(self._own, "connection", None)
+            if kept is None:
+                return None
+            source: Any = kept.connection.driver_connection
+            return backup.make_from(source, path.name, backups)
+
+        return await self._in_thread(self._writer, copy)
 
     async def write(
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -107,8 +159,16 @@ class Database:
             return work(connection, *args, **kwargs)
 
         def transaction() -> T:
+            if (problem := self.problem) is not None:
+                raise problem
             if self.is_sqlite:
-                return self._in_kept("BEGIN IMMEDIATE", noted)
+                try:
+                    return self._in_kept("BEGIN IMMEDIATE", noted)
+                except sa.exc.OperationalError as error:
+                    if "is full" not in str(error.orig) or not self.make_room():
+                        raise
+                    about.clear()
+                    return self._in_kept("BEGIN IMMEDIATE", noted)
             with self.engine.begin() as connection:
                 # Keeps the order of event numbers the order of commits.
                 lock = sa.select(sa.func.pg_advisory_xact_lock(_POSTGRES_WRITER_LOCK))
@@ -123,7 +183,7 @@ class Database:
             loop.call_soon_threadsafe(self._wake, about)
             return result
 
-        return await _in_thread(self._writer, stored)
+        return await self._in_thread(self._writer, stored)
 
     def _wake(self, about: set[str]) -> None:
         for key in ("", *about):
@@ -134,7 +194,7 @@ class Database:
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run work in one read-only transaction: everything it sees is of one moment."""
-        return await _in_thread(self._readers, lambda: self._read(work, *args, **kwargs))
+        return await self._in_thread(self._readers, lambda: self._read(work, *args, **kwargs))
 
     async def glance(
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -143,10 +203,8 @@ class Database:
         but for less time than handing the work to a thread would take."""
         if not self.is_sqlite:
             return await self.read(work, *args, **kwargs)
-        try:
+        with self._told():
             return self._read(work, *args, **kwargs)
-        except _UNUSABLE as error:
-            raise _unavailable(error) from error
 
     def _read(
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs
@@ -220,6 +278,26 @@ class Database:
                 if not self._watches[key]:
                     del self._watches[key]
 
+    async def _in_thread(self, threads: ThreadPoolExecutor, transaction: Callable[[], T]) -> T:
+        with self._told():
+            return await asyncio.get_running_loop().run_in_executor(threads, transaction)
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Say in words for people what the database refuses, and remember that it is damaged."""
+        try:
+            yield
+        except (sa.exc.DatabaseError, sqlite3.DatabaseError) as error:
+            # What is more special has a class of its own.
+            cause = getattr(error, "orig", error)
+            if type(cause) is sqlite3.DatabaseError:
+                self._damage = str(cause)
+            if (problem := self.problem) is not None:
+                raise problem from error
+            if isinstance(error, _UNUSABLE):
+                raise _unavailable(error) from error
+            raise
+
     def close(self) -> None:
         if self._reservation is not None:
             self._reservation.close()
@@ -228,13 +306,6 @@ class Database:
         for connection in self._kept:
             connection.close()
         self.engine.dispose()
-
-
-async def _in_thread(threads: ThreadPoolExecutor, transaction: Callable[[], T]) -> T:
-    try:
-        return await asyncio.get_running_loop().run_in_executor(threads, transaction)
-    except _UNUSABLE as error:
-        raise _unavailable(error) from error
 
 
 def _unavailable(error: Exception) -> Unavailable:

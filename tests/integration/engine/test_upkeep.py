@@ -39,6 +39,7 @@ async def parts(tmp_path: Path) -> AsyncIterator[Parts]:
     home.create()
     db = Database(sqlite_url(home.database))
     migrate(db.engine)
+    db.guard(home.database, home.backups)
     yield Parts(
         home=home,
         db=db,

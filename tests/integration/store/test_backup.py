@@ -25,7 +25,7 @@ async def test_a_backup_made_under_load_is_sound_and_old_ones_go(tmp_path: Path)
             await db.write(events.append, "tick")
 
     loading = asyncio.create_task(load())
-    made = [await asyncio.to_thread(backup.make, path, tmp_path / "b", 2) for _ in range(4)]
+    made = [await asyncio.to_thread(backup.make, path, tmp_path / "b", (2, 0, 0)) for _ in range(4)]
     await loading
     assert backup.existing(tmp_path / "b") == made[-2:]
     with closing(sqlite3.connect(made[-1] / "kapelle.db")) as copy:
@@ -41,7 +41,7 @@ def test_a_damaged_database_is_found_on_start_and_the_backup_named(tmp_path: Pat
     with engine.begin() as connection:
         _fill(connection)
     engine.dispose()
-    copy = backup.make(path, tmp_path / "backups", 5)
+    copy = backup.make(path, tmp_path / "backups")
     for leftover in tmp_path.glob("kapelle.db-*"):
         leftover.unlink()
     content = bytearray(path.read_bytes())
@@ -68,7 +68,7 @@ def _database(path: Path) -> Path:
 def test_backups_made_at_once_are_all_whole(tmp_path: Path) -> None:
     path, directory = _database(tmp_path / "kapelle.db"), tmp_path / "backups"
     with ThreadPoolExecutor(6) as threads:
-        made = list(threads.map(lambda _: backup.make(path, directory, 10), range(6)))
+        made = list(threads.map(lambda _: backup.make(path, directory), range(6)))
     assert backup.existing(directory) == sorted(made)
     for copy in made:
         with closing(sqlite3.connect(copy / "kapelle.db")) as connection:
@@ -80,7 +80,7 @@ def test_what_a_dead_process_left_unfinished_is_cleaned_up(tmp_path: Path) -> No
     leftover = directory / ".20200101T000000.000000Z"
     leftover.mkdir(parents=True)
     (leftover / "kapelle.db").write_bytes(b"half")
-    made = backup.make(path, directory, 3)
+    made = backup.make(path, directory)
     assert list(directory.iterdir()) == [made]
 
 
@@ -88,7 +88,7 @@ def test_a_backup_that_fails_leaves_nothing_behind(tmp_path: Path) -> None:
     path, directory = tmp_path / "kapelle.db", tmp_path / "backups"
     path.write_bytes(b"this is no database" * 1000)
     with pytest.raises(sqlite3.DatabaseError):
-        backup.make(path, directory, 3)
+        backup.make(path, directory)
     assert list(directory.iterdir()) == []
 
 
@@ -98,7 +98,7 @@ def test_the_new_backup_is_kept_even_if_none_is_wanted_or_the_clock_went_back(
     path, directory = _database(tmp_path / "kapelle.db"), tmp_path / "backups"
     for year in (2020, 2999):
         (directory / f"{year}0101T000000.000000Z").mkdir(parents=True)
-    made = backup.make(path, directory, 0)
+    made = backup.make(path, directory, (0, 0, 0))
     assert backup.existing(directory) == [made]
 
 
@@ -111,3 +111,75 @@ def test_the_age_of_a_backup_is_read_from_its_name(tmp_path: Path) -> None:
     (tmp_path / old.strftime("%Y%m%dT%H%M%S.%fZ")).mkdir()
     assert backup.made_within(tmp_path, 3600)
     assert not backup.made_within(tmp_path, 60)
+
+
+def _named(directory: Path, moment: datetime) -> Path:
+    path = directory / moment.strftime("%Y%m%dT%H%M%S.%fZ")
+    path.mkdir(parents=True)
+    return path
+
+
+def test_backups_are_graded_by_hours_days_and_weeks(tmp_path: Path) -> None:
+    path, directory = _database(tmp_path / "kapelle.db"), tmp_path / "backups"
+    now = datetime.now(UTC).replace(microsecond=0)
+    hourly = [_named(directory, now - timedelta(hours=age)) for age in range(1, 24 * 40)]
+    made = backup.make(path, directory, (24, 7, 4))
+    left = backup.existing(directory)
+    assert made in left
+    assert {*hourly[:23]} <= {*left}
+    ages = [(now - datetime.strptime(copy.name, "%Y%m%dT%H%M%S.%fZ").replace(tzinfo=UTC)).days
+            for copy in left]  # fmt: skip
+    assert 24 + 5 <= len(left) <= 24 + 7 + 4
+    assert {1, 2, 3, 4, 5} <= {*ages}
+    assert max(ages) in range(14, 29)
+
+
+def test_a_copy_that_lost_most_rows_never_replaces_a_fuller_one(tmp_path: Path) -> None:
+    path, directory = tmp_path / "kapelle.db", tmp_path / "backups"
+    engine = connect(sqlite_url(path))
+    migrate(engine)
+    with engine.begin() as connection:
+        _fill(connection)
+    full = backup.make(path, directory, (2, 0, 0))
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM events WHERE seq > 900")
+    for _ in range(5):
+        made = backup.make(path, directory, (2, 0, 0))
+    assert full in backup.existing(directory)
+    assert len(backup.existing(directory)) == 3
+    assert str(full) in backup.advice(path, directory)
+    with engine.begin() as connection:
+        _fill(connection)
+    for _ in range(2):
+        made = backup.make(path, directory, (2, 0, 0))
+    assert full not in backup.existing(directory)
+    assert str(made) in backup.advice(path, directory)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("what", ["gone", "zero", "new"])
+@pytest.mark.parametrize("trace", ["attempts", "backups"])
+def test_an_empty_database_beside_traces_of_work_is_refused(
+    tmp_path: Path, what: str, trace: str
+) -> None:
+    path, backups, attempts = (tmp_path / name for name in ("kapelle.db", "backups", "attempts"))
+    attempts.mkdir()
+    engine = connect(sqlite_url(path))
+    migrate(engine)
+    with engine.begin() as connection:
+        events.append(connection, "tick")
+    backup.check_not_lost(path, backups, attempts)
+    if trace == "attempts":
+        (attempts / "attempt_1").mkdir()
+    else:
+        backup.make(path, backups)
+    backup.check_not_lost(path, backups, attempts)
+    engine.dispose()
+    path.unlink()
+    if what == "zero":
+        path.touch()
+    elif what == "new":
+        migrate(engine)
+        engine.dispose()
+    with pytest.raises(Unavailable, match="there was work here before"):
+        backup.check_not_lost(path, backups, attempts)

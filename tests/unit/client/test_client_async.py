@@ -39,6 +39,7 @@ def silent(tmp_path: Path) -> Iterator[Path]:
     """The home of a daemon that accepts connections and never answers."""
     with closing(socket.socket(socket.AF_UNIX)) as listening:
         listening.bind(str(Home(tmp_path).socket))
+        Home(tmp_path).token.write_text("a token", encoding="ascii")
         listening.listen(100)
         yield tmp_path
 
@@ -75,6 +76,7 @@ async def test_a_call_while_the_daemon_is_awaited_can_be_cancelled(tmp_path: Pat
     home = Home(tmp_path)
     with closing(socket.socket(socket.AF_UNIX)) as listening:
         listening.bind(str(home.socket))
+        home.token.write_text("a token", encoding="ascii")
         listening.listen(1)
         async with kapelle.connect_async(home=tmp_path, start=False) as client:
             task = asyncio.create_task(client.instance())

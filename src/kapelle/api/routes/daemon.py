@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Header, Query, Response
 from pydantic import BaseModel
 
 from kapelle import __version__
+from kapelle.api.errors import ErrorView
 from kapelle.api.security import UseCases, owner_only
 from kapelle.api.sse import STREAM, sent_event, stream
 from kapelle.domain.specs import Spec
@@ -27,9 +28,10 @@ class StopBody(Spec):
     agents: bool = False
 
 
-@router.get("/healthz")
-async def healthz() -> Health:
-    """Whether the daemon answers; the only reading that needs no token."""
+@router.get("/healthz", responses={503: {"model": ErrorView, "description": "it is unwell"}})
+async def healthz(service: UseCases) -> Health:
+    """Whether the daemon answers and has its files; the only reading that needs no token."""
+    service.daemon.require_health()
     return Health()
 
 

@@ -99,7 +99,7 @@ async def diff(run_id: str, service: UseCases) -> DiffView:
 
 @router.get("/{run_id}/patch", **PATCH)
 async def patch(run_id: str, service: UseCases) -> Response:
-    """The diff alone, byte for byte."""
+    """The diff alone, byte for byte but for secrets."""
     return Response(await service.work.patch("run", run_id), media_type="text/x-diff")
 
 

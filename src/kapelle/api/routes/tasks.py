@@ -121,7 +121,7 @@ async def diff(
 
 @changes_router.get("/patch", dependencies=[Depends(own_task_only)], **PATCH)
 async def patch(task_id: str, service: UseCases) -> Response:
-    """The diff alone, byte for byte."""
+    """The diff alone, byte for byte but for secrets."""
     return Response(await service.work.patch("task", task_id), media_type="text/x-diff")
 
 

@@ -205,6 +205,11 @@ class TaskQueue:
         with self._parts.db.watch() as changed:
             while True:
                 try:
+                    if (problem := self._parts.db.problem) is not None:
+                        # Whoever performs something is left alone as well: its agent goes on.
+                        self.held = problem.with_hint
+                        await asyncio.sleep(_SWEEP_S)
+                        continue
                     if time.monotonic() - swept >= _SWEEP_S:
                         await self._sweep()
                         swept = time.monotonic()

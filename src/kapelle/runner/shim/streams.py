@@ -1,5 +1,6 @@
 """One output pipe of the agent, its redaction and its log; standard library only."""
 
+import bisect
 import hashlib
 import os
 import re
@@ -12,67 +13,165 @@ _PLAIN = re.compile(rb"[0-9A-Za-z]+")
 _CHUNK = 65536
 # More than a pipe holds: what comes after that, once the tree is dead, is from somebody else.
 _LAST_BYTES = 64 << 20
+# What a terminal or a wrapped line puts inside a secret: the ends of lines and colour codes.
+_LINE_ENDS = b"\r\n"
+_COLOUR = rb"\x1b\[[0-?]*[ -/]*[@-~]"
+_BROKEN = re.compile(rb"\x1b(?:\[[0-?]{0,40}[ -/]{0,4})?\Z")
+_COLOURS = re.compile(_COLOUR)
+_WITHOUT_BREAKS = re.compile(rb"(?:" + _COLOUR + rb"|[\r\n])+")
+# What stands between the digits where bytes are written in hexadecimal: 73:6b, 0x73, \\x73, %73.
+_BETWEEN = b" \t:-,;_%\\xXuU{}&#"
+_LOWER = bytes.maketrans(b"ABCDEF", b"abcdef")
+_WITHOUT_BETWEEN = re.compile(b"[" + re.escape(_BETWEEN) + b"]+")
+_DIGITS = re.compile(rb"[0-9a-f]{12,}")
+# A line that ends with fewer characters of a secret than this is passed on at once.
+_FEW = 6
 
 
 class Redactor:
-    """Replaces every pattern, the longest first, and holds back only what may still become one."""
+    """Replaces every pattern, the longest first, and holds back only what may still become one.
+
+    Patterns are found across line ends and colour codes; those of hexadecimal digits alone also
+    in upper case and with anything usual between the digits.
+    """
 
     def __init__(self, patterns: tuple[bytes, ...]) -> None:
-        self._patterns = sorted({p for p in patterns if p}, key=lambda p: (-len(p), p))
-        self._needles = _needles(self._patterns)
-        self._regex: re.Pattern[bytes] | None = None
+        given = {pattern.translate(None, _LINE_ENDS) for pattern in patterns} - {b""}
+        digits = {pattern for pattern in given if _DIGITS.fullmatch(pattern)}
+        self._texts, self._digits = _Patterns(given - digits), _Patterns(digits)
+        longest = max(map(len, given), default=0)
+        # Where the beginning of what may still become one is looked for.
+        self._tail = longest + min(7 * longest, 1 << 14)
         self._held = b""
 
     def feed(self, chunk: bytes) -> bytes:
         """What can be passed on now that this chunk has come."""
-        if not self._patterns:
+        if not self._tail:
             return chunk
         data = self._held + chunk if self._held else chunk
-        hold = self._hold_from(data, 0)
-        # Searching for a few needles is several times faster than the alternation.
-        if any(needle in data for needle in self._needles):
-            clean, hold = self._replace(data, hold)
-        else:
-            clean = data[:hold]
-        self._held = data[hold:]
-        return clean
+        return self._clean(data, self._hold_from(data, 0))
 
     def flush(self) -> bytes:
         """What was held back, at the end of the stream."""
-        held, self._held = self._held, b""
-        return self._compiled().sub(_REPLACEMENT, held) if held else b""
+        return self._clean(self._held, len(self._held))
 
-    def _compiled(self) -> re.Pattern[bytes]:
-        # Compiling takes longer than starting an agent, and most output holds no secret.
-        if self._regex is None:
-            self._regex = re.compile(b"|".join(re.escape(pattern) for pattern in self._patterns))
-        return self._regex
-
-    def _replace(self, data: bytes, hold: int) -> tuple[bytes, int]:
+    def _clean(self, data: bytes, hold: int) -> bytes:
+        """The data without secrets up to where it is held back, or to the end of the last one."""
         clean = []
         position = 0
-        for match in self._compiled().finditer(data):
-            if match.start() >= hold:
+        for begin, end in self._found(data):
+            if begin >= hold:
                 break
-            clean += [data[position : match.start()], _REPLACEMENT]
-            position = match.end()
+            clean += [data[position:begin], _REPLACEMENT]
+            position = end
             if position > hold:
                 hold = self._hold_from(data, position)
         clean.append(data[position:hold])
-        return b"".join(clean), hold
+        self._held = data[hold:]
+        return b"".join(clean)
+
+    def _found(self, data: bytes) -> list[tuple[int, int]]:
+        """Where secrets are, in order and apart from each other."""
+        text = _text(data)
+        spans = self._texts.spans(text)
+        if self._digits:
+            digits = text.translate(_LOWER, _BETWEEN)
+            if inner := self._digits.spans(digits):
+                places = _Places(text, _WITHOUT_BETWEEN)
+                spans += [places.span(*span) for span in inner]
+        if not spans:
+            return []
+        places = _Places(data, _WITHOUT_BREAKS)
+        found: list[tuple[int, int]] = []
+        for begin, end in sorted(places.span(*span) for span in spans):
+            if found and begin < found[-1][1]:
+                found[-1] = (found[-1][0], max(end, found[-1][1]))
+            else:
+                found.append((begin, end))
+        return found
 
     def _hold_from(self, data: bytes, begin: int) -> int:
-        """Where the longest tail begins that is a proper prefix of some pattern."""
+        """Where the longest tail begins that may be the beginning of a secret."""
+        start = max(begin, len(data) - self._tail)
+        tail = data[start:]
+        broken = _BROKEN.search(tail[-48:])
+        end = len(tail) - len(broken[0]) if broken else len(tail)
+        text = _text(tail[:end])
+        earliest = end
+        if (at := self._texts.begins(text)) is not None:
+            earliest = _unless_few(tail, _Places(tail[:end], _WITHOUT_BREAKS).begin(at), earliest)
+        digits = text.translate(_LOWER, _BETWEEN) if self._digits else b""
+        if (at := self._digits.begins(digits)) is not None:
+            inner = _Places(text, _WITHOUT_BETWEEN).begin(at)
+            place = _Places(tail[:end], _WITHOUT_BREAKS).begin(inner)
+            earliest = min(earliest, _unless_few(tail, place, end))
+        return start + earliest
+
+
+def _text(data: bytes) -> bytes:
+    """The data without what does not count inside a secret."""
+    if b"\x1b" in data:
+        data = _COLOURS.sub(b"", data)
+    return data.translate(None, _LINE_ENDS)
+
+
+def _unless_few(tail: bytes, at: int, otherwise: int) -> int:
+    """Do not hold back a whole line because of the few last characters of it."""
+    return otherwise if 0 <= tail.find(b"\n", at) - at < _FEW else at
+
+
+class _Places:
+    """Where the bytes that are left, when a pattern is taken out of data, stood in it."""
+
+    def __init__(self, data: bytes, without: re.Pattern[bytes]) -> None:
+        # For each piece that is left: where it begins among what is left, and where in the data.
+        self._left, self._data = [0], [0]
+        taken = 0
+        for match in without.finditer(data):
+            taken += match.end() - match.start()
+            self._left.append(match.end() - taken)
+            self._data.append(match.end())
+
+    def begin(self, at: int) -> int:
+        piece = bisect.bisect_right(self._left, at) - 1
+        return self._data[piece] + at - self._left[piece]
+
+    def span(self, begin: int, end: int) -> tuple[int, int]:
+        return self.begin(begin), self.begin(end - 1) + 1
+
+
+class _Patterns:
+    """Some byte strings, looked for together."""
+
+    def __init__(self, patterns: set[bytes]) -> None:
+        self._patterns = sorted(patterns, key=lambda p: (-len(p), p))
+        self._needles = _needles(self._patterns)
+        self._regex: re.Pattern[bytes] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._patterns)
+
+    def spans(self, data: bytes) -> list[tuple[int, int]]:
+        """Where they are; searching for a few needles is faster than the alternation."""
+        if not any(needle in data for needle in self._needles):
+            return []
+        # Compiling takes longer than starting an agent, and most output holds no secret.
+        if self._regex is None:
+            self._regex = re.compile(b"|".join(re.escape(pattern) for pattern in self._patterns))
+        return [match.span() for match in self._regex.finditer(data)]
+
+    def begins(self, data: bytes) -> int | None:
+        """Where the longest tail begins that is a proper prefix of one of them."""
         end = len(data)
         earliest = end
         for pattern in self._patterns:
-            at = data.find(pattern[:1], max(begin, end - len(pattern) + 1), earliest)
+            at = data.find(pattern[:1], max(0, end - len(pattern) + 1), earliest)
             while at != -1:
                 if pattern.startswith(data[at:]):
                     earliest = at
                     break
                 at = data.find(pattern[:1], at + 1, earliest)
-        return earliest
+        return earliest if earliest < end else None
 
 
 def _needles(patterns: list[bytes]) -> list[bytes]:

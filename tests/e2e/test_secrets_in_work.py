@@ -1,0 +1,54 @@
+"""A secret that Kapelle knows and an agent wrote into a file: not shown, and not merged."""
+
+import base64
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.instance import ApiError, Instance
+
+SECRET = "hunter2/hunter2+x"
+WRITE = '[[do]]\nwrite = "settings.txt"\ncontent = "password = {}\\n"'
+
+
+def _worked(kapelle: Instance, repository: Path, content: str) -> str:
+    task_id = kapelle.play(
+        WRITE.format(content), repository, workspace="worktree", env={"DB_PASSWORD": SECRET}
+    )
+    assert kapelle.wait(task_id)["status"] == "completed"
+    return task_id
+
+
+def test_a_secret_is_neither_shown_in_a_diff_nor_merged(
+    kapelle: Instance, repository: Path
+) -> None:
+    encoded = base64.b64encode(SECRET.encode()).decode()
+    task_id = _worked(kapelle, repository, f"{SECRET} or {encoded}")
+    patch = kapelle.request("GET", f"/tasks/{task_id}/patch")[1].decode()
+    for shown in (kapelle.get(f"/tasks/{task_id}/diff")["patch"], patch):
+        assert "+password = [redacted] or [redacted]" in shown
+        assert SECRET not in shown
+    with pytest.raises(ApiError) as refused:
+        kapelle.post(f"/tasks/{task_id}/merge")
+    assert refused.value.status == 409
+    assert "a secret that Kapelle knows into settings.txt" in str(refused.value.body)
+    done = kapelle.cli("merge", task_id)
+    assert done.returncode != 0
+    assert "--force" in done.stderr
+    head = ["git", "-C", str(repository), "show", "main:settings.txt"]
+    assert subprocess.run(head, capture_output=True, check=False).returncode != 0
+    kapelle.post(f"/tasks/{task_id}/merge", {"force": True})
+    assert SECRET in subprocess.run(head, capture_output=True, text=True, check=True).stdout
+
+
+def test_a_secret_may_be_taken_out_of_a_repository(kapelle: Instance, repository: Path) -> None:
+    (repository / "settings.txt").write_text(f"password = {SECRET}\nlast\n", encoding="utf-8")
+    for command in (
+        ["add", "."],
+        ["-c", "user.name=x", "-c", "user.email=x", "commit", "-qm", "x"],
+    ):
+        subprocess.run(["git", "-C", str(repository), *command], check=True)
+    task_id = _worked(kapelle, repository, "ask somebody")
+    assert SECRET not in kapelle.get(f"/tasks/{task_id}/diff")["patch"]
+    assert kapelle.post(f"/tasks/{task_id}/merge")["base"] == "main"

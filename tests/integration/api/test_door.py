@@ -1,0 +1,104 @@
+"""A door in this process: requests that do not arrive, and more connections than it takes."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from sse_starlette.sse import AppStatus
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+from kapelle.api import server
+from kapelle.api.server import Door, listen
+
+WHOLE = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
+HELD = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nhalf of it"
+OPENED: list[asyncio.StreamWriter] = []
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    body = await Request(scope, receive).body()
+    await PlainTextResponse(f"{len(body)} bytes")(scope, receive, send)
+
+
+@asynccontextmanager
+async def door(most: int) -> AsyncIterator[int]:
+    listener = listen("127.0.0.1", [0])
+    opened = Door(app, listener, most)
+    serving = asyncio.create_task(opened.serve())
+    port = listener.getsockname()[1]
+    try:
+        while True:
+            with socket.socket() as trial:
+                if trial.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            await asyncio.sleep(0.01)
+        yield port
+    finally:
+        while OPENED:
+            OPENED.pop().close()
+        opened.close()
+        await serving
+        AppStatus.should_exit = False
+
+
+async def sent(port: int, data: bytes) -> Streams:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    OPENED.append(writer)
+    writer.write(data)
+    await writer.drain()
+    return reader, writer
+
+
+async def answer(streams: Streams) -> bytes:
+    """All that comes until the door closes the connection."""
+    async with asyncio.timeout(5):
+        return await streams[0].read()
+
+
+@pytest.mark.parametrize("data", [b"", b"GET /x HTTP/1.1\r\n", HELD], ids=["none", "head", "body"])
+async def test_a_request_that_does_not_arrive_is_given_up(
+    data: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_HEAD_S", 0.2)
+    monkeypatch.setattr(server, "_BODY_S", 0.2)
+    async with door(10) as port:
+        told = await answer(await sent(port, data))
+        assert told.startswith(b"HTTP/1.1 400 ")
+        assert b"did not arrive in time" in told
+
+
+async def test_the_second_request_of_a_connection_has_its_time_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "_HEAD_S", 0.3)
+    async with door(10) as port:
+        reader, writer = await sent(port, WHOLE)
+        assert b"0 bytes" in await reader.readuntil(b"bytes")
+        writer.write(b"GET /x HT")
+        for _ in range(5):  # byte by byte makes it no later
+            await asyncio.sleep(0.05)
+            writer.write(b"T")
+        assert b"did not arrive in time" in await answer((reader, writer))
+
+
+async def test_a_request_under_way_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "_HEAD_S", 0.1)
+    async with door(10) as port:
+        streams = await sent(port, HELD)
+        await asyncio.sleep(0.3)
+        streams[1].write(b"." * 90)
+        assert b"100 bytes" in await streams[0].readuntil(b"bytes")
+
+
+async def test_whoever_kept_the_door_waiting_longest_gives_way() -> None:
+    async with door(20) as port:
+        for _ in range(40):
+            await sent(port, b"GET /x HTTP/1.1\r\n")
+        for _ in range(30):
+            streams = await sent(port, WHOLE)
+            assert b"0 bytes" in await streams[0].readuntil(b"bytes")
