@@ -14,24 +14,16 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
+from kapelle.domain.environment import looks_secret
 from kapelle.domain.errors import InvalidInput, problem
 from kapelle.home import Home, repository_config, write_private
 from kapelle.settings.models import REPOSITORY_KEYS, Settings
 
-_SECRET = re.compile(
-    "KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(^|_)(PAT|PASS|PWD|AUTH)(_|$)",
-    re.IGNORECASE,
-)
 _URL_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 _ADDRESSES = ("database_url", ".base_url", ".url")
 _VARIABLE = re.compile(r"^(agents\.[^.]+\.|(agents\.[^.]+\.)?mcp\.[^.]+\.)env\.")
 # What a server is sent in headers is mostly a token, whatever the header is called.
 _HEADER = re.compile(r"^(agents\.[^.]+\.)?mcp\.[^.]+\.headers\.")
-
-
-def looks_secret(name: str) -> bool:
-    """Whether a variable of this name likely holds a secret."""
-    return _SECRET.search(name) is not None
 
 
 def masked(name: str, value: str) -> str:

@@ -75,6 +75,15 @@ def find_checkout(directory: Path) -> Checkout | None:
     return None
 
 
+def checkouts_around(directory: Path) -> tuple[Path, ...]:
+    """The work tree that holds the directory, and the repository's main one if it is another."""
+    checkout = find_checkout(directory)
+    if checkout is None:
+        return ()
+    main = checkout.common_dir.parent if checkout.common_dir.name == ".git" else checkout.toplevel
+    return tuple(dict.fromkeys((checkout.toplevel, main)))
+
+
 def is_git_directory(directory: Path) -> bool:
     """Whether a directory belongs to git itself: inside a bare repository or a .git directory."""
     for candidate in _upwards(directory):

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec
-from kapelle.domain.task import CheckResult
-from kapelle.engine.launch import launch_command
-from kapelle.engine.output import SHOWN_OUTPUT, check_result
+from kapelle.domain.task import CheckResult, Workspace
+from kapelle.engine.environment import Origin, hints
+from kapelle.engine.launch import command_variables, launch_command
+from kapelle.engine.output import SHOWN_OUTPUT, check_result, with_hints
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
 from kapelle.engine.runs.journal import Journal, Step
@@ -74,6 +75,11 @@ class Commands:
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
     ) -> CheckResult:
         ended, output = await self._execute(name, spec.command or "", spec.timeout_s, env, task)
+        if not ended.succeeded:
+            settings, origin = self.parts.settings(self.spec.directory), await self._origin(task)
+            seen = command_variables(self.parts, settings, self.spec.env | env, origin)
+            said = await asyncio.to_thread(hints, origin, seen, spec.command or "", output)
+            output = with_hints(output, said)
         return check_result(spec, ended, output)
 
     async def _diff_not_empty(self, spec: CheckSpec, task: str | None) -> CheckResult:
@@ -113,6 +119,7 @@ class Commands:
             env=self.spec.env | env | {"KAPELLE_RUN_ID": self.run_id},
             timeout_s=timeout_s if left is None else max(0.1, min(timeout_s, left)),
             label=f"{name} of {self.run_id}",
+            origin=await self._origin(task),
         )
         ended = await retried(self._launch)(launch)
         if ended.ended_by == "timeout":
@@ -124,15 +131,20 @@ class Commands:
         launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return await self.parts.execute_step(self.run_id, launch)
 
+    async def _origin(self, task: str | None) -> Origin:
+        workspace, directory = await self._workspace(task)
+        worktree = Path(workspace.path) if workspace.branch is not None else None
+        return Origin.of(self.spec.shell, directory, worktree)
+
     async def _directory(self, task: str | None) -> Path:
         """Where a command runs: in the run's workspace, or in that of one of its tasks."""
+        workspace, directory = await self._workspace(task)
+        return directory if workspace.branch is None else working_directory(workspace, directory)
+
+    async def _workspace(self, task: str | None) -> tuple[Workspace, Path]:
         if task is not None:
             row = await self.parts.db.read(tasks.get, task)
-            workspace, directory = row.workspace, Path(row.directory)
-        else:
-            await restore_deleted(self.parts, self.owner)
-            run = await self.parts.db.read(runs.row, self.owner)
-            workspace, directory = workspace_of(run), Path(self.spec.directory)
-        if workspace.branch is None:
-            return directory
-        return working_directory(workspace, directory)
+            return row.workspace, Path(row.directory)
+        await restore_deleted(self.parts, self.owner)
+        run = await self.parts.db.read(runs.row, self.owner)
+        return workspace_of(run), Path(self.spec.directory)

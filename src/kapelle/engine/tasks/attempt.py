@@ -16,7 +16,8 @@ from kapelle.domain.failures import Failure
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Exit, Usage, Workspace
-from kapelle.engine.launch import launch_command
+from kapelle.engine.environment import Origin, Variables
+from kapelle.engine.launch import command_variables, launch_command
 from kapelle.engine.parts import Parts
 from kapelle.runner.process_dir import Ended, Launch
 from kapelle.settings import Settings
@@ -75,6 +76,7 @@ class Attempt:
         self.agent_name: str = row["agent"]
         self.process_dir = parts.process_directory(self.id)
         self.task_env = parts.secrets.env(self.task_id)
+        self.shell = parts.secrets.shell(task["shell"])
         self.checks = [CheckSpec.model_validate(spec) for spec in task["check_specs"]]
 
     @classmethod
@@ -105,6 +107,18 @@ class Attempt:
     @property
     def workspace(self) -> Workspace:
         return workspace_of(self.task)
+
+    @property
+    def origin(self) -> Origin:
+        """What it was asked for in, and the checkout that its worktree stands for."""
+        in_worktree = self.is_worktree and self.task["workspace_branch"]
+        worktree = Path(self.workspace.path) if in_worktree else None
+        return Origin.of(self.shell, Path(self.task["directory"]), worktree)
+
+    @property
+    def variables(self) -> Variables:
+        """What its checks and other commands see."""
+        return command_variables(self.parts, self.settings, self.env, self.origin)
 
     @property
     def owner(self) -> str:
@@ -187,7 +201,7 @@ class Attempt:
         launch = launch_command(
             self.parts, self.settings, command, self.id, process_dir=process_dir,
             cwd=self.directory, env=self.env, timeout_s=timeout_s,
-            label=f"{name} of {self.task_id}",
+            label=f"{name} of {self.task_id}", origin=self.origin,
         )  # fmt: skip
         return process_dir, await self.execute(launch)
 

@@ -12,6 +12,7 @@ from kapelle.domain.errors import Conflict, KapelleError, WorkspaceError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
+from kapelle.engine.environment import hints
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
     attempt_usage,
@@ -20,6 +21,7 @@ from kapelle.engine.output import (
     read_output,
     session_counters,
     total_usage,
+    with_hints,
 )
 from kapelle.engine.tasks.attempt import Attempt, Findings, Finish, task_diff
 from kapelle.engine.tasks.consult import consulting_usage
@@ -156,6 +158,11 @@ async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> Chec
             f"checks/{position}", check.command or "", check.timeout_s
         )
         output = await asyncio.to_thread(both_streams, process_dir, SHOWN_OUTPUT)
+        if not ended.succeeded:
+            said = await asyncio.to_thread(
+                hints, attempt.origin, attempt.variables, check.command or "", output
+            )
+            output = with_hints(output, said)
         return check_result(check, ended, output)
     began = time.monotonic()
     if check.kind is CheckKind.DIFF_NOT_EMPTY:
