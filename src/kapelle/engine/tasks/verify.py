@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kapelle.agents.base import Agent, Summary, Verdict
 from kapelle.agents.failures import classify
-from kapelle.domain.errors import Conflict, KapelleError, WorkspaceError
+from kapelle.domain.errors import Conflict, KapelleError, Unfiltered, WorkspaceError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
@@ -56,6 +56,9 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
             if failed:
                 reason = f"failed its check: {', '.join(failed)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
+        except Unfiltered as error:
+            success, reason = False, error.with_hint
+            failure = Failure(FailureClass.CHECKS, error.message)
         except (WorkspaceError, Conflict) as error:
             success, reason = False, error.message
             failure = Failure(FailureClass.ENVIRONMENT, error.message)
