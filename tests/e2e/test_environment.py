@@ -208,3 +208,21 @@ def test_runs_and_their_tasks_get_the_shell_too(kapelle: Instance, tmp_path: Pat
         kapelle.env = before
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout.splitlines()[-1])["status"] == "completed"
+
+
+def test_init_proposes_what_tests_the_worktree(kapelle: Instance, tmp_path: Path) -> None:
+    files = {"go.mod": "module x\n", ".gitattributes": "*.psd filter=lfs\n"}
+    repository = make_repository(tmp_path / "repository", files)
+    kapelle.env["DATABASE_URL"] = "x"
+    try:
+        done = kapelle.cli("init", "--agent", "rehearsal", "--yes", cwd=repository)
+    finally:
+        del kapelle.env["DATABASE_URL"]
+    assert done.returncode == 0, done.stderr
+    assert "Found: go." in done.stderr
+    assert "git.filters '[\"lfs\"]'" in done.stderr
+    assert "DATABASE_URL" in done.stderr
+    config = (repository / ".kapelle" / "config.toml").read_text(encoding="utf-8")
+    assert 'checks = ["go test ./..."]' in config.splitlines()
+    again = json.loads(kapelle.cli("init", "--json", cwd=repository).stdout)
+    assert (again["written"], again["proposal"]["setup"]) == (False, "go mod download")
