@@ -118,6 +118,7 @@ def _usable_keyring() -> Any:
 _FIELDS = ("env", "mcp", "shell")
 # Longer than any request that stores or archives a task, run or schedule is at work on it.
 REQUEST_AGE_S = 600.0
+_SHELL_AGE_S = 30 * 86_400.0
 
 
 class SpecSecrets:
@@ -199,6 +200,12 @@ class SpecSecrets:
             return Shell.model_validate_json(self._path(f"shell_{digest}").read_bytes())
         except FileNotFoundError:
             return None
+
+    def old_shells(self) -> list[str]:
+        """The digests of environments in which nothing was asked for of late."""
+        limit = time.time() - _SHELL_AGE_S
+        found = self._directory.glob("shell_*.json")
+        return [path.stem[6:] for path in found if path.stat().st_mtime < limit]
 
     def forget(self, owner: str) -> None:
         self._path(owner).unlink(missing_ok=True)

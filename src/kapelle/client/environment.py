@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kapelle.domain.environment import looks_secret, shell_of
+from kapelle.domain.environment import fitting, looks_secret, shell_of
 from kapelle.home import Home, in_repository
 
 _WORK = ("/tasks", "/runs", "/schedules")
@@ -24,16 +24,12 @@ def with_shell(home: Home, path: str, body: Any) -> Any:
 
 def shell_for(home: Home, directory: object) -> dict[str, Any]:
     """The variables that work in a directory gets from here, and the names of the others."""
-    return shell_of(os.environ, _wanted(home, directory))
-
-
-def _wanted(home: Home, directory: object) -> list[str]:
-    """What the settings pass on besides; a repository's name no secrets."""
-    own = _passed(home.config)
-    if not isinstance(directory, str):
-        return own
-    theirs = in_repository(home, Path(directory), "config.toml")
-    return own + [name for name in _passed(theirs) if not looks_secret(name)]
+    wanted = _passed(home.config)
+    if isinstance(directory, str):
+        theirs = fitting(os.environ, _passed(in_repository(home, Path(directory), "config.toml")))
+        # A repository does not get at secrets by naming them.
+        wanted += [name for name in theirs if not looks_secret(name)]
+    return shell_of(os.environ, wanted)
 
 
 def _passed(config: Path | None) -> list[str]:

@@ -42,6 +42,12 @@ class Origin:
     def of(cls, shell: Shell | None, directory: Path, worktree: Path | None) -> "Origin":
         return cls(shell, checkouts_around(directory) if worktree else (), worktree)
 
+    @classmethod
+    def around(cls, directory: Path) -> "Origin":
+        """For a process without a task: a linked worktree stands for the main checkout."""
+        tops = checkouts_around(directory)
+        return cls(None, tops[1:], tops[0]) if len(tops) > 1 else cls()
+
 
 @dataclass(frozen=True)
 class Variables:
