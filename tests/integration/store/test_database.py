@@ -40,6 +40,8 @@ _ADDED_SINCE = (
     ("runs", "may_ask"),
     ("tasks", "limit_reached"),
     ("runs", "limit_reached"),
+    ("tasks", "shell"),
+    ("runs", "shell"),
 )
 
 
