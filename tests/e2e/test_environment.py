@@ -226,3 +226,17 @@ def test_init_proposes_what_tests_the_worktree(kapelle: Instance, tmp_path: Path
     assert 'checks = ["go test ./..."]' in config.splitlines()
     again = json.loads(kapelle.cli("init", "--json", cwd=repository).stdout)
     assert (again["written"], again["proposal"]["setup"]) == (False, "go mod download")
+
+
+def test_a_task_that_changes_a_filtered_file_fails_and_says_what_to_type(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repository", {".gitattributes": "*.bin filter=up\n"})
+    write = '[[do]]\nwrite = "new.bin"\ncontent = "topsecret"'
+    task = run(kapelle, repository, write)
+    assert task["status"] == "failed"
+    assert "new.bin goes through the filter up" in task["reason"]
+    assert "kapelle config set git.filters '[\"up\"]'" in task["reason"]
+    assert git(repository, "rev-parse", f"kapelle/{task['id']}") == git(
+        repository, "rev-parse", "main"
+    )
