@@ -208,7 +208,12 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         home=home,
         db=db,
         runner=Runner(home.root),
-        workspaces=Workspaces(home.root, settings.git.author_name, settings.git.author_email),
+        workspaces=Workspaces(
+            home.root,
+            settings.git.author_name,
+            settings.git.author_email,
+            filters=settings.git.filters,
+        ),
         environ=dict(os.environ),
         secret=token,
         vault=Vault(home),

@@ -3,6 +3,7 @@ schedules, and what must not come back out of a process."""
 
 import asyncio
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -14,10 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote
 
+from kapelle.domain.environment import looks_secret
 from kapelle.domain.errors import InvalidInput, KapelleError
-from kapelle.domain.specs import McpServer
+from kapelle.domain.specs import McpServer, Shell
 from kapelle.home import Home, write_private
-from kapelle.settings import looks_secret
 
 _SERVICE = "kapelle"
 Place = Literal["keyring", "file"]
@@ -128,9 +129,10 @@ def _usable_keyring() -> Any:
 
 
 # What a specification may hold that is nobody's business.
-_FIELDS = ("env", "mcp")
+_FIELDS = ("env", "mcp", "shell")
 # Longer than any request that stores or archives a task, run or schedule is at work on it.
 REQUEST_AGE_S = 600.0
+_SHELL_AGE_S = 30 * 86_400.0
 
 
 class SpecSecrets:
@@ -194,6 +196,32 @@ class SpecSecrets:
                 hint="Create the schedule anew.",
             )
         return {**spec, **values}
+
+    def keep_shell(self, shell: Shell | None) -> str | None:
+        """Put an environment away, once for all that is asked for in it; returns its digest."""
+        if shell is None:
+            return None
+        text = shell.model_dump_json().encode()
+        digest = hashlib.sha256(text).hexdigest()
+        path = self._path(f"shell_{digest}")
+        if path.exists():
+            path.touch()
+        else:
+            write_private(path, text)
+        return digest
+
+    def shell(self, digest: str | None) -> Shell | None:
+        """The environment of this digest; None if there is none, or none any more."""
+        try:
+            return Shell.model_validate_json(self._path(f"shell_{digest}").read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def old_shells(self) -> list[str]:
+        """The digests of environments in which nothing was asked for of late."""
+        limit = time.time() - _SHELL_AGE_S
+        found = self._directory.glob("shell_*.json")
+        return [path.stem[6:] for path in found if path.stat().st_mtime < limit]
 
     def forget(self, owner: str) -> None:
         self._path(owner).unlink(missing_ok=True)

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
+from kapelle.domain.environment import looks_secret
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind
 from kapelle.home import Home
-from kapelle.settings import Settings, load, looks_secret, reset_value, set_value
+from kapelle.settings import Settings, load, reset_value, set_value
 from kapelle.settings.config import masked, validate
 from kapelle.settings.models import Environment, default_max_attempts
 

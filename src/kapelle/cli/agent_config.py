@@ -78,7 +78,7 @@ def set_(
     as_json: Json = False,
 ) -> None:
     """Change one setting of an agent."""
-    from kapelle.settings import looks_secret
+    from kapelle.domain.environment import looks_secret
 
     if key == API_KEY:
         _store_key(name, value, repo, as_json)

@@ -16,11 +16,12 @@ import typer
 
 from kapelle.cli.agent_config import login_words
 from kapelle.cli.command import Json
-from kapelle.cli.config import config_file, current, loaded
+from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.format import one_line, paint, size, wrapped
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
 from kapelle.client.autostart import log_lines, why_it_gave_up
+from kapelle.client.environment import shell_for
 from kapelle.client.http import Connection
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home
@@ -336,6 +337,21 @@ def port(home: Home) -> Iterator[Finding]:
         yield Finding("port", "broken" if problem else "ok", text, hint)
 
 
+def environment(home: Home) -> Iterator[Finding]:
+    told = shell_for(home, str(current()))
+    known, dropped = told["variables"], told["dropped"]
+    hint = "Pass what checks or agents need: kapelle config set environment.pass '[\"NAME\"]'"
+    text = f"{len(known)} variables of this shell are passed on"
+    if dropped:
+        yield Finding("environment", "ok", f"{text}, not {', '.join(dropped)}", hint)
+    else:
+        yield Finding("environment", "ok", text)
+    top, venv = root(current()), known.get("VIRTUAL_ENV")
+    if venv and top and Path(venv).is_relative_to(top):
+        text = f"{venv} is of this checkout, so worktrees do not use it"
+        yield Finding("environment", "warning", text, "`kapelle init` proposes a set-up for them.")
+
+
 def _why_not(host: str, number: int) -> str | None:
     """Why nobody could listen there; the socket is bound for a moment and never listens."""
     try:
@@ -351,5 +367,6 @@ def _why_not(host: str, number: int) -> str | None:
 
 
 EXAMINATIONS: tuple[Callable[[Home], Iterator[Finding]], ...] = (
-    python, git, state_directory, memory, cgroup, configuration, agents, database, daemon, port,
+    python, git, state_directory, memory, cgroup, configuration, environment, agents, database,
+    daemon, port,
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """`kapelle init`."""
 
+import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,6 +11,8 @@ from kapelle.cli.command import Json
 from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.outcome import INPUT_NEEDED
 from kapelle.cli.output import document, say
+from kapelle.cli.proposal import Proposal, propose
+from kapelle.client.environment import shell_for
 from kapelle.domain.errors import KapelleError
 from kapelle.home import Home
 
@@ -24,28 +27,40 @@ TEMPLATE = """\
 # project = "my-project"
 
 # What must pass before a task counts as completed, unless the task names its own checks.
-# checks = ["make test"]
+{checks}
 
-# [workspace]
+{workspace}
 # default = "auto"             # auto, worktree or in_place
-# copy = [".env"]              # untracked files that a new worktree gets a copy of
-# link = ["node_modules"]      # and those it gets a link to
-# setup = "make deps"          # runs in a new worktree before the agent
+# What a new worktree needs so that checks test it, and not your checkout: docs/environment.md.
+# Untracked files that it gets a copy of, those it gets a link to, and what runs before the agent.
+{copy}
+# link = ["data"]
+{setup}
 
 # [tasks]
 # timeout_s = 3600
 """
+
+_EXAMPLES = {
+    "checks": '# checks = ["make test"]',
+    "copy": '# copy = [".env"]',
+    "setup": '# setup = "make deps"',
+}
 
 
 def init(
     agent: Annotated[
         str | None, typer.Option("--agent", help="The agent to use by default.")
     ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Write what is proposed, not only as comments.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Choose an agent and set up this repository.
 
-    What is already there is never overwritten.
+    It looks at what the repository is built with and proposes set-up and checks. What is already
+    there is never overwritten.
     """
     settings, choice = loaded().settings, agent
     done: dict[str, Any] = {"default_agent": settings.default_agent, "found": _found(settings)}
@@ -54,7 +69,12 @@ def init(
     if choice is not None:
         done["default_agent"] = _choose(choice)
     done["chosen"] = choice is not None
-    done["repository_config"], done["written"] = _repository_config()
+    proposal = propose(top) if (top := root(current())) else Proposal()
+    done["proposal"] = proposal.as_json()
+    done["not_passed"] = shell_for(Home.default(), str(current()))["dropped"]
+    done["repository_config"], done["written"] = _repository_config(
+        proposal, accepted=yes, ask=sys.stdin.isatty() and not as_json
+    )
     if as_json:
         document(done)
     else:
@@ -91,18 +111,31 @@ def _choose(name: str) -> str:
     return name
 
 
-def _repository_config() -> tuple[str | None, bool]:
+def _repository_config(proposal: Proposal, *, accepted: bool, ask: bool) -> tuple[str | None, bool]:
     """The repository's config file and whether it was written just now."""
     if root(current()) is None:
         return None, False
     path = config_file(current())
+    proposed = proposal.as_toml()
+    if proposed and not path.exists():
+        say(f"Found: {', '.join(proposal.found)}. Proposed for tasks in worktrees:")
+        say("\n".join(f"  {name} = {value}" for name, value in proposed.items()))
+        if ask and not accepted:
+            accepted = typer.confirm("Use these?", default=True, err=True)
     path.parent.mkdir(exist_ok=True)
     try:
         with open(path, "x", encoding="utf-8") as file:
-            file.write(TEMPLATE)
+            file.write(_config(proposed, mark="" if accepted else "# "))
     except FileExistsError:
         return str(path), False
     return str(path), True
+
+
+def _config(proposed: dict[str, str], mark: str) -> str:
+    """The template with what is proposed, behind the mark, in the place of its examples."""
+    own = {name: f"{mark}{name} = {value}" for name, value in proposed.items()}
+    table = mark if own.keys() & {"copy", "setup"} else "# "
+    return TEMPLATE.format(**{**_EXAMPLES, "workspace": f"{table}[workspace]", **own})
 
 
 def _explain(done: dict[str, Any]) -> None:
@@ -118,7 +151,17 @@ def _explain(done: dict[str, Any]) -> None:
         say("This is not a git repository, so no repository config was written.")
     else:
         verb = "was written" if done["written"] else "is there already and stays as it is"
-        say(f"{done['repository_config']} {verb}.")
+        say(
+            f"{done['repository_config']} {verb}. Commit it: it holds for everybody who works here."
+        )
+    if names := done["proposal"]["filters"]:
+        say(
+            f"Files here go through filters of git: {', '.join(names)}. Work that changes one fails"
+        )
+        say(f"unless you allow them: kapelle config set git.filters '{json.dumps(names)}'")
+    if done["not_passed"]:
+        say(f"Of this shell, agents and checks do not get {', '.join(done['not_passed'])};")
+        say("what they need, name in environment.pass or by --env.")
     if done["default_agent"]:
         say('Next: kapelle run -f "what to do"')
 

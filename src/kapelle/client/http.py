@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from kapelle.client.address import Address
+from kapelle.client.environment import with_shell
 from kapelle.domain.errors import KapelleError, Unauthorized, Unavailable, class_of
 
 TIMEOUT_S = 60.0
@@ -131,6 +132,8 @@ class Connection:
     def create(self, path: str, body: Any, key: str | None = None) -> Any:
         """A write that may be sent again, because its key lets the daemon know it."""
         headers = {"Idempotency-Key": key or os.urandom(16).hex()}
+        if self.address.url is None:
+            body = with_shell(self.address.home, path, body)
         return json.loads(self._ask("POST", target(path), body, headers)[0])
 
     def stream(

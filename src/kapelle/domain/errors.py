@@ -87,6 +87,10 @@ class GitError(WorkspaceError, code="git_error"):
     """git refused or failed."""
 
 
+class Unfiltered(WorkspaceError, code="unfiltered"):
+    """A file would be committed or checked out without the filter that its repository wants."""
+
+
 class Unavailable(KapelleError, code="unavailable", http_status=503):
     """The daemon does not answer."""
 

@@ -131,6 +131,17 @@ class RetrySpec(Spec):
     )
 
 
+class Shell(Spec):
+    """The environment that work was asked for in, as the client on the same machine sends it."""
+
+    variables: dict[EnvName, Text] = Field(
+        default={}, max_length=1000, description="what is passed on to agents and commands"
+    )
+    dropped: list[EnvName] = Field(
+        default=[], max_length=1000, description="the names of what is set there and not sent"
+    )
+
+
 class WorkSpec(Spec):
     """What tasks and patterns take: where the work is, who does it, and what it may cost."""
 
@@ -183,6 +194,12 @@ class WorkSpec(Spec):
             kind="environment",
             help="a variable for the agent; NAME alone passes yours on",
         ),
+    )
+    shell: Shell | None = Field(
+        default=None,
+        description="the environment it was asked for in, sent by the client; by default the "
+        "daemon's own",
+        json_schema_extra=option(hidden=True),
     )
     workspace: WorkspaceKind | None = Field(
         default=None,

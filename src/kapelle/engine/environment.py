@@ -1,40 +1,220 @@
-"""The environment that a process is given, and the files beside it."""
+"""The environment that a process is given, and the files beside it.
 
-from collections.abc import Iterable, Mapping, Sequence
+It is that of the shell the work was asked for in. In a worktree nothing of it leads back into the
+checkout that the worktree stands for, or a check would test files that the agent never touched.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.agents.base import Agent, AgentRequest, Command
+from kapelle.domain.environment import allowed, fitting
+from kapelle.domain.specs import Shell
 from kapelle.engine.output import remember_side_log
 from kapelle.settings import Settings
+from kapelle.settings.models import WorkspaceSettings
+from kapelle.workspaces import checkouts_around
 
-_ALWAYS = (
-    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE", "LC_*",
-    "XDG_*", "SSH_AUTH_SOCK", "VIRTUAL_ENV", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS",
-    "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy",
-    "https_proxy", "no_proxy", "all_proxy",
+# Without these nothing runs, so the daemon's own stand in for what a client did not send.
+_NEEDED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR")
+# Variables that name programs or code by their paths.
+_PATHS = (
+    "PATH", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT",
+    "NODE_PATH", "GOPATH", "GOBIN", "GOWORK", "CARGO_TARGET_DIR", "CLASSPATH", "GEM_HOME",
+    "GEM_PATH", "RUBYLIB", "BUNDLE_GEMFILE", "BUNDLE_PATH", "PERL5LIB", "LD_LIBRARY_PATH",
+    "DYLD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "PKG_CONFIG_PATH",
 )  # fmt: skip
+_MOST_READ = 1_000_000
 
 
-def passed(environ: Mapping[str, str], wanted: Iterable[str]) -> dict[str, str]:
-    """The variables of the daemon's environment that may be passed on."""
-    return {name: environ[name] for name in fitting(environ, [*_ALWAYS, *wanted])}
+@dataclass(frozen=True)
+class Origin:
+    """What work was asked for in: a shell, and the checkouts that its worktree stands for."""
+
+    shell: Shell | None = None
+    checkouts: tuple[Path, ...] = ()
+    worktree: Path | None = None
+
+    @classmethod
+    def of(cls, shell: Shell | None, directory: Path, worktree: Path | None) -> "Origin":
+        return cls(shell, checkouts_around(directory) if worktree else (), worktree)
+
+    @classmethod
+    def around(cls, directory: Path) -> "Origin":
+        """For a process without a task: a linked worktree stands for the main checkout."""
+        tops = checkouts_around(directory)
+        return cls(None, tops[1:], tops[0]) if len(tops) > 1 else cls()
 
 
-def fitting(environ: Iterable[str], wanted: Sequence[str]) -> set[str]:
-    """Those of the names that are wanted, by themselves or by a PREFIX*."""
-    exact = {name for name in wanted if not name.endswith("*")}
-    prefixes = tuple(name[:-1] for name in wanted if name.endswith("*"))
-    return {name for name in environ if name in exact or (prefixes and name.startswith(prefixes))}
+@dataclass(frozen=True)
+class Variables:
+    """The variables of a process, with what was changed in them and what was left out."""
+
+    values: dict[str, str]
+    mapped: list[str]
+    omitted: list[str]
+
+
+def passed(
+    environ: Mapping[str, str], wanted: Sequence[str], shell: Shell | None = None
+) -> dict[str, str]:
+    """What may be passed on: of the shell if there is one, and what is wanted of the daemon's."""
+    if shell is None:
+        return {name: environ[name] for name in allowed(environ, wanted)}
+    names = fitting(environ, [*_NEEDED, *wanted])
+    sent = allowed(shell.variables, wanted)
+    return {name: environ[name] for name in names} | {name: shell.variables[name] for name in sent}
 
 
 def agent_environment(
-    environ: Mapping[str, str], settings: Settings, agent: Agent, own: Mapping[str, str]
+    environ: Mapping[str, str],
+    settings: Settings,
+    agent: Agent,
+    own: Mapping[str, str],
+    origin: Origin = Origin(),  # noqa: B008 - it is frozen
 ) -> dict[str, str]:
     """What an agent's process sees, before the variables of its task."""
-    env = passed(environ, [*settings.environment.pass_, *agent.passes])
+    env = passed(environ, [*settings.environment.pass_, *agent.passes], origin.shell)
     dropped = fitting(env, agent.drops) - set(agent.passes)
     env = {name: value for name, value in env.items() if name not in dropped}
     return env | settings.environment.set | agent.settings.env | dict(own)
+
+
+def in_worktree(env: Mapping[str, str], origin: Origin) -> Variables:
+    """The variables as a process in the worktree gets them: none leads into the checkout."""
+    found = Variables(dict(env), [], [])
+    if origin.worktree is None or not origin.checkouts:
+        return found
+    for name in _PATHS:
+        if name not in env:
+            continue
+        entries = [_entry(name, entry, origin, found) for entry in env[name].split(os.pathsep)]
+        kept = os.pathsep.join(entry for entry in entries if entry is not None)
+        if kept:
+            found.values[name] = kept
+        else:
+            del found.values[name]
+    return found
+
+
+def _entry(name: str, entry: str, origin: Origin, found: Variables) -> str | None:
+    """One path of a variable as it is, the worktree's instead of it, or None."""
+    inside = _inside(entry, origin)
+    if inside is None:
+        if not _leads_back(Path(entry), origin):
+            return entry
+        found.omitted.append(f"{name} {entry}, which is installed from your checkout")
+        return None
+    own = _of_worktree(inside, origin)
+    if own is None:
+        found.omitted.append(f"{name} {entry}")
+    else:
+        found.mapped.append(f"{name} {entry} is {own}")
+    return None if own is None else str(own)
+
+
+def _inside(entry: str, origin: Origin) -> Path | None:
+    """Where in a checkout a path leads, by its name or by its links; None if it does not."""
+    if not os.path.isabs(entry) or origin.worktree is None:
+        return None
+    for path in (Path(os.path.normpath(entry)), Path(os.path.realpath(entry))):
+        if path.is_relative_to(origin.worktree):
+            continue
+        for top in origin.checkouts:
+            if path.is_relative_to(top):
+                return path.relative_to(top)
+    return None
+
+
+def _of_worktree(inside: Path, origin: Origin) -> Path | None:
+    """The worktree's own file at the same place, if it is there and does not lead back."""
+    assert origin.worktree is not None
+    own = origin.worktree / inside
+    return own if os.path.exists(own) and not _leads_back(own, origin) else None
+
+
+def _leads_back(path: Path, origin: Origin) -> bool:
+    """Whether this is of a virtual environment, by its name or its bin, that imports a checkout."""
+    place = next((one for one in (path, path.parent) if (one / "pyvenv.cfg").is_file()), None)
+    return place is not None and leads_into(place, origin.checkouts, origin.worktree)
+
+
+def brought_along(wanted: WorkspaceSettings, directory: str) -> tuple[list[str], list[str]]:
+    """What is copied and what is linked into a worktree: nothing that leads into the checkout."""
+    back = set(leading_back([*wanted.copy_, *wanted.link], Path(directory)))
+    copied, linked = ([p for p in paths if p not in back] for paths in (wanted.copy_, wanted.link))
+    return copied, linked
+
+
+def leading_back(paths: Iterable[str], directory: Path) -> list[str]:
+    """Those of the paths to be copied or linked by which code would come from the checkout."""
+    tops = checkouts_around(directory)
+    return [path for path in paths if any(leads_into(top / path, tops) for top in tops[:1])]
+
+
+def leads_into(environment: Path, checkouts: Iterable[Path], but: Path | None = None) -> bool:
+    """Whether packages come from a checkout: by an editable install, or as links to it."""
+    if any(_is_of(link, checkouts, environment, but) for link in _links(environment)):
+        return True
+    own = re.escape(str(but)) if but else r"(?!)"
+    tops = "|".join(re.escape(str(top)) for top in checkouts)
+    found = re.compile(f"{own}|(?P<top>(?:{tops})(?![\\w.-]))")
+    for file in _telling(environment):
+        try:
+            with file.open(encoding="utf-8", errors="replace") as stream:
+                text = stream.read(_MOST_READ)
+        except OSError:
+            continue
+        if any(match["top"] for match in found.finditer(text)):
+            return True
+    return False
+
+
+def _telling(environment: Path) -> Iterator[Path]:
+    """The files of a virtual environment by which packages come from elsewhere."""
+    for packages in environment.glob("lib/python*/site-packages"):
+        for pattern in ("*.pth", "*.egg-link", "__editable__*.py"):
+            yield from packages.glob(pattern)
+
+
+def _links(modules: Path) -> Iterator[Path]:
+    """The packages of node_modules that are links, as those of a workspace are."""
+    for pattern in ("*", "@*/*") if modules.name == "node_modules" else ():
+        yield from (path for path in modules.glob(pattern) if path.is_symlink())
+
+
+def _is_of(link: Path, checkouts: Iterable[Path], modules: Path, but: Path | None) -> bool:
+    real = Path(os.path.realpath(link))
+    if real.is_relative_to(os.path.realpath(modules)) or (but and real.is_relative_to(but)):
+        return False
+    return any(real.is_relative_to(top) for top in checkouts)
+
+
+def left_out(omitted: Sequence[str]) -> str:
+    """A sentence about variables that lead into the checkout; empty if there are none."""
+    if not omitted:
+        return ""
+    return (
+        f"Not used in the worktree, because it lies in your checkout: {', '.join(omitted)}. "
+        "Let workspace.setup make it there (`kapelle init` proposes how)."
+    )
+
+
+def hints(origin: Origin, variables: Variables, *texts: str) -> list[str]:
+    """What a failed command may have missed in its environment: texts are it and its output."""
+    words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", "\n".join(texts)))
+    missing = [name for name in (origin.shell.dropped if origin.shell else ()) if name in words]
+    found = [left_out(variables.omitted)] if variables.omitted else []
+    found += [f"In the worktree, {entry}." for entry in variables.mapped]
+    if missing:
+        found.append(
+            f"Set in your shell and not passed on: {', '.join(missing)}. Add --env {missing[0]}, or"
+            f" `kapelle config set environment.pass '[\"{missing[0]}\"]'`."
+        )
+    return found
 
 
 def place(process_dir: Path, files: Mapping[str, str]) -> None:

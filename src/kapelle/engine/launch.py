@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kapelle.agents.base import Agent, AgentRequest
-from kapelle.engine.environment import agent_command, agent_environment, passed
+from kapelle.engine.environment import (
+    Origin,
+    Variables,
+    agent_command,
+    agent_environment,
+    in_worktree,
+    passed,
+)
 from kapelle.engine.parts import Parts
 from kapelle.runner.process_dir import Launch, Process
 from kapelle.secrets import server_secrets
@@ -22,10 +29,12 @@ def launch_agent(
     env: Mapping[str, str],
     timeout_s: float | None,
     label: str,
+    origin: Origin,
 ) -> Launch:
     """An agent in the directory of its prompt file, where all that it needs is written first."""
     command = agent_command(agent, request)
-    variables = agent_environment(parts.environ, settings, agent, command.env) | dict(env)
+    base = agent_environment(parts.environ, settings, agent, command.env, origin)
+    variables = in_worktree(base | dict(env), origin).values
     secrets = server_secrets(request.mcp_servers.values())
     return Launch(
         process_dir=process.directory,
@@ -41,6 +50,14 @@ def launch_agent(
     )
 
 
+def command_variables(
+    parts: Parts, settings: Settings, env: Mapping[str, str], origin: Origin
+) -> Variables:
+    """What a shell command beside the agents sees."""
+    base = passed(parts.environ, settings.environment.pass_, origin.shell)
+    return in_worktree(base | settings.environment.set | dict(env), origin)
+
+
 def launch_command(
     parts: Parts,
     settings: Settings,
@@ -52,10 +69,10 @@ def launch_command(
     env: Mapping[str, str],
     timeout_s: float,
     label: str,
+    origin: Origin,
 ) -> Launch:
     """A shell command beside the agents: a check, a score, or a workspace's set-up."""
-    variables = passed(parts.environ, settings.environment.pass_)
-    variables |= settings.environment.set | dict(env)
+    variables = command_variables(parts, settings, env, origin).values
     return Launch(
         process_dir=process.directory,
         secret=process.secret,

@@ -66,6 +66,7 @@ class Upkeep:
         await _guarded("dropping secrets", drop_unused_secrets, parts)
         await _guarded("forgetting what is old", forget_old, parts, setbacks)
         if number % _TIDY_ROUNDS == 0:
+            await _guarded("forgetting environments", forget_shells, parts)
             await _guarded("tidying", parts.workspaces.tidy)
 
 
@@ -209,6 +210,17 @@ async def drop_unused_secrets(parts: Parts) -> None:
     stored = await parts.db.read(_archived_at_of, owners)
     for owner in {*owners} - {*stored} | {*_long_archived(stored)}:
         parts.secrets.forget(owner)
+
+
+async def forget_shells(parts: Parts) -> None:
+    """Delete the environments in which nothing was asked for of late that is still there."""
+    if old := await asyncio.to_thread(parts.secrets.old_shells):
+        for digest in {*old} - await parts.db.read(_shells_in_use, old):
+            parts.secrets.forget(f"shell_{digest}")
+
+
+def _shells_in_use(connection: Connection, digests: list[str]) -> set[str]:
+    return tasks.shells_in_use(connection, digests) | runs.shells_in_use(connection, digests)
 
 
 def _archived_at_of(connection: Connection, ids: list[str]) -> dict[str, datetime | None]:

@@ -15,7 +15,7 @@ from kapelle.agents.base import Agent as Adapter
 from kapelle.agents.base import AgentRequest, Command
 from kapelle.agents.summary import Fold
 from kapelle.domain.errors import AgentMisconfigured, InvalidInput
-from kapelle.engine.environment import agent_command, agent_environment
+from kapelle.engine.environment import Origin, agent_command, agent_environment, in_worktree
 from kapelle.engine.output import attempt_usage, output_tail, read_output, with_side_log
 from kapelle.library.agent import Agent, Request, Response
 from kapelle.library.execution import block_on, execute, process_directory
@@ -154,7 +154,10 @@ class CliAgent(Agent):
                 process_dir=directory,
                 argv=command.argv,
                 cwd=cwd,
-                env=agent_environment(os.environ, self._settings, adapter, command.env),
+                env=in_worktree(
+                    agent_environment(os.environ, self._settings, adapter, command.env),
+                    Origin.around(cwd),
+                ).values,
                 stdin=command.stdin,
                 timeout_s=self._limit_s(request),
                 grace_s=self._grace_s,

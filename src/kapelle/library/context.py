@@ -17,7 +17,7 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import CheckResult, Workspace
-from kapelle.engine.environment import passed
+from kapelle.engine.environment import Origin, in_worktree, passed
 from kapelle.engine.output import SHOWN_OUTPUT, check_result
 from kapelle.engine.prompt import Earlier, compose
 from kapelle.engine.runs.git import GitContext, T
@@ -301,7 +301,9 @@ class LocalContext(GitContext):
                 process_dir=directory,
                 argv=["/bin/sh", "-c", command],
                 cwd=task.cwd,
-                env={**passed(os.environ, ()), **self._parts.env, **env},
+                env=in_worktree(
+                    {**passed(os.environ, ()), **self._parts.env, **env}, Origin.around(task.cwd)
+                ).values,
                 timeout_s=self._account.within(timeout_s),
             )
             ended = await execute(launch, Stop())

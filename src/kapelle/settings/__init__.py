@@ -1,6 +1,6 @@
 """Typed configuration: environment > the repository's config > the user's config > defaults."""
 
-from kapelle.settings.config import Loaded, load, looks_secret, reset_value, set_value
+from kapelle.settings.config import Loaded, load, reset_value, set_value
 from kapelle.settings.models import AgentSettings, Settings
 
 __all__ = [
@@ -8,7 +8,6 @@ __all__ = [
     "Loaded",
     "Settings",
     "load",
-    "looks_secret",
     "reset_value",
     "set_value",
 ]

@@ -14,16 +14,13 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
+from kapelle.domain.environment import looks_secret
 from kapelle.domain.errors import InvalidInput, problem
 from kapelle.home import Home, repository_config, write_private
 from kapelle.settings import trust
 from kapelle.settings.files import Stamp, leaves, read_toml, stamp
 from kapelle.settings.models import REPOSITORY_KEYS, Settings, Tasks
 
-_SECRET = re.compile(
-    "KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(^|_)(PAT|PASS|PWD|AUTH)(_|$)",
-    re.IGNORECASE,
-)
 # Variables that lead a program elsewhere: to another server, another configuration, other code.
 _FOREIGN = re.compile(
     r"PATH$|HOME$|ENV$|BASH_ENV$|SHELL$|(LD|DYLD|PYTHON|GIT|XDG|KAPELLE|SSL_CERT|PERL5|RUBY)|NODE_"
@@ -36,11 +33,6 @@ _ADDRESSES = ("database_url", ".base_url", ".url")
 _VARIABLE = re.compile(r"^(agents\.[^.]+\.|(agents\.[^.]+\.)?mcp\.[^.]+\.)env\.")
 # What a server is sent in headers is mostly a token, whatever the header is called.
 _HEADER = re.compile(r"^(agents\.[^.]+\.)?mcp\.[^.]+\.headers\.")
-
-
-def looks_secret(name: str) -> bool:
-    """Whether a variable of this name likely holds a secret."""
-    return _SECRET.search(name) is not None
 
 
 def masked(name: str, value: str) -> str:

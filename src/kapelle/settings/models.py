@@ -18,6 +18,7 @@ from kapelle.domain.specs import (
 
 AgentName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=64)]
 Passed = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$", max_length=200)]
+FilterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")]
 Count = Annotated[int, Field(ge=0)]
 Address = Annotated[Text, StringConstraints(pattern=r"^https?://[^\s/]+\S*$", max_length=4000)]
 
@@ -209,6 +210,8 @@ class Git(Section):
     """Author of commits that Kapelle makes."""
     author_email: Name = "kapelle@localhost"
     """E-mail address of that author."""
+    filters: list[FilterName] = []
+    """Filters of .gitattributes that Kapelle's git may run as you configured them, such as lfs."""
 
 
 class Settings(Section):

@@ -89,6 +89,12 @@ class Rows:
         query = sa.select(self._table.c.id).where(self._table.c.workspace_kind == "worktree")
         return set(connection.execute(query).scalars())
 
+    def shells_in_use(self, connection: sa.Connection, digests: Sequence[str]) -> set[str]:
+        """Those of the environments that something was asked for in which is not archived."""
+        shell = self._table.c.shell
+        query = sa.select(shell).where(shell.in_(digests), self._table.c.archived_at.is_(None))
+        return set(connection.execute(query.distinct()).scalars())
+
     def page(
         self,
         connection: sa.Connection,

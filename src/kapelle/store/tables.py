@@ -84,6 +84,8 @@ def _work_columns() -> list[sa.Column[Any]]:
         sa.Column("stop", sa.String(20)),
         # The limit of the run around it, where it was cancelled because that was reached.
         sa.Column("limit_reached", SafeText),
+        # The digest of the environment that it was asked for in, which is kept beside the secrets.
+        sa.Column("shell", sa.String(64)),
         sa.Column("workspace_kind", sa.String(20), nullable=False),
         sa.Column("workspace_path", SafeText, nullable=False),
         sa.Column("workspace_branch", SafeText),

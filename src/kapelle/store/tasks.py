@@ -45,6 +45,7 @@ _STORED = tuple(name for name in Task.model_fields if name in tasks.c)
 _rows = Rows(tasks, "task", "kapelle list")
 row, update, resolve = _rows.row, _rows.update, _rows.resolve
 archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
+shells_in_use = _rows.shells_in_use
 
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:

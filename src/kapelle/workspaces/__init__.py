@@ -3,7 +3,7 @@
 from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.diff import Diff
 from kapelle.workspaces.merge import Merge
-from kapelle.workspaces.repository import is_git_directory
+from kapelle.workspaces.repository import checkouts_around, is_git_directory
 from kapelle.workspaces.workspaces import Repository, Workspaces, working_directory
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Merge",
     "Repository",
     "Workspaces",
+    "checkouts_around",
     "is_git_directory",
     "working_directory",
 ]

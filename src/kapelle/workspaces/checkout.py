@@ -17,7 +17,13 @@ from kapelle.domain.errors import Conflict, GitError, Unavailable, WorkspaceErro
 from kapelle.workspaces.commit import keep
 from kapelle.workspaces.files import unlink_inside
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
-from kapelle.workspaces.index import copy_index, files_place, install_index, obstacles
+from kapelle.workspaces.index import (
+    copy_index,
+    files_place,
+    install_index,
+    obstacles,
+    require_filters,
+)
 from kapelle.workspaces.refs import BRANCHES, Refs
 from kapelle.workspaces.repository import (
     Checkout,
@@ -121,6 +127,8 @@ class BaseCheckout:
                 hint=f"Finish or abort it there (git -C {top} status), then merge again",
             )
         await self._require_whole()
+        changed = await self._changed(old, new)
+        await require_filters(self._files, self.tree, changed, old, new)
         await self._files.run("update-index", "-q", "--refresh", ok=(0, 1))
         dirty = await self._names("diff-files") or await self._names("diff-index", "--cached", old)
         if dirty:

@@ -38,6 +38,7 @@ async def _commit(marker: Marker, message: str) -> str:
     heads, objects = await marker.heads(), marker.objects
     with marker.staging() as staging:
         tree = await staging.stage(heads.parent)
+        await staging.require_filters(heads.parent, tree)
         marker.require_present()  # still; something of the agent may be running
         new = await objects.commit_unless_held(tree, [heads.parent], message)
         if heads.parent == heads.tip != new:

@@ -161,11 +161,18 @@ class Git:
     """Runs git with an environment of its own, in which nothing outside Kapelle has a say."""
 
     def __init__(
-        self, executable: str, empty_home: Path, author_name: str, author_email: str
+        self,
+        executable: str,
+        empty_home: Path,
+        author_name: str,
+        author_email: str,
+        filters: Sequence[str] = (),
     ) -> None:
         self.argv = [shutil.which(executable) or executable, "--no-pager", "--literal-pathspecs"]
         self._empty_home = empty_home
         self._author = (author_name, author_email)
+        # Of .gitattributes: those that the user allows to run.
+        self.filters = frozenset(filters)
         # By repository: the tree of a commit that exists there, and of an index by its digest.
         self.trees, self.index_trees = Memory(), Memory()
         self._threads = ThreadPoolExecutor(_MAX_AT_ONCE, thread_name_prefix="git")

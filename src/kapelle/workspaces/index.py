@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from kapelle.domain.errors import GitError, WorkspaceError
+from kapelle.domain.errors import GitError, Unfiltered, WorkspaceError
 from kapelle.runner.shim import files
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Place
-from kapelle.workspaces.repository import WorkTree
+from kapelle.workspaces.repository import WorkTree, small_file
 
 _GITLINK = b"160000"
 _MAX_NESTING = 20
+_MAX_ATTRIBUTES = 10_000_000
 _RETRY_PAUSES_S = (0.01, 0.05, 0.2)
 
 
@@ -38,6 +39,7 @@ class Staging:
         self.index = scratch / "index"
         self._no_index = scratch / "no-index"
         self._is_touched = False
+        self._added: list[bytes] = []
         self._untracked_at_top: list[bytes] = []
         ignore = scratch / "ignore"
         ignore.write_text(work_tree.ignore, "utf-8", "surrogateescape")
@@ -62,6 +64,11 @@ class Staging:
         await self._add([path for path in paths if self._can_be_added(path, is_link=False)])
         return await self._write_tree()
 
+    async def require_filters(self, parent: str, tree: str) -> None:
+        """Raise Unfiltered if what was staged since the parent needs a filter that may not run."""
+        names = [name for name in self._added if not self._is_excluded(name)]
+        await require_filters(self._place, self._work_tree, names, parent, tree)
+
     async def ignored(self, paths: list[bytes]) -> list[bytes]:
         """Those of the files that staging passed over."""
         known = set((await self._place.run("ls-files", "-z")).fields)
@@ -85,7 +92,7 @@ class Staging:
         return [self._work_tree.toplevel / os.fsdecode(name) for name in kept]
 
     async def _stage(self, flatten: bool, digest: str | None) -> str:
-        self._is_touched = False
+        self._is_touched, self._added = False, []
         others: list[bytes] | None
         is_modified, others = await self._look()
         if is_modified:
@@ -197,6 +204,7 @@ class Staging:
     async def _add(self, paths: list[bytes]) -> None:
         """Files may change under git's hands while an agent works: then it is asked again."""
         wanted = [path for path in paths if not self._is_excluded(path)]
+        self._added += wanted
         for pause_s in _RETRY_PAUSES_S:
             try:
                 await self._update(wanted, "--stdin")
@@ -230,6 +238,53 @@ def _any_is_link(top: bytes, directories: set[bytes]) -> bool:
                 return True
             directory = os.path.dirname(directory)
     return False
+
+
+async def require_filters(
+    place: Place, work_tree: WorkTree, names: list[bytes], old: str, new: str
+) -> None:
+    """Raise Unfiltered if one of the files, changed from old to new, has a filter that may not run.
+
+    The place reads the files of the work tree, whose attributes count.
+    """
+    if not await asyncio.to_thread(_may_have_filters, work_tree, names):
+        return
+    attributes = f"core.attributesFile={work_tree.common_dir / 'info' / 'attributes'}"
+    asking = replace(place, settings=(*place.settings, attributes))
+    stdin = b"".join(name + b"\0" for name in names)
+    output = await asking.run("check-attr", "-z", "--stdin", "filter", stdin=stdin)
+    fields = iter(output.fields)
+    found = {
+        name: os.fsdecode(value) for name, _, value in zip(fields, fields, fields, strict=True)
+    }
+    running = {item.split(".")[1] for item in work_tree.settings if item.startswith("filter.")}
+    none = {"unspecified", "unset", "set", *running}
+    wanting = {name for name, value in found.items() if value not in none}
+    if not wanting:
+        return
+    options = ("-r", "-z", "--name-only", "--ignore-submodules=all", "--diff-filter=AMT")
+    changed = (await place.run("diff-tree", *options, old, new, "--")).fields
+    if bad := sorted(wanting & set(changed)):
+        name = found[bad[0]]
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        known = "has no command for it" if name in place.git.filters else "is not allowed to run it"
+        raise Unfiltered(
+            f"{os.fsdecode(bad[0])}{more} goes through the filter {name} (.gitattributes), and "
+            f"Kapelle's git {known}: committed as it is, the file would stand there unfiltered.",
+            hint=f"kapelle config set git.filters '[\"{name}\"]', `kapelle stop`, and try again.",
+        )
+
+
+def _may_have_filters(work_tree: WorkTree, names: list[bytes]) -> bool:
+    """Whether attributes that hold for one of the files speak of filters; reading is cheap."""
+    top = os.fsencode(work_tree.toplevel)
+    places = {os.fsencode(work_tree.common_dir / "info" / "attributes")} if names else set()
+    for name in names:
+        parts = name.split(b"/")[:-1]
+        for length in range(len(parts) + 1):
+            places.add(os.path.join(top, *parts[:length], b".gitattributes"))
+    return any(b"filter" in (small_file(Path(os.fsdecode(one)), _MAX_ATTRIBUTES) or b"")
+               for one in places)  # fmt: skip
 
 
 def copy_index(source: Path, target: Path) -> str | None:

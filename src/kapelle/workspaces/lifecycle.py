@@ -20,6 +20,7 @@ from kapelle.workspaces.index import files_place, install_index
 from kapelle.workspaces.refs import BRANCHES, Refs, Resolved, branch_of
 from kapelle.workspaces.repository import (
     Checkout,
+    checkout_at,
     find_checkout,
     linked_gitdir,
     read_pointer,
@@ -181,7 +182,10 @@ async def _place_branch(plan: Marker, *, afresh: bool) -> str:
 async def reset_worktree(markers: Markers, marker: Marker, name: str, base: str | None) -> Marker:
     """Put a worktree back to its base, or to another base."""
     marker.make_ready()
-    goal = marker
+    # What the user allows may be other than when the worktree was made.
+    found = checkout_at(marker.source)
+    fresh = (await read_work_tree(marker.git, found)).settings if found else marker.settings
+    marker = goal = replace(marker, settings=fresh)
     if base is not None:
         resolved = await base_of(marker.git, marker, base)
         goal = replace(marker, base=resolved.branch or base, base_commit=resolved.commit)

@@ -5,6 +5,7 @@ It is found by reading files, so that core.worktree cannot lie.
 
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,13 @@ from kapelle.workspaces.git import Git, Place
 _MAX_POINTER = 65_536
 _HARMLESS = ("core.autocrlf", "core.eol", "core.filemode", "core.symlinks", "core.ignorecase")
 _KEYS = r"^(core\.(autocrlf|eol|filemode|symlinks|ignorecase|excludesfile)|extensions\..*)$"
+_FILTER_KEYS = r"^filter\..*\.(clean|smudge|process)$"
+# What Kapelle's git is told by variables, and the programs that a filter calls are not.
+_OURS = (
+    "GIT_CONFIG_PARAMETERS GIT_CONFIG_COUNT GIT_CONFIG_GLOBAL GIT_CONFIG_NOSYSTEM GIT_INDEX_FILE "
+    "GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_WORK_TREE GIT_SSH_COMMAND "
+    "GIT_NO_LAZY_FETCH GIT_SHALLOW_FILE"
+)
 _MAX_IGNORE = 1_000_000
 _HEX = re.compile(r"[0-9a-f]+")
 
@@ -73,6 +81,15 @@ def find_checkout(directory: Path) -> Checkout | None:
         if (checkout := checkout_at(candidate)) is not None:
             return checkout
     return None
+
+
+def checkouts_around(directory: Path) -> tuple[Path, ...]:
+    """The work tree that holds the directory, and the repository's main one if it is another."""
+    checkout = find_checkout(directory)
+    if checkout is None:
+        return ()
+    main = checkout.common_dir.parent if checkout.common_dir.name == ".git" else checkout.toplevel
+    return tuple(dict.fromkeys((checkout.toplevel, main)))
 
 
 def is_git_directory(directory: Path) -> bool:
@@ -154,6 +171,7 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
     object_format = values.get("extensions.objectformat", "sha1").lower()
     if object_format not in {"sha1", "sha256"}:
         raise WorkspaceError(f"The object format {object_format!r} is not supported.")
+    filters = await _allowed_filters(place) if git.filters else ()
     own = _own_ignore_file(values.get("core.excludesfile"))
     ignored = (
         small_file(Path(os.path.realpath(path)), _MAX_IGNORE) or b""
@@ -164,11 +182,36 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
         checkout.gitdir,
         checkout.common_dir,
         object_format=object_format,
-        settings=tuple(
-            f"{key}={values[key]}" for key in _HARMLESS if values.get(key, "").isalnum()
+        settings=(
+            *(f"{key}={values[key]}" for key in _HARMLESS if values.get(key, "").isalnum()),
+            *filters,
         ),
         ignore=b"\n".join(ignored).decode("utf-8", "surrogateescape"),
     )
+
+
+async def _allowed_filters(place: Place) -> tuple[str, ...]:
+    """The filters that the user allows, as settings for a git that reads no configuration."""
+    values: dict[str, str] = {}
+    # The user's own last: what an agent wrote into a repository's must not take its place.
+    for scope in ((), ("--global",)):
+        output = await place.run("config", "-z", *scope, "--get-regexp", _FILTER_KEYS, ok=(0, 1))
+        for record in output.fields:
+            key, _, value = record.decode("utf-8", "surrogateescape").partition("\n")
+            name = key.removeprefix("filter.").rpartition(".")[0]
+            if name in place.git.filters and value:
+                values[key] = _filter(place.cwd, value)
+                # Git would take the file as it is where a filter fails that is not required.
+                values[f"filter.{name}.required"] = "true"
+    return tuple(f"{key}={value}" for key, value in values.items())
+
+
+def _filter(common_dir: Path, command: str) -> str:
+    """A filter's command in the repository itself: it keeps its keys and objects there."""
+    own = {"GIT_DIR": str(common_dir), **_own_configuration()}
+    own.pop("GIT_CONFIG_GLOBAL", None)
+    variables = " ".join(f"{name}={shlex.quote(value)}" for name, value in own.items())
+    return f"unset {_OURS}; export {variables}; ".replace("%", "%%") + command
 
 
 def _own_configuration() -> dict[str, str]:

@@ -59,7 +59,13 @@ class Workspaces:
     """
 
     def __init__(
-        self, home: Path, author_name: str, author_email: str, *, executable: str = "git"
+        self,
+        home: Path,
+        author_name: str,
+        author_email: str,
+        *,
+        executable: str = "git",
+        filters: Sequence[str] = (),
     ) -> None:
         home = home.absolute()
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,7 +73,7 @@ class Workspaces:
         self._home = home.resolve()
         empty_home = self._home / "git" / "empty"
         empty_home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._git = Git(executable, empty_home, author_name, author_email)
+        self._git = Git(executable, empty_home, author_name, author_email, filters)
         self._shadows = Shadows(self._git, self._home)
         self._markers = Markers(self._home / "worktrees", self._shadows)
         self._guard = Guard(self._markers, self._home)

@@ -17,6 +17,7 @@ from tests.e2e.repositories import git, make_repository
 from tests.integration.rows import task_row
 
 from kapelle.domain.ids import new_id
+from kapelle.domain.specs import Shell
 from kapelle.domain.states import TaskStatus
 from kapelle.engine import upkeep
 from kapelle.engine.parts import Parts
@@ -230,6 +231,24 @@ async def test_secrets_of_no_task_are_dropped_when_no_request_can_still_store_it
         secret_of(parts, task_id, age_s=3600)
     await upkeep.drop_unused_secrets(parts)
     assert sorted(parts.home.secrets.iterdir()) == sorted(kept)
+
+
+async def test_environments_are_kept_while_something_asked_for_in_them_is_there(
+    parts: Parts,
+) -> None:
+    used, archived, new = (
+        str(parts.secrets.keep_shell(Shell(variables={"LANG": name}))) for name in "abc"
+    )
+    await add(parts, shell=used)
+    await add(parts, shell=archived, archived_at=_LONG_AGO)
+    for digest in (used, archived):
+        os.utime(parts.home.secrets / f"shell_{digest}.json", (1e9, 1e9))
+    await upkeep.forget_shells(parts)
+    assert [parts.secrets.shell(digest) is not None for digest in (used, archived, new)] == [
+        True,
+        False,
+        True,
+    ]
 
 
 async def test_an_archiving_that_a_crash_cut_short_is_finished(

@@ -48,6 +48,15 @@ def test_the_shortest_program_completes_and_touches_no_checkout(setup: TeamSetup
     assert setup.kinds()[-1] == "run.completed"
 
 
+def test_what_lies_in_the_checkout_is_the_worktrees_for_its_checks(
+    setup: TeamSetup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{setup.repo}/sub:{setup.repo}/gone")
+    check = 'test "$PYTHONPATH" = "$PWD/sub"'
+    outcome = setup.orchestrator(MockAgent(), verify=[check]).run("Say hello.", "said")
+    assert outcome.ok, outcome.reason
+
+
 def test_four_subgoals_in_a_diamond_become_one_branch(setup: TeamSetup, tmp_path: Path) -> None:
     playbook = tmp_path / "playbook.toml"
     playbook.write_text(diamond_team(), encoding="utf-8")

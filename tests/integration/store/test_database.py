@@ -48,6 +48,8 @@ _ADDED_SINCE = (
     *(("checks", name) for name in ("command", "exit_code", "commit", "directory")),
     ("checks", "out_sha256"),
     ("checks", "err_sha256"),
+    ("tasks", "shell"),
+    ("runs", "shell"),
 )
 
 

@@ -203,10 +203,6 @@ async def test_attributes_of_a_filter_that_is_not_there_are_harmless(box: Sandbo
     _, path = await box.create()
     assert (path / "big.bin").read_text() == pointer
     assert await box.workspaces.commit("task_1", "nothing") is None
-    box.write("big.bin", b"\0raw", path)
-    assert await box.workspaces.commit("task_1", "raw")
-    await box.workspaces.merge("task_1", None, "merge")
-    assert (box.repo / "big.bin").read_bytes() == b"\0raw"
 
 
 async def test_line_ending_settings_are_respected(box: Sandbox) -> None:

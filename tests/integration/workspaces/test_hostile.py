@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.domain.errors import KapelleError
+from kapelle.domain.errors import KapelleError, Unfiltered
 
 from .sandbox import Sandbox
 
@@ -39,7 +39,7 @@ HOOKS = [
     "update",
 ]
 
-ATTRIBUTES = "* filter=evil diff=evil merge=evil\n*.p filter=proc\n*.t diff=conv\n"
+ATTRIBUTES = "* diff=evil merge=evil\n*.f filter=evil\n*.p filter=proc\n*.t diff=conv\n"
 
 
 class Canaries:
@@ -214,7 +214,7 @@ Operation = Callable[[], Awaitable[object]]
 
 
 async def _hostile(box: Sandbox) -> tuple[Canaries, Path]:
-    for name in ("x.p", "x.t", "conflict.txt"):
+    for name in ("x.f", "x.p", "x.t", "conflict.txt"):
         box.write(name, "one\ntwo\nthree\n")
     box.write(".gitattributes", ATTRIBUTES)
     box.save("attributes")
@@ -236,8 +236,16 @@ async def test_nothing_planted_is_run(box: Sandbox) -> None:
     work = box.workspaces
 
     async def change(number: int) -> None:
-        for name in ("a.txt", "x.p", "x.t", f"new{number}.t", "conflict.txt"):
+        for name in ("a.txt", "x.t", f"new{number}.t", "conflict.txt"):
             box.write(name, f"{number}\none\ntwo\nthree\n", path)
+
+    async def refused() -> None:
+        """What has a filter is not committed, and the filter does not run for that either."""
+        for name in ("x.f", "x.p"):
+            box.write(name, "changed", path)
+            with pytest.raises(Unfiltered):
+                await work.commit("task_0", "work")
+            box.write(name, "one\ntwo\nthree\n", path)
 
     async def in_place() -> None:
         tree = await work.snapshot(box.repo)
@@ -259,6 +267,7 @@ async def test_nothing_planted_is_run(box: Sandbox) -> None:
         ("uncommitted", lambda: work.uncommitted("task_0")),
         ("diff", lambda: work.diff("task_0")),
         ("archive", lambda: work.archive("task_0", "one")),
+        ("refused", refused),
         ("commit", lambda: work.commit("task_0", "work")),
         ("in place", in_place),
         ("merge", lambda: work.merge("task_0", None, "merge")),
@@ -284,7 +293,7 @@ async def test_nothing_planted_is_run(box: Sandbox) -> None:
     for name, operation in operations:
         await operation()
         assert canaries.sung() == [], name
-    assert "3\n" in (box.repo / "x.p").read_text()
+    assert "3\n" in (box.repo / "x.t").read_text()
 
 
 async def test_conflicts_and_refusals_run_nothing_either(box: Sandbox) -> None:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec
-from kapelle.domain.task import CheckResult
-from kapelle.engine.launch import launch_command
-from kapelle.engine.output import SHOWN_OUTPUT, check_result
+from kapelle.domain.task import CheckResult, Workspace
+from kapelle.engine.environment import Origin, hints
+from kapelle.engine.launch import command_variables, launch_command
+from kapelle.engine.output import SHOWN_OUTPUT, check_result, with_hints
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
 from kapelle.engine.runs.journal import Journal, Step
@@ -74,9 +75,17 @@ class Commands:
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
     ) -> CheckResult:
         ended, output = await self._execute(name, spec.command or "", spec.timeout_s, env, task)
+        if not ended.succeeded:
+            settings, origin = self.parts.settings(self.spec.directory), await self._origin(task)
+            seen = command_variables(self.parts, settings, self.spec.env | env, origin)
+            said = await asyncio.to_thread(hints, origin, seen, spec.command or "", output)
+            output = with_hints(output, said)
         result = check_result(spec, ended, output)
-        directory, owner = await self._place(task)
-        tip = None if owner is None else await self.parts.workspaces.tip(owner)
+        workspace, directory = await self._workspace(task)
+        tip = None
+        if workspace.branch is not None:
+            tip = await self.parts.workspaces.tip(workspace.owner or task or self.owner)
+            directory = working_directory(workspace, directory)
         return result.model_copy(update={"directory": str(directory), "commit": tip})
 
     async def _diff_not_empty(self, spec: CheckSpec, task: str | None) -> CheckResult:
@@ -112,10 +121,11 @@ class Commands:
             command,
             self.run_id,
             process=process,
-            cwd=(await self._place(task))[0],
+            cwd=await self._directory(task),
             env=self.spec.env | env | {"KAPELLE_RUN_ID": self.run_id},
             timeout_s=timeout_s if left is None else max(0.1, min(timeout_s, left)),
             label=f"{name} of {self.run_id}",
+            origin=await self._origin(task),
         )
         ended = await retried(self._launch)(name, launch)
         if ended.ended_by == "timeout":
@@ -127,18 +137,20 @@ class Commands:
         launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return await self.parts.execute_step(self.run_id, name, launch)
 
-    async def _place(self, task: str | None) -> tuple[Path, str | None]:
-        """Where a command runs: in the run's workspace, or in that of one of its tasks; and whose
-        worktree that is, if it is one."""
+    async def _origin(self, task: str | None) -> Origin:
+        workspace, directory = await self._workspace(task)
+        worktree = Path(workspace.path) if workspace.branch is not None else None
+        return Origin.of(self.spec.shell, directory, worktree)
+
+    async def _directory(self, task: str | None) -> Path:
+        """Where a command runs: in the run's workspace, or in that of one of its tasks."""
+        workspace, directory = await self._workspace(task)
+        return directory if workspace.branch is None else working_directory(workspace, directory)
+
+    async def _workspace(self, task: str | None) -> tuple[Workspace, Path]:
         if task is not None:
             row = await self.parts.db.read(tasks.get, task)
-            workspace, directory = row.workspace, Path(row.directory)
-            owner = workspace.owner or task
-        else:
-            await restore_deleted(self.parts, self.owner)
-            run = await self.parts.db.read(runs.row, self.owner)
-            workspace, directory = workspace_of(run), Path(self.spec.directory)
-            owner = self.owner
-        if workspace.branch is None:
-            return directory, None
-        return working_directory(workspace, directory), owner
+            return row.workspace, Path(row.directory)
+        await restore_deleted(self.parts, self.owner)
+        run = await self.parts.db.read(runs.row, self.owner)
+        return workspace_of(run), Path(self.spec.directory)

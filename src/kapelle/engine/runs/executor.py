@@ -168,8 +168,9 @@ class RunExecutor:
     async def _play(self, run: runs.Row, known: dict[str, steps.Row]) -> Verdict:
         try:
             pattern = await find_pattern(self._parts, run["pattern"], Path(run["directory"]))
-            env = self._parts.secrets.env(run["id"])
-            spec: PatternSpec = pattern.spec.model_validate({**run["spec"], "env": env})
+            secrets = self._parts.secrets
+            kept = {"env": secrets.env(run["id"]), "shell": secrets.shell(run["shell"])}
+            spec: PatternSpec = pattern.spec.model_validate({**run["spec"], **kept})
         except KapelleError as error:
             # A checkout that was switched to another branch for a while must not cost the run.
             reason = f"{error.message} When its pattern is there again, resume it."

@@ -51,7 +51,7 @@ async def start(
         "id": run_id,
         "pattern": pattern,
         "title": _title(checked) or pattern,
-        "spec": checked.model_dump(mode="json", exclude={"env"}, exclude_unset=True),
+        "spec": checked.model_dump(mode="json", exclude={"env", "shell"}, exclude_unset=True),
         "directory": directory,
         "project": checked.project or parts.settings(checked.directory).project,
         "parent_id": parent_id,
@@ -63,6 +63,7 @@ async def start(
         "workspace_path": directory,
         "workspace_owner": workspace_owner,
         "idempotency_key": idempotency_key,
+        "shell": parts.secrets.keep_shell(checked.shell),
     }
     with parts.secrets.kept(run_id, {"env": checked.env}):
         stored = await parts.db.write(_insert, values, also)

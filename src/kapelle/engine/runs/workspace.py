@@ -4,6 +4,7 @@ from pathlib import Path
 
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Workspace
+from kapelle.engine.environment import brought_along
 from kapelle.engine.parts import Parts
 from kapelle.store import runs
 from kapelle.store.query import workspace_of
@@ -17,7 +18,8 @@ async def run_workspace(parts: Parts, run: runs.Row) -> Workspace:
         return workspace_of(run)
     wanted = parts.work_settings(run["directory"]).workspace
     made = await parts.workspaces.create(
-        run["id"], Path(run["directory"]), run["spec"].get("base"), wanted.copy_, wanted.link
+        *(run["id"], Path(run["directory"]), run["spec"].get("base")),
+        *brought_along(wanted, run["directory"]),
     )
     if run["workspace_branch"] != made.branch or run["workspace_path"] != made.path:
         await parts.db.write(

@@ -16,7 +16,8 @@ from kapelle.domain.failures import Failure
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Exit, Usage, Workspace
-from kapelle.engine.launch import launch_command
+from kapelle.engine.environment import Origin, Variables
+from kapelle.engine.launch import command_variables, launch_command
 from kapelle.engine.parts import TAMPERED, Parts, tampered
 from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.settings import Settings
@@ -86,6 +87,7 @@ class Attempt:
         self.processes = {name: parts.process(found) for name, found in (begun or {}).items()}
         self.processes[AGENT] = Process(self.process_dir, bytes.fromhex(row["secret"]))
         self.task_env = parts.secrets.env(self.task_id)
+        self.shell = parts.secrets.shell(task["shell"])
         self.checks = [CheckSpec.model_validate(spec) for spec in task["check_specs"]]
 
     @classmethod
@@ -117,6 +119,18 @@ class Attempt:
     @property
     def workspace(self) -> Workspace:
         return workspace_of(self.task)
+
+    @property
+    def origin(self) -> Origin:
+        """What it was asked for in, and the checkout that its worktree stands for."""
+        in_worktree = self.is_worktree and self.task["workspace_branch"]
+        worktree = Path(self.workspace.path) if in_worktree else None
+        return Origin.of(self.shell, Path(self.task["directory"]), worktree)
+
+    @property
+    def variables(self) -> Variables:
+        """What its checks and other commands see."""
+        return command_variables(self.parts, self.settings, self.env, self.origin)
 
     @property
     def owner(self) -> str:
@@ -215,7 +229,7 @@ class Attempt:
         launch = launch_command(
             self.parts, self.settings, command, self.id, process=process,
             cwd=self.directory, env=self.env, timeout_s=timeout_s,
-            label=f"{name} of {self.task_id}",
+            label=f"{name} of {self.task_id}", origin=self.origin,
         )  # fmt: skip
         return process.directory, await self.execute(name, launch)
 

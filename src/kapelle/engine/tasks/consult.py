@@ -10,8 +10,10 @@ from kapelle.agents.base import Agent, AgentRequest
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import FailureClass
+from kapelle.domain.specs import Shell
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Usage
+from kapelle.engine.environment import Origin
 from kapelle.engine.launch import launch_agent
 from kapelle.engine.output import attempt_usage, output_tail, read_output
 from kapelle.engine.parts import Parts
@@ -42,8 +44,9 @@ async def consult(attempt: Attempt, name: str, agent_name: str, prompt: str) -> 
     try:
         agent = get_agent(agent_name, settings)
         launch = question(
-            attempt.parts, settings, agent, prompt, process, attempt.id, attempt.task_env
-        )
+            attempt.parts, settings, agent, prompt, process, attempt.id, attempt.task_env,
+            attempt.shell,
+        )  # fmt: skip
     except KapelleError as error:
         return Answer(None, error.message)
     ended = await attempt.execute(name, launch)
@@ -82,6 +85,7 @@ def question(
     process: Process,
     owner: str,
     env: Mapping[str, str],
+    shell: Shell | None = None,
 ) -> Launch:
     """The process that asks an agent; raises when that is not set up."""
     empty = process.directory / "empty"
@@ -95,9 +99,17 @@ def question(
     )
     label = f"{agent.name} is asked"
     return launch_agent(
-        parts, settings, agent, request, owner,
-        process=process, env=env, timeout_s=_TIMEOUT_S, label=label,
-    )  # fmt: skip
+        parts,
+        settings,
+        agent,
+        request,
+        owner,
+        process=process,
+        env=env,
+        timeout_s=_TIMEOUT_S,
+        label=label,
+        origin=Origin(shell),
+    )
 
 
 _DIAGNOSIS_QUESTION = """\

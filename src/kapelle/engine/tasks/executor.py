@@ -104,6 +104,7 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
         env=attempt.env | {"KAPELLE_URL": parts.url, "KAPELLE_TOKEN": token},
         timeout_s=attempt.timeout_s,
         label=f"{attempt.agent_name} for {attempt.task_id}",
+        origin=attempt.origin,
     )
 
 
@@ -130,7 +131,8 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         max_turns=limits.max_turns,
         budget_usd=limits.budget_left_usd,
         mcp_servers={**settings.mcp, **own.mcp, **parts.secrets.mcp(attempt.task_id)},
-        environ=agent_environment(parts.environ, settings, agent, {}) | attempt.task_env,
+        environ=agent_environment(parts.environ, settings, agent, {}, attempt.origin)
+        | attempt.task_env,
         credential=stored_credential(parts, agent, settings, attempt.task_env),
         answer=attempt.message if briefing.asked else None,
     )

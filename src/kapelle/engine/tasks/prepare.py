@@ -1,10 +1,12 @@
 """Makes a workspace ready for an attempt: created or put back, set up, and remembered."""
 
+import asyncio
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import NotFound, WorkspaceError
+from kapelle.engine.environment import brought_along, leading_back, left_out
 from kapelle.engine.runs.workspace import run_workspace
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.runner.output import tail_text
@@ -24,6 +26,27 @@ async def prepare(attempt: Attempt) -> None:
             await _remember_content(attempt)
         return
     await (_share_worktree if attempt.is_shared else _make_worktree)(attempt)
+    await _prepare_content(attempt)
+    for what, text in (await asyncio.to_thread(_warnings, attempt)).items():
+        await attempt.warn(what, text)
+
+
+def _warnings(attempt: Attempt) -> dict[str, str]:
+    """What is kept out of the worktree because it leads into the checkout."""
+    wanted, found = attempt.settings.workspace, {}
+    for how, paths in (("link", wanted.link), ("copy", wanted.copy_)):
+        if back := leading_back(paths, Path(attempt.task["directory"])):
+            found[how] = (
+                f"workspace.{how} is not done for {', '.join(back)}: code would come from your "
+                "checkout. Let workspace.setup make it (`kapelle init` proposes how)."
+            )
+    if said := left_out(attempt.variables.omitted):
+        found["environment"] = said
+    return found
+
+
+async def _prepare_content(attempt: Attempt) -> None:
+    """Set a worktree up, and remember what is there before the agent begins."""
     command = attempt.settings.workspace.setup
     again = attempt.mode == "fresh" and not attempt.is_shared
     if command and (again or not await _was_set_up(attempt)):
@@ -38,7 +61,7 @@ async def _make_worktree(attempt: Attempt) -> None:
     earlier = await _continued(attempt)
     base = task["requested_base"] or (earlier and earlier["workspace_branch"])
     workspace = await workspaces.create(
-        attempt.task_id, Path(task["directory"]), base, wanted.copy_, wanted.link
+        attempt.task_id, Path(task["directory"]), base, *brought_along(wanted, task["directory"])
     )
     failpoint("prepare_after_workspace")
     if _starts_over(attempt):

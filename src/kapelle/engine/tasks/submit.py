@@ -58,6 +58,7 @@ async def submit(
     values = _values(spec, settings, agent, belonging)
     values["workspace_kind"] = kind
     values["idempotency_key"] = idempotency_key
+    values["shell"] = parts.secrets.keep_shell(spec.shell)
     with parts.secrets.kept(values["id"], spec.model_dump(mode="json", include={"env", "mcp"})):
         task = await parts.db.write(_submit, spec, values, also)
     if task.id != values["id"]:

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from kapelle.agents.base import Agent, Summary, Verdict
 from kapelle.agents.failures import classify
-from kapelle.domain.errors import Conflict, KapelleError, Tampered, WorkspaceError
+from kapelle.domain.errors import Conflict, KapelleError, Tampered, Unfiltered, WorkspaceError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
+from kapelle.engine.environment import hints
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
     attempt_usage,
@@ -20,6 +21,7 @@ from kapelle.engine.output import (
     read_output,
     session_counters,
     total_usage,
+    with_hints,
 )
 from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
 from kapelle.engine.tasks.consult import consulting_usage
@@ -57,6 +59,9 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
             if failed:
                 reason = f"failed its check: {', '.join(failed)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
+        except Unfiltered as error:
+            success, reason = False, error.with_hint
+            failure = Failure(FailureClass.CHECKS, error.message)
         except (WorkspaceError, Conflict) as error:
             success, reason = False, error.message
             failure = Failure(FailureClass.ENVIRONMENT, error.message)
@@ -185,6 +190,11 @@ async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> Chec
             f"{CHECKS}{position}", check.command or "", check.timeout_s
         )
         output = await asyncio.to_thread(both_streams, process_dir, SHOWN_OUTPUT)
+        if not ended.succeeded:
+            said = await asyncio.to_thread(
+                hints, attempt.origin, attempt.variables, check.command or "", output
+            )
+            output = with_hints(output, said)
         return check_result(check, ended, output)
     began = time.monotonic()
     if check.kind is CheckKind.DIFF_NOT_EMPTY:

@@ -1,0 +1,44 @@
+"""The environment of a client, sent along with what it asks a daemon on the same machine for."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kapelle.domain.environment import fitting, looks_secret, shell_of
+from kapelle.home import Home, in_repository
+
+_WORK = ("/tasks", "/runs", "/schedules")
+
+
+def with_shell(home: Home, path: str, body: Any) -> Any:
+    """What is to be started, with the variables of this process that its agents may see."""
+    if path not in _WORK or not isinstance(body, Mapping):
+        return body
+    spec = body if path == "/tasks" else body.get("spec")
+    if not isinstance(spec, Mapping) or "shell" in spec:
+        return body
+    told = {**spec, "shell": shell_for(home, spec.get("directory"))}
+    return told if path == "/tasks" else {**body, "spec": told}
+
+
+def shell_for(home: Home, directory: object) -> dict[str, Any]:
+    """The variables that work in a directory gets from here, and the names of the others."""
+    wanted = _passed(home.config)
+    if isinstance(directory, str):
+        theirs = fitting(os.environ, _passed(in_repository(home, Path(directory), "config.toml")))
+        # A repository does not get at secrets by naming them.
+        wanted += [name for name in theirs if not looks_secret(name)]
+    return shell_of(os.environ, wanted)
+
+
+def _passed(config: Path | None) -> list[str]:
+    """environment.pass in a file, read without pydantic; the daemon says what is wrong with it."""
+    import tomllib
+
+    try:
+        found = tomllib.loads(config.read_text(encoding="utf-8")) if config else {}
+        names = found.get("environment", {}).get("pass", [])
+    except (OSError, ValueError, AttributeError):
+        return []
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

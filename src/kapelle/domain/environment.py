@@ -1,0 +1,74 @@
+"""Which variables of a person's shell agents and commands may see; light, for every command."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+# Of the person and the machine, of the network, and what build tools go by.
+ALLOWED = (
+    "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "TMPDIR", "LANG", "LANGUAGE", "LC_*",
+    "XDG_*", "SSL_CERT_FILE", "SSL_CERT_DIR", "NODE_EXTRA_CA_CERTS", "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY",
+    "http_proxy", "https_proxy", "no_proxy", "all_proxy", "CI", "EDITOR", "PAGER", "NO_COLOR",
+    "CC", "CXX", "CPP", "LD", "AR", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "MAKEFLAGS",
+    "CMAKE_*", "PKG_CONFIG_PATH", "LD_LIBRARY_PATH", "DYLD_*", "CPATH", "LIBRARY_PATH",
+    "VIRTUAL_ENV", "PYTHONPATH", "PYENV_*", "CONDA_*", "UV_CACHE_DIR", "UV_PYTHON",
+    "UV_PROJECT_ENVIRONMENT", "PIP_CACHE_DIR", "POETRY_HOME", "POETRY_VIRTUALENVS_*",
+    "NODE_PATH", "NODE_ENV", "NODE_OPTIONS", "NODE_VERSION", "NVM_DIR", "NVM_BIN", "NVM_INC",
+    "FNM_*", "VOLTA_HOME", "PNPM_HOME", "COREPACK_HOME", "BUN_INSTALL", "DENO_DIR", "ASDF_*",
+    "MISE_*", "JAVA_HOME", "JDK_HOME", "JAVA_OPTS", "JAVA_TOOL_OPTIONS", "MAVEN_HOME", "M2_HOME",
+    "MAVEN_OPTS", "GRADLE_HOME", "GRADLE_USER_HOME", "GRADLE_OPTS", "KOTLIN_HOME", "ANDROID_HOME",
+    "ANDROID_SDK_ROOT", "CLASSPATH", "GOPATH", "GOROOT", "GOBIN", "GOFLAGS", "GOMODCACHE",
+    "GOCACHE", "GOPROXY", "GOPRIVATE", "GOWORK", "GOTOOLCHAIN", "CGO_*", "CARGO_HOME",
+    "CARGO_TARGET_DIR", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN", "RUSTFLAGS", "RUST_BACKTRACE",
+    "GEM_HOME", "GEM_PATH", "BUNDLE_GEMFILE", "BUNDLE_PATH", "RBENV_*", "RUBYLIB", "RAILS_ENV",
+    "RACK_ENV", "COMPOSER_HOME", "APP_ENV", "DJANGO_SETTINGS_MODULE", "FLASK_APP", "PERL5LIB",
+    "DOTNET_ROOT", "NUGET_PACKAGES", "DOCKER_HOST", "DOCKER_CONTEXT", "COMPOSE_PROJECT_NAME",
+    "KUBECONFIG", "AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "NIX_PATH", "NIX_PROFILES",
+)  # fmt: skip
+# Names that every shell has and no check asks for.
+_OF_SHELLS = (
+    "_", "PWD", "OLDPWD", "SHLVL", "PS1", "PS2", "PROMPT*", "HIST*", "LS_COLORS", "LESS*",
+    "COLUMNS", "LINES", "COLORTERM", "TERM_*", "KAPELLE_*", "_*", "BASH*", "ZSH*", "HOSTNAME",
+)  # fmt: skip
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+_SECRET = re.compile(
+    "KEY|TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|(^|_)(PAT|PASS|PWD|AUTH)(_|$)",
+    re.IGNORECASE,
+)
+_MOST_NAMES = 1000
+
+
+def looks_secret(name: str) -> bool:
+    """Whether a variable of this name likely holds a secret."""
+    return _SECRET.search(name) is not None
+
+
+def fitting(names: Iterable[str], wanted: Sequence[str]) -> set[str]:
+    """Those of the names that are wanted, by themselves or by a PREFIX*."""
+    exact = {name for name in wanted if not name.endswith("*")}
+    prefixes = tuple(name[:-1] for name in wanted if name.endswith("*"))
+    return {name for name in names if name in exact or (prefixes and name.startswith(prefixes))}
+
+
+def allowed(names: Iterable[str], wanted: Sequence[str] = ()) -> set[str]:
+    """The names that may be passed on: the usual ones unless they look secret, and the wanted."""
+    known = list(names)
+    usual = {name for name in fitting(known, ALLOWED) if not looks_secret(name)}
+    return usual | fitting(known, wanted)
+
+
+def shell_of(environ: Mapping[str, str], wanted: Sequence[str] = ()) -> dict[str, Any]:
+    """What a client tells of its environment: what may be passed on, of all else only the names."""
+    named = [name for name in environ if _NAME.fullmatch(name) and "\0" not in environ[name]]
+    kept = allowed(named, wanted)
+    rest = set(named) - kept - fitting(named, _OF_SHELLS)
+    return {
+        "variables": {name: _text(environ[name]) for name in sorted(kept)},
+        "dropped": sorted(rest)[:_MOST_NAMES],
+    }
+
+
+def _text(value: str) -> str:
+    # What is not UTF-8 cannot be sent as JSON.
+    return value.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,242 @@
+"""The right environment and the right tree: the shell's variables, never the checkout's code."""
+
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.instance import Instance
+from tests.e2e.repositories import git, make_repository
+
+_BREAK = '[[do]]\nwrite = "src/sample/__init__.py"\ncontent = "raise RuntimeError(1)\\n"'
+_MEND = '[[do]]\nwrite = "src/sample/more.py"\ncontent = "x = 1\\n"'
+
+
+@pytest.fixture(scope="module")
+def kapelle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    instance = Instance(tmp_path_factory.mktemp("environment") / "home")
+    # The shell that started the daemon had its own ideas.
+    instance.start(JAVA_HOME="/of/the/daemon", VIRTUAL_ENV="/of/the/daemon")
+    try:
+        yield instance
+    finally:
+        instance.destroy()
+
+
+def run(
+    kapelle: Instance, repository: Path, part: str, *options: str, **shell: str
+) -> dict[str, Any]:
+    """A task asked for on the command line in a shell with these variables, when it has ended."""
+    before = dict(kapelle.env)
+    kapelle.env |= shell
+    try:
+        prompt = f"Play.\n```rehearsal\n{part}\n```\n"
+        done = kapelle.cli("run", prompt, "-a", "rehearsal", *options, cwd=repository)
+    finally:
+        kapelle.env = before
+    assert done.returncode == 0, done.stderr
+    task: dict[str, Any] = kapelle.wait(done.stdout.strip())
+    return task
+
+
+def checks_of(task: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = task["checks"]
+    return found
+
+
+@pytest.fixture
+def sample(tmp_path: Path) -> Path:
+    """A package with an editable install of itself in a virtual environment beside it."""
+    repository = make_repository(
+        tmp_path / "sample",
+        {
+            "src/sample/__init__.py": "",
+            "tests/test_sample.py": "import sample\n\n\ndef test_it():\n    assert sample\n",
+            ".gitignore": ".venv\n__pycache__\n",
+        },
+    )
+    make_venv(repository)
+    return repository
+
+
+def make_venv(top: Path) -> Path:
+    """What `python -m venv .venv` and `pip install -e . pytest` leave, without the network."""
+    import venv
+
+    place = top / ".venv"
+    venv.create(place, symlinks=True)
+    packages = next(place.glob("lib/python*/site-packages"))
+    (packages / "__editable__.sample-1.pth").write_text(f"{top}/src\n")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    script = place / "bin" / "pytest"
+    script.write_text(
+        f"#!{place}/bin/python\nimport sys, pytest\nsys.exit(pytest.console_main())\n"
+    )
+    script.chmod(0o755)
+    return place
+
+
+def activated(place: Path) -> dict[str, str]:
+    return {"VIRTUAL_ENV": str(place), "PATH": f"{place}/bin:{os.environ['PATH']}"}
+
+
+def test_an_activated_editable_install_does_not_hide_a_broken_import(
+    kapelle: Instance, sample: Path
+) -> None:
+    shell = activated(sample / ".venv")
+    task = run(
+        kapelle, sample, _BREAK, "--check", "pytest -q", "--check", "diff_not_empty", **shell
+    )
+    assert task["status"] == "failed", task
+    output = checks_of(task)[0]["output"]
+    assert f"PATH {sample}/.venv/bin" in output
+    assert "workspace.setup" in output
+    warned = [warning["text"] for warning in task["attempts"][-1]["warnings"]]
+    assert any(f"VIRTUAL_ENV {sample}/.venv" in text for text in warned)
+
+
+def test_the_worktrees_own_virtual_environment_stands_for_the_checkouts(
+    kapelle: Instance, sample: Path
+) -> None:
+    (sample / ".kapelle").mkdir()
+    make = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); "
+    make += "from pathlib import Path; from tests.e2e.test_environment import make_venv; "
+    make += "make_venv(Path.cwd())"
+    setup = sample / ".kapelle" / "config.toml"
+    setup.write_text(f"[workspace]\nsetup = '''{sys.executable} -c \"{make}\"'''\n")
+    shell = activated(sample / ".venv")
+    which = 'test "$VIRTUAL_ENV $(command -v pytest)" = "$PWD/.venv $PWD/.venv/bin/pytest"'
+    good = run(kapelle, sample, _MEND, "--check", "pytest -q", "--check", which, **shell)
+    assert good["status"] == "completed", checks_of(good)
+    assert good["attempts"][-1]["warnings"] == []
+    broken = run(kapelle, sample, _BREAK, "--check", "pytest -q", **shell)
+    assert broken["status"] == "failed"
+    assert "RuntimeError: 1" in checks_of(broken)[0]["output"]
+
+
+@pytest.mark.parametrize("how", ["link", "copy"])
+def test_a_linked_or_copied_virtual_environment_that_leads_back_is_not_used(
+    kapelle: Instance, sample: Path, how: str
+) -> None:
+    (sample / ".kapelle").mkdir()
+    (sample / ".kapelle" / "config.toml").write_text(f'[workspace]\n{how} = [".venv"]\n')
+    task = run(kapelle, sample, _BREAK, "--check", ".venv/bin/python -m pytest -q")
+    assert task["status"] == "failed", checks_of(task)
+    warned = [warning["text"] for warning in task["attempts"][-1]["warnings"]]
+    assert any(".venv" in text and how in text for text in warned)
+
+
+def test_a_virtual_environment_elsewhere_that_imports_the_checkout_is_left_out(
+    kapelle: Instance, sample: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "envs"
+    elsewhere.mkdir()
+    (sample / ".venv").rename(elsewhere / ".venv")
+    shell = activated(elsewhere / ".venv")
+    task = run(kapelle, sample, _BREAK, "--check", 'test -z "$VIRTUAL_ENV"', **shell)
+    assert task["status"] == "completed", checks_of(task)
+
+
+def test_what_the_shell_has_reaches_commands_and_not_what_the_daemon_had(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repository")
+    check = 'test "$JAVA_HOME" = /jdk && test -z "$VIRTUAL_ENV" && test "$CI" = true'
+    check += ' && test -z "$SSH_AUTH_SOCK" && test "$NODE_PATH" = "/lib:$PWD/lib"'
+    (repository / "lib").mkdir()
+    (repository / "lib" / "index.js").touch()
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message=lib")
+    shell = {
+        "JAVA_HOME": "/jdk", "CI": "true", "SSH_AUTH_SOCK": "/agent",
+        "NODE_PATH": f"/lib:{repository}/lib:{repository}/gone",
+    }  # fmt: skip
+    task = run(kapelle, repository, _MEND, "--check", check, **shell)
+    assert task["status"] == "completed", checks_of(task)
+    shell |= {"PASSED": "1"}
+    kapelle.cli("config", "set", "environment.pass", '["PASSED", "SSH_AUTH_SOCK"]', check=True)
+    check = 'test "$PASSED" = 1 && test "$SSH_AUTH_SOCK" = /agent'
+    task = run(kapelle, repository, _MEND, "--check", check, **shell)
+    kapelle.cli("config", "reset", "environment.pass", check=True)
+    assert task["status"] == "completed", checks_of(task)
+
+
+def test_a_failed_check_says_what_was_dropped_that_it_mentions(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repository")
+    shell = {"DATABASE_URL": "postgres://me:hidden-word@db", "GITHUB_TOKEN": "hidden-too"}
+    task = run(kapelle, repository, _MEND, "--check", 'test -n "$DATABASE_URL"', **shell)
+    output = checks_of(task)[0]["output"]
+    assert "Set in your shell and not passed on: DATABASE_URL. Add --env DATABASE_URL" in output
+    assert "GITHUB_TOKEN" not in output
+    kept = "".join(path.read_text() for path in kapelle.home.secrets.glob("shell_*.json"))
+    assert "DATABASE_URL" in kept
+    assert "hidden" not in kept
+
+
+def test_doctor_says_what_is_dropped_and_what_worktrees_do_not_use(
+    kapelle: Instance, sample: Path
+) -> None:
+    before = dict(kapelle.env)
+    kapelle.env |= {**activated(sample / ".venv"), "DATABASE_URL": "x", "JAVA_HOME": "/jdk"}
+    try:
+        found = json.loads(kapelle.cli("doctor", "--json", cwd=sample).stdout)["findings"]
+    finally:
+        kapelle.env = before
+    told = [one["text"] for one in found if one["name"] == "environment"]
+    assert "DATABASE_URL" in told[0]
+    assert "JAVA_HOME" not in told[0]
+    assert told[1] == f"{sample}/.venv is of this checkout, so worktrees do not use it"
+
+
+def test_runs_and_their_tasks_get_the_shell_too(kapelle: Instance, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository")
+    before = dict(kapelle.env)
+    kapelle.env["GOPATH"] = "/go/of/mine"
+    until = ["--until", 'test "$GOPATH" = /go/of/mine && test "$(cat seen)" = /go/of/mine']
+    try:
+        prompt = 'Play.\n```rehearsal\n[[do]]\nrun = "echo $GOPATH > seen"\n```\n'
+        done = kapelle.cli("loop", prompt, *until, "-a", "rehearsal", "-f", "--json",
+                           "--max-iterations", "1", cwd=repository)  # fmt: skip
+    finally:
+        kapelle.env = before
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["status"] == "completed"
+
+
+def test_init_proposes_what_tests_the_worktree(kapelle: Instance, tmp_path: Path) -> None:
+    files = {"go.mod": "module x\n", ".gitattributes": "*.psd filter=lfs\n"}
+    repository = make_repository(tmp_path / "repository", files)
+    kapelle.env["DATABASE_URL"] = "x"
+    try:
+        done = kapelle.cli("init", "--agent", "rehearsal", "--yes", cwd=repository)
+    finally:
+        del kapelle.env["DATABASE_URL"]
+    assert done.returncode == 0, done.stderr
+    assert "Found: go." in done.stderr
+    assert "git.filters '[\"lfs\"]'" in done.stderr
+    assert "DATABASE_URL" in done.stderr
+    config = (repository / ".kapelle" / "config.toml").read_text(encoding="utf-8")
+    assert 'checks = ["go test ./..."]' in config.splitlines()
+    again = json.loads(kapelle.cli("init", "--json", cwd=repository).stdout)
+    assert (again["written"], again["proposal"]["setup"]) == (False, "go mod download")
+
+
+def test_a_task_that_changes_a_filtered_file_fails_and_says_what_to_type(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repository", {".gitattributes": "*.bin filter=up\n"})
+    write = '[[do]]\nwrite = "new.bin"\ncontent = "topsecret"'
+    task = run(kapelle, repository, write)
+    assert task["status"] == "failed"
+    assert "new.bin goes through the filter up" in task["reason"]
+    assert "kapelle config set git.filters '[\"up\"]'" in task["reason"]
+    assert git(repository, "rev-parse", f"kapelle/{task['id']}") == git(
+        repository, "rev-parse", "main"
+    )

@@ -1,0 +1,162 @@
+"""What `kapelle init` proposes for the usual kinds of repositories."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from kapelle.cli.init import _config
+from kapelle.cli.proposal import FRAMEWORKS, TOOLS, propose
+
+VENV = "python3 -m venv .venv && .venv/bin/pip install -q pytest "
+SCRIPTS = '{"scripts": {"test": "jest", "build": "x"}, "dependencies": {"%s": "1"}}'
+
+# By files and what stands in them: what is found, the set-up, the checks.
+CASES = [
+    ({"uv.lock": "", "tests/x": ""}, "uv pytest", "uv sync", "uv run pytest -q"),
+    (
+        {"poetry.lock": "", "pyproject.toml": "[tool.poetry]\npytest = 1"},
+        "poetry pytest",
+        "POETRY_VIRTUALENVS_IN_PROJECT=true poetry install",
+        "poetry run pytest -q",
+    ),
+    (
+        {"pyproject.toml": "[project]\nname = 'x'\n", "tests/x": ""},
+        "pip pytest",
+        VENV + "-e .",
+        ".venv/bin/python -m pytest -q",
+    ),
+    ({"setup.py": ""}, "pip", VENV + "-e .", ""),
+    (
+        {"requirements.txt": "Django>5\n", "manage.py": "import django"},
+        "pip Django",
+        VENV + "-r requirements.txt",
+        ".venv/bin/python manage.py test",
+    ),
+    (
+        {"uv.lock": "", "manage.py": "import django"},
+        "uv Django",
+        "uv sync",
+        "uv run python manage.py test",
+    ),
+    (
+        {"requirements.txt": "flask\n"},
+        "pip Flask",
+        VENV + "-r requirements.txt",
+        ".venv/bin/python -m pytest -q",
+    ),
+    (
+        {"uv.lock": "", "pyproject.toml": 'dependencies = ["fastapi[all]"]'},
+        "uv FastAPI",
+        "uv sync",
+        "uv run pytest -q",
+    ),
+    (
+        {"package-lock.json": "", "package.json": SCRIPTS % "next"},
+        "npm Next.js",
+        "npm ci",
+        "CI=true npm run test",
+    ),
+    ({"package.json": SCRIPTS % "nuxt"}, "npm Nuxt", "npm install", "CI=true npm run test"),
+    (
+        {"pnpm-lock.yaml": "", "package.json": SCRIPTS % "@sveltejs/kit"},
+        "pnpm SvelteKit",
+        "pnpm install --frozen-lockfile",
+        "CI=true pnpm run test",
+    ),
+    (
+        {"yarn.lock": "", "package.json": '{"scripts": {"test:unit": "x"}, "x": {"vue": "3"}}'},
+        "yarn Vue",
+        "yarn install",
+        "CI=true yarn run test:unit",
+    ),
+    ({"package.json": SCRIPTS % "react"}, "npm React", "npm install", "CI=true npm run test"),
+    ({"package.json": SCRIPTS % "express"}, "npm Express", "npm install", "CI=true npm run test"),
+    (
+        {"package.json": '{"scripts": {"test": "echo \\"Error: no test specified\\" && exit 1"}}'},
+        "npm",
+        "npm install",
+        "",
+    ),
+    ({"Cargo.toml": ""}, "cargo", "cargo fetch", "cargo test"),
+    ({"go.mod": ""}, "go", "go mod download", "go test ./..."),
+    ({"Gemfile": "", "bin/rails": ""}, "bundler Rails", "bundle install", "bin/rails test"),
+    ({"Gemfile": "", "spec/x": ""}, "bundler RSpec", "bundle install", "bundle exec rspec"),
+    (
+        {"composer.json": "", "artisan": ""},
+        "composer Laravel",
+        "composer install --no-interaction",
+        "php artisan test",
+    ),
+    ({"pom.xml": "", "mvnw": ""}, "maven", "", "./mvnw -q verify"),
+    ({"build.gradle.kts": ""}, "gradle", "", "gradle test"),
+    (
+        {".gitmodules": "", "go.mod": ""},
+        "submodules go",
+        "git submodule update --init --recursive && go mod download",
+        "go test ./...",
+    ),
+    ({"Makefile": "all:\n\ntest: all\n"}, "", "", "make test"),
+    ({"README.md": ""}, "", "", ""),
+    ({"package.json": "[broken"}, "npm", "npm install", ""),
+]
+
+
+def fill(top: Path, files: dict[str, str]) -> None:
+    for name, content in files.items():
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_text(content)
+
+
+@pytest.mark.parametrize(("files", "found", "setup", "check"), CASES)
+def test_a_repository_is_known_by_its_files(
+    tmp_path: Path, files: dict[str, str], found: str, setup: str, check: str
+) -> None:
+    fill(tmp_path, files)
+    proposal = propose(tmp_path)
+    assert " ".join(proposal.found) == found
+    assert (proposal.as_json()["setup"] or "") == setup
+    assert proposal.checks == ([check] if check else [])
+
+
+def test_every_line_of_the_table_is_tried() -> None:
+    named = {name for _, found, _, _ in CASES for name in found.split()}
+    assert {tool.name for tool in (*TOOLS, *FRAMEWORKS)} - named <= {"rake", "PHPUnit", "scripts"}
+
+
+def test_a_repository_of_several_parts_is_set_up_in_each(tmp_path: Path) -> None:
+    fill(tmp_path, {"api/go.mod": "", "web/package.json": SCRIPTS % "react", ".hidden/go.mod": ""})
+    proposal = propose(tmp_path)
+    assert proposal.found == ["api/go", "web/npm", "web/React"]
+    assert proposal.setup == ["(cd api && go mod download)", "(cd web && npm install)"]
+    assert proposal.checks == ["(cd api && go test ./...)", "(cd web && CI=true npm run test)"]
+
+
+def test_private_files_are_copied_only_where_git_ignores_them(tmp_path: Path) -> None:
+    files = {
+        "package.json": SCRIPTS % "next",
+        ".env": "",
+        ".env.local": "",
+        ".gitignore": "/.env\n",
+    }
+    fill(tmp_path, files)
+    assert propose(tmp_path).copy == [".env"]
+
+
+def test_filters_are_found(tmp_path: Path) -> None:
+    fill(
+        tmp_path,
+        {".gitattributes": "# filter=no\n*.psd filter=lfs -text\n*.key filter=git-crypt\n"},
+    )
+    assert propose(tmp_path).filters == ["git-crypt", "lfs"]
+
+
+@pytest.mark.parametrize("mark", ["", "# "])
+def test_what_is_proposed_is_written_as_toml(tmp_path: Path, mark: str) -> None:
+    fill(tmp_path, {"uv.lock": "", "tests/x": ""})
+    text = _config(propose(tmp_path).as_toml(), mark)
+    accepted = {"checks": ["uv run pytest -q"], "workspace": {"setup": "uv sync"}}
+    assert tomllib.loads(text) == ({} if mark else accepted)
+    uncommented = [line[2:] if line.startswith(("# checks", "# [workspace]", "# setup")) else line
+                   for line in text.splitlines()]  # fmt: skip
+    assert tomllib.loads("\n".join(uncommented)) == accepted
