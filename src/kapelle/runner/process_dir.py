@@ -14,6 +14,7 @@ from kapelle.domain.errors import sentence
 from kapelle.domain.task import Exit, Record
 from kapelle.runner import identity
 from kapelle.runner.identity import Identity
+from kapelle.runner.pack import open_file
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim import exit_record, files, request
 
@@ -141,12 +142,13 @@ def encode_request(launch: Launch, leaf: Path | None) -> bytes:
     return request.encode(fields, launch.stdin)
 
 
-def read_exit(process_dir: Path) -> Ended | None:
+def read_exit(process_dir: Path, *, packed: bool = False) -> Ended | None:
     """How it ended, None if it has not yet; UnreadableRecord if that makes no sense.
 
-    The only place where an exit record is read and judged.
+    The only place where an exit record is read and judged. Packed records count only when asked
+    for: of what may still run, a pack is not ours.
     """
-    record = _read_json(process_dir, files.EXIT)
+    record = _read_json(process_dir, files.EXIT, packed=packed)
     if record is None:
         return None
     exit = {name: record.get(name) for name in ("kind", "code", "signal")}
@@ -194,9 +196,12 @@ def _facts(process_dir: Path, name: str) -> dict[str, Any]:
         return {}
 
 
-def _read_json(process_dir: Path, name: str) -> dict[str, Any] | None:
+def _read_json(process_dir: Path, name: str, *, packed: bool = False) -> dict[str, Any] | None:
     """The object in a file, None if it is missing."""
     data = files.read(str(process_dir / name))
+    if data is None and packed and (content := open_file(process_dir / name)) is not None:
+        with content:
+            data = content.read()
     if data is None:
         return None
     try:

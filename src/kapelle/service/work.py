@@ -3,18 +3,18 @@
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Literal
 
-from kapelle.domain.errors import Conflict, KapelleError
+from kapelle.domain.errors import Conflict
 from kapelle.domain.run import Run
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergeView
+from kapelle.engine.archive import Setbacks, archive_run, archive_task, put_away_merged
 from kapelle.engine.parts import Parts
-from kapelle.engine.tasks.actions import archive, record_change
-from kapelle.engine.tasks.attempt import task_diff
+from kapelle.engine.tasks.actions import record_change
+from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.store import runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.workspaces import Diff
@@ -47,6 +47,7 @@ class Work:
         work = await self._get(kind, text)
         _require_mergeable(work, force)
         noun, commit = type(work).__name__, work.workspace.commit
+        await recall(self._parts, work)
         if force:
             # What failed was never committed, and is what is wanted here.
             message = f"{work.title}\n\n{noun}: {work.id}, {work.status}"
@@ -58,6 +59,8 @@ class Work:
         if not merged.already or work.merged_at is None:
             facts = {"base": merged.base, "commit": merged.commit}
             await self._db.write(record_change, work, "merged", **facts)
+        owners = [work.id, *await self._db.read(runs.ended_tasks, work.id)]
+        await put_away_merged(self._parts, Setbacks(), owners, merged.base)
         updated = merged.checkout_updated
         return MergeView(
             id=work.id,
@@ -69,33 +72,11 @@ class Work:
 
     async def archive_task(self, text: str) -> Task:
         """Put an ended task away: its worktree is removed, its work kept under a ref."""
-        task = await self._db.write(archive, tasks.get, text)
-        await self._remove(task, undo=task.archived_at is None)
-        return await self._db.read(tasks.get, task.id)
+        return await archive_task(self._parts, text)
 
     async def archive_run(self, text: str) -> Run:
         """Put an ended run away with its tasks: worktrees are removed, the work is kept."""
-        run = await self._db.write(archive, runs.get, text)
-        for task_id in await self._db.read(runs.ended_tasks, run.id):
-            with suppress(Conflict):  # somebody has taken it up again
-                await self.archive_task(task_id)
-        for child in (await self._db.read(runs.family, run.id))[1:]:
-            if (await self._db.read(runs.row, child))["parent_id"] == run.id:
-                await self.archive_run(child)
-        await self._remove(run, undo=True)
-        return await self._db.read(runs.get, run.id)
-
-    async def _remove(self, work: Task | Run, *, undo: bool) -> None:
-        """Remove the worktree and the secrets of what is archived; where that fails, it is not."""
-        try:
-            if work.workspace.branch and work.workspace.owner is None:
-                await self._parts.workspaces.remove(work.id)
-        except KapelleError:
-            if undo:
-                table = tasks if isinstance(work, Task) else runs
-                await self._db.write(table.update, work.id, archived_at=None)
-            raise
-        self._parts.secrets.forget(work.id)
+        return await archive_run(self._parts, text)
 
     async def _get(self, kind: Kind, text: str) -> Task | Run:
         if kind == "task":
@@ -111,6 +92,7 @@ class Work:
             )
         if work.workspace.branch is None:
             return Diff(b"", "", [])
+        await recall(self._parts, work)
         if isinstance(work, Task):
             return await task_diff(self._parts, work.id, work.workspace)
         return await self._parts.workspaces.diff(work.workspace.owner or work.id)
@@ -120,6 +102,7 @@ class Work:
         for task in found:
             if task.workspace.commit is None:
                 raise Conflict(f"{task.id} left no commit that could be compared.")
+        await recall(self._parts, found[0])
         owner = found[0].workspace.owner or found[0].id
         commits = [str(task.workspace.commit) for task in found]
         return await self._parts.workspaces.compare(owner, *commits)

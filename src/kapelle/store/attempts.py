@@ -85,6 +85,20 @@ def ids(connection: sa.Connection) -> set[str]:
     return set(connection.execute(sa.select(attempts.c.id)).scalars())
 
 
+def ended_of(
+    connection: sa.Connection, ids: Sequence[str], before: datetime, limit: int
+) -> list[str]:
+    """Those of the ids whose attempt ended before a moment, at most so many."""
+    found: list[str] = []
+    for start in range(0, len(ids), limit):
+        query = sa.select(attempts.c.id).where(attempts.c.id.in_(ids[start : start + limit]))
+        query = query.where(attempts.c.ended_at < before).order_by(attempts.c.id)
+        found += connection.execute(query).scalars()
+        if len(found) >= limit:
+            break
+    return found[:limit]
+
+
 def in_workspace(connection: sa.Connection, owner: str) -> list[str]:
     """Attempts that worked in the worktree of a task or a run."""
     shares = sa.or_(tasks.c.id == owner, tasks.c.workspace_owner == owner)

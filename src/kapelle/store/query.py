@@ -89,6 +89,28 @@ class Rows:
         query = sa.select(self._table.c.id).where(self._table.c.workspace_kind == "worktree")
         return set(connection.execute(query).scalars())
 
+    def archivable(
+        self,
+        connection: sa.Connection,
+        merged: datetime | None,
+        cancelled: datetime | None,
+        failed: datetime | None,
+        limit: int,
+        *,
+        part_of: sa.ColumnElement[str | None],
+    ) -> list[str]:
+        """Those that are part of nothing else and ended before the moment for how they ended."""
+        columns = self._table.c
+        kinds = (
+            (merged, columns.merged_at.is_not(None)),
+            (cancelled, columns.status == "cancelled"),
+            (failed, sa.and_(columns.status == "failed", columns.merged_at.is_(None))),
+        )
+        due = [sa.and_(kind, columns.ended_at < moment) for moment, kind in kinds if moment]
+        query = sa.select(columns.id).where(columns.archived_at.is_(None), part_of.is_(None))
+        query = query.where(sa.or_(sa.false(), *due)).order_by(columns.ended_at).limit(limit)
+        return list(connection.execute(query).scalars())
+
     def page(
         self,
         connection: sa.Connection,

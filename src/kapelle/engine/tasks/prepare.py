@@ -33,7 +33,8 @@ async def _make_worktree(attempt: Attempt) -> None:
     """In its own worktree a task begins at its base, or at the branch that it continues."""
     task, wanted, workspaces = attempt.task, attempt.settings.workspace, attempt.parts.workspaces
     earlier = await _continued(attempt)
-    base = task["requested_base"] or (earlier and earlier["workspace_branch"])
+    base = task["requested_base"] or (earlier and _branch_of(earlier))
+    await workspaces.recall(attempt.task_id, Path(task["directory"]), attempt.workspace)
     workspace = await workspaces.create(
         attempt.task_id, Path(task["directory"]), base, wanted.copy_, wanted.link
     )
@@ -52,6 +53,12 @@ async def _make_worktree(attempt: Attempt) -> None:
         workspace_commit=None if fresh else task["workspace_commit"],
         starting_tree=None if fresh else task["starting_tree"],
     )
+
+
+def _branch_of(earlier: Any) -> str:
+    """What holds a task's work: its branch, or the commit of a merged one, whose branch is gone."""
+    merged = earlier["merged_at"] is not None and earlier["workspace_commit"]
+    return str(merged or earlier["workspace_branch"])
 
 
 async def _share_worktree(attempt: Attempt) -> None:
@@ -108,7 +115,8 @@ async def _was_set_up(attempt: Attempt) -> bool:
     """Whether the set-up of an earlier attempt in this workspace succeeded."""
     parts = attempt.parts
     earlier = await parts.db.read(attempts.in_workspace, attempt.owner)
-    ends = [read_exit(parts.process_directory(attempt_id) / "setup") for attempt_id in earlier]
+    directories = [parts.process_directory(attempt_id) / "setup" for attempt_id in earlier]
+    ends = [read_exit(directory, packed=True) for directory in directories]
     return any(ended is not None and ended.exit.code == 0 for ended in ends)
 
 
