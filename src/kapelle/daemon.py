@@ -233,7 +233,8 @@ def _open_database(home: Home, settings: Settings) -> Database:
         backup.check(home.database, home.backups)
         backup.make_private(home.database)
     db = Database(settings.database_url or sqlite_url(home.database))
-    migrate(db.engine)
+    keep = max(2, settings.backup.keep)
+    migrate(db.engine, lambda: db.is_sqlite and backup.make(home.database, home.backups, keep))
     db.reserve()
     return db
 
