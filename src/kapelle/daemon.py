@@ -63,6 +63,7 @@ def main() -> None:
     parser.add_argument("--port", type=int)
     parser.add_argument("--host")
     parser.add_argument("--expose", action="store_true")
+    parser.add_argument("--wait", action="store_true")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for chatty in ("alembic", "uvicorn", "asyncio"):
@@ -70,7 +71,7 @@ def main() -> None:
     home = Home.default()
     try:
         home.create()
-        with _only_daemon(home):
+        with _only_daemon(home, wait=options.wait):
             settings = load(home, None, os.environ).settings
             code = asyncio.run(_serve(home, settings, _listen(home, settings, options)))
     except KapelleError as error:
@@ -89,9 +90,9 @@ def _give_up(sentence: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _only_daemon(home: Home) -> Iterator[None]:
+def _only_daemon(home: Home, *, wait: bool) -> Iterator[None]:
     """While this is the daemon of its home, whose socket goes with it."""
-    lock = take_lock(home)
+    lock = take_lock(home, wait=wait)
     try:
         yield
     finally:
@@ -100,11 +101,11 @@ def _only_daemon(home: Home) -> Iterator[None]:
         os.close(lock)
 
 
-def take_lock(home: Home) -> int:
-    """Be the only daemon of this home, or say who is."""
+def take_lock(home: Home, *, wait: bool = False) -> int:
+    """Be the only daemon of this home, if need be when the other one has ended, or say who is."""
     descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)

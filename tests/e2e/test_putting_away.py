@@ -1,10 +1,12 @@
 """What ended work leaves behind: after a merge, after days, after `kapelle prune`."""
 
 import os
+import shutil
 import sqlite3
 import time
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -140,3 +142,76 @@ def test_a_merged_task_leaves_almost_nothing_after_a_day(
     _await(lambda: _left(kapelle, repository)[1] - before[1] <= 2 * count, kapelle)
     after = _left(kapelle, repository)
     assert after[0] - before[0] <= 5_000 * count
+
+
+def _ended(instance: Instance, repository: Path) -> dict[str, str]:
+    """A task of every end, by how it ended."""
+    failed = instance.play(
+        '[[do]]\nwrite = "half.txt"\ncontent = "x"\n[[do]]\nfail = "no"', repository
+    )
+    cancelled = instance.play("[[do]]\nsleep = 60", repository)
+    instance.wait_for_status(cancelled, "running")
+    instance.post(f"/tasks/{cancelled}/cancel")
+    merged, kept = (_completed(instance, repository, name) for name in ("m.txt", "k.txt"))
+    instance.post(f"/tasks/{merged}/merge")
+    found = {"failed": failed, "cancelled": cancelled, "merged": merged, "kept": kept}
+    for task_id in found.values():
+        instance.wait(task_id)
+    return found
+
+
+def _archived(instance: Instance, found: dict[str, str]) -> set[str]:
+    return {how for how, task_id in found.items() if instance.task(task_id)["archived_at"]}
+
+
+def _are_archived(instance: Instance, found: dict[str, str], wanted: set[str]) -> bool:
+    return _archived(instance, found) == wanted
+
+
+def test_old_work_is_archived_by_itself_and_old_output_deleted(
+    kapelle: Instance, repository: Path
+) -> None:
+    found = _ended(kapelle, repository)
+    for days, archived in ((8, {"cancelled", "merged"}), (24, {"cancelled", "merged", "failed"})):
+        kapelle.kill()
+        _age(kapelle, days)
+        kapelle.start()
+        _await(partial(_are_archived, kapelle, found, archived), kapelle)
+    failed, kept = found["failed"], found["kept"]
+    places = {kapelle.home.worktrees / kept, kapelle.home.worktrees / f"{kept}.json"}
+    _await(lambda: {*kapelle.home.worktrees.iterdir()} == places, kapelle)
+    assert git(repository, "show", f"refs/kapelle/archive/{failed}/final:half.txt") == "x"
+    assert kapelle.output(kept)
+    kapelle.kill()
+    _age(kapelle, 90)
+    kapelle.start()
+    _await(lambda: not list(kapelle.home.attempts.iterdir()), kapelle)
+    gone = kapelle.cli("logs", kept)
+    assert "output was deleted" in gone.stdout + gone.stderr
+
+
+def test_prune_says_what_it_would_do_and_does_it(kapelle: Instance, repository: Path) -> None:
+    found = _ended(kapelle, repository)
+    refused = kapelle.cli("prune", "--older", "soon")
+    assert refused.returncode == 2
+    assert "--older is not a duration" in refused.stderr
+    assert kapelle.cli("prune", check=True).stdout == ""
+    told = kapelle.cli("prune", "--merged", "--dry-run", check=True)
+    assert told.stdout.split() == [found["merged"]]
+    assert _archived(kapelle, found) == set()
+    assert kapelle.cli("prune", "--merged", check=True).stdout.split() == [found["merged"]]
+    assert _archived(kapelle, found) == {"merged"}
+    freed = kapelle.post("/prune", {"older_s": 0})
+    assert set(freed["archived"]) == {found["cancelled"], found["failed"]}
+    assert freed["bytes"] > 0
+    assert freed["inodes"] > 0
+    assert _archived(kapelle, found) == {"merged", "cancelled", "failed"}
+
+
+def test_merged_work_goes_first_where_room_is_scarce(kapelle: Instance, repository: Path) -> None:
+    found = _ended(kapelle, repository)
+    kapelle.kill()
+    half = shutil.disk_usage(kapelle.home.root).free // 1_000_000
+    kapelle.env["KAPELLE_LIMITS__MIN_FREE_DISK_MB"] = str(int(half * 0.7))
+    kapelle.start()
+    _await(lambda: _archived(kapelle, found) == {"merged"}, kapelle)

@@ -33,6 +33,15 @@ class MergeView(Record):
     checkout_updated: str | None
 
 
+class PruneView(Record):
+    """The tasks and runs that were archived, or would be, and what of the disk is free by that."""
+
+    dry_run: bool
+    archived: list[str]
+    bytes: int
+    inodes: int
+
+
 class UsageSum(Record):
     """What some attempts used together; input_tokens includes cached_tokens.
 

@@ -19,12 +19,15 @@ from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import archive
+from kapelle.home import Home, disk_use
 from kapelle.runner import pack
 from kapelle.settings.models import Upkeep
 from kapelle.store import attempts, events, runs, schedules, tasks
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.upkeep")
+_AT_A_TIME, _MOST = 100, 1_000_000
+_PACKED_AT_A_TIME = 500
 
 
 class Setbacks:
@@ -105,27 +108,13 @@ async def put_away_merged(
     await setbacks.each(sorted(present & merged.keys()), put_away)
 
 
-async def archive_old(parts: Parts, setbacks: Setbacks, due: "Due") -> list[str]:
-    """Archive what is due; the ids of what was."""
-    found = await parts.db.read(due_for_archive, due)
-    done: list[str] = []
-
-    async def put_away(owner: str) -> None:
-        with suppress(Conflict, NotFound):  # somebody has taken it up again, or it is forgotten
-            await (archive_run if owner in found["runs"] else archive_task)(parts, owner)
-            done.append(owner)
-
-    await setbacks.each([*found["runs"], *found["tasks"]], put_away)
-    return done
-
-
 @dataclass(frozen=True)
 class Due:
-    """Before when work must have ended to be archived, by how; None leaves it where it is."""
+    """Before when work must have ended to be archived, by how it ended; None leaves it alone."""
 
     merged: datetime | None
-    cancelled: datetime | None
-    failed: datetime | None
+    cancelled: datetime | None = None
+    failed: datetime | None = None
 
     @classmethod
     def by(cls, settings: Upkeep, now: datetime) -> "Due":
@@ -136,29 +125,64 @@ class Due:
         return cls(others, others, before(settings.archive_failed_days))
 
 
-def due_for_archive(connection: Connection, due: Due) -> dict[str, list[str]]:
-    """The tasks and runs that are due, those inside runs apart, which go with their runs."""
-    ends = (due.merged, due.cancelled, due.failed)
-    return {
-        "tasks": tasks.archivable(connection, *ends, _AT_A_TIME),
-        "runs": runs.archivable(connection, *ends, _AT_A_TIME),
-    }
+async def archive_old(
+    parts: Parts, setbacks: Setbacks, due: Due, most: int = _AT_A_TIME
+) -> list[str]:
+    """Archive what is due; the ids of what was."""
+    done: list[str] = []
+
+    async def put_away(owner: str) -> None:
+        with suppress(Conflict, NotFound):  # somebody has taken it up again, or it is forgotten
+            await (archive_run if owner.startswith("run_") else archive_task)(parts, owner)
+            done.append(owner)
+
+    await setbacks.each(await parts.db.read(due_for_archive, due, most), put_away)
+    return done
+
+
+def due_for_archive(connection: Connection, due: Due, most: int) -> list[str]:
+    """The runs and tasks that are due; what is inside a run goes with it."""
+    ends = (due.merged, due.cancelled, due.failed, most)
+    return runs.archivable(connection, *ends) + tasks.archivable(connection, *ends)
+
+
+async def prune(parts: Parts, due: Due, dry_run: bool) -> tuple[list[str], int, int]:
+    """Do at once what upkeep does by and by; what was archived, and the bytes and inodes of this
+    home that are free by that. A dry run says what there would be, as far as worktrees go."""
+    home = parts.home
+    if dry_run:
+        found = await parts.db.read(due_for_archive, due, _MOST)
+        merged = await parts.db.read(tasks.merged_worktrees)
+        places = [home.worktrees / owner for owner in {*found, *merged}]
+        return found, *await asyncio.to_thread(disk_use, *places)
+    before = await asyncio.to_thread(disk_use, home.attempts, home.worktrees, home.runs)
+    await put_away_merged(parts, Setbacks())
+    done = await archive_old(parts, Setbacks(), due, _MOST)
+    await pack_ended(parts, _MOST)
+    await delete_outputs(parts)
+    await pack_objects(parts)
+    after = await asyncio.to_thread(disk_use, home.attempts, home.worktrees, home.runs)
+    return done, max(0, before[0] - after[0]), max(0, before[1] - after[1])
 
 
 # An attempt that ended this long ago is not looked at by whoever concluded it.
 _PACK_AGE = timedelta(minutes=5)
-_PACKED_AT_A_TIME = 500
 # More than a day, for what is done once a day.
 _RECENT = timedelta(days=3)
 
 
-async def pack_attempts(parts: Parts) -> None:
-    """Make one file of the process directory of every attempt that has ended."""
-    names = await asyncio.to_thread(os.listdir, parts.home.attempts)
+async def pack_ended(parts: Parts, most: int = _PACKED_AT_A_TIME) -> None:
+    """Make one file of the process directory of every attempt that has ended, and of the steps of
+    every such run."""
+    home, limit = parts.home, datetime.now(UTC) - _PACK_AGE
+    names = await asyncio.to_thread(os.listdir, home.attempts)
     loose = sorted(name for name in names if not name.endswith(pack.SUFFIX))
-    limit = datetime.now(UTC) - _PACK_AGE
-    for attempt_id in await parts.db.read(attempts.ended_of, loose, limit, _PACKED_AT_A_TIME):
+    for attempt_id in await parts.db.read(attempts.ended_of, loose, limit, most):
         await asyncio.to_thread(pack.pack, parts.process_directory(attempt_id))
+    names = await asyncio.to_thread(os.listdir, home.runs)
+    loose = sorted(name for name in names if (home.runs / name / "steps").is_dir())
+    for run_id in await parts.db.read(runs.ended_of, loose, limit, most):
+        await asyncio.to_thread(pack.pack, home.runs / run_id / "steps")
 
 
 async def pack_objects(parts: Parts) -> None:
@@ -175,17 +199,16 @@ async def delete_outputs(parts: Parts) -> None:
     """Delete the packed output of attempts that ended too long ago."""
     days = parts.settings().upkeep.output_days
     if days:
-        await asyncio.to_thread(_delete_older, parts.home.attempts, time.time() - days * 86_400)
+        await asyncio.to_thread(_delete_older, parts.home, time.time() - days * 86_400)
 
 
-def _delete_older(directory: Path, before: float) -> None:
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.name.endswith(pack.SUFFIX) and entry.stat().st_mtime < before:
-                os.unlink(entry)
+def _delete_older(home: Home, before: float) -> None:
+    for place, packs in ((home.attempts, "*"), (home.runs, "*/steps")):
+        for path in place.glob(packs + pack.SUFFIX):
+            if path.stat().st_mtime < before:
+                path.unlink()
 
 
-_AT_A_TIME = 100
 _EVENTS_AT_A_TIME = 10_000
 
 

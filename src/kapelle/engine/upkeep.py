@@ -19,7 +19,7 @@ from kapelle.engine.archive import (
     archive_old,
     delete_outputs,
     forget_old,
-    pack_attempts,
+    pack_ended,
     pack_objects,
     put_away_merged,
 )
@@ -69,7 +69,7 @@ class Upkeep:
             )
             await _guarded("finishing archives", finish_archiving, parts, setbacks)
         await _guarded("dropping secrets", drop_unused_secrets, parts)
-        await _guarded("packing attempts", pack_attempts, parts)
+        await _guarded("packing attempts", pack_ended, parts)
         await _guarded("archiving", self._archive, number)
         await _guarded("forgetting what is old", forget_old, parts, setbacks)
         if number % _TIDY_ROUNDS == 0:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from kapelle.domain.errors import Conflict
@@ -10,8 +11,8 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Task
-from kapelle.domain.views import DiffView, MergeView
-from kapelle.engine.archive import Setbacks, archive_run, archive_task, put_away_merged
+from kapelle.domain.views import DiffView, MergeView, PruneView
+from kapelle.engine.archive import Due, Setbacks, archive_run, archive_task, prune, put_away_merged
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import record_change
 from kapelle.engine.tasks.attempt import recall, task_diff
@@ -77,6 +78,17 @@ class Work:
     async def archive_run(self, text: str) -> Run:
         """Put an ended run away with its tasks: worktrees are removed, the work is kept."""
         return await archive_run(self._parts, text)
+
+    async def prune(self, merged: bool, older_s: float | None, dry_run: bool) -> PruneView:
+        """Put away now what upkeep would some day; older_s, and merged alone, instead of the days
+        in the settings."""
+        now = datetime.now(UTC)
+        due = Due.by(self._parts.settings().upkeep, now)
+        if merged or older_s is not None:
+            moment = now - timedelta(seconds=older_s or 0)
+            due = Due(moment) if merged else Due(moment, moment, moment)
+        ids, size, inodes = await prune(self._parts, due, dry_run)
+        return PruneView(dry_run=dry_run, archived=ids, bytes=size, inodes=inodes)
 
     async def _get(self, kind: Kind, text: str) -> Task | Run:
         if kind == "task":

@@ -36,7 +36,7 @@ _RUNNING = (
 _STORED = tuple(name for name in Attempt.model_fields if name in attempts.c)
 
 _rows = Rows(attempts, "attempt")
-row, update = _rows.row, _rows.update
+row, update, ended_of = _rows.row, _rows.update, _rows.ended_of
 
 
 def insert(connection: sa.Connection, /, **values: Any) -> None:
@@ -83,20 +83,6 @@ def take_over(connection: sa.Connection, performer: str) -> int:
 
 def ids(connection: sa.Connection) -> set[str]:
     return set(connection.execute(sa.select(attempts.c.id)).scalars())
-
-
-def ended_of(
-    connection: sa.Connection, ids: Sequence[str], before: datetime, limit: int
-) -> list[str]:
-    """Those of the ids whose attempt ended before a moment, at most so many."""
-    found: list[str] = []
-    for start in range(0, len(ids), limit):
-        query = sa.select(attempts.c.id).where(attempts.c.id.in_(ids[start : start + limit]))
-        query = query.where(attempts.c.ended_at < before).order_by(attempts.c.id)
-        found += connection.execute(query).scalars()
-        if len(found) >= limit:
-            break
-    return found[:limit]
 
 
 def in_workspace(connection: sa.Connection, owner: str) -> list[str]:

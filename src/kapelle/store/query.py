@@ -89,6 +89,19 @@ class Rows:
         query = sa.select(self._table.c.id).where(self._table.c.workspace_kind == "worktree")
         return set(connection.execute(query).scalars())
 
+    def ended_of(
+        self, connection: sa.Connection, ids: Sequence[str], before: datetime, limit: int
+    ) -> list[str]:
+        """Those of the ids that ended before a moment, at most so many."""
+        columns, found = self._table.c, list[str]()
+        for start in range(0, len(ids), _MOST_PARAMETERS):
+            some = columns.id.in_(ids[start : start + _MOST_PARAMETERS])
+            query = sa.select(columns.id).where(some, columns.ended_at < before)
+            found += connection.execute(query.order_by(columns.id).limit(limit)).scalars()
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
     def archivable(
         self,
         connection: sa.Connection,

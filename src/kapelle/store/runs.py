@@ -26,6 +26,7 @@ _rows = Rows(runs, "run", "kapelle runs list")
 row, update, resolve = _rows.row, _rows.update, _rows.resolve
 by_idempotency_key = _rows.by_idempotency_key
 archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
+ended_of = _rows.ended_of
 archivable = partial(_rows.archivable, part_of=runs.c.parent_id)
 
 _OPEN = [status for status in RunStatus if status not in RUN_FINAL]
