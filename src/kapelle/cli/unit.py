@@ -4,7 +4,7 @@ the machine and again when it dies."""
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -59,6 +59,24 @@ class Unit:
         self.variables = {n: environ[n] for n in ("PATH", "LANG", "SHELL") if environ.get(n)}
         if given:
             self.variables["KAPELLE_HOME"] = str(home.root)
+        self._manager = ("launchctl",) if launchd else ("systemctl", "--user")
+
+    def tell(self, verb: Literal["install", "uninstall", "ask"]) -> None:
+        """Tell the service manager; Unavailable with its words if it refuses."""
+        mine = f"gui/{os.getuid()}"
+        orders: dict[str, list[tuple[str, ...]]] = {
+            "install": [("daemon-reload",), ("enable", "--now", self.name)],
+            "uninstall": [("disable", "--now", self.name)],
+            "ask": [("is-active", "--quiet", self.name)],
+        }
+        if self.launchd:
+            orders = {
+                "install": [("bootstrap", mine, str(self.path))],
+                "uninstall": [("bootout", f"{mine}/{self.name}")],
+                "ask": [("print", f"{mine}/{self.name}")],
+            }
+        for order in orders[verb]:
+            _execute(*self._manager, *order)
 
     @property
     def text(self) -> str:
@@ -86,38 +104,6 @@ class Unit:
         }
         return plistlib.dumps(facts).decode()
 
-    def install(self) -> None:
-        """Write it and have it started; where that fails, nothing is left of it."""
-        write_private(self.path, self.text.encode())
-        try:
-            if self.launchd:
-                _manager("launchctl", "bootstrap", f"gui/{os.getuid()}", str(self.path))
-            else:
-                _manager("systemctl", "--user", "daemon-reload")
-                _manager("systemctl", "--user", "enable", "--now", self.name)
-        except Unavailable:
-            self.path.unlink()
-            raise
-
-    def uninstall(self) -> None:
-        if self.launchd:
-            _manager("launchctl", "bootout", f"gui/{os.getuid()}/{self.name}")
-        else:
-            _manager("systemctl", "--user", "disable", "--now", self.name)
-        self.path.unlink()
-
-    def is_active(self) -> bool:
-        ask = (
-            ("launchctl", "print", f"gui/{os.getuid()}/{self.name}")
-            if self.launchd
-            else ("systemctl", "--user", "is-active", "--quiet", self.name)
-        )
-        try:
-            _manager(*ask)
-        except Unavailable:
-            return False
-        return True
-
 
 def _plain(path: Path) -> str:
     return str(path).replace("%", "%%")
@@ -128,8 +114,7 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _manager(*argv: str) -> None:
-    """Tell the service manager something; Unavailable with its words if it refuses."""
+def _execute(*argv: str) -> None:
     from kapelle.runner.command import Command, Running
 
     hint = "`kapelle service install --print` shows what it is to be told, to set it up by hand."
@@ -162,7 +147,12 @@ def install(
     client = Connection(autostart=False)
     if client.address.url is None and listens(client.address):
         client.post("/daemon/stop", {"agents": False})  # the unit's own takes over
-    unit.install()
+    write_private(unit.path, unit.text.encode())
+    try:
+        unit.tell("install")
+    except Unavailable:
+        unit.path.unlink()
+        raise
     if as_json:
         document({"name": unit.name, "path": str(unit.path)})
         return
@@ -179,7 +169,8 @@ def uninstall(as_json: Json = False) -> None:
     unit = _unit()
     if not unit.path.exists():
         raise NotFound(f"{unit.name} is not installed.", hint="kapelle service install")
-    unit.uninstall()
+    unit.tell("uninstall")
+    unit.path.unlink()
     if as_json:
         document({"name": unit.name, "path": str(unit.path)})
     else:
@@ -190,8 +181,12 @@ def uninstall(as_json: Json = False) -> None:
 def status(as_json: Json = False) -> None:
     """Say whether it is installed and runs; exits with 1 if it does not."""
     unit = _unit()
-    installed = unit.path.exists()
-    active = installed and unit.is_active()
+    installed = active = unit.path.exists()
+    try:
+        if installed:
+            unit.tell("ask")
+    except Unavailable:
+        active = False
     if as_json:
         facts = {"name": unit.name, "path": str(unit.path)}
         document({**facts, "installed": installed, "active": active})
