@@ -27,7 +27,7 @@ from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.upkeep")
 _AT_A_TIME, _MOST = 100, 1_000_000
-_PACKED_AT_A_TIME = 500
+_ARCHIVED_AT_A_TIME, _PACKED_AT_A_TIME = 5_000, 2_000
 
 
 class Setbacks:
@@ -92,12 +92,12 @@ async def _remove(parts: Parts, work: Task | Run, *, undo: bool) -> None:
 
 
 async def put_away_merged(
-    parts: Parts, setbacks: Setbacks, only: Iterable[str] | None = None, into: str | None = None
+    parts: Parts, setbacks: Setbacks, of: str | None = None, into: str | None = None
 ) -> None:
     """Remove worktrees of merged work, and branches that its base, or the branch that it was
     merged into, holds; what cannot go now is tried again later."""
-    merged = await parts.db.read(tasks.merged_worktrees)
-    present = await parts.workspaces.traces() if only is None else set(only)
+    merged = await parts.db.read(tasks.merged_worktrees, of)
+    present = merged.keys() if of else await parts.workspaces.traces()
 
     async def put_away(owner: str) -> None:
         branch, base = merged[owner]
@@ -126,7 +126,7 @@ class Due:
 
 
 async def archive_old(
-    parts: Parts, setbacks: Setbacks, due: Due, most: int = _AT_A_TIME
+    parts: Parts, setbacks: Setbacks, due: Due, most: int = _ARCHIVED_AT_A_TIME
 ) -> list[str]:
     """Archive what is due; the ids of what was."""
     done: list[str] = []

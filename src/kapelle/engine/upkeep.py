@@ -81,8 +81,9 @@ class Upkeep:
         """Put merged worktrees and old work away; where room is scarce, all that is merged."""
         parts, now = self._parts, datetime.now(UTC)
         due, scarce = Due.by(parts.settings().upkeep, now), is_scarce(parts)
-        if scarce or number % _EVERY_ROUNDS == 0:
-            await put_away_merged(parts, self._setbacks)
+        if not scarce and number % _EVERY_ROUNDS:
+            return
+        await put_away_merged(parts, self._setbacks)
         await archive_old(parts, self._setbacks, replace(due, merged=now) if scarce else due)
 
 

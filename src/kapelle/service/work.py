@@ -60,8 +60,7 @@ class Work:
         if not merged.already or work.merged_at is None:
             facts = {"base": merged.base, "commit": merged.commit}
             await self._db.write(record_change, work, "merged", **facts)
-        owners = [work.id, *await self._db.read(runs.ended_tasks, work.id)]
-        await put_away_merged(self._parts, Setbacks(), owners, merged.base)
+        await put_away_merged(self._parts, Setbacks(), work.id, merged.base)
         updated = merged.checkout_updated
         return MergeView(
             id=work.id,

@@ -150,9 +150,11 @@ def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> lis
     return list(connection.execute(query).scalars())
 
 
-def merged_worktrees(connection: sa.Connection) -> dict[str, tuple[str, str]]:
+def merged_worktrees(
+    connection: sa.Connection, of: str | None = None
+) -> dict[str, tuple[str, str]]:
     """Owners of worktrees whose work is merged, with their branches and bases: tasks and runs that
-    are not archived, and the tasks of such runs."""
+    are not archived, and the tasks of such runs; or those of one task or run."""
     own, of_run = tasks.c.merged_at.is_not(None), runs.c.merged_at.is_not(None)
     base = sa.case((own, tasks.c.workspace_base), else_=runs.c.workspace_base)
     query = sa.select(tasks.c.id, tasks.c.workspace_branch, base)
@@ -161,6 +163,9 @@ def merged_worktrees(connection: sa.Connection) -> dict[str, tuple[str, str]]:
     query = query.where(tasks.c.workspace_branch.is_not(None))
     alone = sa.select(runs.c.id, runs.c.workspace_branch, runs.c.workspace_base)
     alone = alone.where(of_run, runs.c.workspace_owner.is_(None), runs.c.archived_at.is_(None))
+    if of is not None:
+        query = query.where(sa.or_(tasks.c.id == of, tasks.c.run_id == of))
+        alone = alone.where(runs.c.id == of)
     rows = connection.execute(sa.union_all(query, alone.where(runs.c.workspace_branch != "")))
     return {owner: (branch, into) for owner, branch, into in rows}
 
