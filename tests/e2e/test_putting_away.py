@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kapelle.home import disk_use
+from tests.e2e.ensembles import perform, rule, with_playbook
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git
 
@@ -83,6 +84,27 @@ def test_merged_work_can_be_gone_on_with(kapelle: Instance, repository: Path) ->
     assert kapelle.wait(task_id)["status"] == "completed"
     assert (kapelle.home.worktrees / task_id / "new.txt").exists()
     assert kapelle.get(f"/tasks/{task_id}/diff")["files"] == ["new.txt"]
+
+
+def test_a_merged_run_leaves_only_branches_that_were_not_taken(
+    kapelle: Instance, repository: Path
+) -> None:
+    with_playbook(kapelle, rule("Write", {"write": "new.txt", "content": "kept"}))
+    run = perform(
+        kapelle, "best-of", repository, prompt="Write", count=2, eval="echo 1", direction="maximize"
+    )
+    assert run["status"] == "completed", run
+    tasks = kapelle.get(f"/tasks?run_id={run['id']}")["tasks"]
+    kapelle.post(f"/runs/{run['id']}/merge")
+    assert git(repository, "show", "main:new.txt") == "kept"
+    refs = git(repository, "for-each-ref", "--format=%(refname)", "refs/heads").splitlines()
+    # What was not chosen is in no other branch.
+    [loser] = [task["id"] for task in tasks if f"refs/heads/kapelle/{task['id']}" in refs]
+    assert refs == [f"refs/heads/kapelle/{loser}", "refs/heads/main"]
+    assert [path.name for path in kapelle.home.worktrees.iterdir()] == [f"{loser}.json"]
+    assert kapelle.get(f"/runs/{run['id']}/diff")["files"] == ["new.txt"]
+    for task in tasks:
+        assert kapelle.get(f"/tasks/{task['id']}/diff")["files"] == ["new.txt"]
 
 
 def test_a_branch_stays_that_others_need(kapelle: Instance, repository: Path) -> None:
