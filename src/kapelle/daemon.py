@@ -67,6 +67,7 @@ def main() -> None:
     parser.add_argument("--port", type=int)
     parser.add_argument("--host")
     parser.add_argument("--expose", action="store_true")
+    parser.add_argument("--wait", action="store_true")
     options = parser.parse_args()
     logging.basicConfig(
         level=logging.INFO,
@@ -78,7 +79,7 @@ def main() -> None:
     home = Home.default()
     try:
         home.create()
-        with _only_daemon(home) as lock:
+        with _only_daemon(home, wait=options.wait) as lock:
             settings = load(home, None, os.environ).settings
             code = asyncio.run(_serve(lock, home, settings, _listen(home, settings, options)))
     except KapelleError as error:
@@ -128,9 +129,9 @@ def _give_up(sentence: str) -> NoReturn:
 
 
 @contextlib.contextmanager
-def _only_daemon(home: Home) -> Iterator["Lock"]:
+def _only_daemon(home: Home, *, wait: bool) -> Iterator["Lock"]:
     """While this is the daemon of its home, whose socket goes with it."""
-    lock = Lock(home)
+    lock = Lock(home, wait=wait)
     try:
         yield lock
     finally:
@@ -143,9 +144,9 @@ def _only_daemon(home: Home) -> Iterator["Lock"]:
 class Lock:
     """What makes this the only daemon of its home."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, *, wait: bool = False) -> None:
         self._home = home
-        self.descriptor = take_lock(home)
+        self.descriptor = take_lock(home, wait=wait)
 
     @property
     def is_ours(self) -> bool:
@@ -160,11 +161,11 @@ class Lock:
             _log.warning("%s was lost and is taken again", self._home.lock)
 
 
-def take_lock(home: Home) -> int:
-    """Be the only daemon of this home, or say who is."""
+def take_lock(home: Home, *, wait: bool = False) -> int:
+    """Be the only daemon of this home, if need be when the other one has ended, or say who is."""
     descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         holder = os.pread(descriptor, 100, 0).decode(errors="replace").strip() or "unknown"
         os.close(descriptor)
@@ -310,7 +311,8 @@ def _open_database(home: Home, settings: Settings) -> Database:
         backup.make_private(home.database)
     db = Database(settings.database_url or sqlite_url(home.database))
     db.make_room = home.give_up_reserve
-    migrate(db.engine)
+    grades = settings.backup.grades
+    migrate(db.engine, lambda: db.is_sqlite and backup.make(home.database, home.backups, grades))
     db.reserve()
     if db.is_sqlite:
         db.guard(home.database, home.backups)

@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -208,3 +209,17 @@ def write_private(path: Path, data: bytes) -> None:
         except BaseException:
             os.unlink(file.name)
             raise
+
+
+def disk_use(*places: Path) -> tuple[int, int]:
+    """Bytes on the disk and inodes of places with all below them, which may change meanwhile."""
+    size = count = 0
+    pending = list(map(str, places))
+    while pending:
+        place = pending.pop()
+        with suppress(OSError):
+            status = os.lstat(place)
+            size, count = size + status.st_blocks * 512, count + 1
+            if stat.S_ISDIR(status.st_mode):
+                pending += [os.path.join(place, name) for name in os.listdir(place)]
+    return size, count

@@ -40,7 +40,7 @@ def _is_gone(instance: Instance, task_id: str) -> bool:
 def test_backups_go_on_and_old_tasks_go_though_a_repository_was_deleted(
     kapelle: Instance, repository: Path, tmp_path: Path
 ) -> None:
-    kapelle.env["KAPELLE_TASKS__RETENTION_DAYS"] = "1"
+    kapelle.env["KAPELLE_UPKEEP__RETENTION_DAYS"] = "1"
     lost = make_repository(tmp_path / "lost")
     stuck, old = kapelle.play(_WORK, lost), kapelle.play(_WORK, repository)
     for task_id in (stuck, old):

@@ -26,6 +26,7 @@ resume      tasks:resume  Go on where a task's last attempt left off, or with a 
 continue    submit:continue_  Follow up on a task that has ended or waits.
 requeue     tasks:requeue  Put a task back into the queue; a running one is stopped first.
 archive     tasks:archive  Take ended tasks and runs out of the list and keep their work.
+prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
 merge       tasks:merge  Merge the branch of a task or a run into its base.
 usage       usage:usage  Show what was used: tokens, turns and money.
@@ -38,6 +39,7 @@ config      config:config  Show and change settings.
 doctor      doctor:doctor  Look for anything that keeps Kapelle from working.
 demo        demo:demo  Watch a small ensemble of agents work on a sample repository.
 serve       daemon:serve  Run the daemon in the foreground.
+service     unit:service  Have your machine start the daemon, and again when it dies.
 stop        daemon:stop  Stop the daemon; running agents go on.
 backup      daemon:backup  Copy the database to a safe place now.
 completion  main:completion  Print the completion script of a shell.

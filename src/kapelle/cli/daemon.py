@@ -1,4 +1,4 @@
-"""`kapelle serve`, `stop` and `backup`."""
+"""`kapelle serve`, `stop`, `backup` and `prune`."""
 
 import fcntl
 import json
@@ -11,10 +11,13 @@ from typing import Annotated
 import typer
 
 from kapelle.cli.command import Json
+from kapelle.cli.format import size
 from kapelle.cli.output import data, document, say
+from kapelle.cli.values import optional_duration_s
 from kapelle.client.address import Address
 from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import KapelleError, Unavailable
+from kapelle.domain.text import counted
 from kapelle.home import Home
 
 STOP_TIMEOUT_S = 90.0
@@ -133,3 +136,32 @@ def backup(as_json: Json = False) -> None:
         document(made)
     else:
         data(made["path"])
+
+
+def prune(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be put away.")
+    ] = False,
+    merged: Annotated[
+        bool, typer.Option("--merged", help="What is merged, and nothing else.")
+    ] = False,
+    older: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="What ended more than 7d or 12h ago.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Put away what has ended and free its disk space.
+
+    Merged, cancelled and failed work is archived; without options after upkeep.archive_days and
+    upkeep.archive_failed_days. Worktrees are removed, and what is not merged is kept under a ref.
+    """
+    body = {"merged": merged, "older_s": optional_duration_s(older, "--older"), "dry_run": dry_run}
+    pruned = Connection().post("/prune", body, timeout=3600)
+    if as_json:
+        document(pruned)
+        return
+    for id_ in pruned["archived"]:
+        data(id_)
+    room = f"{size(pruned['bytes'])} in {counted(pruned['inodes'], 'file')}"
+    what, free = ("to archive", "would be free") if dry_run else ("archived", "are free")
+    say(f"{len(pruned['archived']) or 'Nothing'} {what}; {room} {free}.")

@@ -24,7 +24,7 @@ from kapelle.client.autostart import log_lines, why_it_gave_up
 from kapelle.client.environment import shell_for
 from kapelle.client.http import Connection
 from kapelle.domain.errors import KapelleError, Unavailable
-from kapelle.home import Home
+from kapelle.home import Home, disk_use
 from kapelle.runner.process_tree import own_cgroup
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ def state_directory(home: Home) -> Iterator[Finding]:
     if place == home.root and home.root.stat().st_mode & 0o077:
         yield Finding("home", "warning", f"{home.root} is open to others", f"chmod 700 {home.root}")
     else:
-        made = "" if place == home.root else " (not made yet)"
+        taken, inodes = disk_use(home.root)
+        made = f" ({size(taken)} in {inodes:,} files)" if inodes else " (not made yet)"
         yield Finding("home", "ok", f"{home.root}{made}")
     yield _disk(place)
 
@@ -125,7 +126,7 @@ def _disk(place: Path) -> Finding:
         return Finding("disk", "broken", f"{free} MB free, so no task starts", hint)
     if free < SCANT_MB:
         return Finding("disk", "warning", f"only {free} MB free", "Free some.")
-    return Finding("disk", "ok", f"{free:,} MB free")
+    return Finding("disk", "ok", f"{free:,} MB and {os.statvfs(place).f_favail:,} inodes free")
 
 
 def memory(home: Home) -> Iterator[Finding]:

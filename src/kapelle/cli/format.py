@@ -7,9 +7,11 @@ import sys
 import unicodedata
 from collections.abc import Container, Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from kapelle.domain.text import counted
+from kapelle.home import disk_use
 
 _ESCAPE_SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor movement
@@ -287,8 +289,13 @@ def field(name: str, value: str) -> str:
 def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
     """Where a task or a run works, and on which branch."""
     workspace = item["workspace"]
-    removed = item.get("archived_at") and not os.path.isdir(workspace["path"])
-    yield field("workspace", "removed" if removed else clean(workspace["path"]))
+    away = item.get("archived_at") or item["merged_at"]
+    removed = away and not os.path.isdir(workspace["path"])
+    use = ""
+    if workspace["branch"] and os.path.isdir(workspace["path"]):
+        taken, inodes = disk_use(Path(workspace["path"]))
+        use = f" ({size(taken)} in {inodes:,} files)"
+    yield field("workspace", "removed" if removed else clean(workspace["path"]) + use)
     if workspace["branch"]:
         onto = f" (from {one_line(workspace['base'])})" if workspace["base"] else ""
         merged = ", merged" if item["merged_at"] else ""

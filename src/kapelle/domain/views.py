@@ -53,6 +53,15 @@ class TrustView(Record):
     difference: list[str]
 
 
+class PruneView(Record):
+    """The tasks and runs that were archived, or would be, and what of the disk is free by that."""
+
+    dry_run: bool
+    archived: list[str]
+    bytes: int
+    inodes: int
+
+
 class UsageSum(Record):
     """What some attempts used together; input_tokens includes cached_tokens.
 

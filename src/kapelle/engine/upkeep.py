@@ -8,18 +8,26 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kapelle.domain.errors import KapelleError
-from kapelle.domain.specs import WorkspaceKind
-from kapelle.domain.states import FINAL
-from kapelle.domain.task import Task
+from kapelle.engine.archive import (
+    Due,
+    Setbacks,
+    archive_old,
+    delete_outputs,
+    forget_old,
+    pack_ended,
+    pack_objects,
+    put_away_merged,
+)
 from kapelle.engine.parts import Parts
-from kapelle.engine.tasks.actions import archive
 from kapelle.home import write_private
+from kapelle.runner.pack import SUFFIX
 from kapelle.secrets import REQUEST_AGE_S
-from kapelle.store import attempts, backup, events, processes, runs, schedules, tasks
+from kapelle.store import attempts, backup, processes, runs, tasks
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.upkeep")
@@ -64,10 +72,29 @@ class Upkeep:
             )
             await _guarded("finishing archives", finish_archiving, parts, setbacks)
         await _guarded("dropping secrets", drop_unused_secrets, parts)
+        await _guarded("packing attempts", pack_ended, parts)
+        await _guarded("archiving", self._archive, number)
         await _guarded("forgetting what is old", forget_old, parts, setbacks)
         if number % _TIDY_ROUNDS == 0:
             await _guarded("forgetting environments", forget_shells, parts)
+            await _guarded("deleting old output", delete_outputs, parts)
             await _guarded("tidying", parts.workspaces.tidy)
+            await _guarded("packing objects", pack_objects, parts)
+
+    async def _archive(self, number: int) -> None:
+        """Put merged worktrees and old work away; where room is scarce, all that is merged."""
+        parts, now = self._parts, datetime.now(UTC)
+        due, scarce = Due.by(parts.settings().upkeep, now), is_scarce(parts)
+        if not scarce and number % _EVERY_ROUNDS:
+            return
+        await put_away_merged(parts, self._setbacks)
+        await archive_old(parts, self._setbacks, replace(due, merged=now) if scarce else due)
+
+
+def is_scarce(parts: Parts) -> bool:
+    """Whether so little disk is free that soon no attempt will start."""
+    floor = parts.settings().limits.min_free_disk_mb * 1_000_000
+    return shutil.disk_usage(parts.home.root).free < 2 * floor
 
 
 async def _guarded(name: str, duty: Callable[..., Awaitable[object]], *args: object) -> None:
@@ -77,33 +104,6 @@ async def _guarded(name: str, duty: Callable[..., Awaitable[object]], *args: obj
         _log.warning("%s failed and will be tried again: %s", name, error.message)
     except Exception:
         _log.exception("%s failed and will be tried again", name)
-
-
-class Setbacks:
-    """Does things for tasks and runs; one for which that failed is left alone for a while."""
-
-    def __init__(self, again_s: float = 3600.0) -> None:
-        self._again_s = again_s
-        self._failed: dict[str, tuple[float, str]] = {}
-
-    def __len__(self) -> int:
-        return len(self._failed)
-
-    async def each(self, owners: Iterable[str], duty: Callable[[str], Awaitable[None]]) -> None:
-        """Do it for each; the failure of one, which is logged once, keeps no other from it."""
-        for owner in owners:
-            at, known = self._failed.get(owner, (0.0, None))
-            if known is not None and time.monotonic() - at < self._again_s:
-                continue
-            try:
-                await duty(owner)
-            except (KapelleError, OSError) as error:
-                reason = error.with_hint if isinstance(error, KapelleError) else str(error)
-                if reason != known:
-                    _log.warning("%s stays: %s", owner, reason)
-                self._failed[owner] = (time.monotonic(), reason)
-            else:
-                self._failed.pop(owner, None)
 
 
 async def _back_up(parts: Parts) -> None:
@@ -147,7 +147,8 @@ async def stop_unknown_attempts(parts: Parts) -> None:
     places = {parts.home.attempts: attempts.ids, parts.home.processes: processes.directories}
     for place, known in places.items():
         # In this order: a process is stored before its directory is made.
-        present = set(await asyncio.to_thread(os.listdir, place))
+        names = await asyncio.to_thread(os.listdir, place)
+        present = {name for name in names if not name.endswith(SUFFIX)}
         unknown = [place / name for name in present - await parts.db.read(known)]
         for process_dir in await asyncio.to_thread(_unfinished, unknown):
             _log.warning("%s is in no database: its processes are ended", process_dir.name)
@@ -196,11 +197,11 @@ async def finish_archiving(parts: Parts, setbacks: Setbacks) -> None:
     async def remove(owner: str) -> None:
         # Asked again, for the removals before this one may have taken a while.
         if _long_archived(await parts.db.glance(_archived_at_of, [owner])):
-            await parts.workspaces.remove(owner)
+            await parts.workspaces.discard(owner)
             _log.warning("the worktree of %s, which is archived, was put away", owner)
 
-    standing = sorted(await parts.workspaces.standing())
-    archived = await parts.db.read(_archived_at_of, standing)
+    present = sorted(await parts.workspaces.traces())
+    archived = await parts.db.read(_archived_at_of, present)
     await setbacks.each(_long_archived(archived), remove)
 
 
@@ -232,64 +233,3 @@ def _long_archived(archived_at: dict[str, datetime | None]) -> list[str]:
     """Those whose archiving no request can still be at."""
     limit = datetime.now(UTC) - timedelta(seconds=REQUEST_AGE_S)
     return [owner for owner, moment in archived_at.items() if moment and moment < limit]
-
-
-_AT_A_TIME = 100
-_EVENTS_AT_A_TIME = 10_000
-
-
-async def forget_old(parts: Parts, setbacks: Setbacks) -> None:
-    """Delete some of what ended too long ago; tasks and runs that cannot be are passed over."""
-    days = parts.settings().tasks.retention_days
-    if not days:
-        return
-    limit = datetime.now(UTC) - timedelta(days=days)
-    # More than are forgotten at a time, for some may have to be passed over.
-    found = await parts.db.read(tasks.ended_before, limit, _AT_A_TIME + len(setbacks))
-    await setbacks.each(found, lambda task_id: forget_task(parts, task_id, limit))
-    found = await parts.db.read(runs.ended_before, limit, _AT_A_TIME + len(setbacks))
-    await setbacks.each(found, lambda run_id: _forget_run(parts, run_id))
-    await parts.db.write(schedules.delete_ended, limit, _AT_A_TIME)
-    await parts.db.write(events.delete_oldest, limit, _EVENTS_AT_A_TIME)
-
-
-async def forget_task(parts: Parts, task_id: str, limit: datetime) -> None:
-    """Delete a task with all that belongs to it, unless it was taken up again meanwhile."""
-    task = await parts.db.write(_put_away, task_id, limit)
-    if task is None:
-        return
-    if task.workspace.kind is WorkspaceKind.WORKTREE and task.workspace.owner is None:
-        await parts.workspaces.discard(task_id)
-    for attempt in task.attempts:
-        await asyncio.to_thread(shutil.rmtree, parts.process_directory(attempt.id), True)
-        await _forget_processes(parts, attempt.id)
-    parts.secrets.forget(task_id)
-    await parts.db.write(tasks.delete_archived, task_id)
-
-
-def _put_away(connection: Connection, task_id: str, limit: datetime) -> Task | None:
-    """Archive a task that is still over, so that nobody can take it up again."""
-    task = tasks.get(connection, task_id)
-    if task.status not in FINAL or task.ended_at is None or task.ended_at >= limit:
-        return None
-    return archive(connection, tasks.get, task_id)
-
-
-async def _forget_processes(parts: Parts, owner: str) -> None:
-    """Delete the processes beside the agent's, and their output."""
-    begun = await parts.db.read(processes.of_owner, owner)
-    for row in begun.values():
-        await asyncio.to_thread(shutil.rmtree, parts.process(row).directory, True)
-    if begun:
-        await parts.db.write(processes.delete, owner)
-
-
-async def _forget_run(parts: Parts, run_id: str) -> None:
-    """Delete a run, which nothing takes up again; its tasks are forgotten for themselves."""
-    run = await parts.db.read(runs.get, run_id)
-    if run.workspace.kind is WorkspaceKind.WORKTREE and run.workspace.owner is None:
-        await parts.workspaces.discard(run_id)
-    await asyncio.to_thread(shutil.rmtree, parts.home.runs / run_id, True)
-    await _forget_processes(parts, run_id)
-    parts.secrets.forget(run_id)
-    await parts.db.write(runs.delete, run_id)

@@ -3,22 +3,18 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
-from kapelle.runner.shim.files import ERR, OUT, open_regular, size
+from kapelle.runner.pack import open_file
+from kapelle.runner.shim.files import ERR, OUT
 
 _BLOCK = 1 << 20
 MAX_LINE = 8 << 20
 
 
-def _open(path: Path) -> BinaryIO | None:
-    file = open_regular(str(path))
-    return None if file is None else os.fdopen(file, "rb")
-
-
 def read(path: Path, offset: int, limit: int) -> bytes:
     """At most limit bytes from an offset on; nothing if the log is missing or shorter."""
-    file = _open(path)
+    file = open_file(path)
     if file is None:
         return b""
     with file:
@@ -31,7 +27,7 @@ def read(path: Path, offset: int, limit: int) -> bytes:
 
 def tail_offset(path: Path, lines: int) -> int:
     """Where the last lines of a log begin; an unterminated last line counts as one."""
-    file = _open(path)
+    file = open_file(path)
     if file is None:
         return 0
     with file:
@@ -54,7 +50,7 @@ def tail_offset(path: Path, lines: int) -> int:
 
 def tail_text(path: Path, max_bytes: int) -> str:
     """The end of a log as text, from the beginning of a line if there is one in reach."""
-    file = _open(path)
+    file = open_file(path)
     if file is None:
         return ""
     with file:
@@ -121,7 +117,7 @@ class LogReader:
 
 def lines_of(path: Path, last_bytes: int | None = None) -> Iterator[str]:
     """A log's lines as text, or those in its last bytes; nothing if it is missing."""
-    begin = 0 if last_bytes is None else max(0, size(str(path)) - last_bytes)
+    begin = 0 if last_bytes is None else max(0, tail_offset(path, 0) - last_bytes)
     reader = LogReader(path, begin)
     while lines := reader.lines(ended=True):
         yield from (line.text for line in lines)

@@ -12,12 +12,14 @@ from kapelle.domain.states import FINAL
 from kapelle.domain.task import Attempt, Task
 from kapelle.engine.parts import Parts
 from kapelle.runner.output import LogReader, read, tail_offset
+from kapelle.runner.pack import pack_of
 from kapelle.store import attempts, tasks
 
 Stream = Literal["out", "err"]
 Parse = Callable[[str], list[AgentEvent]]
 
 _LOOK_S = 0.1
+_DELETED = "output was deleted, for it ended long ago."
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class Output:
             return Chunk(b"", 0, task.status in FINAL)
         attempt = attempt_of(task, which)
         path = self._parts.process_directory(attempt.id) / f"{stream}.log"
+        if self._is_deleted(attempt):
+            raise NotFound(f"The {_DELETED}", hint="upkeep.output_days says how long it is kept.")
         data = await asyncio.to_thread(read, path, offset, limit)
         ended = attempt.ended_at is not None
         return Chunk(data, offset + len(data), ended and len(data) < limit)
@@ -101,6 +105,8 @@ class Output:
         out_log = LogReader(process_dir / "out.log", place.out)
         err_log = LogReader(process_dir / "err.log", place.err)
         ended = attempt.ended_at is not None
+        if self._is_deleted(attempt):
+            yield place.event(AgentEvent("notice", f"Its {_DELETED}"))
         while True:
             out = await asyncio.to_thread(out_log.lines, ended=ended)
             for text, end in out:
@@ -116,6 +122,11 @@ class Output:
             await asyncio.sleep(_LOOK_S)
             row = await self._parts.db.glance(attempts.row, attempt.id)
             ended = row["ended_at"] is not None
+
+    def _is_deleted(self, attempt: Attempt) -> bool:
+        process_dir = self._parts.process_directory(attempt.id)
+        printed = attempt.ended_at is not None and attempt.output_bytes > 0
+        return printed and not process_dir.exists() and not pack_of(process_dir).exists()
 
     def _parser(self, task: Task, attempt: Attempt) -> Parse:
         try:

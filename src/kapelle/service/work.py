@@ -4,19 +4,20 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
-from kapelle.domain.errors import Conflict, KapelleError
+from kapelle.domain.errors import Conflict
 from kapelle.domain.run import Run
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Task
-from kapelle.domain.views import DiffView, MergeView
+from kapelle.domain.views import DiffView, MergeView, PruneView
+from kapelle.engine.archive import Due, Setbacks, archive_run, archive_task, prune, put_away_merged
 from kapelle.engine.parts import Parts
-from kapelle.engine.tasks.actions import archive, record_change
-from kapelle.engine.tasks.attempt import task_diff
+from kapelle.engine.tasks.actions import record_change
+from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.runner.redaction import redact
 from kapelle.secrets import server_secrets
 from kapelle.settings.trust import drop, executable, records
@@ -56,6 +57,7 @@ class Work:
         work = await self._get(kind, text)
         _require_mergeable(work, force)
         noun, commit = type(work).__name__, work.workspace.commit
+        await recall(self._parts, work)
         if force:
             # What failed was never committed, and is what is wanted here.
             message = f"{work.title}\n\n{noun}: {work.id}, {work.status}"
@@ -70,6 +72,7 @@ class Work:
             facts = {"base": merged.base, "commit": merged.commit}
             await self._db.write(record_change, work, "merged", **facts)
         dropped = await self._drop_trust(work)
+        await put_away_merged(self._parts, Setbacks(), work.id, merged.base)
         updated = merged.checkout_updated
         return MergeView(
             id=work.id,
@@ -91,33 +94,22 @@ class Work:
 
     async def archive_task(self, text: str) -> Task:
         """Put an ended task away: its worktree is removed, its work kept under a ref."""
-        task = await self._db.write(archive, tasks.get, text)
-        await self._remove(task, undo=task.archived_at is None)
-        return await self._db.read(tasks.get, task.id)
+        return await archive_task(self._parts, text)
 
     async def archive_run(self, text: str) -> Run:
         """Put an ended run away with its tasks: worktrees are removed, the work is kept."""
-        run = await self._db.write(archive, runs.get, text)
-        for task_id in await self._db.read(runs.ended_tasks, run.id):
-            with suppress(Conflict):  # somebody has taken it up again
-                await self.archive_task(task_id)
-        for child in (await self._db.read(runs.family, run.id))[1:]:
-            if (await self._db.read(runs.row, child))["parent_id"] == run.id:
-                await self.archive_run(child)
-        await self._remove(run, undo=True)
-        return await self._db.read(runs.get, run.id)
+        return await archive_run(self._parts, text)
 
-    async def _remove(self, work: Task | Run, *, undo: bool) -> None:
-        """Remove the worktree and the secrets of what is archived; where that fails, it is not."""
-        try:
-            if work.workspace.branch and work.workspace.owner is None:
-                await self._parts.workspaces.remove(work.id)
-        except KapelleError:
-            if undo:
-                table = tasks if isinstance(work, Task) else runs
-                await self._db.write(table.update, work.id, archived_at=None)
-            raise
-        self._parts.secrets.forget(work.id)
+    async def prune(self, merged: bool, older_s: float | None, dry_run: bool) -> PruneView:
+        """Put away now what upkeep would some day; older_s, and merged alone, instead of the days
+        in the settings."""
+        now = datetime.now(UTC)
+        due = Due.by(self._parts.settings().upkeep, now)
+        if merged or older_s is not None:
+            moment = now - timedelta(seconds=older_s or 0)
+            due = Due(moment) if merged else Due(moment, moment, moment)
+        ids, size, inodes = await prune(self._parts, due, dry_run)
+        return PruneView(dry_run=dry_run, archived=ids, bytes=size, inodes=inodes)
 
     async def _get(self, kind: Kind, text: str) -> Task | Run:
         if kind == "task":
@@ -148,6 +140,7 @@ class Work:
             )
         if work.workspace.branch is None:
             return Diff(b"", "", [])
+        await recall(self._parts, work)
         if isinstance(work, Task):
             return await task_diff(self._parts, work.id, work.workspace)
         return await self._parts.workspaces.diff(work.workspace.owner or work.id)
@@ -157,6 +150,7 @@ class Work:
         for task in found:
             if task.workspace.commit is None:
                 raise Conflict(f"{task.id} left no commit that could be compared.")
+        await recall(self._parts, found[0])
         owner = found[0].workspace.owner or found[0].id
         commits = [str(task.workspace.commit) for task in found]
         return await self._parts.workspaces.compare(owner, *commits)

@@ -58,8 +58,6 @@ class Tasks(Section):
     """US dollars that all attempts of a task may cost together; when not set, any amount."""
     grace_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 10
     """Seconds between asking a process to end and killing it."""
-    retention_days: Count = 0
-    """Days that ended tasks, runs and schedules are kept, and events; 0 keeps them for ever."""
 
 
 class WorkspaceSettings(Section):
@@ -205,6 +203,17 @@ class Backup(Section):
         return self.hours, self.days, self.weeks
 
 
+class Upkeep(Section):
+    archive_days: Count = 7
+    """Days after which merged and cancelled work is archived; 0 leaves it in the lists."""
+    archive_failed_days: Count = 30
+    """Days after which failed work is archived; 0 leaves it in the lists."""
+    output_days: Count = 90
+    """Days that the output of ended attempts is kept; 0 keeps it for ever."""
+    retention_days: Count = 0
+    """Days that ended tasks, runs and schedules are kept, and events; 0 keeps them for ever."""
+
+
 class Git(Section):
     author_name: Name = "Kapelle"
     """Author of commits that Kapelle makes."""
@@ -251,6 +260,8 @@ class Settings(Section):
     """The web page and the API."""
     backup: Backup = Backup()
     """Copies of the database."""
+    upkeep: Upkeep = Upkeep()
+    """How long what has ended stays, only in your own config.toml."""
     git: Git = Git()
     """Commits that Kapelle makes."""
 

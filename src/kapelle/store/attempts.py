@@ -37,7 +37,7 @@ _RUNNING = (
 _STORED = tuple(name for name in Attempt.model_fields if name in attempts.c)
 
 _rows = Rows(attempts, "attempt")
-row, update = _rows.row, _rows.update
+row, update, ended_of = _rows.row, _rows.update, _rows.ended_of
 
 
 def insert(connection: sa.Connection, /, **values: Any) -> None:

@@ -3,6 +3,7 @@
 A new database is made from the tables as they are; a migration only changes one that is there.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -25,8 +26,8 @@ def current(engine: sa.Engine) -> str | None:
         return version
 
 
-def migrate(engine: sa.Engine) -> None:
-    """Apply what is missing, each migration in one transaction."""
+def migrate(engine: sa.Engine, before: Callable[[], object] = lambda: None) -> None:
+    """Apply what is missing in one transaction; before that, have a copy of an older one made."""
     try:
         found = current(engine)
     except sa.exc.OperationalError as error:
@@ -44,6 +45,14 @@ def migrate(engine: sa.Engine) -> None:
             f"The database has schema {found}, but this version of Kapelle knows only {HEAD}.",
             hint="Install the newer version again, or restore a backup made by this one.",
         )
+    before()
+    try:
+        _upgrade(engine)
+    except sa.exc.DBAPIError as error:
+        raise _too_old(found, str(error.orig)) from error
+
+
+def _upgrade(engine: sa.Engine) -> None:
     # Imported here, for it costs a daemon that has nothing to migrate 10 MB.
     from alembic import command
     from alembic.config import Config
@@ -53,6 +62,21 @@ def migrate(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
+        tables = sa.inspect(connection)
+        for table in metadata.sorted_tables:
+            present = {column["name"] for column in tables.get_columns(table.name)}
+            if lacking := {*table.columns.keys()} - present:
+                raise _too_old("0001", f"{table.name} has no {min(lacking)}")
+
+
+def _too_old(found: str, problem: str) -> Unavailable:
+    # Before there were versions, several schemas were all called 0001.
+    return Unavailable(
+        f"The database has an early form of schema {found} that this version of Kapelle cannot "
+        f"bring to {HEAD}: {problem}.",
+        hint="Nothing was changed. Move kapelle.db away to begin with an empty history; branches "
+        "and refs/kapelle/archive in your repositories stay as they are.",
+    )
 
 
 def _create(engine: sa.Engine) -> None:

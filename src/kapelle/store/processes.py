@@ -34,10 +34,22 @@ def begin(connection: sa.Connection, owner: str, name: str) -> Row:
     return of_owner(connection, owner)[name]
 
 
-def named(connection: sa.Connection, owners: Sequence[str], name: str) -> list[Row]:
-    """The processes of this name of several owners."""
-    query = sa.select(processes).where(processes.c.owner.in_(owners), processes.c.name == name)
-    return list(connection.execute(query).mappings())
+def note_success(connection: sa.Connection, owner: str, name: str) -> None:
+    mine = processes.update().where(processes.c.owner == owner, processes.c.name == name)
+    connection.execute(mine.values(succeeded=True))
+
+
+def succeeded(connection: sa.Connection, owners: Sequence[str], name: str) -> bool:
+    """Whether a process of this name of one of the owners was noted to have succeeded."""
+    query = sa.select(sa.literal(1)).where(processes.c.owner.in_(owners), processes.c.name == name)
+    return connection.execute(query.where(processes.c.succeeded).limit(1)).first() is not None
+
+
+def owners(connection: sa.Connection, places: Sequence[str]) -> set[str]:
+    """Whose these directories are."""
+    found = sa.select(processes.c.owner, processes.c.directory)
+    wanted = set(places)
+    return {owner for owner, directory in connection.execute(found) if directory in wanted}
 
 
 def directories(connection: sa.Connection) -> set[str]:

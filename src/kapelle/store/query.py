@@ -95,6 +95,41 @@ class Rows:
         query = sa.select(shell).where(shell.in_(digests), self._table.c.archived_at.is_(None))
         return set(connection.execute(query.distinct()).scalars())
 
+    def ended_of(
+        self, connection: sa.Connection, ids: Sequence[str], before: datetime, limit: int
+    ) -> list[str]:
+        """Those of the ids that ended before a moment, at most so many."""
+        columns, found = self._table.c, list[str]()
+        for start in range(0, len(ids), _MOST_PARAMETERS):
+            some = columns.id.in_(ids[start : start + _MOST_PARAMETERS])
+            query = sa.select(columns.id).where(some, columns.ended_at < before)
+            found += connection.execute(query.order_by(columns.id).limit(limit)).scalars()
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    def archivable(
+        self,
+        connection: sa.Connection,
+        merged: datetime | None,
+        cancelled: datetime | None,
+        failed: datetime | None,
+        limit: int,
+        *,
+        part_of: sa.ColumnElement[str | None],
+    ) -> list[str]:
+        """Those that are part of nothing else and ended before the moment for how they ended."""
+        columns = self._table.c
+        kinds = (
+            (merged, columns.merged_at.is_not(None)),
+            (cancelled, columns.status == "cancelled"),
+            (failed, sa.and_(columns.status == "failed", columns.merged_at.is_(None))),
+        )
+        due = [sa.and_(kind, columns.ended_at < moment) for moment, kind in kinds if moment]
+        query = sa.select(columns.id).where(columns.archived_at.is_(None), part_of.is_(None))
+        query = query.where(sa.or_(sa.false(), *due)).order_by(columns.ended_at).limit(limit)
+        return list(connection.execute(query).scalars())
+
     def page(
         self,
         connection: sa.Connection,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -27,6 +28,8 @@ row, update, resolve = _rows.row, _rows.update, _rows.resolve
 by_idempotency_key = _rows.by_idempotency_key
 archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
 shells_in_use = _rows.shells_in_use
+ended_of = _rows.ended_of
+archivable = partial(_rows.archivable, part_of=runs.c.parent_id)
 
 _OPEN = [status for status in RunStatus if status not in RUN_FINAL]
 

@@ -247,6 +247,7 @@ processes = sa.Table(
     sa.Column("directory", sa.String(40), nullable=False, unique=True),
     sa.Column("secret", sa.String(64), nullable=False),
     sa.Column("begun_at", Instant, nullable=False),
+    sa.Column("succeeded", sa.Boolean),  # noted of set-up commands
 )
 
 events = sa.Table(

@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -46,6 +47,7 @@ _rows = Rows(tasks, "task", "kapelle list")
 row, update, resolve = _rows.row, _rows.update, _rows.resolve
 archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
 shells_in_use = _rows.shells_in_use
+archivable = partial(_rows.archivable, part_of=tasks.c.run_id)
 
 
 def insert(connection: sa.Connection, values: dict[str, Any], depends_on: Sequence[str]) -> None:
@@ -147,6 +149,43 @@ def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> lis
     query = sa.select(tasks.c.id).where(tasks.c.ended_at < moment, free)
     query = query.order_by(tasks.c.ended_at, tasks.c.id).limit(limit)
     return list(connection.execute(query).scalars())
+
+
+def merged_worktrees(
+    connection: sa.Connection, of: str | None = None
+) -> dict[str, tuple[str, str]]:
+    """Owners of worktrees whose work is merged, with their branches and bases: tasks and runs that
+    are not archived, and the tasks of such runs; or those of one task or run."""
+    own, of_run = tasks.c.merged_at.is_not(None), runs.c.merged_at.is_not(None)
+    base = sa.case((own, tasks.c.workspace_base), else_=runs.c.workspace_base)
+    query = sa.select(tasks.c.id, tasks.c.workspace_branch, base)
+    query = query.outerjoin(runs, runs.c.id == tasks.c.run_id).where(sa.or_(own, of_run))
+    query = query.where(tasks.c.workspace_owner.is_(None), tasks.c.archived_at.is_(None))
+    query = query.where(tasks.c.workspace_branch.is_not(None))
+    alone = sa.select(runs.c.id, runs.c.workspace_branch, runs.c.workspace_base)
+    alone = alone.where(of_run, runs.c.workspace_owner.is_(None), runs.c.archived_at.is_(None))
+    if of is not None:
+        query = query.where(sa.or_(tasks.c.id == of, tasks.c.run_id == of))
+        alone = alone.where(runs.c.id == of)
+    rows = connection.execute(sa.union_all(query, alone.where(runs.c.workspace_branch != "")))
+    return {owner: (branch, into) for owner, branch, into in rows}
+
+
+def directories_of_worktrees(connection: sa.Connection, since: datetime) -> list[str]:
+    """Where tasks that ended since a moment had worktrees made."""
+    query = sa.select(tasks.c.directory).where(tasks.c.ended_at > since)
+    query = query.where(tasks.c.workspace_kind == "worktree").distinct()
+    return list(connection.execute(query).scalars())
+
+
+def is_base(connection: sa.Connection, branch: str) -> bool:
+    """Whether the work of another task is still to be merged into a branch."""
+    query = sa.select(sa.literal(1)).where(
+        sa.or_(tasks.c.workspace_base == branch, tasks.c.requested_base == branch),
+        sa.or_(tasks.c.run_id.is_(None), tasks.c.status.not_in(FINAL)),
+        *(tasks.c.merged_at.is_(None), tasks.c.archived_at.is_(None)),
+    )
+    return connection.execute(query.limit(1)).scalar() is not None
 
 
 def counts(connection: sa.Connection) -> dict[str, int]:

@@ -138,8 +138,8 @@ class Commit:
 
 
 async def tip_of(marker: Marker) -> str:
-    """The commit that the branch holds, or the base commit when there is no branch."""
-    return await marker.tip() or marker.base_commit
+    """The commit that the branch holds or held, or the base commit when there never was one."""
+    return await marker.tip() or marker.left or marker.base_commit
 
 
 async def require_commit(marker: Marker, text: str) -> None:

@@ -17,7 +17,7 @@ from kapelle.workspaces.commit import archive_worktree, keep, stage_all
 from kapelle.workspaces.files import copy_into, link_into, relative_parts
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git
 from kapelle.workspaces.index import files_place, install_index
-from kapelle.workspaces.refs import BRANCHES, Refs, Resolved, branch_of
+from kapelle.workspaces.refs import ARCHIVE, BRANCHES, Refs, Resolved, branch_of, branch_ref
 from kapelle.workspaces.repository import (
     Checkout,
     checkout_at,
@@ -56,7 +56,7 @@ async def create_worktree(
     else:
         # The branch it was made from may be gone by now; its own was kept, and so is the base.
         plan = await _plan(markers, task_id, directory, marker.base_commit)
-        plan = replace(plan, base=marker.base)
+        plan = replace(plan, base=marker.base, left=marker.left)
     return await _make(markers, plan, copy, link, afresh=marker is None)
 
 
@@ -156,7 +156,7 @@ async def _make(
     gitdir = linked_gitdir(plan.toplevel / ".git")
     if gitdir is None or gitdir.parent.parent != plan.common_dir:
         raise WorkspaceError(f"git did not link {plan.toplevel} to {plan.common_dir}.")
-    marker = replace(plan, gitdir=gitdir, inode=os.lstat(plan.toplevel).st_ino)
+    marker = replace(plan, gitdir=gitdir, inode=os.lstat(plan.toplevel).st_ino, left=None)
     files = files_place(marker.objects, marker, marker.index)
     await files.run("read-tree", "--reset", "-u", start, timeout_s=CONTENT_TIMEOUT_S)
     copied = await asyncio.to_thread(copy_into, marker.source, marker.toplevel, copy)
@@ -175,8 +175,9 @@ async def _place_branch(plan: Marker, *, afresh: bool) -> str:
         return tip
     if tip is not None:
         await keep(plan, "found", tip)
-    await plan.refs.move(plan.ref, plan.base_commit, tip, "kapelle: begin")
-    return plan.base_commit
+    start = plan.left or plan.base_commit
+    await plan.refs.move(plan.ref, start, tip, "kapelle: begin")
+    return start
 
 
 async def reset_worktree(markers: Markers, marker: Marker, name: str, base: str | None) -> Marker:
@@ -281,4 +282,35 @@ async def drop_empty_branch(marker: Marker) -> None:
     """Delete the branch of a removed worktree when all that it holds is in its base."""
     tip = await marker.tip()
     if tip is not None and await marker.objects.is_ancestor(tip, marker.base_commit):
-        await marker.refs.delete(marker.ref, tip)
+        await marker.refs.delete((marker.ref, tip))
+
+
+async def drop_merged(markers: Markers, marker: Marker, into: str) -> bool:
+    """Delete every reference to a removed worktree that a branch holds; whether the worktree's own
+    branch is gone. A branch that somebody has checked out stays."""
+    target = branch_ref(into)
+    held = None if target is None else await marker.refs.read(target)
+    tip = await marker.tip()
+    if held is None or target == marker.ref:
+        return tip is None
+    places = (marker.ref, f"{ARCHIVE}{marker.task_id}/")
+    output = await marker.refs.run(
+        *("for-each-ref", f"--merged={held}", "--format=%(refname) %(objectname) %(worktreepath)"),
+        *places,
+    )
+    found = [line.split(" ", 2) for line in output.stdout.decode("utf-8", "replace").splitlines()]
+    free = [(ref, commit) for ref, commit, place in found if not place]
+    if tip is not None and (marker.ref, tip) in free:
+        markers.write(replace(marker, left=tip))
+    await marker.refs.delete(*free)
+    return await marker.tip() is None
+
+
+async def recalled(
+    markers: Markers, task_id: str, directory: Path, known: Workspace
+) -> Marker | None:
+    """The marker of a removed worktree as its task or run remembers it."""
+    if known.base is None or known.base_commit is None or find_checkout(directory) is None:
+        return None
+    plan = await _plan(markers, task_id, directory, known.base_commit)
+    return replace(plan, base=known.base, removed=True, left=known.commit)

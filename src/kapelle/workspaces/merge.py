@@ -194,7 +194,7 @@ class Merger:
     async def _try(self, ref: str, recovered: Path | None) -> Merge:
         marker, objects = self.marker, self.marker.objects
         name = ref.removeprefix(BRANCHES)
-        old, branch = await marker.refs.read(ref), await marker.tip()
+        old, branch = await marker.refs.read(ref), await marker.tip() or marker.left
         if old is None or branch is None:
             missing = name if old is None else marker.branch
             raise WorkspaceError(f"The branch {missing} does not exist any more.")

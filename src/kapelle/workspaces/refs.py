@@ -112,9 +112,9 @@ class Refs(Place):
         text = f"option no-deref\0update {ref}\0{new}\0{expected}\0"
         await self.run("update-ref", "-m", reason, "--stdin", "-z", stdin=text.encode())
 
-    async def delete(self, ref: str, old: str) -> None:
-        """Compare and delete. Raises RefMoved."""
-        text = f"option no-deref\0delete {ref}\0{old}\0"
+    async def delete(self, *held: tuple[str, str]) -> None:
+        """Compare and delete references with their commits, all or none. Raises RefMoved."""
+        text = "".join(f"option no-deref\0delete {ref}\0{old}\0" for ref, old in held)
         await self.run("update-ref", "--stdin", "-z", stdin=text.encode())
 
     async def is_symbolic(self, ref: str) -> bool:

@@ -158,6 +158,12 @@ def small_file(path: Path, most: int) -> bytes | None:
         return stream.read(most) if os.fstat(file).st_size <= most else None
 
 
+def count_loose(objects: Path) -> int:
+    """How many objects of a repository are files of their own."""
+    names = (f"{number:02x}" for number in range(256))
+    return sum(len(os.listdir(objects / name)) for name in names if (objects / name).is_dir())
+
+
 async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
     """Read with `git config`, which runs nothing; the user's own configuration counts as well."""
     variables = {**checkout.variables, **_own_configuration()}

@@ -24,12 +24,14 @@ from kapelle.workspaces.diff import (
     take_snapshot,
     uncommitted_files,
 )
-from kapelle.workspaces.git import Git
+from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git
 from kapelle.workspaces.lifecycle import (
     base_of,
     clear_half_made,
     create_worktree,
     drop_empty_branch,
+    drop_merged,
+    recalled,
     remove_worktree,
     reset_worktree,
     restore_worktree,
@@ -37,9 +39,11 @@ from kapelle.workspaces.lifecycle import (
 from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.merge import Merge, Merger, marked_files, take_in
 from kapelle.workspaces.refs import Refs, plain_name
-from kapelle.workspaces.repository import find_checkout
+from kapelle.workspaces.repository import count_loose, find_checkout, read_work_tree
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
+
+_MANY_OBJECTS = 250
 
 
 @dataclass(frozen=True)
@@ -226,6 +230,25 @@ class Workspaces:
             await self._put_away(owner, self._markers.read(owner), empty_branch)
             self._markers.forget(owner)
 
+    async def put_away_merged(self, owner: str, into: str) -> bool:
+        """Remove a worktree whose work a branch holds, and its own branch with it; whether that is
+        gone. Then the owner is forgotten: what its row says is enough to recall it."""
+        async with self._guard.alone(owner):
+            marker = self._markers.read(owner)
+            await self._put_away(owner, marker, empty_branch=False)
+            marker = self._markers.read(owner)
+            gone = marker is None or await drop_merged(self._markers, marker, into)
+            if gone:
+                self._markers.forget(owner)
+            return gone
+
+    async def recall(self, owner: str, directory: Path, known: Workspace) -> None:
+        """Know a removed worktree again by what its task or run remembers of it."""
+        if self._markers.read(owner) is None and self._markers.intended(owner) is None:
+            marker = await recalled(self._markers, owner, directory, known)
+            if marker is not None:
+                self._markers.recall(marker)
+
     async def _put_away(self, owner: str, marker: Marker | None, empty_branch: bool) -> None:
         begun_in = self._markers.intended(owner)
         if marker is not None and not marker.removed:
@@ -237,6 +260,19 @@ class Workspaces:
             raise Conflict(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
         if empty_branch and marker is not None:
             await drop_empty_branch(marker)
+
+    async def pack_objects(self, directory: Path) -> None:
+        """Pack the loose objects of a repository if there are many; none is lost by that."""
+        checkout = find_checkout(directory)
+        if checkout is None or count_loose(checkout.common_dir / "objects") < _MANY_OBJECTS:
+            return
+        # By git's own upkeep, which keeps from being done twice at once.
+        place = self._shadows.objects(await read_work_tree(self._git, checkout))
+        for command in (
+            ("maintenance", "run", "--quiet", "--task=loose-objects"),
+            ("prune-packed", "--quiet"),
+        ):
+            await place.run(*command, timeout_s=CONTENT_TIMEOUT_S)
 
     async def tidy(self) -> None:
         """Drop old snapshots and what killed processes left behind."""

@@ -85,6 +85,8 @@ class Marker(WorkTree):
     base: str
     base_commit: str
     removed: bool = False
+    # What the branch held that was deleted because its base holds all of it.
+    left: str | None = None
     inode: int | None = None
     shadows: Shadows = field(compare=False, repr=False)
 
@@ -247,12 +249,17 @@ _STORED = {
 }
 
 
+_MOST_RECALLED = 100
+
+
 class Markers:
     """Markers and intents, side by side with the worktrees they belong to."""
 
     def __init__(self, directory: Path, shadows: Shadows) -> None:
         self.directory = directory
         self.shadows = shadows
+        # Of removed worktrees without a marker, the ones that were asked for last.
+        self._recalled: dict[str, Marker] = {}
 
     def worktree(self, task_id: str) -> Path:
         return self.directory / plain_name(task_id)
@@ -267,7 +274,7 @@ class Markers:
         try:
             text = self._marker(task_id).read_text("utf-8")
         except FileNotFoundError:
-            return None
+            return self._recalled.get(task_id)
         try:
             stored = json.loads(text)
             values = {_STORED[name]: value for name, value in stored.items() if name in _STORED}
@@ -288,10 +295,19 @@ class Markers:
         return marker
 
     def write(self, marker: Marker) -> None:
+        self._recalled.pop(marker.task_id, None)
         values = {name: getattr(marker, attribute) for name, attribute in _STORED.items()}
         write_durably(self._marker(marker.task_id), json.dumps(values, indent=1, default=str))
 
+    def recall(self, marker: Marker) -> None:
+        """Know a removed worktree for a while without its marker, which was forgotten."""
+        self._recalled.pop(marker.task_id, None)
+        self._recalled[marker.task_id] = marker
+        if len(self._recalled) > _MOST_RECALLED:
+            del self._recalled[next(iter(self._recalled))]
+
     def forget(self, task_id: str) -> None:
+        self._recalled.pop(task_id, None)
         self._marker(task_id).unlink(missing_ok=True)
         self._intent(task_id).unlink(missing_ok=True)
 

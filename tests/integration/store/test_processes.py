@@ -39,7 +39,12 @@ async def test_a_process_is_begun_once_with_a_secret_of_its_own(db: Database) ->
     assert len({row["secret"] for row in (first, *others)}) == 3
     assert await db.read(processes.directories) == {row["directory"] for row in (first, *others)}
     assert set(await db.read(processes.of_owner, "attempt_1")) == {"checks/0", "setup"}
-    assert await db.read(processes.named, ["attempt_1", "attempt_2"], "setup") == others
+    both = ["attempt_1", "attempt_2"]
+    assert await db.read(processes.owners, [first["directory"], "unknown"]) == {"attempt_1"}
+    assert not await db.read(processes.succeeded, both, "setup")
+    await db.write(processes.note_success, "attempt_2", "setup")
+    assert await db.read(processes.succeeded, both, "setup")
+    assert not await db.read(processes.succeeded, both[:1], "setup")
     await db.write(processes.delete, "attempt_1")
     assert await db.read(processes.directories) == {others[1]["directory"]}
 

@@ -10,6 +10,7 @@ SUBCOMMANDS = [
     *(f"config {name}" for name in ("show", "get", "set", "reset", "path")),
     *(f"agents {name}" for name in ("list", "check")),
     *(f"agents config {name}" for name in ("show", "set", "reset")),
+    *(f"service {name}" for name in ("install", "uninstall", "status")),
     *(f"runs {name}" for name in ("list", "status", "tail", "steps", "result", "wait")),
     *(f"runs {name}" for name in ("pause", "resume", "cancel", "answer")),
 ]
@@ -24,14 +25,16 @@ def command_of(name: str) -> tuple[object, str]:
     return command, command.get_help(context)
 
 
-@pytest.mark.parametrize("name", [*sorted(set(COMMANDS) - OTHERS - {"config"}), *SUBCOMMANDS])
+@pytest.mark.parametrize(
+    "name", [*sorted(set(COMMANDS) - OTHERS - {"config", "service"}), *SUBCOMMANDS]
+)
 def test_every_command_explains_itself_and_has_json(name: str) -> None:
     _, text = command_of(name)
     assert text.startswith("Usage:")
     assert "--json" in text
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - OTHERS - {"config"}))
+@pytest.mark.parametrize("name", sorted(set(COMMANDS) - OTHERS - {"config", "service"}))
 def test_the_overview_says_what_the_command_says(name: str) -> None:
     command = load(name)
     assert inspect.cleandoc(command.help).splitlines()[0] == COMMANDS[name][1]

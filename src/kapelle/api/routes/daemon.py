@@ -4,7 +4,7 @@ from functools import lru_cache
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from kapelle import __version__
 from kapelle.api.errors import ErrorView
@@ -12,7 +12,7 @@ from kapelle.api.security import UseCases, owner_only
 from kapelle.api.sse import STREAM, sent_event, stream
 from kapelle.domain.specs import Spec
 from kapelle.domain.task import Event
-from kapelle.domain.views import DaemonView
+from kapelle.domain.views import DaemonView, PruneView
 from kapelle.service.daemon import BackupView
 
 router = APIRouter(tags=["daemon"])
@@ -52,6 +52,19 @@ async def stop(service: UseCases, body: StopBody | None = None) -> Health:
 async def back_up(service: UseCases) -> BackupView:
     """Copy the databases now."""
     return await service.daemon.back_up()
+
+
+class PruneBody(Spec):
+    merged: bool = False
+    older_s: Annotated[float, Field(ge=0, le=1e10, allow_inf_nan=False)] | None = None
+    dry_run: bool = False
+
+
+@router.post("/prune", dependencies=_owner)
+async def prune(service: UseCases, body: PruneBody | None = None) -> PruneView:
+    """Put away what has ended: by the settings, or what is merged, or older than older_s."""
+    body = body or PruneBody()
+    return await service.work.prune(body.merged, body.older_s, body.dry_run)
 
 
 events_router = APIRouter(prefix="/events", tags=["events"], dependencies=[Depends(owner_only)])

@@ -13,15 +13,16 @@ from kapelle.agents.base import Agent
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import InvalidInput, NotTrusted, Tampered
 from kapelle.domain.failures import Failure
+from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
-from kapelle.domain.task import Exit, Usage, Workspace
+from kapelle.domain.task import Exit, Task, Usage, Workspace
 from kapelle.engine.environment import Origin, Variables
 from kapelle.engine.launch import command_variables, launch_command
 from kapelle.engine.parts import TAMPERED, Parts, tampered
 from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.settings import Settings
-from kapelle.store import attempts, events, processes, tasks
+from kapelle.store import attempts, events, processes, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row, workspace_of
 from kapelle.workspaces import Diff, working_directory
@@ -265,6 +266,14 @@ def warn(connection: Connection, task_id: str, attempt_id: str, what: str, text:
     """Record a warning once, where it can be seen."""
     if attempts.warn(connection, attempt_id, what, text):
         events.append(connection, "attempt.warning", task_id, attempt_id, what=what, text=text)
+
+
+async def recall(parts: Parts, work: Task | Run) -> None:
+    """Know the worktree of a task or run again, or the one that it shared, if it was put away."""
+    if work.workspace.owner is not None:
+        work = await parts.db.read(runs.get, work.workspace.owner)
+    if work.workspace.branch is not None:
+        await parts.workspaces.recall(work.id, Path(work.directory), work.workspace)
 
 
 async def task_diff(parts: Parts, task_id: str, workspace: Workspace) -> Diff:

@@ -12,7 +12,7 @@ from kapelle.domain.task import Attempt as PastAttempt
 from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import Earlier, compose, follow_up
-from kapelle.engine.tasks.attempt import Attempt, task_diff
+from kapelle.engine.tasks.attempt import Attempt, recall, task_diff
 from kapelle.runner.output import tail_text
 from kapelle.store import attempts, tasks
 
@@ -87,6 +87,7 @@ async def _earlier(parts: Parts, task: Task, heading: str) -> Earlier:
     diffstat = None
     if task.workspace.branch:
         try:
+            await recall(parts, task)
             diffstat = (await task_diff(parts, task.id, task.workspace)).stat
         except KapelleError as error:
             diffstat = f"unknown: {error.message}"

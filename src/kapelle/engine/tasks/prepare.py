@@ -1,7 +1,6 @@
 """Makes a workspace ready for an attempt: created or put back, set up, and remembered."""
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ from kapelle.engine.environment import brought_along, leading_back, left_out
 from kapelle.engine.runs.workspace import run_workspace
 from kapelle.engine.tasks.attempt import Attempt
 from kapelle.runner.output import tail_text
-from kapelle.runner.process_dir import UnreadableRecord, read_exit
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts, processes, runs, steps, tasks
 
@@ -59,7 +57,8 @@ async def _make_worktree(attempt: Attempt) -> None:
     """In its own worktree a task begins at its base, or at the branch that it continues."""
     task, wanted, workspaces = attempt.task, attempt.settings.workspace, attempt.parts.workspaces
     earlier = await _continued(attempt)
-    base = task["requested_base"] or (earlier and earlier["workspace_branch"])
+    base = task["requested_base"] or (earlier and _branch_of(earlier))
+    await workspaces.recall(attempt.task_id, Path(task["directory"]), attempt.workspace)
     workspace = await workspaces.create(
         attempt.task_id, Path(task["directory"]), base, *brought_along(wanted, task["directory"])
     )
@@ -78,6 +77,12 @@ async def _make_worktree(attempt: Attempt) -> None:
         workspace_commit=None if fresh else task["workspace_commit"],
         starting_tree=None if fresh else task["starting_tree"],
     )
+
+
+def _branch_of(earlier: Any) -> str:
+    """What holds a task's work: its branch, or the commit of a merged one, whose branch is gone."""
+    merged = earlier["merged_at"] is not None and earlier["workspace_commit"]
+    return str(merged or earlier["workspace_branch"])
 
 
 async def _share_worktree(attempt: Attempt) -> None:
@@ -133,13 +138,7 @@ async def _was_set_up(attempt: Attempt) -> bool:
     """Whether the set-up of an earlier attempt in this workspace succeeded."""
     parts = attempt.parts
     earlier = await parts.db.read(attempts.in_workspace, attempt.owner)
-    for row in await parts.db.read(processes.named, earlier, _SETUP):
-        process = parts.process(row)
-        with suppress(UnreadableRecord):
-            ended = read_exit(process.directory, process.secret)
-            if ended is not None and ended.succeeded:
-                return True
-    return False
+    return await parts.db.read(processes.succeeded, earlier, _SETUP)
 
 
 async def _set_up(attempt: Attempt, command: str) -> None:
@@ -149,3 +148,4 @@ async def _set_up(attempt: Attempt, command: str) -> None:
         words = tail_text(process_dir / "err.log", 500) or tail_text(process_dir / "out.log", 500)
         how = ended.ending(timeout_s)
         raise WorkspaceError(f"The workspace's setup command failed ({how}): {words.strip()}")
+    await attempt.write(processes.note_success, attempt.id, _SETUP)

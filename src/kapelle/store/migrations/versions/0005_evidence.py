@@ -17,6 +17,7 @@ def upgrade() -> None:
         sa.Column("directory", sa.String(40), nullable=False),
         sa.Column("secret", sa.String(64), nullable=False),
         sa.Column("begun_at", sa.BigInteger, nullable=False),
+        sa.Column("succeeded", sa.Boolean),
         sa.PrimaryKeyConstraint("owner", "name", name="pk_processes"),
         sa.UniqueConstraint("directory", name="uq_processes_directory"),
     )

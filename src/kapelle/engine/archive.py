@@ -1,0 +1,279 @@
+"""Putting ended work away: archiving it, what merged work need not keep, one file for each ended
+attempt, and forgetting what is old."""
+
+import asyncio
+import logging
+import os
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from kapelle.domain.errors import Conflict, KapelleError, NotFound
+from kapelle.domain.run import Run
+from kapelle.domain.specs import WorkspaceKind
+from kapelle.domain.states import FINAL
+from kapelle.domain.task import Task
+from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.actions import archive
+from kapelle.home import Home, disk_use
+from kapelle.runner import pack
+from kapelle.settings.models import Upkeep
+from kapelle.store import attempts, events, processes, runs, schedules, tasks
+from kapelle.store.database import Connection
+
+_log = logging.getLogger("kapelle.upkeep")
+_AT_A_TIME, _MOST = 100, 1_000_000
+_ARCHIVED_AT_A_TIME, _PACKED_AT_A_TIME = 5_000, 2_000
+
+
+class Setbacks:
+    """Does things for tasks and runs; one for which that failed is left alone for a while."""
+
+    def __init__(self, again_s: float = 3600.0) -> None:
+        self._again_s = again_s
+        self._failed: dict[str, tuple[float, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._failed)
+
+    async def each(self, owners: Iterable[str], duty: Callable[[str], Awaitable[None]]) -> None:
+        """Do it for each; the failure of one, which is logged once, keeps no other from it."""
+        for owner in owners:
+            at, known = self._failed.get(owner, (0.0, None))
+            if known is not None and time.monotonic() - at < self._again_s:
+                continue
+            try:
+                await duty(owner)
+            except (KapelleError, OSError) as error:
+                reason = error.with_hint if isinstance(error, KapelleError) else str(error)
+                if reason != known:
+                    _log.warning("%s stays: %s", owner, reason)
+                self._failed[owner] = (time.monotonic(), reason)
+            else:
+                self._failed.pop(owner, None)
+
+
+async def archive_task(parts: Parts, text: str) -> Task:
+    """Put an ended task away: its worktree is removed, its work kept under a ref."""
+    task = await parts.db.write(archive, tasks.get, text)
+    await _remove(parts, task, undo=task.archived_at is None)
+    return await parts.db.read(tasks.get, task.id)
+
+
+async def archive_run(parts: Parts, text: str) -> Run:
+    """Put an ended run away with its tasks: worktrees are removed, the work is kept."""
+    run = await parts.db.write(archive, runs.get, text)
+    for task_id in await parts.db.read(runs.ended_tasks, run.id):
+        with suppress(Conflict):  # somebody has taken it up again
+            await archive_task(parts, task_id)
+    for child in (await parts.db.read(runs.family, run.id))[1:]:
+        if (await parts.db.read(runs.row, child))["parent_id"] == run.id:
+            await archive_run(parts, child)
+    await _remove(parts, run, undo=True)
+    return await parts.db.read(runs.get, run.id)
+
+
+async def _remove(parts: Parts, work: Task | Run, *, undo: bool) -> None:
+    """Remove the worktree and the secrets of what is archived; where that fails, it is not."""
+    try:
+        if work.workspace.branch and work.workspace.owner is None:
+            # What its row says is enough to show its work later.
+            await parts.workspaces.discard(work.id)
+    except KapelleError:
+        if undo:
+            table = tasks if isinstance(work, Task) else runs
+            await parts.db.write(table.update, work.id, archived_at=None)
+        raise
+    parts.secrets.forget(work.id)
+
+
+async def put_away_merged(
+    parts: Parts, setbacks: Setbacks, of: str | None = None, into: str | None = None
+) -> None:
+    """Remove worktrees of merged work, and branches that its base, or the branch that it was
+    merged into, holds; what cannot go now is tried again later."""
+    merged = await parts.db.read(tasks.merged_worktrees, of)
+    present = merged.keys() if of else await parts.workspaces.traces()
+
+    async def put_away(owner: str) -> None:
+        branch, base = merged[owner]
+        # What is to be merged into the branch goes before it.
+        if not await parts.db.read(tasks.is_base, branch):
+            await parts.workspaces.put_away_merged(owner, into or base)
+
+    await setbacks.each(sorted(present & merged.keys()), put_away)
+
+
+@dataclass(frozen=True)
+class Due:
+    """Before when work must have ended to be archived, by how it ended; None leaves it alone."""
+
+    merged: datetime | None
+    cancelled: datetime | None = None
+    failed: datetime | None = None
+
+    @classmethod
+    def by(cls, settings: Upkeep, now: datetime) -> "Due":
+        def before(days: int) -> datetime | None:
+            return now - timedelta(days=days) if days else None
+
+        others = before(settings.archive_days)
+        return cls(others, others, before(settings.archive_failed_days))
+
+
+async def archive_old(
+    parts: Parts, setbacks: Setbacks, due: Due, most: int = _ARCHIVED_AT_A_TIME
+) -> list[str]:
+    """Archive what is due; the ids of what was."""
+    done: list[str] = []
+
+    async def put_away(owner: str) -> None:
+        with suppress(Conflict, NotFound):  # somebody has taken it up again, or it is forgotten
+            await (archive_run if owner.startswith("run_") else archive_task)(parts, owner)
+            done.append(owner)
+
+    await setbacks.each(await parts.db.read(due_for_archive, due, most), put_away)
+    return done
+
+
+def due_for_archive(connection: Connection, due: Due, most: int) -> list[str]:
+    """The runs and tasks that are due; what is inside a run goes with it."""
+    ends = (due.merged, due.cancelled, due.failed, most)
+    return runs.archivable(connection, *ends) + tasks.archivable(connection, *ends)
+
+
+async def prune(parts: Parts, due: Due, dry_run: bool) -> tuple[list[str], int, int]:
+    """Do at once what upkeep does by and by; what was archived, and the bytes and inodes of this
+    home that are free by that. A dry run says what there would be, as far as worktrees go."""
+    home = parts.home
+    if dry_run:
+        found = await parts.db.read(due_for_archive, due, _MOST)
+        merged = await parts.db.read(tasks.merged_worktrees)
+        worktrees = [home.worktrees / owner for owner in {*found, *merged}]
+        return found, *await asyncio.to_thread(disk_use, *worktrees)
+    places = (home.attempts, home.processes, home.worktrees, home.runs)
+    before = await asyncio.to_thread(disk_use, *places)
+    await put_away_merged(parts, Setbacks())
+    done = await archive_old(parts, Setbacks(), due, _MOST)
+    await pack_ended(parts, _MOST)
+    await delete_outputs(parts)
+    await pack_objects(parts)
+    after = await asyncio.to_thread(disk_use, *places)
+    return done, max(0, before[0] - after[0]), max(0, before[1] - after[1])
+
+
+# An attempt that ended this long ago is not looked at by whoever concluded it.
+_PACK_AGE = timedelta(minutes=5)
+# More than a day, for what is done once a day.
+_RECENT = timedelta(days=3)
+
+
+async def pack_ended(parts: Parts, most: int = _PACKED_AT_A_TIME) -> None:
+    """Make one file of the process directory of every attempt that has ended, and of the steps of
+    every such run."""
+    home, limit = parts.home, datetime.now(UTC) - _PACK_AGE
+    names = await asyncio.to_thread(os.listdir, home.attempts)
+    loose = sorted(name for name in names if not name.endswith(pack.SUFFIX))
+    for attempt_id in await parts.db.read(attempts.ended_of, loose, limit, most):
+        beside = await _process_dirs(parts, attempt_id)
+        await asyncio.to_thread(pack.pack, parts.process_directory(attempt_id), beside)
+    loose = await asyncio.to_thread(os.listdir, home.processes)
+    owners = sorted(await parts.db.read(processes.owners, loose)) if loose else []
+    for run_id in await parts.db.read(runs.ended_of, owners, limit, most):
+        beside = await _process_dirs(parts, run_id)
+        # A run that is taken up again and ends again has several such files.
+        name = f"steps-{min(path.name for path in beside.values())[:8]}"
+        await asyncio.to_thread(pack.pack, home.runs / run_id / name, beside)
+
+
+async def _process_dirs(parts: Parts, owner: str) -> dict[str, Path]:
+    """The directories of the processes that an owner has begun, those that there are, by name."""
+    rows = await parts.db.read(processes.of_owner, owner)
+    found = {name: parts.process(row).directory for name, row in rows.items()}
+    return {name: directory for name, directory in found.items() if directory.exists()}
+
+
+async def pack_objects(parts: Parts) -> None:
+    """Pack what worktrees of the last days left as loose objects in their repositories."""
+    since = datetime.now(UTC) - _RECENT
+    for directory in await parts.db.read(tasks.directories_of_worktrees, since):
+        try:
+            await parts.workspaces.pack_objects(Path(directory))
+        except (KapelleError, OSError) as error:
+            _log.warning("the objects of %s stay as they are: %s", directory, error)
+
+
+async def delete_outputs(parts: Parts) -> None:
+    """Delete the packed output of attempts that ended too long ago."""
+    days = parts.settings().upkeep.output_days
+    if days:
+        await asyncio.to_thread(_delete_older, parts.home, time.time() - days * 86_400)
+
+
+def _delete_older(home: Home, before: float) -> None:
+    for place, packs in ((home.attempts, "*"), (home.runs, "*/steps-*")):
+        for path in place.glob(packs + pack.SUFFIX):
+            if path.stat().st_mtime < before:
+                path.unlink()
+
+
+_EVENTS_AT_A_TIME = 10_000
+
+
+async def forget_old(parts: Parts, setbacks: Setbacks) -> None:
+    """Delete some of what ended too long ago; tasks and runs that cannot be are passed over."""
+    days = parts.settings().upkeep.retention_days
+    if not days:
+        return
+    limit = datetime.now(UTC) - timedelta(days=days)
+    # More than are forgotten at a time, for some may have to be passed over.
+    found = await parts.db.read(tasks.ended_before, limit, _AT_A_TIME + len(setbacks))
+    await setbacks.each(found, lambda task_id: forget_task(parts, task_id, limit))
+    found = await parts.db.read(runs.ended_before, limit, _AT_A_TIME + len(setbacks))
+    await setbacks.each(found, lambda run_id: _forget_run(parts, run_id))
+    await parts.db.write(schedules.delete_ended, limit, _AT_A_TIME)
+    await parts.db.write(events.delete_oldest, limit, _EVENTS_AT_A_TIME)
+
+
+async def forget_task(parts: Parts, task_id: str, limit: datetime) -> None:
+    """Delete a task with all that belongs to it, unless it was taken up again meanwhile."""
+    task = await parts.db.write(_put_away, task_id, limit)
+    if task is None:
+        return
+    if task.workspace.kind is WorkspaceKind.WORKTREE and task.workspace.owner is None:
+        await parts.workspaces.discard(task_id)
+    for attempt in task.attempts:
+        await asyncio.to_thread(pack.delete, parts.process_directory(attempt.id))
+        await _forget_processes(parts, attempt.id)
+    parts.secrets.forget(task_id)
+    await parts.db.write(tasks.delete_archived, task_id)
+
+
+def _put_away(connection: Connection, task_id: str, limit: datetime) -> Task | None:
+    """Archive a task that is still over, so that nobody can take it up again."""
+    task = tasks.get(connection, task_id)
+    if task.status not in FINAL or task.ended_at is None or task.ended_at >= limit:
+        return None
+    return archive(connection, tasks.get, task_id)
+
+
+async def _forget_processes(parts: Parts, owner: str) -> None:
+    """Delete the processes beside the agent's, and their output."""
+    for directory in (await _process_dirs(parts, owner)).values():
+        await asyncio.to_thread(shutil.rmtree, directory, True)
+    await parts.db.write(processes.delete, owner)
+
+
+async def _forget_run(parts: Parts, run_id: str) -> None:
+    """Delete a run, which nothing takes up again; its tasks are forgotten for themselves."""
+    run = await parts.db.read(runs.get, run_id)
+    if run.workspace.kind is WorkspaceKind.WORKTREE and run.workspace.owner is None:
+        await parts.workspaces.discard(run_id)
+    await asyncio.to_thread(shutil.rmtree, parts.home.runs / run_id, True)
+    await _forget_processes(parts, run_id)
+    parts.secrets.forget(run_id)
+    await parts.db.write(runs.delete, run_id)

@@ -1,0 +1,129 @@
+"""An ended process directory as one file: a zip archive beside it, read like the directory.
+
+The archive is whole before anything of the directory goes, and whatever of the directory is there
+is read first; so a crash at any moment loses nothing, and packing again finishes it.
+"""
+
+import io
+import os
+import shutil
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from kapelle.runner.shim.failpoints import failpoint
+from kapelle.runner.shim.files import open_regular, sync_directory
+
+SUFFIX = ".zip"
+# What is larger is not compressed, so that it can be read from any place.
+_COMPRESSED = 8 << 20
+_LOCAL_HEADER = 30
+
+
+def pack_of(process_dir: Path) -> Path:
+    return Path(f"{process_dir}{SUFFIX}")
+
+
+def pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
+    """Put the files of a directory in which nothing runs any more into one, with those of others,
+    each below its name; links are left out."""
+    target = pack_of(process_dir)
+    if not target.exists():
+        unfinished = target.with_name(f".{target.name}")
+        with open(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b") as file:
+            with zipfile.ZipFile(file, "w") as archive:
+                for name, directory in {"": process_dir, **beside}.items():
+                    _add_all(archive, directory, name)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.rename(target)
+        sync_directory(str(target.parent))
+    failpoint("pack_before_removal")
+    for directory in (*beside.values(), process_dir):
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _add_all(archive: zipfile.ZipFile, directory: Path, name: str) -> None:
+    for root, _, names in os.walk(directory):
+        for file in sorted(names):
+            path = Path(root, file)
+            _add(archive, path, Path(name, path.relative_to(directory)).as_posix())
+
+
+def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
+    descriptor = open_regular(str(path))
+    if descriptor is None:
+        return
+    with os.fdopen(descriptor, "rb") as source:
+        size = os.fstat(descriptor).st_size
+        entry = zipfile.ZipInfo(name)
+        small = size <= _COMPRESSED
+        entry.compress_type = zipfile.ZIP_DEFLATED if small else zipfile.ZIP_STORED
+        entry.external_attr = 0o600 << 16
+        with archive.open(entry, "w", force_zip64=not small) as sink:
+            shutil.copyfileobj(source, sink, 1 << 20)
+
+
+def delete(process_dir: Path) -> None:
+    """Delete a process directory, packed or not."""
+    shutil.rmtree(process_dir, ignore_errors=True)
+    pack_of(process_dir).unlink(missing_ok=True)
+
+
+def open_file(path: Path) -> BinaryIO | None:
+    """A file of a process directory, wherever it is now; None if there is none."""
+    descriptor = open_regular(str(path))
+    if descriptor is not None:
+        return os.fdopen(descriptor, "rb")
+    descriptor = open_regular(str(pack_of(path.parent)))
+    return None if descriptor is None else _open_packed(descriptor, path.name)
+
+
+def _open_packed(descriptor: int, name: str) -> BinaryIO | None:
+    file = os.fdopen(descriptor, "rb")
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entry = archive.getinfo(name)
+            if entry.compress_type == zipfile.ZIP_DEFLATED:
+                return io.BytesIO(archive.read(entry))
+        file.seek(entry.header_offset)
+        header = file.read(_LOCAL_HEADER)
+        lengths = (int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+        begin = entry.header_offset + _LOCAL_HEADER + sum(lengths)
+        stored = _Stored(os.dup(file.fileno()), begin, entry.file_size)
+        return io.BufferedReader(stored, 1 << 16)
+    except (KeyError, zipfile.BadZipFile):
+        return None
+    finally:
+        file.close()
+
+
+class _Stored(io.RawIOBase):
+    """A file that lies uncompressed inside another one."""
+
+    def __init__(self, descriptor: int, begin: int, size: int) -> None:
+        self._descriptor, self._begin, self._size, self._position = descriptor, begin, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        self._position = max(0, origin + offset)
+        return self._position
+
+    def readinto(self, buffer: "memoryview[int]") -> int:  # type: ignore[override]
+        wanted = max(0, min(len(buffer), self._size - self._position))
+        data = os.pread(self._descriptor, wanted, self._begin + self._position)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._descriptor)
+        super().close()

@@ -1,0 +1,64 @@
+"""A packed process directory reads like the directory that it was."""
+
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kapelle.runner import pack
+from kapelle.runner.output import lines_of, read, tail_offset, tail_text
+from kapelle.runner.process_dir import read_exit
+
+
+@pytest.mark.parametrize("size", [0, 5, 300_000, (8 << 20) + 12_345])
+def test_every_way_of_reading_gives_the_same(tmp_path: Path, size: int) -> None:
+    process_dir, check = tmp_path / "attempt", tmp_path / "unguessable"
+    log = process_dir / "out.log"
+    content = (b"0123456789abcde\n" * (size // 16 + 1))[:size]
+    for directory in (process_dir, check):
+        directory.mkdir()
+        (directory / "out.log").write_bytes(content)
+
+    def readings() -> list[object]:
+        return [
+            [read(log, offset, 1000) for offset in (0, 7, size - 3, size, size + 9) if offset >= 0],
+            [tail_offset(log, lines) for lines in (0, 1, 40)],
+            tail_text(log, 100),
+            list(lines_of(log, 500)),
+        ]
+
+    before = readings()
+    pack.pack(process_dir, {"checks/0": check})
+    assert os.listdir(tmp_path) == ["attempt.zip"]
+    assert pack.pack_of(process_dir).stat().st_mode & 0o777 == 0o600
+    assert readings() == before
+    assert read(process_dir / "none.log", 0, 10) == b""
+    with zipfile.ZipFile(pack.pack_of(process_dir)) as archive:
+        assert archive.read("checks/0/out.log") == content
+
+
+def test_links_and_pipes_that_an_agent_planted_are_left_out(tmp_path: Path) -> None:
+    process_dir = tmp_path / "attempt"
+    process_dir.mkdir()
+    (tmp_path / "secret").write_text("secret", encoding="utf-8")
+    (process_dir / "out.log").write_bytes(b"said")
+    (process_dir / "err.log").symlink_to(tmp_path / "secret")
+    os.mkfifo(process_dir / "pipe")
+    (process_dir / "elsewhere").symlink_to(tmp_path)
+    pack.pack(process_dir, {})
+    assert read(process_dir / "out.log", 0, 10) == b"said"
+    assert read(process_dir / "err.log", 0, 10) == b""
+    assert (tmp_path / "secret").exists()
+    assert b"secret" not in pack.pack_of(process_dir).read_bytes()
+
+
+def test_a_planted_or_damaged_pack_says_nothing_about_a_process(tmp_path: Path) -> None:
+    process_dir = tmp_path / "attempt"
+    process_dir.mkdir()
+    (process_dir / "exit.json").write_bytes(b"{}")
+    pack.pack(process_dir, {})
+    process_dir.mkdir()
+    assert read_exit(process_dir, b"secret") is None
+    pack.pack_of(process_dir).write_bytes(b"PK nonsense")
+    assert read(process_dir / "exit.json", 0, 10) == b""

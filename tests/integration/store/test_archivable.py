@@ -1,0 +1,55 @@
+"""Which work is due to be put away, on both databases."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from tests.integration.rows import task_row
+
+from kapelle.store import attempts, runs, tasks
+from kapelle.store.database import Database
+
+_NOW = datetime.now(UTC)
+
+
+async def _add(db: Database, days: float, status: str, **changes: Any) -> str:
+    row = task_row(status=status, ended_at=_NOW - timedelta(days=days), **changes)
+    await db.write(tasks.insert, row, [])
+    return str(row["id"])
+
+
+async def test_work_is_due_by_how_and_when_it_ended(db: Database) -> None:
+    merged = await _add(db, 8, "completed", merged_at=_NOW)
+    cancelled = await _add(db, 9, "cancelled")
+    failed = await _add(db, 10, "failed")
+    await _add(db, 11, "completed")
+    await _add(db, 12, "cancelled", archived_at=_NOW)
+    await _add(db, 13, "cancelled", run_id="run_x")
+    await _add(db, 1, "cancelled")
+    week, month = _NOW - timedelta(days=7), _NOW - timedelta(days=30)
+    for moments, expected in (
+        ((week, week, month), [cancelled, merged]),
+        ((week, None, None), [merged]),
+        ((None, None, week), [failed]),
+        ((None, None, None), []),
+    ):
+        assert await db.read(tasks.archivable, *moments, 10) == expected
+    assert await db.read(runs.archivable, week, week, week, 10) == []
+    assert await db.read(attempts.ended_of, ["attempt_x"], _NOW, 10) == []
+
+
+async def test_a_merged_worktree_is_known_with_its_base_and_whether_others_need_it(
+    db: Database,
+) -> None:
+    place = {
+        "workspace_kind": "worktree",
+        "workspace_branch": "kapelle/a",
+        "workspace_base": "main",
+    }
+    merged = await _add(db, 1, "completed", merged_at=_NOW, **place)
+    await _add(db, 1, "completed", **place | {"workspace_branch": "kapelle/b"})
+    assert await db.read(tasks.merged_worktrees) == {merged: ("kapelle/a", "main")}
+    assert await db.read(tasks.merged_worktrees, merged) == {merged: ("kapelle/a", "main")}
+    assert await db.read(tasks.merged_worktrees, "task_x") == {}
+    assert not await db.read(tasks.is_base, "kapelle/a")
+    await _add(db, 1, "completed", **place | {"workspace_base": "kapelle/a"})
+    assert await db.read(tasks.is_base, "kapelle/a")
