@@ -40,9 +40,9 @@ def routes() -> FastAPI:
         responses={code: {"model": ErrorView, "description": d} for code, d in _ERRORS.items()},
     )
     for router in (
-        tasks.router, output.router, tasks.changes_router, runs.router, runs.patterns_router,
-        schedules.router, daemon.events_router, agents.router, daemon.router, sessions.router,
-        agents.usage_router, trust.router,
+        tasks.router, output.router, tasks.changes_router, runs.router, runs.work_router,
+        runs.patterns_router, schedules.router, daemon.events_router, agents.router, daemon.router,
+        sessions.router, agents.usage_router, trust.router,
     ):  # fmt: skip
         app.include_router(router, prefix="/api/v1")
     app.add_api_route("/healthz", daemon.healthz, include_in_schema=False)

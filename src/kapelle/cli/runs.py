@@ -8,7 +8,7 @@ import typer
 from kapelle.cli.command import Json, JsonLines, LightCommand, command_group
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
-from kapelle.cli.ids import RunId, RunIds, complete_run, run_path
+from kapelle.cli.ids import RunId, RunIds, completing, run_path
 from kapelle.cli.outcome import FINAL, INPUT_NEEDED, exit_code, settled
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
@@ -82,7 +82,7 @@ def _show_runs(query: dict[str, Any], limit: int, as_json: bool) -> None:
 
 def status(run_id: RunId, as_json: Json = False) -> None:
     """Show one run: where it stands, what it did and what it used."""
-    show_status(run_path(run_id), as_json)
+    show_status(Connection(), run_path(run_id), as_json)
 
 
 def steps(run_id: RunId, as_json: Json = False) -> None:
@@ -194,7 +194,7 @@ Asked = Annotated[
     typer.Argument(
         metavar="ID|TOKEN",
         help="The run's id, or the token of its question.",
-        autocompletion=complete_run,
+        autocompletion=completing("runs"),
         show_default=False,
     ),
 ]

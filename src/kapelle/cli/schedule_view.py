@@ -9,6 +9,7 @@ from kapelle.cli.format import (
     clean,
     command_lines,
     field,
+    id_words,
     moment,
     now,
     one_line,
@@ -45,7 +46,7 @@ def listing(schedules: Sequence[Schedule]) -> list[str]:
 def describe(schedule: Schedule, firings: Sequence[Firing]) -> Iterator[str]:
     """The lines of the human view, ready for the terminal."""
     yield paint(one_line(schedule["title"]), "bold")
-    yield field("id", schedule["id"])
+    yield field("id", id_words(schedule))
     status = paint(schedule["status"], _STYLES.get(schedule["status"]))
     reason = schedule["reason"]
     yield field("status", f"{status}: {one_line(reason)}" if reason else status)

@@ -9,7 +9,17 @@ import typer
 
 from kapelle.cli.command import Budget, Json, MaxTurns
 from kapelle.cli.format import clean, colourful, one_line, paint, status_words
-from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, path_of, task_path
+from kapelle.cli.ids import (
+    AnyIds,
+    NewestId,
+    NewestTaskId,
+    TaskId,
+    is_run,
+    path_of,
+    task_id_of,
+    task_path,
+    work_id,
+)
 from kapelle.cli.outcome import (
     ERROR,
     FINAL,
@@ -23,7 +33,8 @@ from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.values import listed, optional_duration_s, optional_text, optional_usd
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
+from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.ids import is_part
 from kapelle.domain.states import TaskStatus
 
 _STATUSES = tuple(TaskStatus)
@@ -94,18 +105,13 @@ def _title(item: Task | Run) -> str:
     return f"{title} ({one_line(about)})" if about else title
 
 
-def status(task_id: AnyId, as_json: Json = False) -> None:
+def status(task_id: NewestId = None, as_json: Json = False) -> None:
     """Show one task: what was claimed and what was verified; or one run."""
-    try:
-        show_status(path_of(task_id), as_json)
-    except NotFound as error:
-        if not task_id.strip().lower().startswith(("task_", "run_")):
-            error.hint = "`kapelle list` shows the ids of tasks, `kapelle runs list` those of runs."
-        raise
-
-
-def show_status(path: str, as_json: bool) -> None:
     client = Connection()
+    show_status(client, path_of(work_id(client, task_id)), as_json)
+
+
+def show_status(client: Connection, path: str, as_json: bool) -> None:
     item = client.get(path)
     if as_json:
         document(item)
@@ -139,13 +145,14 @@ def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> No
 
 
 def wait_for(
-    ids: list[str], timeout: str | None, as_json: bool, path: Callable[[str], str] = path_of
+    ids: list[str], timeout: str | None, as_json: bool, path: Callable[[str], str] | None = None
 ) -> None:
     """Wait for what the ids name, and exit with what became of it."""
     limit_s = optional_duration_s(timeout, "--timeout")
     deadline = None if limit_s is None else time.monotonic() + limit_s
     client = Connection()
-    items = [client.get(path(text)) for text in listed(ids, "An id")]
+    where = path or (lambda text: path_of(work_id(client, text)))
+    items = [client.get(where(text)) for text in listed(ids, "An id")]
     known = {item["id"]: item for item in items}
     if as_json:
         _until(settled, client, known, deadline)
@@ -211,7 +218,7 @@ def change_each(
     body: dict[str, Any] | None = None,
     *,
     as_json: bool,
-    path: Callable[..., str] = path_of,
+    path: Callable[..., str] | None = None,
     state: str | None = None,
     wait: bool = False,
     remark: str = "",
@@ -224,7 +231,8 @@ def change_each(
     changed: dict[str, Task | Run] = {}
     for some_id in listed(ids, "An id"):
         try:
-            item = client.post(path(some_id, action), body)
+            whole = path or (lambda text, what: path_of(work_id(client, text), what))
+            item = client.post(whole(some_id, action), body)
             changed[item["id"]] = item
         except KapelleError as error:
             if failure:
@@ -265,15 +273,19 @@ def archive(task_ids: AnyIds, as_json: Json = False) -> None:
 
 
 def retry(
-    task_id: TaskId, budget: Budget = None, max_turns: MaxTurns = None, as_json: Json = False
+    task_id: NewestTaskId = None,
+    budget: Budget = None,
+    max_turns: MaxTurns = None,
+    as_json: Json = False,
 ) -> None:
     """Run an ended task once more from the beginning."""
-    limits = new_limits(budget, max_turns)
-    _show_again(Connection().post(task_path(task_id, "retry"), limits), as_json)
+    client, limits = Connection(), new_limits(budget, max_turns)
+    path = task_path(task_id_of(client, task_id), "retry")
+    _show_again(client.post(path, limits), as_json)
 
 
 def resume(
-    task_id: AnyId,
+    task_id: NewestId = None,
     message: Annotated[
         str | None,
         typer.Argument(
@@ -285,15 +297,19 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Go on where a task's last attempt left off, or with a run that is paused."""
+    if message is None and task_id is not None and not is_part(task_id):
+        task_id, message = None, task_id  # a message for the newest
+    client = Connection()
+    whole = work_id(client, task_id)
     body: dict[str, Any] = {"message": message, **new_limits(budget, max_turns)}
-    if is_run(task_id):
+    if is_run(whole):
         if any(body.values()):
             raise InvalidInput(
                 "A run that goes on takes neither a message nor new limits.",
-                hint=f'`kapelle runs answer {task_id.strip()} "…"` answers what it asked.',
+                hint=f'`kapelle runs answer {whole} "…"` answers what it asked.',
             )
         body = {}
-    _show_again(Connection().post(path_of(task_id, "resume"), body), as_json)
+    _show_again(client.post(path_of(whole, "resume"), body), as_json)
 
 
 def new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | None]:
@@ -319,7 +335,7 @@ _STYLES = {"+++": "bold", "---": "bold", "diff": "bold", "@@": "cyan", "+": "gre
 
 
 def diff(
-    task_id: AnyId,
+    task_id: NewestId = None,
     stat: Annotated[
         bool, typer.Option("--stat", help="Only how much changed in which file.")
     ] = False,
@@ -333,14 +349,16 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what a task or a run changed."""
-    if against is not None and is_run(task_id):
+    client = Connection()
+    whole = work_id(client, task_id)
+    if against is not None and is_run(whole):
         raise InvalidInput(
             "--against compares the work of two tasks.", hint="`kapelle runs status` lists them."
         )
     if raw and not stat and not as_json:
-        sys.stdout.buffer.write(Connection().get_bytes(path_of(task_id, "patch"), {})[0])
+        sys.stdout.buffer.write(client.get_bytes(path_of(whole, "patch"), {})[0])
         return
-    changes = Connection().get(path_of(task_id, "diff"), {"against": against})
+    changes = client.get(path_of(whole, "diff"), {"against": against})
     if as_json:
         document(changes)
         return
@@ -359,7 +377,7 @@ def _style(line: str) -> str | None:
 
 
 def merge(
-    task_id: AnyId,
+    task_id: NewestId = None,
     into: Annotated[
         str | None,
         typer.Option(metavar="BRANCH", help="The branch to merge into; by default its base."),
@@ -369,7 +387,8 @@ def merge(
 ) -> None:
     """Merge the branch of a task or a run into its base."""
     body = {"into": into, "force": force}
-    merged = Connection().post(path_of(task_id, "merge"), body, timeout=600)
+    client = Connection()
+    merged = client.post(path_of(work_id(client, task_id), "merge"), body, timeout=600)
     if as_json:
         document(merged)
         return

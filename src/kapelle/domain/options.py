@@ -25,7 +25,7 @@ def option(
     flags: Mapping[str, tuple[str | bool, str]] | None = None,
     implies: Mapping[str, str] | None = None,
     timeout: tuple[str, str] | None = None,
-    complete: Literal["schedule", "task"] | None = None,
+    complete: Literal["agents", "model", "project", "schedules", "tasks"] | None = None,
     hidden: bool = False,
 ) -> dict[str, Any]:
     """A field as an option.

@@ -7,8 +7,8 @@ from pydantic import StringConstraints
 
 from kapelle.domain.budget import Spent
 from kapelle.domain.specs import Name
-from kapelle.domain.states import RunStatus
-from kapelle.domain.task import Limit, Record, Workspace
+from kapelle.domain.states import RunStatus, TaskStatus
+from kapelle.domain.task import Directory, Limit, Record, Workspace
 
 RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
 
@@ -54,11 +54,25 @@ class RunFilter(Record):
     status: list[RunStatus] | None = None
     pattern: Name | None = None
     project: Name | None = None
+    repository: Directory | None = None  # any directory in it
     parent_id: RunCursor | None = None
     nested: bool = False
     archived: bool = False
     limit: Limit = 50
     cursor: RunCursor | None = None
+
+
+class WorkFilter(Record):
+    """Which tasks and runs are listed together, newest first; nested ones are parts of runs."""
+
+    status: list[TaskStatus | RunStatus] | None = None
+    tag: Name | None = None
+    project: Name | None = None
+    repository: Directory | None = None  # any directory in it
+    nested: bool = False
+    archived: bool = False
+    limit: Limit = 50
+    cursor: Annotated[str, StringConstraints(pattern="^[0-9a-z]{26}$")] | None = None
 
 
 class Step(Record):

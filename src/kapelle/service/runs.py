@@ -14,7 +14,7 @@ from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start
 from kapelle.engine.tasks.submit import require_directory
-from kapelle.service.work import wait
+from kapelle.service.work import of_repository, wait
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
 
@@ -47,7 +47,7 @@ class Runs:
 
     async def page(self, wanted: RunFilter) -> tuple[list[Run], str | None]:
         """Some runs, newest first, and the cursor of the next page, if there is one."""
-        return await self._db.read(_page, wanted)
+        return await self._db.read(_page, of_repository(wanted))
 
     async def steps(self, text: str) -> list[Step]:
         """What the run did and does, in order."""

@@ -16,7 +16,7 @@ from kapelle.engine.tasks.actions import NewLimits
 from kapelle.engine.tasks.attempt import phase
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import submit
-from kapelle.service.work import wait
+from kapelle.service.work import of_repository, wait
 from kapelle.store import tasks
 from kapelle.store.database import Connection
 
@@ -36,7 +36,7 @@ class Tasks:
 
     async def page(self, wanted: TaskFilter) -> tuple[list[Task], str | None]:
         """Some tasks, newest first, and the cursor of the next page, if there is one."""
-        found, cursor = await self._db.read(tasks.page, wanted)
+        found, cursor = await self._db.read(tasks.page, of_repository(wanted))
         return [self._shown(task) for task in found], cursor
 
     async def wait(self, text: str, timeout_s: float) -> Task:

@@ -3,7 +3,7 @@
 from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.diff import Diff
 from kapelle.workspaces.merge import Merge
-from kapelle.workspaces.repository import checkouts_around, is_git_directory
+from kapelle.workspaces.repository import checkouts_around, is_git_directory, repository_of
 from kapelle.workspaces.workspaces import Repository, Workspaces, working_directory
 
 __all__ = [
@@ -14,5 +14,6 @@ __all__ = [
     "Workspaces",
     "checkouts_around",
     "is_git_directory",
+    "repository_of",
     "working_directory",
 ]
