@@ -169,7 +169,7 @@ def set_here_only(login: dict[str, Any]) -> str | None:
     return next((name for name in login["variables"] if os.environ.get(name)), None)
 
 
-agents = command_group("List agents, try them out and set them up.", list_agents)
+agents = command_group("List agents, try them out and set them up.")
 agents.command("list", cls=LightCommand)(list_agents)
 agents.command("check", cls=LightCommand)(check)
 agents.add_typer(config, name="config")

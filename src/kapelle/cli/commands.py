@@ -16,7 +16,7 @@ run         start:work_command  Give an agent a task and print the task's id.
 start       start:start_command  Start a run of any pattern, your own too.
 runs        runs:runs  List runs, look at them, and pause, answer or end them.
 schedule    schedules:schedule  Start work later, again and again, or after other work.
-list        tasks:list_tasks  List tasks, the newest first.
+list        tasks:list_tasks  List the tasks and runs of this repository, the newest first.
 status      tasks:status  Show one task: what was claimed and what was verified; or one run.
 logs        logs:logs  Show what a task's agent said and did, or what a run did.
 wait        tasks:wait  Wait until tasks or runs have ended.

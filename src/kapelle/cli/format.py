@@ -209,12 +209,14 @@ def short(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
 
 
+def elapsed_s(start: str, end: str | None) -> float:
+    """How long something took, or takes by now."""
+    return ((moment(end) or now()) - datetime.fromisoformat(start)).total_seconds()
+
+
 def between(start: str | None, end: str | None) -> str:
-    """How long something took, or takes by now; empty when it has not begun."""
-    began = moment(start)
-    if began is None:
-        return ""
-    return short(((moment(end) or now()) - began).total_seconds())
+    """How long something took, or takes by now, in words; empty when it has not begun."""
+    return short(elapsed_s(start, end)) if start else ""
 
 
 def size(count: int) -> str:
@@ -308,7 +310,9 @@ def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
     if workspace["branch"] and os.path.isdir(workspace["path"]):
         taken, inodes = disk_use(Path(workspace["path"]))
         use = f" ({size(taken)} in {inodes:,} files)"
-    yield field("workspace", "removed" if removed else clean(workspace["path"]) + use)
+    made = workspace["kind"] != "worktree" or workspace["branch"]
+    place = clean(workspace["path"]) + use if made else "a worktree, which is made when it starts"
+    yield field("workspace", "removed" if removed else place)
     if workspace["branch"]:
         onto = f" (from {one_line(workspace['base'])})" if workspace["base"] else ""
         merged = ", merged" if item["merged_at"] else ""

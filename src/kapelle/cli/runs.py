@@ -1,6 +1,7 @@
 """`kapelle runs`."""
 
 import sys
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -8,16 +9,18 @@ import typer
 from kapelle.cli.command import Json, JsonLines, LightCommand, command_group
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
-from kapelle.cli.ids import RunId, RunIds, completing, run_path
+from kapelle.cli.ids import RunId, RunIds, completing, here, run_path
 from kapelle.cli.outcome import FINAL, INPUT_NEEDED, exit_code, settled
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.tasks import (
+    Everything,
     NoWait,
     Reason,
     Timeout,
     change_each,
+    nothing_here,
     rows,
     show_status,
     wait_for,
@@ -60,10 +63,11 @@ def list_runs(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
     nested: Annotated[bool, typer.Option("--nested", help="Runs inside runs too.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Archived runs too.")] = False,
+    everything: Everything = False,
     as_json: Json = False,
 ) -> None:
-    """List runs, the newest first."""
+    """List the runs of this repository, the newest first."""
+    repository = None if everything else here()
     query = {
         "status": statuses(status, "run", _STATUSES),
         "pattern": optional_text(pattern, "--pattern"),
@@ -71,13 +75,12 @@ def list_runs(
         "nested": "true" if nested else None,
         "archived": "true" if everything else None,
     }
-    _show_runs(query, limit, as_json)
-
-
-def _show_runs(query: dict[str, Any], limit: int, as_json: bool) -> None:
-    filtered = any(query.values())
-    nothing = "No runs match." if filtered else "No runs. `kapelle start` lists the patterns."
-    show_list(Connection(), "/runs", query, limit, as_json=as_json, lines=rows, nothing=nothing)
+    nothing = nothing_here(
+        any(query.values()), repository, "runs", "`kapelle start` lists patterns."
+    )
+    query["repository"] = repository
+    lines = partial(rows, repositories=repository is None)
+    show_list(Connection(), "/runs", query, limit, as_json=as_json, lines=lines, nothing=nothing)
 
 
 def status(run_id: RunId, as_json: Json = False) -> None:
@@ -229,10 +232,7 @@ def answer(
         say(f"It goes on; `kapelle runs tail {run['id']}` follows it.")
 
 
-runs = command_group(
-    "List runs, look at them, and pause, answer or end them.",
-    lambda as_json: _show_runs({}, 20, as_json),
-)
+runs = command_group("List runs, look at them, and pause, answer or end them.")
 for _name, _command in (
     ("list", list_runs),
     ("status", status),

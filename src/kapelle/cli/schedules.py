@@ -132,10 +132,7 @@ _LAST_FIRINGS = 5
 # Those of the domain, whose module costs more to import than the rest of a command.
 STATUSES = ("active", "paused", "completed", "failed", "cancelled", "expired")
 
-schedule = command_group(
-    "Start work later, again and again, or after other work.",
-    without=lambda as_json: show(None, 20, as_json),
-)
+schedule = command_group("Start work later, again and again, or after other work.")
 
 # What follows the first word that is no option belongs to the command that is to be started.
 schedule.command("create", cls=LightCommand, context_settings={"allow_interspersed_args": False})(
@@ -150,10 +147,6 @@ def list_schedules(
     as_json: Json = False,
 ) -> None:
     """List schedules, the newest first."""
-    show(status, limit, as_json)
-
-
-def show(status: list[str] | None, limit: int, as_json: bool) -> None:
     from kapelle.cli.schedule_view import listing
 
     query = {"status": statuses(status, "schedule", STATUSES)}

@@ -1,8 +1,10 @@
 """Commands on tasks, most of which take runs as well: list, status, wait, cancel, diff, merge …"""
 
+import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +16,8 @@ from kapelle.cli.ids import (
     NewestId,
     NewestTaskId,
     TaskId,
+    completing,
+    here,
     is_run,
     path_of,
     task_id_of,
@@ -35,37 +39,62 @@ from kapelle.cli.values import listed, optional_duration_s, optional_text, optio
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.ids import is_part
-from kapelle.domain.states import TaskStatus
+from kapelle.domain.states import RunStatus, TaskStatus
 
-_STATUSES = tuple(TaskStatus)
+# A run can be paused, besides all that a task can be.
+_STATUSES = (*TaskStatus, RunStatus.PAUSED)
+Everything = Annotated[
+    bool, typer.Option("--all", help="Those of every repository, archived ones too.")
+]
 
 
 def list_tasks(
-    status: Annotated[list[str] | None, status_option("tasks", _STATUSES)] = None,
+    status: Annotated[list[str] | None, status_option("work", _STATUSES)] = None,
     tag: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only tasks with this tag.")
     ] = None,
     project: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only tasks of this project.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Only those of this project.", autocompletion=completing("project")
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
-    everything: Annotated[bool, typer.Option("--all", help="Archived tasks too.")] = False,
+    nested: Annotated[bool, typer.Option("--nested", help="Parts of runs too.")] = False,
+    everything: Everything = False,
     as_json: Json = False,
 ) -> None:
-    """List tasks, the newest first."""
+    """List the tasks and runs of this repository, the newest first.
+
+    Outside of a repository it lists those of all.
+    """
+    repository = None if everything else here()
     query = {
-        "status": statuses(status, "task", _STATUSES),
+        "status": statuses(status, "task or a run", _STATUSES),
         "tag": optional_text(tag, "--tag"),
         "project": optional_text(project, "--project"),
+        "nested": "true" if nested else None,
         "archived": "true" if everything else None,
     }
-    filtered = any((status, tag, project))
-    nothing = "No tasks match." if filtered else 'No tasks. `kapelle run "…"` gives an agent one.'
-    show_list(Connection(), "/tasks", query, limit, as_json=as_json, lines=rows, nothing=nothing)
+    nothing = nothing_here(
+        any(query.values()), repository, "tasks or runs", '`kapelle run "…"` gives an agent a task.'
+    )
+    query["repository"] = repository
+    lines = partial(rows, repositories=repository is None)
+    show_list(Connection(), "/work", query, limit, as_json=as_json, lines=lines, nothing=nothing)
 
 
-def rows(items: list[Task | Run]) -> list[str]:
-    """A table of tasks, or of runs."""
+def nothing_here(filtered: bool, repository: str | None, nouns: str, hint: str) -> str:
+    """What to say instead of an empty list."""
+    if filtered:
+        return f"No {nouns} match."
+    if repository is not None:
+        return f"No {nouns} in this repository; --all shows those of others. {hint}"
+    return f"No {nouns}. {hint}"
+
+
+def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
+    """A table of tasks and runs, with the names of their repositories if wanted."""
     from kapelle.cli.format import STATUS_STYLE, between, table
 
     cells = [
@@ -74,13 +103,19 @@ def rows(items: list[Task | Run]) -> list[str]:
             status_words(item),
             one_line(item.get("pattern") or _agent(item), 16),
             between(item["created_at"], None),
+            *(
+                [one_line(os.path.basename(item.get("repository") or item["directory"]), 20)]
+                if repositories
+                else []
+            ),
             _title(item),
         ]
         for item in items
     ]
     styles = [STATUS_STYLE.get(item["status"]) for item in items]
-    kind = "PATTERN" if "pattern" in items[0] else "AGENT"
-    return table(["ID", "STATUS", kind, "AGE", "TITLE"], cells, styles)
+    kinds = {"PATTERN" if "pattern" in item else "AGENT" for item in items}
+    where = ["REPOSITORY"] if repositories else []
+    return table(["ID", "STATUS", "/".join(sorted(kinds)), "AGE", *where, "TITLE"], cells, styles)
 
 
 def _agent(task: Task) -> str:

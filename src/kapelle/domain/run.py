@@ -32,6 +32,7 @@ class Run(Record):
     question: str | None = None  # what it, or the task that it waits for, asks a person
     questions: list[Question]
     directory: str
+    repository: str | None = None  # the top of the one around the directory
     project: str | None
     parent_id: str | None
     schedule_id: str | None

@@ -116,6 +116,7 @@ class Task(Record):
     fork_session: bool
     fallback_agents: list[str]
     directory: str
+    repository: str | None = None  # the top of the one around the directory
     workspace: Workspace
     timeout_s: float | None
     max_turns: int | None

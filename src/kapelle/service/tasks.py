@@ -16,6 +16,7 @@ from kapelle.engine.tasks.actions import NewLimits
 from kapelle.engine.tasks.attempt import phase
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import submit
+from kapelle.runner.process_tree import output_bytes
 from kapelle.service.work import of_repository, wait
 from kapelle.store import tasks
 from kapelle.store.database import Connection
@@ -98,10 +99,12 @@ class Tasks:
 
     def _shown(self, task: Task) -> Task:
         """What holds a queued task, or what a running one is at, is known to the daemon alone."""
-        if task.status is TaskStatus.RUNNING and task.reason is None and task.attempts:
-            last = task.attempts[-1]
-            reason = f"attempt {last.number}: {phase(self._parts, last.id)}"
-            return task.model_copy(update={"reason": reason})
+        if task.status is TaskStatus.RUNNING and task.attempts and not task.attempts[-1].ended_at:
+            *before, last = task.attempts
+            reason = task.reason or f"attempt {last.number}: {phase(self._parts, last.id)}"
+            written = output_bytes(self._parts.process_directory(last.id))
+            last = last.model_copy(update={"output_bytes": written})
+            return task.model_copy(update={"reason": reason, "attempts": [*before, last]})
         if task.status is not TaskStatus.QUEUED:
             return task
         now = datetime.now(UTC)
