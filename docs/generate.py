@@ -17,7 +17,7 @@ from typer.main import get_command
 from kapelle.agents.base import Capabilities
 from kapelle.agents.registry import get
 from kapelle.api.app import routes
-from kapelle.cli.commands import COMMANDS, load
+from kapelle.cli.commands import commands, load
 from kapelle.cli.main import app
 from kapelle.domain.schedule import ScheduleSpec
 from kapelle.domain.specs import Spec, TaskSpec
@@ -84,7 +84,7 @@ This page is made by `make docs` from the program's own help.
 def cli() -> str:
     """docs/cli.md, from the commands' own help."""
     parts = [_CLI_INTRODUCTION]
-    for name in COMMANDS:
+    for name in commands():
         parts += _command_sections(load(name), name, "##")
     return "\n".join(parts)
 

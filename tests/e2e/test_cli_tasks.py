@@ -256,7 +256,7 @@ def test_what_is_archived_is_marked(shared: Instance) -> None:
     shared.cli("archive", task_id, check=True)
     assert "completed, not verified, archived" in shared.cli("status", task_id).stdout
     assert "(archived)" in shared.cli("list", "--all", "--tag", "put-away").stdout
-    assert shared.cli("list", "--tag", "put-away").stderr == "No tasks match.\n"
+    assert shared.cli("list", "--tag", "put-away").stderr == "No tasks or runs match.\n"
 
 
 def test_no_lines_are_not_no_output(shared: Instance) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kapelle.api.app import routes
-from kapelle.cli.commands import COMMANDS, load
+from kapelle.cli.commands import commands, load
 from tests.e2e.ensembles import rest, start
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git, make_repository
@@ -211,7 +211,7 @@ OF_THE_MACHINE = ("init", "doctor", "agents check claude")
 
 
 def leaves() -> Iterator[str]:
-    for name in COMMANDS:
+    for name in commands():
         inner = getattr(load(name), "commands", {})
         yield from (f"{name} {other}" for other in inner) if inner else (name,)
 

@@ -138,6 +138,9 @@ def command_of(function: Callable[..., Any], name: str, **settings: Any) -> Any:
     return get_command(single)
 
 
+LISTS = "\n\nWithout a command it lists them, with the options of `list`, such as --json."
+
+
 def command_group(about: str) -> typer.Typer:
     """A group of commands."""
     made = typer.Typer(cls=LightGroup, help=about, add_completion=False, rich_markup_mode=None)

@@ -310,7 +310,7 @@ def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
     if workspace["branch"] and os.path.isdir(workspace["path"]):
         taken, inodes = disk_use(Path(workspace["path"]))
         use = f" ({size(taken)} in {inodes:,} files)"
-    made = workspace["kind"] != "worktree" or workspace["branch"]
+    made = workspace["branch"] or workspace["kind"] != "worktree"
     place = clean(workspace["path"]) + use if made else "a worktree, which is made when it starts"
     yield field("workspace", "removed" if removed else place)
     if workspace["branch"]:

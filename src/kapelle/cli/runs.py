@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Json, JsonLines, LightCommand, command_group
+from kapelle.cli.command import LISTS, Json, JsonLines, LightCommand, command_group
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import RunId, RunIds, completing, here, run_path
@@ -232,7 +232,7 @@ def answer(
         say(f"It goes on; `kapelle runs tail {run['id']}` follows it.")
 
 
-runs = command_group("List runs, look at them, and pause, answer or end them.")
+runs = command_group("List runs, look at them, and pause, answer or end them." + LISTS)
 for _name, _command in (
     ("list", list_runs),
     ("status", status),
