@@ -270,11 +270,13 @@ def status_words(item: dict[str, Any]) -> str:
     return f"{status}, not verified" if item.get("verified") is False else status
 
 
-def heading(item: dict[str, Any], reason: str | None) -> Iterator[str]:
+def heading(
+    item: dict[str, Any], reason: str | None, styles: dict[str, str] = STATUS_STYLE
+) -> Iterator[str]:
     """What every view of one thing begins with: its title, its id and its status."""
     yield paint(one_line(item["title"]), "bold")
     yield field("id", id_words(item))
-    status = paint(status_words(item), STATUS_STYLE.get(item["status"]))
+    status = paint(status_words(item), styles.get(item["status"]))
     status += ", archived" if item.get("archived_at") else ""
     yield field("status", f"{status}: {one_line(reason)}" if reason else status)
 

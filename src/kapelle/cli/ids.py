@@ -11,7 +11,7 @@ from kapelle.cli.format import one_line
 from kapelle.cli.output import say
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, NotFound
-from kapelle.domain.ids import is_id, short
+from kapelle.domain.ids import short
 
 Completions = list[tuple[str, str]]
 
@@ -21,12 +21,11 @@ _NOUNS = {
     "schedules": ("a schedule", "`kapelle schedule list` shows the ids."),
     "work": ("a task or a run", "`kapelle list` shows the ids."),
 }
-_RUN = "run_"
 
 
 def is_run(text: str) -> bool:
     """Whether what was typed is the id of a run, with its kind before it."""
-    return text.strip().lower().startswith(_RUN)
+    return text.strip().lower().startswith("run_")
 
 
 def here() -> str | None:
@@ -35,21 +34,12 @@ def here() -> str | None:
     return str(top) if top else None
 
 
-def work_id(client: Connection, typed: str | None) -> str:
-    """The whole id of the task or run that was typed, or the newest one."""
-    if typed is None:
-        return _newest(client, "work")
-    whole = is_id("task", typed.strip()) or is_id("run", typed.strip())
-    return typed.strip() if whole else str(client.get(_path("work", typed, ()))["id"])
-
-
-def task_id_of(client: Connection, typed: str | None) -> str:
-    """What was typed as a task's id, or the newest task."""
-    return _newest(client, "tasks") if typed is None else typed
-
-
-def _newest(client: Connection, nouns: str) -> str:
-    """The newest of this repository that is no part of a run; it says which that is."""
+def work_id(client: Connection, typed: str | None, nouns: str = "work") -> str:
+    """What was typed as an id, of a task or run with its kind; without one the newest of this
+    repository that is no part of a run, and it says which that is."""
+    if typed is not None:
+        known = nouns != "work" or "_" in typed
+        return typed.strip() if known else str(client.get(_path("work", typed, ()))["id"])
     query = {"repository": str(current()), "nested": False, "limit": 1}
     found = client.get(f"/{nouns}", query)[nouns]
     if not found:
@@ -76,9 +66,9 @@ def schedule_path(schedule_id: str, *more: str) -> str:
     return _path("schedules", schedule_id, more)
 
 
-def path_of(whole_id: str, *more: str) -> str:
-    """The path of a task's or a run's resource, by its whole id."""
-    return _path("runs" if is_run(whole_id) else "tasks", whole_id, more)
+def path_of(some_id: str, *more: str) -> str:
+    """The path of a task's or a run's resource, by an id that begins with its kind."""
+    return _path("runs" if is_run(some_id) else "tasks", some_id, more)
 
 
 def _path(nouns: str, text: str, more: tuple[str, ...]) -> str:
@@ -93,7 +83,7 @@ def _path(nouns: str, text: str, more: tuple[str, ...]) -> str:
 
 def completing(what: str) -> Callable[[str], Completions]:
     """What a shell offers: ids of tasks, runs, schedules or work with their titles; or the names
-    of agents, and of models and projects that were used."""
+    of agents, patterns, and of models and projects that were used."""
 
     def complete(incomplete: str) -> Completions:
         try:
@@ -111,9 +101,11 @@ def completing(what: str) -> Callable[[str], Completions]:
 
 
 def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
-    if what == "agents":
-        for agent in client.get("/agents", timeout=2):
-            yield agent["name"], agent["status"]
+    if what in {"agents", "patterns"}:
+        # Of patterns without a directory, so that a TAB runs no file of a repository.
+        for item in client.get(f"/{what}", timeout=2):
+            if item.get("origin", what):  # a broken one has none
+                yield item["name"], item.get("status") or item["summary"]
     elif what in {"model", "project"}:
         for row in client.get("/usage", {"by": what}, timeout=2)["rows"]:
             if row["key"]:

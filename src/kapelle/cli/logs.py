@@ -70,7 +70,10 @@ def _history(client: Connection, run_id: str, tail: int | None, as_json: bool) -
     from kapelle.cli.follow import show_last, show_lines
 
     show = json_line if as_json else show_lines(sys.stdout)
-    if not show_last(client, run_id, show, tail, raw=as_json) and not as_json:
+    if (
+        not show_last(client, client.get(path_of(run_id))["id"], show, tail, raw=as_json)
+        and not as_json
+    ):
         say("It has not done anything yet.")
 
 

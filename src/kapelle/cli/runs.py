@@ -1,7 +1,6 @@
 """`kapelle runs`."""
 
 import sys
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -9,10 +8,10 @@ import typer
 from kapelle.cli.command import LISTS, Json, JsonLines, LightCommand, command_group
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
-from kapelle.cli.ids import RunId, RunIds, completing, here, run_path
+from kapelle.cli.ids import RunId, RunIds, completing, run_path
 from kapelle.cli.outcome import FINAL, INPUT_NEEDED, exit_code, settled
 from kapelle.cli.output import data, document, say
-from kapelle.cli.pages import show_list, status_option, statuses
+from kapelle.cli.pages import status_option, statuses
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.tasks import (
     Everything,
@@ -20,8 +19,7 @@ from kapelle.cli.tasks import (
     Reason,
     Timeout,
     change_each,
-    nothing_here,
-    rows,
+    list_work,
     show_status,
     wait_for,
 )
@@ -67,7 +65,6 @@ def list_runs(
     as_json: Json = False,
 ) -> None:
     """List the runs of this repository, the newest first."""
-    repository = None if everything else here()
     query = {
         "status": statuses(status, "run", _STATUSES),
         "pattern": optional_text(pattern, "--pattern"),
@@ -75,12 +72,7 @@ def list_runs(
         "nested": "true" if nested else None,
         "archived": "true" if everything else None,
     }
-    nothing = nothing_here(
-        any(query.values()), repository, "runs", "`kapelle start` lists patterns."
-    )
-    query["repository"] = repository
-    lines = partial(rows, repositories=repository is None)
-    show_list(Connection(), "/runs", query, limit, as_json=as_json, lines=lines, nothing=nothing)
+    list_work("/runs", query, limit, as_json, "runs", "`kapelle start` lists the patterns.")
 
 
 def status(run_id: RunId, as_json: Json = False) -> None:

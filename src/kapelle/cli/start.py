@@ -15,6 +15,7 @@ import typer
 from kapelle.cli.command import FollowToEnd, Json, command_of, suggestion
 from kapelle.cli.config import current, root
 from kapelle.cli.format import one_line, table
+from kapelle.cli.ids import completing
 from kapelle.cli.output import document, say
 from kapelle.cli.prompt import read_prompt, read_prompts
 from kapelle.cli.request import begin, is_collecting
@@ -166,19 +167,11 @@ def _split(options: Sequence[Option]) -> tuple[list[Option], list[Option]]:
 
 
 def _complete_pattern(incomplete: str) -> list[tuple[str, str]]:
-    """Names for the shell; without a directory, so that a TAB runs no file of a repository."""
-    try:
-        known = Connection(autostart=False).get("/patterns", timeout=2)
-        found = {item["name"]: item["summary"] for item in known if item["origin"]}
-        found = {**dict(_written(current())), **found}
-    except Exception:
-        # A completion must never disturb the line that is being typed.
-        return []
-    return [
-        (name, one_line(summary, 60))
-        for name, summary in sorted(found.items())
-        if name.startswith(incomplete)
-    ]
+    """Names for the shell: those that the daemon knows, and those that stand in files here."""
+    with suppress(Exception):
+        written = [item for item in _written(current()) if item[0].startswith(incomplete)]
+        return sorted({**dict(written), **dict(completing("patterns")(incomplete))}.items())
+    return []
 
 
 def _written(directory: Path) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ import typer
 
 from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns
 from kapelle.cli.follow import show_new
-from kapelle.cli.ids import NewestTaskId, task_id_of, task_path
+from kapelle.cli.ids import NewestTaskId, task_path, work_id
 from kapelle.cli.outcome import Task
 from kapelle.cli.output import say
 from kapelle.cli.prompt import read_prompt
@@ -46,7 +46,7 @@ def continue_(
         task_id, message = None, task_id  # what is next for the newest
     said, limits = read_prompt(message, None, _MESSAGE, "message"), new_limits(budget, max_turns)
     client = Connection()
-    task_id = task_id_of(client, task_id)
+    task_id = work_id(client, task_id, "tasks")
     if not fork:
         task = client.post(task_path(task_id, "resume"), {"message": said, **limits})
         show_new(client, task, follow, as_json, len(task["attempts"]))

@@ -20,19 +20,10 @@ from kapelle.cli.ids import (
     here,
     is_run,
     path_of,
-    task_id_of,
     task_path,
     work_id,
 )
-from kapelle.cli.outcome import (
-    ERROR,
-    FINAL,
-    Run,
-    Task,
-    exit_code_of_all,
-    settled,
-    waiting_words,
-)
+from kapelle.cli.outcome import ERROR, FINAL, Run, Task, exit_code_of_all, settled, waiting_words
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.values import listed, optional_duration_s, optional_text, optional_usd
@@ -68,7 +59,6 @@ def list_tasks(
 
     Outside of a repository it lists those of all.
     """
-    repository = None if everything else here()
     query = {
         "status": statuses(status, "task or a run", _STATUSES),
         "tag": optional_text(tag, "--tag"),
@@ -76,21 +66,23 @@ def list_tasks(
         "nested": "true" if nested else None,
         "archived": "true" if everything else None,
     }
-    nothing = nothing_here(
-        any(query.values()), repository, "tasks or runs", '`kapelle run "…"` gives an agent a task.'
-    )
-    query["repository"] = repository
-    lines = partial(rows, repositories=repository is None)
-    show_list(Connection(), "/work", query, limit, as_json=as_json, lines=lines, nothing=nothing)
+    hint = '`kapelle run "…"` gives an agent a task.'
+    list_work("/work", query, limit, as_json, "tasks or runs", hint)
 
 
-def nothing_here(filtered: bool, repository: str | None, nouns: str, hint: str) -> str:
-    """What to say instead of an empty list."""
-    if filtered:
-        return f"No {nouns} match."
+def list_work(
+    path: str, query: dict[str, Any], limit: int, as_json: bool, nouns: str, hint: str
+) -> None:
+    """List what there is of this repository at a path; of all if archived ones are asked for."""
+    repository = None if query["archived"] else here()
+    nothing = f"No {nouns}. {hint}"
     if repository is not None:
-        return f"No {nouns} in this repository; --all shows those of others. {hint}"
-    return f"No {nouns}. {hint}"
+        nothing = f"No {nouns} in this repository; --all shows those of others. {hint}"
+    if any(query.values()):
+        nothing = f"No {nouns} match."
+    query = {**query, "repository": repository}
+    lines = partial(rows, repositories=repository is None)
+    show_list(Connection(), path, query, limit, as_json=as_json, lines=lines, nothing=nothing)
 
 
 def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
@@ -103,19 +95,17 @@ def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
             status_words(item),
             one_line(item.get("pattern") or _agent(item), 16),
             between(item["created_at"], None),
-            *(
-                [one_line(os.path.basename(item.get("repository") or item["directory"]), 20)]
-                if repositories
-                else []
-            ),
+            one_line(os.path.basename(item.get("repository") or item["directory"]), 20),
             _title(item),
         ]
         for item in items
     ]
     styles = [STATUS_STYLE.get(item["status"]) for item in items]
     kinds = {"PATTERN" if "pattern" in item else "AGENT" for item in items}
-    where = ["REPOSITORY"] if repositories else []
-    return table(["ID", "STATUS", "/".join(sorted(kinds)), "AGE", *where, "TITLE"], cells, styles)
+    header = ["ID", "STATUS", "/".join(sorted(kinds)), "AGE", "REPOSITORY", "TITLE"]
+    for row in [] if repositories else [header, *cells]:
+        del row[-2]
+    return table(header, cells, styles)
 
 
 def _agent(task: Task) -> str:
@@ -315,7 +305,7 @@ def retry(
 ) -> None:
     """Run an ended task once more from the beginning."""
     client, limits = Connection(), new_limits(budget, max_turns)
-    path = task_path(task_id_of(client, task_id), "retry")
+    path = task_path(work_id(client, task_id, "tasks"), "retry")
     _show_again(client.post(path, limits), as_json)
 
 

@@ -8,7 +8,7 @@ from pydantic import StringConstraints
 from kapelle.domain.budget import Spent
 from kapelle.domain.specs import Name
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.domain.task import Directory, Limit, Record, Workspace
+from kapelle.domain.task import Directory, Limit, Record, TaskFilter, Workspace
 
 RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
 
@@ -63,16 +63,11 @@ class RunFilter(Record):
     cursor: RunCursor | None = None
 
 
-class WorkFilter(Record):
+class WorkFilter(TaskFilter):
     """Which tasks and runs are listed together, newest first; nested ones are parts of runs."""
 
-    status: list[TaskStatus | RunStatus] | None = None
-    tag: Name | None = None
-    project: Name | None = None
-    repository: Directory | None = None  # any directory in it
+    status: list[TaskStatus | RunStatus] | None = None  # type: ignore[assignment]
     nested: bool = False
-    archived: bool = False
-    limit: Limit = 50
     cursor: Annotated[str, StringConstraints(pattern="^[0-9a-z]{26}$")] | None = None
 
 
