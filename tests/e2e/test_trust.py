@@ -182,6 +182,7 @@ requeue {failed}
 diff {done}
 merge {done}
 archive {done}
+prune --dry-run
 usage
 events
 agents list
@@ -201,6 +202,9 @@ doctor
 demo --help
 serve
 backup
+service status
+service install --help
+service uninstall --help
 completion bash
 stop
 """
@@ -323,7 +327,7 @@ def compare(mark: str, header: list[str], rows: list[tuple[str, str, bool]]) -> 
     if os.environ.get("UPDATE_TABLES"):
         PAGE.write_text(before + begin + made + end + after, encoding="utf-8")
     else:
-        assert found == made
+        assert found == made, "UPDATE_TABLES=1 pytest tests/e2e/test_trust.py writes it anew"
 
 
 def configure(repository: Path, text: str) -> None:
