@@ -3,11 +3,13 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from kapelle.domain.errors import Tampered
 from kapelle.domain.ids import attempt_token
+from kapelle.domain.task import RunningCheck
 from kapelle.home import Home
 from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.runner.redaction import patterns
@@ -23,9 +25,11 @@ from kapelle.store.query import Row
 from kapelle.workspaces import Workspaces
 
 _MOST_SETTINGS = 100
+_SHOWN_COMMAND = 500
 
 # The event of a process whose end was forged.
 TAMPERED = "process.tampered"
+CHECK_STARTED = "check.started"
 
 StopRequest = Callable[[Connection], str | None]
 
@@ -44,6 +48,8 @@ class Parts:
     performer: str = "here"
     # The processes that each attempt or run executes in this daemon: directory and name.
     live: dict[str, dict[Path, str]] = field(default_factory=dict)
+    # The checks that each of them makes in this daemon.
+    checking: dict[str, list[RunningCheck]] = field(default_factory=dict)
     known_settings: dict[object, Settings] = field(default_factory=dict)
     secrets: SpecSecrets = field(init=False)
 
@@ -98,6 +104,19 @@ class Parts:
             yield
         finally:
             self.live.pop(performer, None)
+
+    @contextmanager
+    def making(self, performer: str, name: str, command: str) -> Iterator[dict[str, str]]:
+        """While an attempt or a run makes a check; what its start tells of it."""
+        facts = {"name": name, "command": command[:_SHOWN_COMMAND]}
+        made = RunningCheck(**facts, started_at=datetime.now(UTC))
+        self.checking.setdefault(performer, []).append(made)
+        try:
+            yield facts
+        finally:
+            self.checking[performer].remove(made)
+            if not self.checking[performer]:
+                del self.checking[performer]
 
     async def execute(
         self, performer: str, name: str, launch: Launch, stop_request: StopRequest
