@@ -102,8 +102,7 @@ def completing(what: str) -> Callable[[str], Completions]:
 
 def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
     if what in {"agents", "patterns"}:
-        # Of patterns without a directory, so that a TAB runs no file of a repository.
-        for item in client.get(f"/{what}", timeout=2):
+        for item in client.get(f"/{what}", {"directory": str(current())}, timeout=2):
             if item.get("origin", what):  # a broken one has none
                 yield item["name"], item.get("status") or item["summary"]
     elif what in {"model", "project"}:

@@ -104,7 +104,9 @@ class Tasks:
             reason = task.reason or f"attempt {last.number}: {phase(self._parts, last.id)}"
             written = output_bytes(self._parts.process_directory(last.id))
             last = last.model_copy(update={"output_bytes": written})
-            return task.model_copy(update={"reason": reason, "attempts": [*before, last]})
+            made = next(iter(self._parts.checking.get(last.id, ())), None)
+            found = {"reason": reason, "checking": made, "attempts": [*before, last]}
+            return task.model_copy(update=found)
         if task.status is not TaskStatus.QUEUED:
             return task
         now = datetime.now(UTC)
