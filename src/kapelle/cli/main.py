@@ -54,7 +54,7 @@ def main() -> None:
     """Run the command line and exit; never with a traceback."""
     open_streams()
     lenient_streams()
-    code = _guarded(sys.argv[1:])
+    code = guarded(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -66,7 +66,8 @@ def main() -> None:
     sys.exit(code)
 
 
-def _guarded(arguments: list[str]) -> int:
+def guarded(arguments: list[str]) -> int:
+    """Run one command and say what went wrong; its exit code."""
     as_json = wants_json(arguments)
     try:
         return _run(arguments)
