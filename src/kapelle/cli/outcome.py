@@ -120,7 +120,7 @@ def doing_words(item: Task | Run) -> str:
         from kapelle.cli.events import state_words
 
         return state_words(item["progress"], item["spec"].get("max_iterations"))
-    return str(item["reason"] or "").removeprefix("attempt 1: ")
+    return str(item["reason"] or "")
 
 
 def waiting_words(task: Task) -> str:
