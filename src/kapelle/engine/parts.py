@@ -10,14 +10,15 @@ from pathlib import Path
 from kapelle.domain.errors import Tampered
 from kapelle.domain.ids import attempt_token
 from kapelle.domain.task import RunningCheck
-from kapelle.home import Home, repository_config
+from kapelle.home import Home
 from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.runner.redaction import patterns
 from kapelle.runner.runner import Runner
 from kapelle.secrets import SpecSecrets, Vault, secrets_in
-from kapelle.settings import Settings, load
+from kapelle.settings import Settings
+from kapelle.settings.config import combined
 from kapelle.settings.files import stamp
-from kapelle.settings.trust import is_trusted, require
+from kapelle.settings.trust import Standing, executable, require, standing
 from kapelle.store import events, runs
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import Row
@@ -58,14 +59,14 @@ class Parts:
     def settings(self, directory: str | None = None) -> Settings:
         """The settings that hold in a directory; a changed file takes effect at once. Of a
         repository that is not trusted only what is harmless holds."""
-        place = Path(directory) if directory else None
-        repository = repository_config(self.home, place) if place else None
-        trusted = bool(place and repository and is_trusted(self.home, place, self.environ))
-        version = (stamp(self.home.config), repository, repository and stamp(repository), trusted)
+        found = executable(self.home, Path(directory)) if directory else None
+        trusted = bool(found and standing(self.home, found, self.environ) is Standing.TRUSTED)
+        version = (stamp(self.home.config), found if found and found.config else None, trusted)
         if version not in self.known_settings:
             if len(self.known_settings) > _MOST_SETTINGS:
                 self.known_settings.clear()
-            self.known_settings[version] = load(self.home, place, self.environ).settings
+            made = combined(self.home, found, trusted, self.environ)
+            self.known_settings[version] = made.settings
         return self.known_settings[version]
 
     def work_settings(self, directory: str) -> Settings:
