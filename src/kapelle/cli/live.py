@@ -120,8 +120,9 @@ class RunState:
     def _doing(self) -> str:
         """The command that it runs, or why nothing is at work."""
         run = self.known[self._run["id"]]
-        held = "" if self._tasks else str(run["reason"] or "")
-        return one_line(doing_words(run) or held)
+        if run.get("checking"):
+            return one_line(doing_words(run))
+        return "" if self._tasks else one_line(str(run["reason"] or ""))
 
 
 def _status(status: str) -> Text:

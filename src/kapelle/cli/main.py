@@ -54,7 +54,7 @@ def main() -> None:
     """Run the command line and exit; never with a traceback."""
     open_streams()
     lenient_streams()
-    code = _guarded(sys.argv[1:])
+    code = guarded(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -66,7 +66,8 @@ def main() -> None:
     sys.exit(code)
 
 
-def _guarded(arguments: list[str], *, may_ask: bool = True) -> int:
+def guarded(arguments: list[str], *, may_ask: bool = True) -> int:
+    """Run one command and say what went wrong; its exit code."""
     as_json = wants_json(arguments)
     try:
         return _run(arguments)
@@ -75,7 +76,7 @@ def _guarded(arguments: list[str], *, may_ask: bool = True) -> int:
 
         # Nothing was done yet, so the command begins once more.
         again = may_ask and not as_json and ask(error)
-        return _guarded(arguments, may_ask=False) if again else _show(error, as_json=as_json)
+        return guarded(arguments, may_ask=False) if again else _show(error, as_json=as_json)
     except KapelleError as error:
         return _show(error, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):

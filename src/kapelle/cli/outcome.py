@@ -114,7 +114,13 @@ def doing_words(item: Task | Run) -> str:
     """What a task or a run is at beyond its status, and what it waits for."""
     if check := item.get("checking"):
         return f"checking: {check['name']}, {between(check['started_at'], None)}"
-    return "" if item["status"] == "running" else str(item["reason"] or "")
+    if item["status"] == "waiting":
+        return waiting_words(item)
+    if item["status"] == "running" and item.get("progress"):
+        from kapelle.cli.events import state_words
+
+        return state_words(item["progress"], item["spec"].get("max_iterations"))
+    return str(item["reason"] or "")
 
 
 def waiting_words(task: Task) -> str:
