@@ -28,6 +28,8 @@ _PATHS = (
     "DYLD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "PKG_CONFIG_PATH",
 )  # fmt: skip
 _MOST_READ = 1_000_000
+# What a shell that is not bash says of bash's own words.
+_BASH = re.compile(r"Bad substitution|Illegal option -o pipefail|\[\[: not found")
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,8 @@ def hints(origin: Origin, variables: Variables, *texts: str) -> list[str]:
             f"Set in your shell and not passed on: {', '.join(missing)}. Add --env {missing[0]}, or"
             f" `kapelle config set environment.pass '[\"{missing[0]}\"]'`."
         )
+    if _BASH.search(texts[-1]):
+        found.append("Commands run under /bin/sh: for bash, write bash -o pipefail -c '…'.")
     return found
 
 

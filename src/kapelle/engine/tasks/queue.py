@@ -127,14 +127,9 @@ def _wait(
     until, reason = min(paused[candidate.account] for candidate in among)
     if len(among) > 1:
         reason = f"all of its agents are limited; first, {reason}"
-    tasks.move(
-        connection,
-        task,
-        TaskStatus.WAITING,
-        f"{reason} until {until:%Y-%m-%d %H:%M:%S} UTC",
-        waiting_for="rate_limit",
-        not_before=until,
-    )
+    # When it goes on is a field, which every view tells.
+    waits = {"waiting_for": "rate_limit", "not_before": until}
+    tasks.move(connection, task, TaskStatus.WAITING, reason, **waits)
 
 
 def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer: str) -> str:
