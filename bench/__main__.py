@@ -23,6 +23,7 @@ MEASURES: dict[str, Measure] = {
     "idle": idle.idle,
     "reads": reads.measure,
     "events": events.measure,
+    "subscribers": events.crowd,
     "output": output.measure,
     "iterations": runs.iterations,
     "runs": runs.queued,
