@@ -106,7 +106,8 @@ def _followed(daemon: BenchDaemon) -> Iterator[dict[str, Any]]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     told: dict[str, Any] = {}
     with subprocess.Popen([*module, str(_SUBSCRIBERS)], **pipes) as crowd:
-        assert crowd.stdin and crowd.stdout
+        assert crowd.stdin
+        assert crowd.stdout
         crowd.stdout.readline()
         time.sleep(1)
         yield told

@@ -35,7 +35,8 @@ async def told() -> AsyncIterator[int]:
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/stream":
         answer = EventStream(told(), lambda number: sent_event(str(number), "told", "{}"))
-        return await answer(scope, receive, send)
+        await answer(scope, receive, send)
+        return
     body = await Request(scope, receive).body()
     await PlainTextResponse(f"{len(body)} bytes")(scope, receive, send)
 
