@@ -103,9 +103,9 @@ def _followed(daemon: BenchDaemon) -> Iterator[dict[str, Any]]:
     """While many follow the history; filled at the end with what they were told."""
     path = str(daemon.home.socket)
     module = [sys.executable, "-m", "bench.subscribers", path, bearer(daemon.home.socket)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    module.append(str(_SUBSCRIBERS))
     told: dict[str, Any] = {}
-    with subprocess.Popen([*module, str(_SUBSCRIBERS)], **pipes) as crowd:
+    with subprocess.Popen(module, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as crowd:
         assert crowd.stdin
         assert crowd.stdout
         crowd.stdout.readline()
