@@ -39,7 +39,7 @@ _NEXT_DUE = (
     .where(tasks.c.status.in_([TaskStatus.QUEUED, TaskStatus.WAITING]))
     .where(tasks.c.not_before.is_not(None))
 )
-_LAST_END = (
+_last_end = (
     sa.select(sa.func.max(attempts_table.c.ended_at))
     .where(attempts_table.c.task_id == tasks.c.id)
     .scalar_subquery()
@@ -130,8 +130,8 @@ def overdue_waiting(connection: sa.Connection, now: datetime) -> list[str]:
 def set_back(connection: sa.Connection, now: datetime) -> dict[str, datetime]:
     """When tasks that wait before their next attempt are due by a clock that was set back since
     the last one ended."""
-    query = sa.select(tasks.c.id, tasks.c.not_before, _LAST_END).where(
-        tasks.c.status == TaskStatus.QUEUED, tasks.c.not_before > _LAST_END, _LAST_END > now
+    query = sa.select(tasks.c.id, tasks.c.not_before, _last_end).where(
+        tasks.c.status == TaskStatus.QUEUED, tasks.c.not_before > _last_end, _last_end > now
     )
     return {id_: now + (due - ended) for id_, due, ended in connection.execute(query)}
 
@@ -146,7 +146,7 @@ def wake(connection: sa.Connection, waiting_for: str, now: datetime) -> None:
 def waiting_for_input_since(connection: sa.Connection, moment: datetime) -> list[Row]:
     """Tasks whose last attempt ended before that moment with a question nobody has answered."""
     query = sa.select(tasks).where(tasks.c.status == TaskStatus.WAITING)
-    query = query.where(tasks.c.waiting_for == "input", _LAST_END < moment)
+    query = query.where(tasks.c.waiting_for == "input", _last_end < moment)
     return list(connection.execute(query).mappings())
 
 
