@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from kapelle.client.client import connect
 from kapelle.home import disk_use
 from tests.e2e.ensembles import perform, play, rule, with_playbook
 from tests.e2e.instance import Instance
@@ -275,10 +276,11 @@ def test_prune_says_what_it_would_do_and_does_it(kapelle: Instance, repository: 
     assert _archived(kapelle, found) == set()
     assert kapelle.cli("prune", "--merged", check=True).stdout.split() == [found["merged"]]
     assert _archived(kapelle, found) == {"merged"}
-    freed = kapelle.post("/prune", {"older_s": 0})
-    assert set(freed["archived"]) == {found["cancelled"], found["failed"]}
-    assert freed["bytes"] > 0
-    assert freed["inodes"] > 0
+    with connect(home=kapelle.home.root, start=False) as client:
+        freed = client.prune(older_s=0)
+    assert set(freed.archived) == {found["cancelled"], found["failed"]}
+    assert freed.bytes > 0
+    assert freed.inodes > 0
     assert _archived(kapelle, found) == {"merged", "cancelled", "failed"}
 
 

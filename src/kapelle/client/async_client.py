@@ -182,6 +182,7 @@ class AsyncClient(_Wrapper):
     patterns = _method(Client.patterns)
     agents = _method(Client.agents)
     usage = _method(Client.usage)
+    prune = _method(Client.prune)
     instance = _method(Client.instance)
 
     async def __aenter__(self) -> Self:
