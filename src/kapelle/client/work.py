@@ -115,10 +115,21 @@ class Work(Collection[Piece]):
         """The diff alone, byte for byte, as `git apply` takes it."""
         return self._connection.get_bytes(self._path(id, "patch"))[0]
 
-    def merge(self, id: str, into: str | None = None, *, force: bool = False) -> MergeView:
-        """Merge the branch of what is completed into its base or another branch."""
+    def merge(
+        self,
+        id: str,
+        into: str | None = None,
+        *,
+        force: bool = False,
+        verify: bool = True,
+        style: Literal["merge", "squash", "rebase"] = "merge",
+        message: str | None = None,
+    ) -> MergeView:
+        """Merge the branch of what is completed into its base or another branch, and wait for it;
+        verify makes the checks on the result where the base has moved."""
         path = self._path(id, "merge")
-        return read(MergeView, self._connection.post(path, {"into": into, "force": force}), path)
+        body = {"into": into, "force": force, "verify": verify, "style": style, "message": message}
+        return read(MergeView, self._connection.merge(path, body), path)
 
 
 class Tasks(Work[Task]):

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from kapelle.api.routes import PATCH, IdempotencyKey, WaitSeconds
 from kapelle.api.security import UseCases, own_task_only, owner_only
-from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, TaskSpec, Text
+from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, Spec, TaskSpec, Text
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.views import DiffView, MergeView
 from kapelle.engine.tasks.actions import NewLimits
@@ -103,11 +103,6 @@ async def depend(task_id: str, body: DependenciesBody, service: UseCases) -> Tas
 changes_router = APIRouter(prefix="/tasks/{task_id}", tags=["changes"])
 
 
-class MergeBody(Spec):
-    into: Name | None = None
-    force: bool = False
-
-
 @changes_router.get("/diff", dependencies=[Depends(own_task_only)])
 async def diff(
     task_id: str,
@@ -125,8 +120,16 @@ async def patch(task_id: str, service: UseCases) -> Response:
     return Response(await service.work.patch("task", task_id), media_type="text/x-diff")
 
 
-@changes_router.post("/merge", dependencies=[Depends(owner_only)])
-async def merge(task_id: str, service: UseCases, body: MergeBody | None = None) -> MergeView:
-    """Merge the task's branch into its base, or another branch."""
-    body = body or MergeBody()
-    return await service.work.merge("task", task_id, body.into, body.force)
+@changes_router.post("/merge", dependencies=_owner)
+async def merge(
+    task_id: str, service: UseCases, body: MergeSpec | None = None, timeout_s: WaitSeconds = 25
+) -> MergeView:
+    """Merge the task's branch into its base, or another branch; where that takes longer than
+    timeout_s it is under way: ask again to wait for it."""
+    return await service.work.merge("task", task_id, body or MergeSpec(), timeout_s)
+
+
+@changes_router.delete("/merge", status_code=204, dependencies=_owner)
+async def give_up_merge(task_id: str, service: UseCases) -> None:
+    """End a merge that is under way."""
+    await service.work.give_up_merge("task", task_id)
