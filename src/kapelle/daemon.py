@@ -274,7 +274,6 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     for door in doors:
         door.close()
     await asyncio.wait(serving, timeout=3)
-    await service.work.close()
     await queue.close()
     await parts.runner.close()
     return 0

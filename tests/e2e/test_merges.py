@@ -197,3 +197,143 @@ def test_what_to_type_is_quoted_and_named(kapelle: Instance, tmp_path: Path) -> 
         kapelle.cli("merge", detached, "--into", "main", "--json", check=True).stdout
     )
     assert merged["checkout_updated"] == str(repository)
+
+
+def test_ten_branches_in_one_command_those_that_pass_together_are_in(
+    kapelle: Instance, repository: Path
+) -> None:
+    """The third and the seventh cannot stand beside the first; the eighth conflicts with it."""
+    checks = {2: "test ! -f n0", 6: "echo no room; test ! -f n0"}
+    names = [f"n{number}" for number in range(10)]
+    names[7] = "n0"
+    tasks = [
+        kapelle.play(
+            _WRITE.format(name=name, content=f"of {number}"),
+            repository,
+            checks=[checks.get(number, "true"), f"test $(ls n? | wc -l) -le {number + 1}"],
+        )
+        for number, name in enumerate(names)
+    ]
+    for task_id in tasks:
+        assert kapelle.wait(task_id, 120)["status"] == "completed"
+    result = kapelle.cli("merge", *tasks)
+    assert result.returncode == 1
+    assert "7 of 10 are merged." in result.stderr
+    assert "no room\n[exit code 1]" in result.stderr
+    assert f"`kapelle resume {tasks[7]} --merge` has its agent resolve it" in result.stderr
+    wanted = [tasks[number] for number in (0, 1, 3, 4, 5, 8, 9)]
+    order = git(repository, "log", "--reverse", "--first-parent", "--format=%b", "main")
+    assert [line.removeprefix("Task: ") for line in order.split()[1::2]] == wanted
+    assert git(repository, "show", "main:n0") == "of 0"
+    assert git(repository, "status", "--porcelain") == ""
+    assert [kapelle.task(task_id)["merged_at"] is not None for task_id in tasks] == [
+        task_id in wanted for task_id in tasks
+    ]
+    assert result.stdout.split()[-1] == git(repository, "rev-parse", "main")
+    nothing_is_left(kapelle, repository)
+
+
+def test_several_clients_at_once_are_served_one_after_another(
+    kapelle: Instance, repository: Path
+) -> None:
+    """Each check wants all that is on main to have been merged before it."""
+    there = "git log --format=%b | grep Task: | sort -u | wc -l"
+    check = f"test $(ls n? | wc -l) -eq $({there})"
+    tasks = [done(kapelle, repository, f"n{number}", check) for number in range(3)]
+    move_base(repository)
+    threads = [
+        threading.Thread(target=kapelle.post, args=(f"/tasks/{task_id}/merge?timeout_s=55",))
+        for task_id in tasks
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(path.name for path in repository.glob("n?")) == ["n0", "n1", "n2"]
+    assert git(repository, "rev-list", "--count", "--merges", "main") == "3"
+
+
+def conflicting(kapelle: Instance, repository: Path, agent: str, **spec: Any) -> str:
+    """A completed task of a command agent whose branch conflicts with main."""
+    task_id = kapelle.submit("Write", repository, agent=agent, **spec)
+    task = kapelle.wait(task_id)
+    assert task["status"] == "completed", task["reason"]
+    move_base(repository, "same.txt")
+    refused = kapelle.cli("merge", task_id)
+    assert refused.returncode == 1
+    assert "conflict in same.txt" in refused.stderr
+    assert f"kapelle resume {task_id} --merge" in refused.stderr
+    return task_id
+
+
+def command_agent(kapelle: Instance, name: str, script: str) -> str:
+    """An agent that writes its line at first, and does what the script says when it is resumed."""
+    text = f"test -f same.txt || {{ echo theirs > same.txt; exit 0; }}\n{script}"
+    (kapelle.home.root / f"{name}.sh").write_text(text, encoding="utf-8")
+    command = json.dumps(["sh", str(kapelle.home.root / f"{name}.sh"), "{prompt}"])
+    with kapelle.home.config.open("a", encoding="utf-8") as config:
+        config.write(f'[agents.{name}]\ntype = "command"\ncommand = {command}\n')
+    return name
+
+
+def test_an_agent_resolves_the_conflict_and_the_task_is_merged(
+    kapelle: Instance, repository: Path
+) -> None:
+    script = 'echo "$1" > told.txt\nprintf "mine\\ntheirs\\n" > same.txt'
+    agent = command_agent(kapelle, "resolver", script)
+    task_id = conflicting(kapelle, repository, agent, checks=["grep theirs same.txt"])
+    seen = json.loads(kapelle.cli("merge", task_id, "--preview", "--json", check=True).stdout)
+    assert (seen["ahead"], seen["behind"], seen["conflicts"]) == (1, 1, ["same.txt"])
+    resumed = kapelle.cli("resume", task_id, "--merge", "Keep both lines.")
+    assert resumed.returncode == 0, resumed.stderr
+    task = kapelle.wait(task_id)
+    assert task["status"] == "completed", task["reason"]
+    assert len(task["attempts"]) == 2
+    diff = kapelle.get(f"/tasks/{task_id}/diff")
+    assert diff["files"] == ["same.txt", "told.txt"]
+    assert "+theirs" in diff["patch"]
+    assert "-mine" not in diff["patch"]
+    merged = kapelle.cli("merge", task_id)
+    assert merged.returncode == 0, merged.stderr
+    assert (repository / "same.txt").read_text(encoding="utf-8") == "mine\ntheirs\n"
+    told = (repository / "told.txt").read_text(encoding="utf-8")
+    assert "- same.txt" in told
+    assert "Keep both lines." in told
+
+
+def test_an_agent_that_leaves_markers_behind_has_not_completed(
+    kapelle: Instance, repository: Path
+) -> None:
+    agent = command_agent(kapelle, "sloppy", "cp same.txt other.txt; echo more >> same.txt")
+    task_id = conflicting(kapelle, repository, agent)
+    with api.connect(home=kapelle.home.root, start=False) as client:
+        client.tasks.resume(task_id, merge=True)
+        task = client.tasks.wait(task_id)
+        assert (task.status, task.reason) == ("failed", "conflicts are not resolved: same.txt")
+        with pytest.raises(api.Conflict, match="only verified work"):
+            client.tasks.merge(task_id)
+        # One who does nothing at all has not resolved it either.
+        (kapelle.home.root / "sloppy.sh").write_text("true", encoding="utf-8")
+        client.tasks.resume(task_id, merge=True)
+        assert client.tasks.wait(task_id).status == "failed"
+    assert git(repository, "show", "main:same.txt") == "mine"
+
+
+def test_how_a_merge_would_go_can_be_asked(kapelle: Instance, repository: Path) -> None:
+    task_id = done(kapelle, repository, "README.md", "true", content="theirs")
+    move_base(repository)
+    (repository / "README.md").write_text("mine\n", encoding="utf-8")
+    base = git(repository, "rev-parse", "main")
+    with api.connect(home=kapelle.home.root, start=False) as client:
+        seen = client.tasks.preview_merge(task_id)
+        assert (seen.base, seen.ahead, seen.behind) == ("main", 1, 1)
+        assert (seen.conflicts, seen.dirty, seen.checks) == ([], ["README.md"], ["true"])
+        git(repository, "checkout", "README.md")
+        shown = kapelle.cli("merge", task_id, "--preview")
+        assert "main: 1 ahead of it, 1 behind" in shown.stdout
+        assert git(repository, "rev-parse", "main") == base
+        client.tasks.merge(task_id, style="squash", message="Say it")
+        assert client.tasks.preview_merge(task_id).already is False
+    assert git(repository, "log", "-1", "--format=%s|%P", "main") == f"Say it|{base}"
+    assert git(repository, "branch", "--list", "kapelle/*") == ""
+    assert kapelle.get(f"/tasks/{task_id}/diff")["files"] == ["README.md"]

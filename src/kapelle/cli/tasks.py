@@ -280,12 +280,17 @@ def resume(
             metavar="[MESSAGE]", help="An answer or advice for the agent.", show_default=False
         ),
     ] = None,
+    merge: Annotated[
+        bool,
+        typer.Option("--merge", help="Merge its base into its branch first; conflicts are its."),
+    ] = False,
     budget: Budget = None,
     max_turns: MaxTurns = None,
     as_json: Json = False,
 ) -> None:
     """Go on where a task's last attempt left off, or with a run that is paused."""
-    body: dict[str, Any] = {"message": message, **new_limits(budget, max_turns)}
+    limits = new_limits(budget, max_turns)
+    body: dict[str, Any] = {"message": message, "merge": merge, **limits}
     if is_run(task_id):
         if any(body.values()):
             raise InvalidInput(

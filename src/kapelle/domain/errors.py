@@ -95,6 +95,10 @@ class Unfiltered(WorkspaceError, code="unfiltered"):
     """A file would be committed or checked out without the filter that its repository wants."""
 
 
+class Unresolved(WorkspaceError, code="unresolved"):
+    """Conflict markers are left in files."""
+
+
 class Unavailable(KapelleError, code="unavailable", http_status=503):
     """The daemon does not answer."""
 

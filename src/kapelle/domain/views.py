@@ -39,6 +39,22 @@ class MergeView(Record):
     trust_dropped: bool = False
 
 
+class MergePreview(Record):
+    """How the merge of a task or run would go: how many commits its branch is ahead of the base and
+    behind it, files in conflict, files with uncommitted changes that are in the way, the checks
+    that would be made on the result, and what else keeps it from being merged."""
+
+    id: str
+    base: str
+    ahead: int
+    behind: int
+    already: bool
+    conflicts: list[str]
+    dirty: list[str]
+    checks: list[str]
+    problem: str | None
+
+
 class TrustItem(Record):
     """A setting, or a file, of a repository that would be executed or would reach what is."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kapelle.domain.errors import ChecksFailed, KapelleError, Tampered
+from kapelle.domain.errors import ChecksFailed, Conflict, KapelleError, Tampered
 from kapelle.domain.ids import new_id
 from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, Shell
@@ -17,6 +17,7 @@ from kapelle.engine.launch import launch_command
 from kapelle.engine.output import SHOWN_OUTPUT, check_result
 from kapelle.engine.parts import Parts, tampered
 from kapelle.engine.runs.patterns import find_pattern
+from kapelle.engine.tasks.attempt import recall
 from kapelle.runner.output import both_streams
 from kapelle.runner.process_dir import Launch
 from kapelle.runner.shim.failpoints import failpoint
@@ -24,6 +25,14 @@ from kapelle.store import events, processes, runs, tasks
 from kapelle.workspaces import Candidate, working_directory
 
 _log = logging.getLogger("kapelle.merge")
+_CONFLICTS = """\
+{base} has moved on. It was just merged into your branch, and these files conflict:
+{found}
+They hold conflict markers (<<<<<<<, =======, >>>>>>>). Resolve each so that what you did and what
+{base} did both hold, leave no marker behind, and see that the work still does what it was to do."""
+_CLEAN = """\
+{base} has moved on. It was just merged into your branch, without conflicts. See that the work still
+does what it was to do, and mend it where it does not."""
 _SHOWN, _SHOWN_LINES = 4_000, 15
 
 
@@ -33,14 +42,14 @@ class Verification:
 
     parts: Parts
     work: Task | Run
-    tell: Callable[[str], None]
+    tell: Callable[[str], object]
     made: list[CheckResult] = field(default_factory=list)
+    _shell: Shell | None = None
 
     async def verify(self, found: Candidate) -> None:
         """Raise ChecksFailed, with the evidence, if one of the checks fails there."""
         self.made.clear()
-        checks, shell = await self._checks()
-        if not checks:
+        if not (checks := await self.commands()):
             return
         parts, directory, owner = self.parts, self.work.directory, new_id("merge")
         wanted = parts.work_settings(directory).workspace
@@ -57,7 +66,7 @@ class Verification:
                     what = f"{check.label} on what {found.base} would be ({found.new[:12]})"
                     self.tell(f"{number + 1} of {len(checks)}: {what}")
                     failpoint("merge_before_check")
-                    result = await self._make(owner, f"{number}", check, place, shell)
+                    result = await self._make(owner, f"{number}", check, place)
                     self.made.append(result)
                     if not result.passed:
                         raise await self._refusal(found, result)
@@ -67,8 +76,8 @@ class Verification:
                 except (KapelleError, OSError) as error:
                     _log.warning("what %s left is removed later: %s", owner, error)
 
-    async def _checks(self) -> tuple[list[CheckSpec], Shell | None]:
-        """The commands that decide about it, and the shell that it was asked for in."""
+    async def commands(self) -> list[CheckSpec]:
+        """The checks that decide about it and can be made elsewhere."""
         parts, work = self.parts, self.work
         if isinstance(work, Task):
             row = await parts.db.read(tasks.row, work.id)
@@ -77,12 +86,10 @@ class Verification:
             row = await parts.db.read(runs.row, work.id)
             pattern = await find_pattern(parts, row["pattern"], Path(work.directory))
             specs = pattern.spec.model_validate(row["spec"]).final_checks
-        commands = [spec for spec in specs if spec.kind is CheckKind.COMMAND]
-        return commands, parts.secrets.shell(row["shell"])
+        self._shell = parts.secrets.shell(row["shell"])
+        return [spec for spec in specs if spec.kind is CheckKind.COMMAND]
 
-    async def _make(
-        self, owner: str, name: str, check: CheckSpec, place: Workspace, shell: Shell | None
-    ) -> CheckResult:
+    async def _make(self, owner: str, name: str, check: CheckSpec, place: Workspace) -> CheckResult:
         parts, work = self.parts, self.work
         process = parts.process(await parts.db.write(processes.begin, owner, name))
         directory = Path(work.directory)
@@ -92,7 +99,7 @@ class Verification:
             process=process, cwd=cwd, timeout_s=check.timeout_s,
             env={**parts.secrets.env(work.id), f"KAPELLE_{_noun(work)}_ID": work.id},
             label=f"{check.label} of the merge of {work.id}",
-            origin=Origin.of(shell, directory, Path(place.path)),
+            origin=Origin.of(self._shell, directory, Path(place.path)),
         )  # fmt: skip
         ended = await parts.execute(owner, name, launch, lambda _: None)
         if ended.exit.kind == "tampered":
@@ -133,3 +140,20 @@ async def clear_aside(parts: Parts, owner: str) -> None:
         await parts.runner.execute(launch)
     await forget_processes(parts, owner)
     await parts.workspaces.discard(owner)
+
+
+async def take_in_base(parts: Parts, task: Task, message: str | None) -> str:
+    """Merge its base into the branch of an ended task, where they conflict with markers in the
+    files; what its agent is told of that."""
+    base, directory = task.workspace.base, task.directory
+    if task.workspace.branch is None or task.workspace.owner is not None or base is None:
+        raise Conflict(f"{task.id} has no branch of its own, into which its base could be merged.")
+    await recall(parts, task)
+    brought = brought_along(parts.work_settings(directory).workspace, directory)
+    await parts.workspaces.create(task.id, Path(directory), base, *brought)
+    conflicts = await parts.workspaces.take_in(
+        task.id, base, f"Merge {base}\n\nTask: {task.id}", as_base=True
+    )
+    found = "\n".join(f"- {name}" for name in conflicts)
+    told = _CONFLICTS.format(base=base, found=found) if conflicts else _CLEAN.format(base=base)
+    return f"{told}\n\n{message or ''}".strip()

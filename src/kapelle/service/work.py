@@ -15,7 +15,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import MergeSpec, WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Task
-from kapelle.domain.views import DiffView, MergeView, PruneView
+from kapelle.domain.views import DiffView, MergePreview, MergeView, PruneView
 from kapelle.engine.archive import Due, Setbacks, archive_run, archive_task, prune, put_away_merged
 from kapelle.engine.merge import Verification
 from kapelle.engine.parts import Parts
@@ -32,13 +32,11 @@ Kind = Literal["task", "run"]
 
 # Whatever else wakes nobody is seen after this time.
 _LOOK_S = 5.0
-_KEPT_S = 60.0
-_CLOSE_S = 3.0
 
 
 @dataclass
 class _Going:
-    """A merge that is under way, or has just ended."""
+    """A merge that is under way."""
 
     wanted: MergeSpec
     phase: str = "it waits for its turn"
@@ -79,42 +77,23 @@ class Work:
         if going is None:
             going = self._merges[work.id] = _Going(wanted)
             going.task = asyncio.create_task(self._merge(work, wanted, going))
-            going.task.add_done_callback(lambda _: self._leave(work.id, going))
+            going.task.add_done_callback(lambda _: self._merges.pop(work.id))
         elif going.wanted != wanted:
             raise Conflict(f"{work.id} is being merged otherwise: {going.phase}.")
         await asyncio.wait({going.task}, timeout=timeout_s)
         if not going.task.done():
             base = wanted.into or work.workspace.base
             return MergeView(id=work.id, status="under_way", base=base, phase=going.phase)
-        self._merges.pop(work.id, None)
         if going.task.cancelled():
             raise Conflict(f"The merge of {work.id} was given up; nothing was changed.")
         return going.task.result()
 
-    def _leave(self, id_: str, going: _Going) -> None:
-        """Keep the end of a merge for a moment, for whoever comes back to ask for it."""
-
-        def forget() -> None:
-            if self._merges.get(id_) is going:
-                del self._merges[id_]
-
-        _ = going.task.cancelled() or going.task.exception()  # it may be that nobody asks
-        asyncio.get_running_loop().call_later(_KEPT_S, forget)
-
     async def give_up_merge(self, kind: Kind, text: str) -> None:
         """End a merge that is under way; what it has moved already stays."""
         work = await self._get(kind, text)
-        if (going := self._merges.pop(work.id, None)) is not None:
+        if (going := self._merges.get(work.id)) is not None:
             going.task.cancel()
             await asyncio.wait({going.task})
-
-    async def close(self) -> None:
-        """Give up what is under way: its processes end, and what it made aside is removed."""
-        going = [merge.task for merge in self._merges.values()]
-        for task in going:
-            task.cancel()
-        if going:
-            await asyncio.wait(going, timeout=_CLOSE_S)
 
     async def _merge(self, work: Task | Run, wanted: MergeSpec, going: _Going) -> MergeView:
         """Merge when it is its turn; nothing is called merged unless git says so."""
@@ -167,6 +146,31 @@ class Work:
             checkout_updated=str(updated) if updated else None,
             checks=checks.made,
             trust_dropped=dropped,
+        )
+
+    async def preview_merge(self, kind: Kind, text: str, into: str | None) -> MergePreview:
+        """How a merge would go, without merging."""
+        work = await self._get(kind, text)
+        problem = None
+        try:
+            _require_mergeable(work, force=False)
+        except Conflict as error:
+            problem = error.message
+            if work.workspace.branch is None or work.workspace.owner is not None:
+                raise
+        await recall(self._parts, work)
+        seen = await self._parts.workspaces.preview_merge(work.id, into or work.workspace.base)
+        checks = await Verification(self._parts, work, str).commands()
+        return MergePreview(
+            id=work.id,
+            base=seen.base,
+            ahead=seen.ahead,
+            behind=seen.behind,
+            already=seen.already,
+            conflicts=seen.conflicts,
+            dirty=seen.dirty,
+            checks=[check.label for check in checks if seen.is_other],
+            problem=problem or seen.problem,
         )
 
     async def _drop_trust(self, work: Task | Run) -> bool:

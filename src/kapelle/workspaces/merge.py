@@ -126,7 +126,7 @@ async def _merge_into_worktree(
     marker: Marker, mover: Mover, tip: str, theirs: str, message: str
 ) -> list[str]:
     objects = marker.objects
-    standing = await _standing_conflicts(objects, marker, tip)
+    standing = await standing_conflicts(objects, marker, tip)
     if await objects.is_ancestor(theirs, tip) or await _marked(marker, standing):
         return standing
     merged = await merged_tree(objects, tip, theirs)
@@ -135,7 +135,7 @@ async def _merge_into_worktree(
     return [shown_path(name) for name in merged.conflicts]
 
 
-async def _standing_conflicts(objects: Objects, marker: Marker, tip: str) -> list[str]:
+async def standing_conflicts(objects: Objects, marker: Marker, tip: str) -> list[str]:
     """What is left of the last merge: all its conflicts while nobody did anything, else markers."""
     options = ("rev-list", "--first-parent", "--merges", "--max-count=1", "--parents")
     output = await objects.run(*options, tip, f"^{marker.base_commit}", "--")
@@ -178,11 +178,26 @@ class Candidate:
     old: str
     new: str
     # Whether these files are others than those on the branch that is merged.
-    is_other: bool
+    is_other: bool = False
+    conflicts: tuple[bytes, ...] = ()
 
     @property
     def base(self) -> str:
         return self.ref.removeprefix(BRANCHES)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """How a merge would go: ahead and behind count the commits of the branch and of the base."""
+
+    base: str
+    ahead: int
+    behind: int
+    already: bool
+    conflicts: list[str]
+    dirty: list[str]
+    is_other: bool
+    problem: str | None
 
 
 @dataclass(frozen=True)
@@ -220,7 +235,7 @@ class Merger:
         )
 
     async def candidate(self, ref: str) -> Candidate:
-        """The commit that the merge would lead to; raises MergeConflict where there is none."""
+        """The commit that the merge would lead to, or where it conflicts."""
         marker, objects = self.marker, self.marker.objects
         name = ref.removeprefix(BRANCHES)
         old, tip = await marker.refs.read(ref), await marker.tip() or marker.left
@@ -229,7 +244,7 @@ class Merger:
             raise WorkspaceError(f"The branch {missing} does not exist any more.")
         self._require_verified(tip)
         if await objects.is_ancestor(tip, old):
-            return Candidate(ref, old, old, is_other=False)
+            return Candidate(ref, old, old)
         person = await read_person(marker.git, marker.common_dir) if self.by_person else {}
         if self.style == "rebase":
             new, conflicts = await self._rebase(old, tip, person)
@@ -239,14 +254,42 @@ class Merger:
             if self.style == "merge" or merged.tree != await objects.tree_of(old):
                 parents = [old, tip] if self.style == "merge" else [old]
                 new = await objects.commit(merged.tree, parents, self.message, **person)
-        if conflicts:
-            raise MergeConflict(
-                f"{marker.branch} and {name} conflict in {shown(conflicts)}. "
-                f"{name} was not changed.",
-                hint=self._way_out(name),
-            )
         is_other = new != old and await objects.tree_of(new) != await objects.tree_of(tip)
-        return Candidate(ref, old, new, is_other)
+        return Candidate(ref, old, new, is_other, tuple(conflicts))
+
+    async def require_candidate(self, ref: str) -> Candidate:
+        """The commit that the merge would lead to; raises MergeConflict where there is none."""
+        found = await self.candidate(ref)
+        if found.conflicts:
+            raise MergeConflict(
+                f"{self.marker.branch} and {found.base} conflict in {shown(found.conflicts)}. "
+                f"{found.base} was not changed.",
+                hint=self._way_out(found.base),
+            )
+        return found
+
+    async def preview(self, ref: str, mover: Mover) -> Preview:
+        """How it would go, without moving anything."""
+        marker, found, problem = self.marker, await self.candidate(ref), None
+        dirty = await mover.dirty(marker, ref, found.old, found.new)
+        try:
+            if not dirty and not found.conflicts:
+                await mover.require_clean(marker, ref, found.old, found.new)
+        except Conflict as error:
+            problem = error.message
+        sides = f"{found.old}...{await tip_of(marker)}"
+        output = await marker.objects.run("rev-list", "--left-right", "--count", sides, "--")
+        behind, ahead = map(int, output.line.split())
+        return Preview(
+            found.base,
+            ahead,
+            behind,
+            already=found.new == found.old and not found.conflicts,
+            conflicts=[shown_path(name) for name in found.conflicts],
+            dirty=[shown_path(name) for name in dirty],
+            is_other=found.is_other,
+            problem=problem,
+        )
 
     async def _rebase(
         self, old: str, tip: str, person: Mapping[str, str]

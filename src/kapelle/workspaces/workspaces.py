@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict
@@ -38,7 +38,16 @@ from kapelle.workspaces.lifecycle import (
     restore_worktree,
 )
 from kapelle.workspaces.locks import Guard
-from kapelle.workspaces.merge import Candidate, Merge, Merger, Style, marked_files, take_in
+from kapelle.workspaces.merge import (
+    Candidate,
+    Merge,
+    Merger,
+    Preview,
+    Style,
+    marked_files,
+    standing_conflicts,
+    take_in,
+)
 from kapelle.workspaces.refs import BRANCHES, Refs, plain_name
 from kapelle.workspaces.repository import count_loose, find_checkout, read_work_tree
 from kapelle.workspaces.shadow import Shadows
@@ -173,17 +182,30 @@ class Workspaces:
             await require_commit(marker, commit)
             await restore_worktree(marker, name, commit)
 
-    async def take_in(self, owner: str, branch: str, message: str) -> list[str]:
+    async def take_in(
+        self, owner: str, branch: str, message: str, *, as_base: bool = False
+    ) -> list[str]:
         """Merge a branch into the owner's branch and worktree; returns the paths in conflict.
 
         What is uncommitted is committed first. A conflict is committed with its markers, so that
-        it can be resolved in ordinary files; what is not resolved is returned again.
+        it can be resolved in ordinary files; what is not resolved is returned again. As the base,
+        what was merged is what the owner's work is told from afterwards.
         """
         async with (
             self._guard.standing(owner) as marker,
             self._guard.merging(marker.common_dir),
         ):
-            return await take_in(marker, self._guard.mover(marker), branch, message)
+            conflicts = await take_in(marker, self._guard.mover(marker), branch, message)
+            if as_base:
+                ends = (await tip_of(marker), f"{await marker.refs.commit_of(branch)}")
+                base = (await marker.objects.run("merge-base", *ends)).line
+                self._markers.write(replace(marker, base_commit=base))
+            return conflicts
+
+    async def unresolved(self, owner: str) -> list[str]:
+        """The files in which conflicts of the last branch that was taken in are left."""
+        async with self._guard.standing(owner) as marker:
+            return await standing_conflicts(marker.objects, marker, await tip_of(marker))
 
     async def conflicted(self, owner: str, paths: Sequence[str]) -> list[str]:
         """Those of the paths that are text files of the worktree and hold conflict markers."""
@@ -230,7 +252,7 @@ class Workspaces:
         for number in range(_TRIES):
             found = None
             if verify is not None:
-                found = await merger.candidate(ref)
+                found = await merger.require_candidate(ref)
                 if found.is_other:
                     # Minutes of checks are of no use where the move will be refused.
                     await self._guard.mover(marker).require_clean(marker, ref, found.old, found.new)
@@ -240,11 +262,18 @@ class Workspaces:
                     self._guard.onto(target) as standing,
                     self._guard.merging(marker.common_dir),
                 ):
-                    found = found or await merger.candidate(ref)
+                    found = found or await merger.require_candidate(ref)
                     return await merger.move(found, self._guard.mover(marker), standing)
             except RefMoved:
                 await asyncio.sleep(0.01 * number)
         raise Conflict(f"{target} kept moving.", hint="Merge again later.")
+
+    async def preview_merge(self, owner: str, into: str | None) -> Preview:
+        """How a merge of the owner's branch would go."""
+        marker = self._markers.require(owner)
+        merger = Merger(marker, "", None)
+        ref = await merger.target(marker.base if into is None else into)
+        return await merger.preview(ref, self._guard.mover(marker))
 
     async def finish_merges(self) -> list[str]:
         """Complete or undo merges that a crash cut short; returns the owners they were of."""

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, Field
 
-from kapelle.api.routes import PATCH, IdempotencyKey, WaitSeconds
+from kapelle.api.routes import PATCH, IdempotencyKey, Into, WaitSeconds
 from kapelle.api.security import UseCases, owner_only
 from kapelle.domain.run import Run, RunFilter, Step
 from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, Name, Spec, Text
-from kapelle.domain.views import DiffView, MergeView, PatternView
+from kapelle.domain.views import DiffView, MergePreview, MergeView, PatternView
 
 router = APIRouter(prefix="/runs", tags=["runs"], dependencies=[Depends(owner_only)])
 
@@ -111,7 +111,13 @@ async def merge(
     return await service.work.merge("run", run_id, body or MergeSpec(), timeout_s)
 
 
-@router.delete("/{run_id}/merge", status_code=204)
+@router.get("/{run_id}/merge")
+async def preview_merge(run_id: str, service: UseCases, into: Into = None) -> MergePreview:
+    """How a merge of the run's branch would go, without merging."""
+    return await service.work.preview_merge("run", run_id, into)
+
+
+@router.delete("/{run_id}/merge")
 async def give_up_merge(run_id: str, service: UseCases) -> None:
     """End a merge that is under way."""
     await service.work.give_up_merge("run", run_id)

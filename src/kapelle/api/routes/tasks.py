@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, Field
 
-from kapelle.api.routes import PATCH, IdempotencyKey, WaitSeconds
+from kapelle.api.routes import PATCH, IdempotencyKey, Into, WaitSeconds
 from kapelle.api.security import UseCases, own_task_only, owner_only
 from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, Spec, TaskSpec, Text
 from kapelle.domain.task import Task, TaskFilter
-from kapelle.domain.views import DiffView, MergeView
+from kapelle.domain.views import DiffView, MergePreview, MergeView
 from kapelle.engine.tasks.actions import NewLimits
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
@@ -30,8 +30,10 @@ class RetryBody(NewLimits):
 
 
 class ResumeBody(NewLimits):
-    """A message for the agent, and limits that are to hold from now on."""
+    """A message for the agent, limits that are to hold from now on, and whether the base is to be
+    merged into its branch first, so that it resolves what conflicts."""
 
+    merge: bool = False
     message: Annotated[Text | None, Field(max_length=MAX_PROMPT_BYTES)] = None
 
 
@@ -79,7 +81,8 @@ async def retry(task_id: str, service: UseCases, body: RetryBody | None = None) 
 @router.post("/{task_id}/resume", dependencies=_owner)
 async def resume(task_id: str, service: UseCases, body: ResumeBody | None = None) -> Task:
     """A new attempt that carries what the last one left, with a message for it."""
-    return await service.tasks.resume(task_id, body.message if body else None, body)
+    body = body or ResumeBody()
+    return await service.tasks.resume(task_id, body.message, body, merge=body.merge)
 
 
 @router.post("/{task_id}/requeue", dependencies=_owner)
@@ -129,7 +132,13 @@ async def merge(
     return await service.work.merge("task", task_id, body or MergeSpec(), timeout_s)
 
 
-@changes_router.delete("/merge", status_code=204, dependencies=_owner)
+@changes_router.get("/merge", dependencies=_owner)
+async def preview_merge(task_id: str, service: UseCases, into: Into = None) -> MergePreview:
+    """How a merge of the task's branch would go, without merging."""
+    return await service.work.preview_merge("task", task_id, into)
+
+
+@changes_router.delete("/merge", dependencies=_owner)
 async def give_up_merge(task_id: str, service: UseCases) -> None:
     """End a merge that is under way."""
     await service.work.give_up_merge("task", task_id)
