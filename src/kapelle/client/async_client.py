@@ -187,6 +187,7 @@ class AsyncClient(_Wrapper):
     trust = _method(Client.trust)
     untrust = _method(Client.untrust)
     usage = _method(Client.usage)
+    prune = _method(Client.prune)
     instance = _method(Client.instance)
 
     async def __aenter__(self) -> Self:
