@@ -133,4 +133,7 @@ AnyIds = Annotated[list[str], _argument("tasks and runs", "work", several=True)]
 ScheduleId = Annotated[str, _argument("a schedule", "schedules")]
 # Without one the newest is meant.
 NewestId = Annotated[str | None, _argument("a task or a run", "work", newest=True)]
+NewestIds = Annotated[
+    list[str] | None, _argument("tasks and runs", "work", several=True, newest=True)
+]
 NewestTaskId = Annotated[str | None, _argument("a task", "tasks", newest=True)]

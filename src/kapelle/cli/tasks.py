@@ -1,4 +1,4 @@
-"""Commands on tasks, most of which take runs as well: list, status, wait, cancel, diff, merge …"""
+"""Commands on tasks, most of which take runs as well: list, status, wait, cancel, diff …"""
 
 import os
 import sys
@@ -324,6 +324,10 @@ def resume(
             metavar="[MESSAGE]", help="An answer or advice for the agent.", show_default=False
         ),
     ] = None,
+    merge: Annotated[
+        bool,
+        typer.Option("--merge", help="Merge its base into its branch first; conflicts are its."),
+    ] = False,
     budget: Budget = None,
     max_turns: MaxTurns = None,
     follow: FollowToEnd = False,
@@ -332,8 +336,8 @@ def resume(
     """Go on where a task's last attempt left off, or with a run that is paused."""
     if message is None and task_id is not None and not is_part(task_id):
         task_id, message = None, task_id  # a message for the newest
-    whole = work_id(Connection(), task_id)
-    body: dict[str, Any] = {"message": message, **new_limits(budget, max_turns)}
+    whole, limits = work_id(Connection(), task_id), new_limits(budget, max_turns)
+    body: dict[str, Any] = {"message": message, "merge": merge, **limits}
     if is_run(whole):
         if any(body.values()):
             raise InvalidInput(
@@ -406,30 +410,3 @@ def diff(
 
 def _style(line: str) -> str | None:
     return next((style for start, style in _STYLES.items() if line.startswith(start)), None)
-
-
-def merge(
-    task_id: NewestId = None,
-    into: Annotated[
-        str | None,
-        typer.Option(metavar="BRANCH", help="The branch to merge into; by default its base."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Even if it is not completed.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Merge the branch of a task or a run into its base."""
-    body = {"into": into, "force": force}
-    client = Connection()
-    merged = client.post(path_of(work_id(client, task_id), "merge"), body, timeout=600)
-    if as_json:
-        document(merged)
-        return
-    data(merged["commit"])
-    if merged["already"]:
-        say(f"{merged['base']} already contained it.")
-        return
-    updated = merged["checkout_updated"]
-    where = f"; the checkout {updated} was updated" if updated else ""
-    say(f"Merged {merged['id']} into {merged['base']}{where}.")
-    if merged["trust_dropped"]:
-        say("It changed .kapelle, so the repository is not trusted any more: kapelle trust")
