@@ -119,7 +119,8 @@ def doing_words(item: Task | Run) -> str:
     if item["status"] == "running" and item.get("progress"):
         from kapelle.cli.events import state_words
 
-        return state_words(item["progress"], item["spec"].get("max_iterations"))
+        far = state_words(item["progress"], item["spec"].get("max_iterations"))
+        return ", ".join(filter(None, [far, item["reason"]]))
     return str(item["reason"] or "")
 
 
