@@ -112,16 +112,16 @@ def _for_run(run: Run) -> list[str]:
 
 def doing_words(item: Task | Run) -> str:
     """What a task or a run is at beyond its status, and what it waits for."""
-    if check := item.get("checking"):
-        return f"checking: {check['name']}, {between(check['started_at'], None)}"
     if item["status"] == "waiting":
         return waiting_words(item)
+    said, far = item["reason"], ""
+    if check := item.get("checking"):
+        said = f"checking: {check['name']}, {between(check['started_at'], None)}"
     if item["status"] == "running" and item.get("progress"):
         from kapelle.cli.events import state_words
 
         far = state_words(item["progress"], item["spec"].get("max_iterations"))
-        return ", ".join(filter(None, [far, item["reason"]]))
-    return str(item["reason"] or "")
+    return ", ".join(filter(None, [far, said]))
 
 
 def waiting_words(task: Task) -> str:
