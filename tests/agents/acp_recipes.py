@@ -30,8 +30,6 @@ name = "scripted"
 base_url = "{url}/v1"
 env_key = "OPENAI_API_KEY"
 wire_api = "responses"
-request_max_retries = 1
-stream_max_retries = 1
 """
     return replace(
         plain,

@@ -110,6 +110,11 @@ class ClaudeAgent(Agent):
         clouds = any({**os.environ, **settings.env}.get(name) for name in _CLOUDS)
         self.access = replace(self.access, needed=not (clouds or sys.platform == "darwin"))
 
+    def over_acp(self, request: AgentRequest) -> Command:
+        # Without the first there is no mode that asks for nothing when the user is root.
+        env = {"IS_SANDBOX": "1", **_DEFAULTS}
+        return Command([], {name: env[name] for name in env.keys() - request.environ.keys()})
+
     def command(self, request: AgentRequest) -> Command:
         argv = [self.executable(), "-p", "--output-format", "stream-json", "--verbose"]
         argv.append("--dangerously-skip-permissions")

@@ -63,6 +63,11 @@ _STATUSES = {
 }
 # Kapelle itself tries again, and knows when.
 _ATTEMPTS = 3
+_QUOTE = 300
+# Without the first it runs as a child of itself, which signals do not reach.
+_VARIABLES = {"GEMINI_CLI_NO_RELAUNCH": "true", "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+# What it says of a request that it makes again.
+_RETRIED = re.compile(r"Attempt \d+ failed(?: with status (\d{3}))?\b.*?Retrying")
 
 
 class GeminiAgent(Agent):
@@ -92,12 +97,14 @@ class GeminiAgent(Agent):
 
     home = ("GEMINI_CLI_HOME", "")
 
+    def over_acp(self, request: AgentRequest) -> Command:
+        return Command([], dict(_VARIABLES))
+
     def command(self, request: AgentRequest) -> Command:
         model = request.chosen_model or _DEFAULT_MODEL
         argv = [self.executable(), "-o", "stream-json", "--approval-mode", "yolo", "-m", model]
         env = self.environment(request)
-        # Otherwise it runs as a child of itself, which signals do not reach.
-        env |= {"GEMINI_CLI_NO_RELAUNCH": "true", "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+        env |= _VARIABLES
         if request.settings.base_url:
             env["GOOGLE_GEMINI_BASE_URL"] = request.settings.base_url
         session, side_log = _session(request, self.home_in(request.environ, env))
@@ -127,6 +134,12 @@ class GeminiAgent(Agent):
             case "gemini":
                 return _answer(value)
         return []
+
+    def parse_stderr(self, line: str) -> list[AgentEvent]:
+        found = _RETRIED.match(line)
+        name = "" if found and found[1] else FailureClass.OVERLOADED
+        status = int(found[1] or 0) if found else 0
+        return [error(line.strip()[:_QUOTE], name, "notice", status=status)] if found else []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)

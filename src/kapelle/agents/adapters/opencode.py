@@ -28,6 +28,8 @@ _LOGGED = ("level=ERROR ", "message=failed ", ' error="')
 # A request that failed, after which it waits without a word and asks again.
 _RETRIED = ("level=ERROR ", 'message="stream error" ', ' error.error="')
 _LONGEST_CAUSE = 1000
+# Its retries are silent and cannot be limited; the log tells of them on stderr at least.
+_LOGS = ["--print-logs", "--log-level", "ERROR"]
 
 
 class OpencodeAgent(Agent):
@@ -65,11 +67,13 @@ class OpencodeAgent(Agent):
     )  # fmt: skip
     last_words = (("Session not found", FailureClass.SESSION_LOST),)
 
+    def over_acp(self, request: AgentRequest) -> Command:
+        return Command(_LOGS, {"OPENCODE_DISABLE_AUTOUPDATE": "1"})
+
     def command(self, request: AgentRequest) -> Command:
         model = self._model(request)
         argv = [self.executable(), "run", "--format", "json", "--auto"]
-        # Its retries are silent and cannot be limited; the log tells of them on stderr at least.
-        argv += ["--print-logs", "--log-level", "ERROR"]
+        argv += _LOGS
         # It works where PWD says, not in its working directory, unless it is told.
         argv += ["--dir", str(request.workspace)]
         argv += self.options({"--model": model, "--session": request.session_id})
