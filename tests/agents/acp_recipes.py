@@ -81,12 +81,9 @@ def acp_qwen(own: Path, url: str) -> Recipe:
 
 def acp_copilot(own: Path, url: str) -> Recipe:
     plain = recipes.copilot(own, url)
-    env = {
-        **plain.env,
-        "COPILOT_PROVIDER_BASE_URL": f"{url}/v1",
-        "COPILOT_MODEL": plain.model,
-    }
-    return replace(plain, env=env, arguments=("--acp", "--allow-all-tools"))
+    env = {**plain.env, "COPILOT_PROVIDER_BASE_URL": f"{url}/v1"}
+    arguments = ("--acp", "--allow-all-tools")
+    return replace(plain, env=env, arguments=arguments, settings={"model": plain.model})
 
 
 ACP_RECIPES: dict[str, Callable[[Path, str], Recipe]] = {

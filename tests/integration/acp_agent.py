@@ -206,8 +206,8 @@ def _must_be_known(session_id: str) -> None:
 def _choices() -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     if "modes" in OFFERS or "autopilot" in OFFERS:
-        names = ("default", "plan", "autopilot" if "autopilot" in OFFERS else "yolo")
-        modes = [SessionMode(id=name, name=name) for name in names]
+        most = "autopilot" if "autopilot" in OFFERS else "yolo"
+        modes = [SessionMode(id=name, name=name) for name in ("default", "plan", most)]
         chosen["modes"] = SessionModeState(current_mode_id="default", available_modes=modes)
     if "models" in OFFERS:
         names = ("small-1", "large-1")

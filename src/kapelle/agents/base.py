@@ -188,7 +188,8 @@ class Agent:
     # Its options to do everything, and those that let it change files only, as the library may ask
     # for; None if it does no more anyway, a sentence if it cannot be held back.
     restraint: tuple[list[str], list[str]] | str | None = "nothing is known of its permissions"
-    mcp_over_acp = True  # whether it takes MCP servers by the protocol, not in over_acp()
+    # What over_acp() gives it in the protocol's place: fields of the bridge's job.
+    beside_acp: tuple[str, ...] = ()
     reads_whole_output = True  # otherwise the last lines are enough for its summary
 
     def __init__(self, name: str, settings: AgentSettings) -> None:

@@ -115,7 +115,6 @@ class AcpAgent(Agent):
     def command(self, request: AgentRequest) -> Command:
         settings = request.settings
         own = self._own.over_acp(request)
-        servers = {name: server.model_dump() for name, server in request.mcp_servers.items()}
         job = Job(
             permissions=settings.permissions,
             answer=request.answer,
@@ -124,8 +123,9 @@ class AcpAgent(Agent):
             session_id=request.session_id,
             fork=request.fork,
             system_prompt=request.system_prompt,
-            mcp_servers=servers if self._own.mcp_over_acp else {},
+            mcp_servers={name: server.model_dump() for name, server in request.mcp_servers.items()},
         )
+        job = replace(job, **{name: getattr(Job(), name) for name in self._own.beside_acp})
         # -P: a module of the workspace must not take the place of one of ours.
         argv = [sys.executable, "-P", "-m", _BRIDGE, "--job", str(request.beside(_JOB)), "--"]
         argv += [self.executable(), *_full_command(settings)[1:], *own.argv, *settings.extra_args]

@@ -52,7 +52,7 @@ class CopilotAgent(Agent):
         "COPILOT_CLI_RESOLVED_DIST_DIR", "COPILOT_LOADER_PID", "COPILOT_OTEL_*",
     )  # fmt: skip
 
-    mcp_over_acp = False
+    beside_acp = ("model", "mcp_servers")
     last_words = (
         ("No session, task, or name matched", FailureClass.SESSION_LOST),
         (rf"Error: .*(?={_OFFLINE})(?={_LOGIN})", FailureClass.ENVIRONMENT),
@@ -83,7 +83,8 @@ class CopilotAgent(Agent):
         files: dict[str, str] = {}
         folder = str(request.beside(_LOGS))
         argv = [f"--log-dir={folder}", "--no-auto-update", *self._servers(request, files)]
-        return Command(argv, {}, files=files, side_log=f"{glob.escape(folder)}/*.log")
+        env = {"COPILOT_MODEL": request.chosen_model} if request.chosen_model else {}
+        return Command(argv, env, files=files, side_log=f"{glob.escape(folder)}/*.log")
 
     @staticmethod
     def _servers(request: AgentRequest, files: dict[str, str]) -> list[str]:
