@@ -2,12 +2,13 @@
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
 from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
-from kapelle.agents.failures import place_behind
+from kapelle.agents.failures import failure_of, place_behind
 from kapelle.agents.resets import retry_at
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
@@ -107,7 +108,10 @@ class OpencodeAgent(Agent):
 
     def parse_stderr(self, line: str) -> list[AgentEvent]:
         cause = _cause(line, _RETRIED)
-        return [AgentEvent("notice", cause)] if cause else []
+        notice = AgentEvent("notice", cause)
+        # It asks again only where that may help, whatever the words are.
+        notice = notice if failure_of(notice) else replace(notice, name=FailureClass.OVERLOADED)
+        return [notice] if cause else []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)
