@@ -46,8 +46,6 @@ class History:
 
     number: int
     tries: int
-    refusals: int = 1  # attempts in a row that met a limit, this one included
-    refused_since: datetime | None = None
     overloads: int = 0  # attempts in a row that met an overload, this one included
     overloaded_since: datetime | None = None
     nudges: int = 0  # times that it was woken from a stall
@@ -55,6 +53,8 @@ class History:
     can_switch: bool = False  # whether another agent could take over
     others_free_at: datetime | None = None  # when the pause of the first other agent ends
     had_session: bool = False  # whether it went on with an earlier conversation
+    refusals: int = 1  # attempts in a row that met a limit, this one included
+    refused_since: datetime | None = None
 
 
 @dataclass(frozen=True)

@@ -238,7 +238,7 @@ def test_a_refusal_that_an_agent_keeps_to_itself_is_read_where_it_notes_it(tmp_p
     assert (kind, until is not None) == ("rate_limit", True)
     assert retried("copilot", "2026-11-16T06:40:51.343Z [INFO] Rate limit exceeded") == []
     # Where they note it is said to those that watch them.
-    for name in ("qwen", "copilot"):
+    for name in ("gemini", "qwen", "copilot"):
         assert ordered(tmp_path, program(tmp_path, name)).side_log
     assert "--print-logs" in ordered(tmp_path, program(tmp_path, "opencode")).argv
     assert ordered(tmp_path, program(tmp_path, "claude-agent-acp")).env["CLAUDE_CODE_MAX_RETRIES"]
