@@ -39,7 +39,6 @@ class Capabilities:
     budget: bool = False  # likewise
     system_prompt: bool = False
     mcp: bool = False
-    hooks: bool = False
     acp: bool = False  # whether its program also speaks the Agent Client Protocol
     usage: bool = False
     cost: bool = False  # whether it reports money itself; else the price table tells

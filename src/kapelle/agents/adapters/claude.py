@@ -83,7 +83,7 @@ class ClaudeAgent(Agent):
     restraint = (["--dangerously-skip-permissions"], ["--permission-mode", "acceptEdits"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, max_turns=True, budget=True, system_prompt=True,
-        mcp=True, hooks=True, usage=True, cost=True,
+        mcp=True, usage=True, cost=True,
     )  # fmt: skip
     access = Access(
         ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
