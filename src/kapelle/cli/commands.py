@@ -17,6 +17,7 @@ start       start:start_command  Start a run of any pattern, your own too.
 runs        runs:runs  List runs, look at them, and pause, answer or end them.
 schedule    schedules:schedule  Start work later, again and again, or after other work.
 list        tasks:list_tasks  List tasks, the newest first.
+top         top:top  Show all tasks and runs at work, live; keys look at one, answer, cancel, merge.
 status      tasks:status  Show one task: what was claimed and what was verified; or one run.
 logs        logs:logs  Show what a task's agent said and did, or what a run did.
 wait        tasks:wait  Wait until tasks or runs have ended.
@@ -28,7 +29,7 @@ requeue     tasks:requeue  Put a task back into the queue; a running one is stop
 archive     tasks:archive  Take ended tasks and runs out of the list and keep their work.
 prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
-merge       tasks:merge  Merge the branch of a task or a run into its base.
+merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
 usage       usage:usage  Show what was used: tokens, turns and money.
 events      events:events  Show the history of everything that happened.
 agents      agents:agents  List agents, try them out and set them up.

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from kapelle.agents.base import Agent, Summary, Verdict
 from kapelle.agents.failures import classify
-from kapelle.domain.errors import Conflict, KapelleError, Tampered, Unfiltered, WorkspaceError
+from kapelle.domain.errors import (
+    Conflict,
+    KapelleError,
+    Tampered,
+    Unfiltered,
+    Unresolved,
+    WorkspaceError,
+)
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
@@ -16,6 +23,7 @@ from kapelle.engine.environment import hints
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
     attempt_usage,
+    check_facts,
     check_result,
     output_tail,
     read_output,
@@ -23,6 +31,7 @@ from kapelle.engine.output import (
     total_usage,
     with_hints,
 )
+from kapelle.engine.parts import CHECK_STARTED
 from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
@@ -54,12 +63,13 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
     elif success and not await attempt.stop_requested():
         try:
             commit = await _commit(attempt)
+            await _require_resolved(attempt)
             failed = await _check(attempt, commit)
             await _require_unmoved(attempt, commit)
             if failed:
                 reason = f"failed its check: {', '.join(failed)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
-        except Unfiltered as error:
+        except (Unfiltered, Unresolved) as error:
             success, reason = False, error.with_hint
             failure = Failure(FailureClass.CHECKS, error.message)
         except (WorkspaceError, Conflict) as error:
@@ -149,6 +159,14 @@ def _record_commit(connection: Connection, attempt: Attempt, commit: str | None,
     attempts.update(connection, attempt.id, checked_commit=tip)
 
 
+async def _require_resolved(attempt: Attempt) -> None:
+    """Raise Unresolved if the base was merged into the branch and conflicts are left in files."""
+    # Before the first attempt there was nothing to merge into.
+    is_asked = attempt.mode == "resume" and attempt.is_worktree and not attempt.is_shared
+    if is_asked and (left := await attempt.parts.workspaces.unresolved(attempt.owner)):
+        raise Unresolved(f"conflicts are not resolved: {', '.join(left)}")
+
+
 async def _require_unmoved(attempt: Attempt, commit: str | None) -> None:
     """Raise Tampered unless the branch still holds what the checks were made on."""
     tip = commit and await attempt.parts.workspaces.tip(attempt.owner)
@@ -181,14 +199,16 @@ def _record_check(
 ) -> None:
     attempts.add_check(connection, attempt.id, position, result)
     kind = "check.passed" if result.passed else "check.failed"
-    events.append(connection, kind, attempt.task_id, attempt.id, name=result.name)
+    events.append(connection, kind, attempt.task_id, attempt.id, **check_facts(result))
 
 
 async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> CheckResult:
     if check.kind is CheckKind.COMMAND:
-        process_dir, ended = await attempt.execute_command(
-            f"{CHECKS}{position}", check.command or "", check.timeout_s
-        )
+        name, command = f"{CHECKS}{position}", check.command or ""
+        with attempt.parts.making(attempt.id, check.label, command) as told:
+            subject = (attempt.task_id, attempt.id)
+            await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *subject, **told))
+            process_dir, ended = await attempt.execute_command(name, command, check.timeout_s)
         output = await asyncio.to_thread(both_streams, process_dir, SHOWN_OUTPUT)
         if not ended.succeeded:
             said = await asyncio.to_thread(
