@@ -118,7 +118,7 @@ class Mcp:
         patterns = {item.name: item for item in built_in()}
         self._tools = {tool.name: tool for tool in (*TOOLS, *map(_start, patterns))}
         document = app.openapi()
-        self._listed = []
+        self.listed = []
         for tool in self._tools.values():
             if tool.pattern:
                 item = patterns[tool.pattern]
@@ -126,7 +126,7 @@ class Mcp:
             else:
                 operation = document["paths"][f"{_PREFIX}{tool.path}"][tool.method]
                 about, schema = operation["description"], _arguments(operation, document)
-            self._listed.append(_listed(tool, about, schema))
+            self.listed.append(_listed(tool, about, schema))
         server = Server(
             "kapelle", version=__version__, instructions=_INSTRUCTIONS,
             on_list_tools=self._list, on_call_tool=self._call,
@@ -153,7 +153,7 @@ class Mcp:
     async def _list(
         self, _context: ServerRequestContext, _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=self._listed)
+        return types.ListToolsResult(tools=self.listed)
 
     async def _call(
         self, context: ServerRequestContext, params: types.CallToolRequestParams
@@ -280,7 +280,9 @@ async def _call(
     if status >= 400:
         error = found["error"]
         return _answer(" ".join(filter(None, (error["message"], error.get("hint")))), failed=True)
-    return _answer(_filled(found if isinstance(found, dict) else {"items": found}))
+    shown = found if isinstance(found, dict) else {"items": found}
+    # That a whole list is empty is an answer, that a field of something is not worth its words.
+    return _answer({name: _filled(one) for name, one in shown.items() if one is not None})
 
 
 async def _asked(app: FastAPI, scope: Scope, body: bytes) -> tuple[int, str, bytes]:

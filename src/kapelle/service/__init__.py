@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from kapelle.domain.errors import NotFound
@@ -57,7 +58,9 @@ class Service:
         try:
             return await self.tasks.wait(text, timeout_s)
         except NotFound:
-            return await self.runs.wait(text, timeout_s)
+            with suppress(NotFound):
+                return await self.runs.wait(text, timeout_s)
+        raise NotFound(f"There is no task or run {text!r}.", hint="`kapelle list` shows the ids.")
 
 
 def _is_resting(work: Task | Run) -> bool:
