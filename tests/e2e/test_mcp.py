@@ -13,6 +13,7 @@ import httpx2
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult, TextContent
 
 from kapelle.api.app import routes
 from kapelle.api.mcp import TOOLS, Mcp
@@ -50,14 +51,20 @@ async def connected(
 async def answer(client: Client, tool: str, **arguments: Any) -> Any:
     found = await client.call_tool(tool, arguments)
     assert not found.is_error, found.content
-    assert json.loads(found.content[0].text) == found.structured_content
+    assert json.loads(said(found)) == found.structured_content
     return found.structured_content
 
 
 async def refusal(client: Client, tool: str, **arguments: Any) -> str:
     found = await client.call_tool(tool, arguments)
     assert found.is_error
-    return str(found.content[0].text)
+    return said(found)
+
+
+def said(found: CallToolResult) -> str:
+    [content] = found.content
+    assert isinstance(content, TextContent)
+    return content.text
 
 
 async def test_work_is_handed_over_awaited_looked_at_and_merged(

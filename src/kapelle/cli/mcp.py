@@ -123,7 +123,7 @@ def _error(code: int, message: str) -> dict[str, Any]:
 
 
 mcp = command_group(
-    "Serve Kapelle's tools to an agent or editor over stdin and stdout; `install` tells it to.",
+    "Serve Kapelle's tools to an agent or editor over stdin and stdout.",
     lambda _as_json: Bridge().run(),
 )
 
