@@ -205,6 +205,8 @@ backup
 service status
 service install --help
 service uninstall --help
+mcp
+mcp install claude --print
 completion bash
 stop
 """
