@@ -119,6 +119,7 @@ class Mcp:
         self._tools = {tool.name: tool for tool in (*TOOLS, *map(_start, patterns))}
         document = app.openapi()
         self.listed = []
+        self._queries: dict[str, set[str]] = {}
         for tool in self._tools.values():
             if tool.pattern:
                 item = patterns[tool.pattern]
@@ -126,6 +127,8 @@ class Mcp:
             else:
                 operation = document["paths"][f"{_PREFIX}{tool.path}"][tool.method]
                 about, schema = operation["description"], _arguments(operation, document)
+                given = operation.get("parameters", ())
+                self._queries[tool.name] = {one["name"] for one in given if one["in"] == "query"}
             self.listed.append(_listed(tool, about, schema))
         server = Server(
             "kapelle", version=__version__, instructions=_INSTRUCTIONS,
@@ -165,7 +168,9 @@ class Mcp:
         arguments = {**(params.arguments or {}), **tool.fixed}
         if (here := request.headers.get(DIRECTORY_HEADER)) and tool.takes_directory:
             arguments.setdefault("directory", here)
-        calling = asyncio.create_task(_call(self._app, tool, arguments, request.scope))
+        calling = asyncio.create_task(
+            _call(self._app, tool, self._queries.get(tool.name, set()), arguments, request.scope)
+        )
         try:
             while not (await asyncio.wait([calling], timeout=_PROGRESS_S))[0]:
                 await context.session.report_progress(0, message=f"{tool.name} goes on")
@@ -242,11 +247,10 @@ def _compact(schema: Any, defs: Mapping[str, Any]) -> Any:
 
 
 async def _call(
-    app: FastAPI, tool: Tool, arguments: dict[str, Any], caller: Scope
+    app: FastAPI, tool: Tool, in_query: set[str], arguments: dict[str, Any], caller: Scope
 ) -> types.CallToolResult:
     """Ask the route, as the one who called the tool."""
-    body: Any = {"pattern": tool.pattern, "spec": arguments} if tool.pattern else arguments
-    path, query, headers = f"{_PREFIX}{tool.path}", "", []
+    path, headers = f"{_PREFIX}{tool.path}", []
     for name in _IN_PATH.findall(tool.path):
         if not isinstance(value := arguments.pop(name, None), str) or not value:
             return _answer(f"`{name}` is missing: the id of what is meant.", failed=True)
@@ -254,9 +258,10 @@ async def _call(
     for name in ("idempotency_key", "last_event_id"):
         if isinstance(value := arguments.pop(name, None), str):
             headers.append((name.replace("_", "-").encode(), value.encode("latin-1", "replace")))
-    if tool.method == "get":
-        query = urlencode({n: v for n, v in arguments.items() if v is not None}, doseq=True)
-        body = None
+    # What a route that only reads does not know is its to refuse.
+    asked = set(arguments) if tool.method == "get" else in_query & set(arguments)
+    query = urlencode({name: arguments.pop(name) for name in asked}, doseq=True)
+    body: Any = {"pattern": tool.pattern, "spec": arguments} if tool.pattern else arguments
     scope = {
         "type": "http",
         "asgi": {"version": "3.0"},

@@ -127,6 +127,7 @@ class AsyncTasks(_Wrapper):
     diff = _method(Tasks.diff)
     patch = _method(Tasks.patch)
     merge = _method(Tasks.merge)
+    preview_merge = _method(Tasks.preview_merge)
     output = _method(Tasks.output)
     transcript = _stream(Tasks.transcript)
 
@@ -152,6 +153,7 @@ class AsyncRuns(_Wrapper):
     diff = _method(Runs.diff)
     patch = _method(Runs.patch)
     merge = _method(Runs.merge)
+    preview_merge = _method(Runs.preview_merge)
 
 
 class AsyncSchedules(_Wrapper):
@@ -181,7 +183,11 @@ class AsyncClient(_Wrapper):
     events = _stream(Client.events)
     patterns = _method(Client.patterns)
     agents = _method(Client.agents)
+    trusted = _method(Client.trusted)
+    trust = _method(Client.trust)
+    untrust = _method(Client.untrust)
     usage = _method(Client.usage)
+    prune = _method(Client.prune)
     instance = _method(Client.instance)
 
     async def __aenter__(self) -> Self:
