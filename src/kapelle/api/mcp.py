@@ -276,9 +276,8 @@ async def _call(
         "client": caller.get("client"),
         "server": caller.get("server"),
     }
-    status, kind, data = await _asked(
-        app, scope, b"" if body is None else json.dumps(body).encode()
-    )
+    content = json.dumps(body).encode() if tool.method == "post" else b""
+    status, kind, data = await _asked(app, scope, content)
     if kind.startswith("text/event-stream"):
         return _answer(_events(data))
     found = json.loads(data)
