@@ -208,6 +208,8 @@ backup
 service status
 service install --help
 service uninstall --help
+mcp
+mcp install claude --print
 completion bash
 stop
 """
