@@ -1,5 +1,6 @@
 """The Context of a run in the daemon: steps are journalled, tasks and worktrees are real ones."""
 
+import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
@@ -23,7 +24,7 @@ from kapelle.engine.runs.limits import RunBudget, Wait
 from kapelle.engine.runs.start import start
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.submit import Belonging, submit
-from kapelle.patterns.context import Place, TaskArgs
+from kapelle.patterns.context import Fact, Place, TaskArgs
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, runs, steps, tasks
@@ -259,12 +260,16 @@ class DurableContext(GitContext):
         seconds = await self._journal.step("now", "now", perform, at_once=True)
         return datetime.fromtimestamp(seconds, UTC)
 
-    async def progress(self, **facts: str | float | bool | None) -> None:
+    async def progress(self, **facts: Fact) -> None:
         for name, value in facts.items():
             if name == "run_id":
                 raise InvalidInput("ctx.progress: run_id is the run itself; call it otherwise.")
-            if not isinstance(value, str | int | float | None):
-                raise InvalidInput(f"ctx.progress: {name} is no text, number or truth: {value!r}.")
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError):
+                raise InvalidInput(
+                    f"ctx.progress: {name} is nothing for JSON: {value!r}."
+                ) from None
 
         def end(connection: Connection, _made: None) -> None:
             known = runs.row(connection, self.run_id)["progress"]
