@@ -198,7 +198,7 @@ def _place(facts: Facts, limit: int | None = None) -> list[str]:
     if facts.get("phase"):
         about, subgoals = facts.get("lack"), facts.get("subgoals")
         if facts["phase"] == "work" and isinstance(subgoals, list):
-            about = ", ".join(str(item["title"]) for item in subgoals)
+            about = ", ".join(str(one["title"]) for one in subgoals if isinstance(one, dict))
         more = f": {one_line(str(about), _PROBLEM)}" if about else ""
         found.append(f"{one_line(str(facts['phase']), 60)}{more}")
     if facts.get("step") is not None:

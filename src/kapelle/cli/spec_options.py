@@ -54,6 +54,8 @@ _ALL: dict[str, Callable[[Any, str], Any]] = {
     "pairs": values.pairs,
     "servers": values.mcp_servers,
 }
+# What people type who look for the runs of a pattern.
+_OF_RUNS = frozenset({"list", "ls", "status", "cancel", "pause", "resume", "result", "tail"})
 _REPEATED = frozenset({"check", "prompts", *_ALL})
 
 
@@ -377,6 +379,11 @@ def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> 
     if followers and typed is None and file is None:
         spec[later] = read_prompts(followers, words, 1)
         return
+    if typed in _OF_RUNS and command != "run":
+        raise InvalidInput(
+            f"{typed!r} is taken for no {option.key}, but for a command.",
+            hint=f"Write `kapelle runs {typed}`, or `kapelle runs list --pattern {command}`.",
+        )
     hint = f'Write `kapelle {command} "what to do"`' + (
         f", `{about['file'][0]} FILE`, or pipe it in with `-`." if about.get("file") else "."
     )

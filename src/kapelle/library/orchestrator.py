@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -32,21 +32,13 @@ from kapelle.workspaces.repository import find_checkout
 from kapelle.workspaces.sync import AUTHOR, create_or_dismiss, library_home
 
 
-class Team(TypedDict, total=False):
-    """What a TeamSpec takes besides."""
-
-    system_prompt: str | None
-    playwright: bool
-    max_questions: int
-    max_subgoals: int
-
-
 class Orchestrator:
     """Has a goal planned, worked on by several at once, verified and reviewed until it is reached.
 
     One agent plays every part unless a part has one of its own. In a git repository all work is
     done in worktrees and ends on a branch; the checkout is not touched. With isolate=False, and
-    outside of git, it is done in the directory itself, by one worker at a time.
+    outside of git, it is done in the directory itself, by one worker at a time. What else a
+    TeamSpec has is taken as well: max_workers, system_prompt, playwright, max_questions …
     """
 
     def __init__(
@@ -59,7 +51,6 @@ class Orchestrator:
         budget: Budget | None = None,
         cwd: Path | str | None = None,
         isolate: bool = True,
-        max_workers: int = 4,
         verify: str | Sequence[str | CheckSpec] = (),
         verify_timeout_s: float = 600,
         interaction: Interaction | None = None,
@@ -67,7 +58,7 @@ class Orchestrator:
         base: str | None = None,
         env: Mapping[str, str] | None = None,
         home: Path | str | None = None,
-        **team: Unpack[Team],
+        **team: Any,
     ) -> None:
         self._agents = {
             "planner": planner or agent,
@@ -77,7 +68,7 @@ class Orchestrator:
         self._budget = budget or Budget()
         self._directory = _directory(cwd or agent.cwd or Path.cwd())
         self._isolated = isolate and find_checkout(self._directory) is not None
-        self._team = {**team, "max_workers": max_workers}
+        self._team = team
         self._verify = _checks(verify, verify_timeout_s)
         self._interaction = interaction or Auto()
         self._observer = observer

@@ -102,6 +102,11 @@ class PipelineSpec(PatternSpec):
     def roles(self) -> list[Role]:
         return [self.role(step.agent, step.model, step.system_prompt) for step in self.steps]
 
+    @property
+    def places(self) -> list[tuple[str, bool]]:
+        shared = self.workspaces == "shared"
+        return [(step.directory, shared) for step in self.steps if step.directory]
+
 
 class StepOutcome(BaseModel):
     name: str

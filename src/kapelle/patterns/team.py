@@ -14,6 +14,7 @@ from kapelle.patterns.team_roles import Intake, Iteration, Outcome, Plan, Review
 from kapelle.patterns.team_workers import Workers
 
 _PLAYWRIGHT = "npx playwright test"
+_CONFIRM = "Is that right? Otherwise write what must be true, separated by semicolons."
 _AS_STATED = "The goal is reached as it is stated."
 
 
@@ -176,9 +177,10 @@ async def _intake(ctx: Context, spec: TeamSpec, result: TeamResult) -> dict[str,
     if result.success_criteria:
         return await _answers(ctx, spec, found.questions)
     result.success_criteria = found.success_criteria or [_AS_STATED]
-    proposal = team_roles.proposal(result.success_criteria) if spec.confirm else None
+    listed = "".join(f"\n- {text}" for text in result.success_criteria)
+    proposal = f"It is reached when{listed}\n{_CONFIRM}" if spec.confirm else ""
     answers = await _answers(ctx, spec, found.questions, proposal=proposal)
-    said = answers.pop(proposal or "", "")
+    said = answers.pop(proposal, "")
     own = [part.strip() for part in said.replace("\n", ";").split(";") if part.strip()]
     if own and said.strip().lower() not in {"y", "yes", "ok"}:
         result.success_criteria = own
@@ -190,12 +192,11 @@ async def _answers(
     spec: TeamSpec,
     questions: list[str],
     default: str | None = None,
-    proposal: str | None = None,
+    proposal: str = "",
 ) -> dict[str, str]:
     """What a person says to a proposal and to questions, if any may be asked."""
-    asked = dict.fromkeys(questions[: spec.max_questions] if spec.ask else [], default)
-    if proposal:
-        asked = {proposal: "yes", **asked}
+    asked: dict[str, str | None] = {proposal: "yes"} if proposal else {}
+    asked |= dict.fromkeys(questions[: spec.max_questions] if spec.ask else [], default)
     answers = await ctx.gather(*(ctx.ask(text, known) for text, known in asked.items()))
     return {text: said for text, said in zip(asked, answers, strict=True) if said.strip()}
 

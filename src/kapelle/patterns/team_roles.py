@@ -1,9 +1,9 @@
 """What the roles of a team are told, and what they answer."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, model_validator
 
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import first_line
@@ -13,13 +13,16 @@ if TYPE_CHECKING:
     from kapelle.patterns.team import TeamSpec
 
 
+Questions = Annotated[
+    list[str], Field(description="what only a person can decide; better none", max_length=20)
+]
+
+
 class Intake(BaseModel):
     success_criteria: list[str] = Field(
         description="what must be true when the goal is reached, each checkable", max_length=20
     )
-    questions: list[str] = Field(
-        [], description="what only a person can decide; better none", max_length=20
-    )
+    questions: Questions = []
 
 
 class Subgoal(BaseModel):
@@ -31,22 +34,17 @@ class Subgoal(BaseModel):
         False, description="true where the worker's answer is all that is wanted, and no file"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        """A planner may tell a subgoal in short, by its task alone."""
+        if not isinstance(value, str):
+            return value
+        return {"id": first_line(value, 60), "title": first_line(value, 200), "task": value}
+
 
 class Plan(BaseModel):
     subgoals: list[Subgoal] = Field(min_length=1, max_length=100)
-
-    @field_validator("subgoals", mode="before")
-    @classmethod
-    def _from_texts(cls, value: Any) -> Any:
-        """A planner may tell a subgoal in short, by its task alone."""
-        if not isinstance(value, list):
-            return value
-        return [
-            {"id": str(number), "title": first_line(item, 200), "task": item}
-            if isinstance(item, str)
-            else item
-            for number, item in enumerate(value, 1)
-        ]
 
     def in_order(self) -> tuple[list[Subgoal], str | None]:
         """The subgoals with their dependencies before them, or what is wrong with the plan."""
@@ -76,9 +74,7 @@ class Review(BaseModel):
     goal_aligned: bool = Field(description="does it serve the goal and nothing else?")
     goal_complete: bool = Field(description="is the goal reached, every criterion met?")
     feedback: str = Field("", description="what is to be done next, if anything")
-    questions: list[str] = Field(
-        [], description="what only a person can decide; better none", max_length=20
-    )
+    questions: Questions = []
 
     @property
     def approves(self) -> bool:
@@ -133,21 +129,14 @@ class Iteration(BaseModel):
     @property
     def facts(self) -> dict[str, Any]:
         """What is told of it when it has ended."""
-        review = self.review and {
-            "approves": self.review.approves,
-            "objections": self.review.objections,
-            "feedback": self.review.feedback,
-        }
+        found = self.review
         return {
             "phase": "done" if self.is_done else "not done",
             "merged": len(self.outcomes) - len(self.unfinished),
             "planned": len(self.outcomes),
             "verified": self.verified,
-            "checks": {
-                "passed": sum(check.passed for check in self.checks),
-                "of": len(self.checks),
-            },
-            "review": review,
+            "checks": {"of": len(self.checks), "passed": sum(one.passed for one in self.checks)},
+            "review": found and {**found.model_dump(), "approves": found.approves},
             "lack": None if self.is_done else self.lack,
         }
 
@@ -186,6 +175,14 @@ class TeamResult(BaseModel):
 
 _TAIL = 4_000
 _ANSWER = 20_000
+_IN_A_BROWSER = (
+    "If your part is seen in a browser, write or extend Playwright tests for it, rather in the "
+    "files that are there, and run them with `npx playwright test` before you are done."
+)
+_NO_EVIDENCE = (
+    "Without evidence of Playwright tests that pass for what is seen in a browser, the goal is not "
+    "complete: say so in the feedback."
+)
 
 
 def intake(spec: "TeamSpec") -> str:
@@ -195,14 +192,6 @@ def intake(spec: "TeamSpec") -> str:
         f"{_asks(spec)}",
         f"## The goal\n{spec.goal}",
         _bullets("What is known of the criteria", spec.success_criteria),
-    )
-
-
-def proposal(criteria: list[str]) -> str:
-    """How a person is asked whether the criteria are the right ones."""
-    return (
-        _bullets("It is reached when", criteria).removeprefix("## ")
-        + "\nIs that right? Otherwise write what must be true, separated by semicolons."
     )
 
 
@@ -231,10 +220,7 @@ def work(spec: "TeamSpec", subgoal: Subgoal, done: list[Outcome]) -> str:
         "Your answer is all that is wanted: change no files." if subgoal.text_only else "",
         f"## What this is part of\n{spec.goal}\n\nOthers work on other parts: change only what "
         "your part needs. Leave everything in working order.",
-        "If your part is seen in a browser, write or extend Playwright tests for it, rather in "
-        "the files that are there, and run them with `npx playwright test` before you are done."
-        if spec.playwright
-        else "",
+        _IN_A_BROWSER if spec.playwright else "",
         _bullets("What was done before, and is in your files", before),
     )
 
@@ -268,10 +254,7 @@ def review(spec: "TeamSpec", criteria: list[str], iteration: Iteration, changes:
         "You review the work of a team of coding agents in this directory. Judge by the files, "
         "not by what was said; change nothing. Say no where you doubt.\n"
         f"{_asks(spec)}",
-        "Without evidence of Playwright tests that pass for what is seen in a browser, the goal is "
-        "not complete: say so in the feedback."
-        if spec.playwright
-        else "",
+        _NO_EVIDENCE if spec.playwright else "",
         f"## The goal\n{spec.goal}",
         _bullets("It is reached when", criteria),
         _bullets("What was verified", [f"`{check.name}` passed" for check in iteration.checks]),

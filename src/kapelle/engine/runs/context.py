@@ -18,7 +18,7 @@ from kapelle.domain.text import titled, writable
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.control import Control
-from kapelle.engine.runs.git import GitContext, T
+from kapelle.engine.runs.git import GitContext, T, foreign
 from kapelle.engine.runs.journal import Journal, NotYet, Step, no_work
 from kapelle.engine.runs.limits import RunBudget, Wait
 from kapelle.engine.runs.start import start
@@ -108,10 +108,7 @@ class DurableContext(GitContext):
         directory = fields.get("directory")
         here = directory is None or await self._is_here(directory)
         if not here and not is_own:
-            raise InvalidInput(
-                f"{directory} is not in the repository of the run, whose workspace it shares.",
-                hint="Give each step a workspace of its own: --workspaces each.",
-            )
+            raise foreign(directory)
         # What goes on from another task starts from that one's branch.
         begins = fields.get("continue_from") is None or afresh
         branches = is_own and here and begins
