@@ -2,6 +2,7 @@
 
 import sys
 from collections import defaultdict
+from textwrap import indent
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ from kapelle.cli.command import Follow, JsonLines
 from kapelle.cli.format import local, one_line, short_title, terminal_width, wrapped
 from kapelle.cli.ids import complete_run, complete_task
 from kapelle.cli.output import json_line
-from kapelle.cli.transcript import Passage
+from kapelle.cli.transcript import Passage, check_passage
 from kapelle.client.http import Connection
 
 Event = dict[str, Any]
@@ -45,8 +46,8 @@ _VERDICTS = {
 }
 # Facts of the built-in patterns, which the sentences below are made of.
 _KNOWN_FACTS = frozenset(
-    {"iteration", "failures", "best", "verdict", "score", "problem", "step", "steps", "doing",
-     "phase", "lack", "subgoals", "merged", "planned", "verified"}
+    {"iteration", "failures", "best", "verdict", "score", "problem", "feedback", "step", "steps",
+     "doing", "phase", "lack", "subgoals", "merged", "planned", "verified"}
 )  # fmt: skip
 
 
@@ -119,11 +120,9 @@ def passage(event: Event) -> Passage | None:
             return _of_run(what, event["data"])
         case "task":
             return _of_task(what, event)
-        case "check":
-            mark = _MARKS["completed" if what == "passed" else "failed"]
-            text = one_line(f"  {event['data'].get('name')}", _WIDTH)
-            style = "green" if what == "passed" else "red"
-            return Passage(f"  {mark} check {what}: {text}", style)
+        case "check" if what != "started":  # the live line tells what is being made
+            shown = check_passage({**event["data"], "passed": what == "passed"})
+            return Passage(indent(shown.text, "  "), shown.style)
     if event["kind"] in {"attempt.warning", "attempt.diagnosed"}:
         said = one_line(str(event["data"].get("text") or ""), _WIDTH)
         return Passage(f"  ! {said}", "yellow")
@@ -186,8 +185,9 @@ def _verdict(facts: Facts) -> str:
     found.append(verdict_words(str(facts["verdict"])))
     if is_number(best) and best != score:
         found.append(f"best {best:.12g}")
-    problem = f" ({one_line(str(facts['problem']), _PROBLEM)})" if facts.get("problem") else ""
-    return f"iteration {facts.get('iteration')}: {', '.join(found)}{problem}"
+    why = facts.get("problem") or facts.get("feedback")
+    said = f" ({one_line(str(why), _PROBLEM)})" if why else ""
+    return f"iteration {facts.get('iteration')}: {', '.join(found)}{said}"
 
 
 def _place(facts: Facts, limit: int | None = None) -> list[str]:

@@ -19,6 +19,7 @@ from kapelle.cli.follow import (
     history,
     run_display,
     show_lines,
+    show_new,
 )
 from kapelle.cli.format import clean
 from kapelle.cli.ids import run_path
@@ -48,13 +49,13 @@ def perform(name: str, params: Params, spec: Callable[[], Spec], options: Sequen
     else:
         body = {"pattern": name, "spec": spec()}
         run = begin(client, "/runs", body, options)
+    if not params["follow"] and not params["progress"]:
+        show_new(client, run, to_end=False, as_json=params["as_json"])
+        return
     if not params["as_json"]:
         data(run["id"])
         sys.stdout.flush()
-    elif params["detach"]:
-        document(run)
-    if not params["detach"]:
-        _watch(client, run, params, seen)
+    _watch(client, run, params, seen)
 
 
 def _watch(client: Connection, run: Run, params: Params, seen: int) -> None:
@@ -62,7 +63,7 @@ def _watch(client: Connection, run: Run, params: Params, seen: int) -> None:
     as_json = params["as_json"]
     may_ask = not params.get("ask_non_interactive") and not as_json and can_ask()
     while True:
-        run, seen = follow_run(client, run, _display(run, params), after=seen)
+        run, seen = follow_run(client, run, _display(client, run, params), after=seen)
         if not run["questions"] or not may_ask:
             break
         if not _ask_all(client, run):
@@ -78,13 +79,13 @@ def _watch(client: Connection, run: Run, params: Params, seen: int) -> None:
     raise typer.Exit(exit_code(run))
 
 
-def _display(run: Run, params: Params) -> AbstractContextManager[Show]:
+def _display(client: Connection, run: Run, params: Params) -> AbstractContextManager[Show]:
     if params["progress"]:
         return nullcontext(_show_iterations)
     if params["as_json"]:
         return nullcontext(lambda _event: None)
     if sys.stdout.isatty():
-        return run_display(run, as_json=False)
+        return run_display(client, run, as_json=False)
     # What programs read, the id and the tokens of questions, stands alone on stdout.
     return nullcontext(show_lines(sys.stderr))
 
@@ -130,13 +131,13 @@ def _explain_resume(run: Run, as_json: bool) -> None:
         default = question["default"]
         say(f"? {clean(question['text'])}" + (f" [{clean(default)}]" if default else ""))
     answers = ' --answer "…"' * len(questions)
-    say(f"Go on with: kapelle {run['pattern']} --resume {questions[0]['token']}{answers}")
+    say(f"Go on with: kapelle {run['pattern']} -f --resume {questions[0]['token']}{answers}")
 
 
 _EXAMPLE = 'Write `--resume TOKEN --answer "…"`.'
 # What may stand beside --resume; everything else is settled when a run is started.
 _BESIDE = frozenset(
-    {"resume", "answer", "progress", "detach", "as_json", "ask", "ask_non_interactive"}
+    {"resume", "answer", "progress", "follow", "as_json", "ask", "ask_non_interactive"}
 )
 
 

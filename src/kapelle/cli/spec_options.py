@@ -392,7 +392,7 @@ def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> 
 
         if can_ask():
             typed = read_line(about["ask"]) or ""
-            if not params.get("as_json") and not params.get("detach"):
+            if params.get("follow") and not params.get("as_json"):
                 spec.update({**about.get("asked", {}), **spec})
     elif typed is None and file == Path("-"):
         typed, file = "-", None

@@ -181,7 +181,11 @@ class AsyncClient(_Wrapper):
     events = _stream(Client.events)
     patterns = _method(Client.patterns)
     agents = _method(Client.agents)
+    trusted = _method(Client.trusted)
+    trust = _method(Client.trust)
+    untrust = _method(Client.untrust)
     usage = _method(Client.usage)
+    prune = _method(Client.prune)
     instance = _method(Client.instance)
 
     async def __aenter__(self) -> Self:

@@ -8,7 +8,15 @@ from kapelle.client.address import Address
 from kapelle.client.http import Connection
 from kapelle.client.work import Directory, Runs, Schedules, Stream, Tasks, absolute, read
 from kapelle.domain.task import Event
-from kapelle.domain.views import AgentView, By, DaemonView, PatternView, UsageReport
+from kapelle.domain.views import (
+    AgentView,
+    By,
+    DaemonView,
+    PatternView,
+    PruneView,
+    TrustView,
+    UsageReport,
+)
 
 
 def connect(
@@ -73,6 +81,22 @@ class Client:
         query = {"directory": None if directory is None else absolute(directory)}
         return read(list[AgentView], self._connection.get("/agents", query), "/agents")
 
+    def trusted(self, directory: Directory | None = None) -> list[TrustView]:
+        """Every repository that was trusted; with a directory that of its own, trusted or not."""
+        query = {"directory": None if directory is None else absolute(directory)}
+        return read(list[TrustView], self._connection.get("/trust", query), "/trust")
+
+    def trust(self, directory: Directory, digest: str | None = None) -> TrustView:
+        """Let a repository execute what stands in its .kapelle now; Conflict if the digest of what
+        was looked at is another."""
+        body = {"directory": absolute(directory), "digest": digest}
+        return read(TrustView, self._connection.post("/trust", body), "/trust")
+
+    def untrust(self, directory: Directory) -> TrustView:
+        """Trust a repository no more."""
+        query = {"directory": absolute(directory)}
+        return read(TrustView, self._connection.delete("/trust", query), "/trust")
+
     def usage(
         self,
         by: By = "agent",
@@ -93,6 +117,13 @@ class Client:
             **{"agent": agent, "model": model, "project": project, "task": task, "run": run},
         }
         return read(UsageReport, self._connection.get("/usage", query), "/usage")
+
+    def prune(
+        self, *, merged: bool = False, older_s: float | None = None, dry_run: bool = False
+    ) -> PruneView:
+        """Put away now what has ended: by the settings, or what is merged, or older than that."""
+        body = {"merged": merged, "older_s": older_s, "dry_run": dry_run}
+        return read(PruneView, self._connection.post("/prune", body, timeout=3600), "/prune")
 
     def instance(self) -> DaemonView:
         """What the daemon is and what it is doing."""

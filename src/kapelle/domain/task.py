@@ -85,6 +85,17 @@ class CheckResult(Record):
     err_sha256: str | None = None
 
 
+class RunningCheck(Record):
+    """A check, or a command that gives a score, while it is made; the command may be cut."""
+
+    name: str
+    command: str
+    started_at: datetime
+
+    def words(self, now: datetime) -> str:
+        return f"checking: {self.name}, {(now - self.started_at).total_seconds():.0f} s"
+
+
 class Workspace(Record):
     kind: WorkspaceKind
     path: str
@@ -132,6 +143,7 @@ class Task(Record):
     schedule_id: str | None
     attempts: list[Attempt]
     checks: list[CheckResult]
+    checking: RunningCheck | None = None  # the one that is being made
     verified: bool | None = None  # of a completed one: whether any check was made
     result: str | None
 

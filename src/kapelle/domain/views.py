@@ -35,6 +35,9 @@ class MergeView(Record):
     trust_dropped: bool = False
 
 
+Standing = Literal["not_needed", "trusted", "changed", "not_trusted"]
+
+
 class TrustItem(Record):
     """A setting, or a file, of a repository that would be executed or would reach what is."""
 
@@ -46,7 +49,7 @@ class TrustView(Record):
     """What a repository could execute, and whether it may; difference is what changed since."""
 
     directory: str
-    status: Literal["not_needed", "trusted", "changed", "not_trusted"]
+    status: Standing
     digest: str
     trusted_at: datetime | None
     items: list[TrustItem]

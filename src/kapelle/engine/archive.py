@@ -173,21 +173,17 @@ _RECENT = timedelta(days=3)
 
 
 async def pack_ended(parts: Parts, most: int = _PACKED_AT_A_TIME) -> None:
-    """Make one file of the process directory of every attempt that has ended, and of the steps of
-    every such run."""
+    """Make one file of the process directories of every attempt that has ended, and of those of
+    the steps of every such run."""
     home, limit = parts.home, datetime.now(UTC) - _PACK_AGE
     names = await asyncio.to_thread(os.listdir, home.attempts)
-    loose = sorted(name for name in names if not name.endswith(pack.SUFFIX))
-    for attempt_id in await parts.db.read(attempts.ended_of, loose, limit, most):
-        beside = await _process_dirs(parts, attempt_id)
-        await asyncio.to_thread(pack.pack, parts.process_directory(attempt_id), beside)
-    loose = await asyncio.to_thread(os.listdir, home.processes)
-    owners = sorted(await parts.db.read(processes.owners, loose)) if loose else []
-    for run_id in await parts.db.read(runs.ended_of, owners, limit, most):
-        beside = await _process_dirs(parts, run_id)
-        # A run that is taken up again and ends again has several such files.
-        name = f"steps-{min(path.name for path in beside.values())[:8]}"
-        await asyncio.to_thread(pack.pack, home.runs / run_id / name, beside)
+    begun = await asyncio.to_thread(os.listdir, home.processes)
+    loose = {name for name in names if not name.endswith(pack.SUFFIX)}
+    loose |= await parts.db.read(processes.owners, begun)
+    for noun, below in ((attempts, home.attempts), (runs, home.runs)):
+        for owner in await parts.db.read(noun.ended_of, sorted(loose), limit, most):
+            place = below / owner if noun is attempts else below / owner / "steps"
+            await asyncio.to_thread(pack.pack, place, await _process_dirs(parts, owner))
 
 
 async def _process_dirs(parts: Parts, owner: str) -> dict[str, Path]:
@@ -215,7 +211,7 @@ async def delete_outputs(parts: Parts) -> None:
 
 
 def _delete_older(home: Home, before: float) -> None:
-    for place, packs in ((home.attempts, "*"), (home.runs, "*/steps-*")):
+    for place, packs in ((home.attempts, "*"), (home.runs, "*/steps*")):
         for path in place.glob(packs + pack.SUFFIX):
             if path.stat().st_mtime < before:
                 path.unlink()

@@ -1,15 +1,17 @@
 """Queries about processes beside the agents': that they were begun, where, and their secrets."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
 from kapelle.domain.states import RunStatus
+from kapelle.store.query import in_parts
 from kapelle.store.tables import processes, runs
 
 Row = sa.RowMapping
+Announce = Callable[[sa.Connection], None]
 
 _OF_OWNER = sa.select(processes).where(processes.c.owner == sa.bindparam("owner"))
 
@@ -20,8 +22,11 @@ def of_owner(connection: sa.Connection, owner: str) -> dict[str, Row]:
     return {row["name"]: row for row in found}
 
 
-def begin(connection: sa.Connection, owner: str, name: str) -> Row:
-    """Store that a process is begun, in a directory that nobody can guess; once for each name."""
+def begin(
+    connection: sa.Connection, owner: str, name: str, announce: Announce | None = None
+) -> Row:
+    """Store that a process is begun, in a directory that nobody can guess, and announce it; once
+    for each name."""
     values = {
         "owner": owner,
         "name": name,
@@ -31,6 +36,8 @@ def begin(connection: sa.Connection, owner: str, name: str) -> Row:
     }
     if name not in of_owner(connection, owner):
         connection.execute(processes.insert(), values)
+        if announce is not None:
+            announce(connection)
     return of_owner(connection, owner)[name]
 
 
@@ -47,9 +54,8 @@ def succeeded(connection: sa.Connection, owners: Sequence[str], name: str) -> bo
 
 def owners(connection: sa.Connection, places: Sequence[str]) -> set[str]:
     """Whose these directories are."""
-    found = sa.select(processes.c.owner, processes.c.directory)
-    wanted = set(places)
-    return {owner for owner, directory in connection.execute(found) if directory in wanted}
+    query = sa.select(processes.c.owner)
+    return {row[0] for row in in_parts(connection, query, processes.c.directory, places)}
 
 
 def directories(connection: sa.Connection) -> set[str]:

@@ -146,7 +146,7 @@ def depth(connection: sa.Connection, run_id: str | None) -> int:
 
 def open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
     """Tasks of these runs that have not ended."""
-    names = ("id", "status", "reason", "waiting_for", "question", "stop")
+    names = ("id", "title", "status", "reason", "waiting_for", "question", "stop")
     query = sa.select(*(tasks.c[name] for name in names)).where(tasks.c.run_id.in_(run_ids))
     query = query.where(tasks.c.status.not_in(FINAL)).order_by(tasks.c.id)
     return list(connection.execute(query).mappings())
@@ -230,7 +230,7 @@ def change(
         under_way = (now - row_["active_since"]).total_seconds()
         values |= {"active_since": None, "active_s": row_["active_s"] + max(0.0, under_way)}
     if status in RUN_FINAL:
-        values |= {"ended_at": now, "stop": None}
+        values |= {"ended_at": max(now, row_["started_at"] or now), "stop": None}
     values.setdefault("waiting_for", None)
     update(connection, run_id, status=status, reason=reason, **values)
     events.append(

@@ -9,8 +9,8 @@ from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.engine.environment import Origin, hints
 from kapelle.engine.launch import command_variables, launch_command
-from kapelle.engine.output import SHOWN_OUTPUT, check_result, with_hints
-from kapelle.engine.parts import Parts
+from kapelle.engine.output import SHOWN_OUTPUT, check_facts, check_result, with_hints
+from kapelle.engine.parts import CHECK_STARTED, Parts
 from kapelle.engine.retry import retried
 from kapelle.engine.runs.journal import Journal, Step
 from kapelle.engine.runs.limits import RunBudget
@@ -22,6 +22,7 @@ from kapelle.runner.output import both_streams, tail_text
 from kapelle.runner.process_dir import Ended, Launch
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection
+from kapelle.store.processes import Announce
 from kapelle.store.query import workspace_of
 from kapelle.workspaces import working_directory
 
@@ -64,17 +65,23 @@ class Commands:
 
     def _note(self, connection: Connection, step: Step, number: int, result: CheckResult) -> None:
         self.journal.note(connection, step, {"told": number + 1})
-        self.announce(connection, result.name, result.passed)
+        self.announce(connection, result)
 
-    def announce(self, connection: Connection, name: str, passed: bool) -> None:
+    def announce(self, connection: Connection, result: CheckResult) -> None:
         """Add what came of a check to the history."""
-        kind = "check.passed" if passed else "check.failed"
-        events.append(connection, kind, run_id=self.run_id, name=name)
+        kind = "check.passed" if result.passed else "check.failed"
+        events.append(connection, kind, run_id=self.run_id, **check_facts(result))
 
     async def _command(
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
     ) -> CheckResult:
-        ended, output = await self._execute(name, spec.command or "", spec.timeout_s, env, task)
+        command = spec.command or ""
+        with self.parts.making(self.run_id, spec.label, command) as told:
+
+            def announce(connection: Connection) -> None:
+                events.append(connection, CHECK_STARTED, run_id=self.run_id, **told)
+
+            ended, output = await self._execute(name, command, spec.timeout_s, env, task, announce)
         if not ended.succeeded:
             settings, origin = self.parts.settings(self.spec.directory), await self._origin(task)
             seen = command_variables(self.parts, settings, self.spec.env | env, origin)
@@ -101,7 +108,8 @@ class Commands:
         self, step: Step, command: str, timeout_s: float, env: dict[str, str], task: str | None
     ) -> Scored:
         """The number in the last line of the output that is not empty."""
-        ended, output = await self._execute(step.position, command, timeout_s, env, task)
+        with self.parts.making(self.run_id, command.strip().split("\n")[0], command):
+            ended, output = await self._execute(step.position, command, timeout_s, env, task)
         if not ended.succeeded:
             problem = f"the score command failed: {ended.ending(timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
@@ -110,9 +118,15 @@ class Commands:
         return read_score(printed, output)
 
     async def _execute(
-        self, name: str, command: str, timeout_s: float, env: dict[str, str], task: str | None
+        self,
+        name: str,
+        command: str,
+        timeout_s: float,
+        env: dict[str, str],
+        task: str | None,
+        announce: Announce | None = None,
     ) -> tuple[Ended, str]:
-        process = await self.journal.process(name)
+        process = await self.journal.process(name, announce)
         settings = self.parts.work_settings(self.spec.directory)
         left = (await self.budget.left()).seconds
         launch = launch_command(

@@ -14,6 +14,7 @@ from kapelle.domain.budget import Left
 from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
+from kapelle.domain.task import CheckResult
 from kapelle.domain.text import titled, writable
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.commands import Commands
@@ -203,7 +204,7 @@ class DurableContext(GitContext):
 
         def end(connection: Connection, found: list[Any]) -> list[Any]:
             if announced < len(found):
-                self._commands.announce(connection, found[-1]["name"], found[-1]["passed"])
+                self._commands.announce(connection, CheckResult.model_validate(found[-1]))
             return found
 
         label = ", ".join(spec.label for spec in specs)
