@@ -1,4 +1,4 @@
-"""Commands on tasks, most of which take runs as well: list, status, wait, cancel, diff, merge …"""
+"""Commands on tasks, most of which take runs as well: list, status, wait, cancel, diff …"""
 
 import sys
 import time
@@ -151,9 +151,9 @@ def wait_for(
         _until(settled, client, known, deadline)
         document([known[item["id"]] for item in items])
     elif sys.stdout.isatty():
-        from kapelle.cli.live import live, pending_rows
+        from kapelle.cli.live import live
 
-        with live(lambda _: pending_rows(known.values())):
+        with live(known.values()):
             _until(settled, client, known, deadline, poll_s=LIVE_POLL_S)
         for item in known.values():
             _show_end(item)
@@ -290,13 +290,18 @@ def resume(
             metavar="[MESSAGE]", help="An answer or advice for the agent.", show_default=False
         ),
     ] = None,
+    merge: Annotated[
+        bool,
+        typer.Option("--merge", help="Merge its base into its branch first; conflicts are its."),
+    ] = False,
     budget: Budget = None,
     max_turns: MaxTurns = None,
     follow: FollowToEnd = False,
     as_json: Json = False,
 ) -> None:
     """Go on where a task's last attempt left off, or with a run that is paused."""
-    body: dict[str, Any] = {"message": message, **new_limits(budget, max_turns)}
+    limits = new_limits(budget, max_turns)
+    body: dict[str, Any] = {"message": message, "merge": merge, **limits}
     if is_run(task_id):
         if any(body.values()):
             raise InvalidInput(
@@ -367,29 +372,3 @@ def diff(
 
 def _style(line: str) -> str | None:
     return next((style for start, style in _STYLES.items() if line.startswith(start)), None)
-
-
-def merge(
-    task_id: AnyId,
-    into: Annotated[
-        str | None,
-        typer.Option(metavar="BRANCH", help="The branch to merge into; by default its base."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Even if it is not completed.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Merge the branch of a task or a run into its base."""
-    body = {"into": into, "force": force}
-    merged = Connection().post(path_of(task_id, "merge"), body, timeout=600)
-    if as_json:
-        document(merged)
-        return
-    data(merged["commit"])
-    if merged["already"]:
-        say(f"{merged['base']} already contained it.")
-        return
-    updated = merged["checkout_updated"]
-    where = f"; the checkout {updated} was updated" if updated else ""
-    say(f"Merged {merged['id']} into {merged['base']}{where}.")
-    if merged["trust_dropped"]:
-        say("It changed .kapelle, so the repository is not trusted any more: kapelle trust")

@@ -107,6 +107,10 @@ class PipelineSpec(PatternSpec):
         shared = self.workspaces == "shared"
         return [(step.directory, shared) for step in self.steps if step.directory]
 
+    @property
+    def final_checks(self) -> list[CheckSpec]:
+        return self.steps[-1].checks
+
 
 class StepOutcome(BaseModel):
     name: str

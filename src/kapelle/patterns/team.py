@@ -114,7 +114,7 @@ class TeamSpec(PatternSpec):
         return any(check.kind is CheckKind.DIFF_NOT_EMPTY for check in self.verify)
 
     @property
-    def gates(self) -> list[CheckSpec]:
+    def final_checks(self) -> list[CheckSpec]:
         """All that must pass before a reviewer is asked."""
         known = any(_PLAYWRIGHT in (check.command or "") for check in self.verify)
         more = [CheckSpec(command=_PLAYWRIGHT)] if self.playwright and not known else []
@@ -238,10 +238,10 @@ async def _work(ctx: Context, spec: TeamSpec, result: TeamResult) -> None:
 
 
 async def _verify(ctx: Context, spec: TeamSpec, iteration: Iteration) -> None:
-    if not spec.gates:
+    if not spec.final_checks:
         return
     await ctx.progress(iteration=iteration.number, phase="verify")
-    iteration.checks = (await ctx.check(*spec.gates)).checks
+    iteration.checks = (await ctx.check(*spec.final_checks)).checks
     if iteration.commit is not None:
         # What a check leaves behind does not join the work.
         await ctx.revert(iteration.commit)
