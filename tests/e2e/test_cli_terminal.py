@@ -41,7 +41,7 @@ def test_a_check_is_seen_while_it_runs_and_when_it_fails(
     options = ["--check", check, "--title", "T"]
     terminal = opened(terminals, shared, "run", "-f", "--in-place", "true", *options)
     task_id = terminal.read_until("▸ checking: until").split()[0]
-    terminal.read_until("T · checking: until")
+    terminal.read_until("running")
     task = shared.task(task_id)
     assert task["checking"]["command"] == check
     assert task["reason"].startswith("attempt 1: checking: until [ -e")
@@ -52,6 +52,11 @@ def test_a_check_is_seen_while_it_runs_and_when_it_fails(
     begun, failed = (kinds(shared, task_id, f"check.{what}")[0] for what in ("started", "failed"))
     assert begun["command"] == check
     assert (failed["exit_code"], failed["output"]) == (4, "the-cause\n[exit code 4]")
+
+
+def test_a_check_in_the_words_of_bash_is_told_how_to_have_it(shared: Instance) -> None:
+    done = shared.cli("run", "-f", "--in-place", "true", "--check", "true | cat; [[ 1 == 1 ]]")
+    assert "Commands run under /bin/sh" in done.stdout or done.returncode == 0  # where sh is bash
 
 
 def test_a_further_attempt_says_why_there_is_one(shared: Instance, tmp_path: Path) -> None:

@@ -29,10 +29,11 @@ requeue     tasks:requeue  Put a task back into the queue; a running one is stop
 archive     tasks:archive  Take ended tasks and runs out of the list and keep their work.
 prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
-merge       tasks:merge  Merge the branch of a task or a run into its base.
+merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
 usage       usage:usage  Show what was used: tokens, turns and money.
 events      events:events  Show the history of everything that happened.
 agents      agents:agents  List agents, try them out and set them up.
+mcp         mcp:mcp  Serve Kapelle's tools to an agent or editor over stdin and stdout.
 trust       trust:trust  Let a repository execute what stands in its .kapelle.
 untrust     trust:untrust  Trust a repository no more; what it runs already goes on.
 init        init:init  Choose an agent and set up this repository.

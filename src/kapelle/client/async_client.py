@@ -127,6 +127,7 @@ class AsyncTasks(_Wrapper):
     diff = _method(Tasks.diff)
     patch = _method(Tasks.patch)
     merge = _method(Tasks.merge)
+    preview_merge = _method(Tasks.preview_merge)
     output = _method(Tasks.output)
     transcript = _stream(Tasks.transcript)
 
@@ -152,6 +153,7 @@ class AsyncRuns(_Wrapper):
     diff = _method(Runs.diff)
     patch = _method(Runs.patch)
     merge = _method(Runs.merge)
+    preview_merge = _method(Runs.preview_merge)
 
 
 class AsyncSchedules(_Wrapper):

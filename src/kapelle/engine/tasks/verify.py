@@ -8,11 +8,17 @@ from pathlib import Path
 
 from kapelle.agents.base import Agent, Summary, Verdict
 from kapelle.agents.failures import classify
-from kapelle.domain.errors import Conflict, KapelleError, Tampered, Unfiltered, WorkspaceError
+from kapelle.domain.errors import (
+    Conflict,
+    KapelleError,
+    Tampered,
+    Unfiltered,
+    Unresolved,
+    WorkspaceError,
+)
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
-from kapelle.engine.environment import hints
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
     attempt_usage,
@@ -22,7 +28,6 @@ from kapelle.engine.output import (
     read_output,
     session_counters,
     total_usage,
-    with_hints,
 )
 from kapelle.engine.parts import CHECK_STARTED
 from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
@@ -56,12 +61,13 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
     elif success and not await attempt.stop_requested():
         try:
             commit = await _commit(attempt)
+            await _require_resolved(attempt)
             failed = await _check(attempt, commit)
             await _require_unmoved(attempt, commit)
             if failed:
                 reason = f"failed its check: {', '.join(failed)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
-        except Unfiltered as error:
+        except (Unfiltered, Unresolved) as error:
             success, reason = False, error.with_hint
             failure = Failure(FailureClass.CHECKS, error.message)
         except (WorkspaceError, Conflict) as error:
@@ -151,6 +157,14 @@ def _record_commit(connection: Connection, attempt: Attempt, commit: str | None,
     attempts.update(connection, attempt.id, checked_commit=tip)
 
 
+async def _require_resolved(attempt: Attempt) -> None:
+    """Raise Unresolved if the base was merged into the branch and conflicts are left in files."""
+    # Before the first attempt there was nothing to merge into.
+    is_asked = attempt.mode == "resume" and attempt.is_worktree and not attempt.is_shared
+    if is_asked and (left := await attempt.parts.workspaces.unresolved(attempt.owner)):
+        raise Unresolved(f"conflicts are not resolved: {', '.join(left)}")
+
+
 async def _require_unmoved(attempt: Attempt, commit: str | None) -> None:
     """Raise Tampered unless the branch still holds what the checks were made on."""
     tip = commit and await attempt.parts.workspaces.tip(attempt.owner)
@@ -195,10 +209,7 @@ async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> Chec
             process_dir, ended = await attempt.execute_command(name, command, check.timeout_s)
         output = await asyncio.to_thread(both_streams, process_dir, SHOWN_OUTPUT)
         if not ended.succeeded:
-            said = await asyncio.to_thread(
-                hints, attempt.origin, attempt.variables, check.command or "", output
-            )
-            output = with_hints(output, said)
+            output = await asyncio.to_thread(attempt.with_hints, output, check.command or "")
         return check_result(check, ended, output)
     began = time.monotonic()
     if check.kind is CheckKind.DIFF_NOT_EMPTY:
