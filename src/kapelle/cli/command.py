@@ -145,10 +145,21 @@ def command_of(function: Callable[..., Any], name: str, **settings: Any) -> Any:
 LISTS = "\n\nWithout a command it lists them, with the options of `list`, such as --json."
 
 
-def command_group(about: str) -> typer.Typer:
-    """A group of commands."""
-    made = typer.Typer(cls=LightGroup, help=about, add_completion=False, rich_markup_mode=None)
-    made.callback()(lambda: None)
+def command_group(about: str, without: Callable[[], None] | None = None) -> typer.Typer:
+    """A group of commands; without is called if none is named."""
+    made = typer.Typer(
+        cls=LightGroup,
+        help=about,
+        invoke_without_command=without is not None,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+
+    @made.callback()
+    def alone(ctx: typer.Context) -> None:
+        if without is not None and ctx.invoked_subcommand is None:
+            without()
+
     return made
 
 
