@@ -40,6 +40,11 @@ _NEXT_DUE = (
     .where(tasks.c.status.in_([TaskStatus.QUEUED, TaskStatus.WAITING]))
     .where(tasks.c.not_before.is_not(None))
 )
+_DEPENDENCIES_OF = (
+    sa.select(dependencies.c.task_id, dependencies.c.depends_on)
+    .where(dependencies.c.task_id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(dependencies.c.depends_on)
+)
 _last_end = (
     sa.select(sa.func.max(attempts_table.c.ended_at))
     .where(attempts_table.c.task_id == tasks.c.id)
@@ -263,13 +268,8 @@ def replace_dependencies(
 
 
 def _dependencies_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[str]]:
-    query = (
-        sa.select(dependencies.c.task_id, dependencies.c.depends_on)
-        .where(dependencies.c.task_id.in_(ids))
-        .order_by(dependencies.c.depends_on)
-    )
     found: dict[str, list[str]] = defaultdict(list)
-    for task_id, other in connection.execute(query):
+    for task_id, other in connection.execute(_DEPENDENCIES_OF, {"ids": ids}):
         found[task_id].append(other)
     return found
 
