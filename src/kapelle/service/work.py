@@ -151,27 +151,14 @@ class Work:
     async def preview_merge(self, kind: Kind, text: str, into: str | None) -> MergePreview:
         """How a merge would go, without merging."""
         work = await self._get(kind, text)
-        problem = None
+        _require_mergeable(work, force=True)
+        await recall(self._parts, work)
+        seen = await self._parts.workspaces.preview_merge(work.id, into or work.workspace.base)
         try:
             _require_mergeable(work, force=False)
         except Conflict as error:
-            problem = error.message
-            if work.workspace.branch is None or work.workspace.owner is not None:
-                raise
-        await recall(self._parts, work)
-        seen = await self._parts.workspaces.preview_merge(work.id, into or work.workspace.base)
-        checks = await Verification(self._parts, work, str).commands()
-        return MergePreview(
-            id=work.id,
-            base=seen.base,
-            ahead=seen.ahead,
-            behind=seen.behind,
-            already=seen.already,
-            conflicts=seen.conflicts,
-            dirty=seen.dirty,
-            checks=[check.label for check in checks if seen.is_other],
-            problem=problem or seen.problem,
-        )
+            return seen.model_copy(update={"problem": error.message})
+        return seen
 
     async def _drop_trust(self, work: Task | Run) -> bool:
         """An agent's change of what a repository executes is nobody's word but the agent's."""
