@@ -77,7 +77,7 @@ class Work:
         if going is None:
             going = self._merges[work.id] = _Going(wanted)
             going.task = asyncio.create_task(self._merge(work, wanted, going))
-            going.task.add_done_callback(lambda _: self._merges.pop(work.id))
+            going.task.add_done_callback(lambda task: self._ended(work.id, task))
         elif going.wanted != wanted:
             raise Conflict(f"{work.id} is being merged otherwise: {going.phase}.")
         await asyncio.wait({going.task}, timeout=timeout_s)
@@ -85,8 +85,12 @@ class Work:
             base = wanted.into or work.workspace.base
             return MergeView(id=work.id, status="under_way", base=base, phase=going.phase)
         if going.task.cancelled():
-            raise Conflict(f"The merge of {work.id} was given up; nothing was changed.")
+            raise Conflict(f"The merge of {work.id} was given up.")
         return going.task.result()
+
+    def _ended(self, id_: str, task: asyncio.Task[MergeView]) -> None:
+        del self._merges[id_]
+        _ = task.cancelled() or task.exception()  # which it may be that nobody asks for
 
     async def give_up_merge(self, kind: Kind, text: str) -> None:
         """End a merge that is under way; what it has moved already stays."""

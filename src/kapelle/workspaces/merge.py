@@ -241,7 +241,8 @@ class Merger:
             if self.style == "merge" or merged.tree != await objects.tree_of(old):
                 parents = [old, tip] if self.style == "merge" else [old]
                 new = await objects.commit(merged.tree, parents, self.message, **person)
-        is_other = new != old and await objects.tree_of(new) != await objects.tree_of(tip)
+        trees = [await objects.tree_of(one) for one in (new, tip)]
+        is_other = new != old and not conflicts and trees[0] != trees[1]
         return Candidate(ref, old, new, is_other, tuple(conflicts))
 
     async def require_candidate(self, ref: str) -> Candidate:
