@@ -142,14 +142,17 @@ def _make_private(directory: Path) -> None:
 
 def in_repository(home: Home, directory: Path, *names: str) -> list[Path]:
     """What has these names, each in the nearest .kapelle from a directory to its git toplevel."""
-    directory, found = Path(os.path.realpath(directory)), dict[str, Path]()
-    for parent in (directory, *directory.parents):
-        folder = parent / ".kapelle"
+    place, above, found = os.path.realpath(directory), "", dict[str, Path]()
+    while place != above:  # in plain texts, for every task asks this some times
+        folder = f"{place.rstrip('/')}/.kapelle"
         # KAPELLE_HOME may itself be called .kapelle and lie above the directory.
-        if os.path.isdir(folder) and folder != home.config.parent.resolve():
-            here = {name: folder / name for name in names if os.path.exists(folder / name)}
+        if os.path.isdir(folder) and folder != os.path.realpath(home.config.parent):
+            here = {
+                name: Path(folder, name) for name in names if os.path.exists(f"{folder}/{name}")
+            }
             found = {**here, **found}
-        if os.path.exists(parent / ".git"):
+        above, place = place, os.path.dirname(place)
+        if os.path.exists(f"{above}/.git"):
             break
     return [found[name] for name in names if name in found]
 

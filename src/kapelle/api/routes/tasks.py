@@ -9,7 +9,7 @@ from kapelle.api.routes import PATCH, IdempotencyKey, WaitSeconds
 from kapelle.api.security import UseCases, own_task_only, owner_only
 from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, Spec, TaskSpec, Text
 from kapelle.domain.task import Task, TaskFilter
-from kapelle.domain.views import DiffView, MergePreview, MergeView
+from kapelle.domain.views import DiffView, MergePreview, MergeView, WaitView
 from kapelle.engine.tasks.actions import NewLimits
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
@@ -147,3 +147,19 @@ def changes(kind: Literal["task", "run"], tag: str, readers: list[Any]) -> APIRo
 
 changes_router = changes("task", "changes", [Depends(own_task_only)])
 run_changes_router = changes("run", "runs", _owner)
+
+work_router = APIRouter(prefix="/wait", tags=["work"], dependencies=_owner)
+
+Ids = Annotated[list[str], Query(min_length=1, max_length=200, description="of tasks and runs")]
+Until = Annotated[
+    Literal["any", "all"], Query(description="whether one of them is enough, or all must rest")
+]
+
+
+@work_router.get("")
+async def wait_for_several(
+    ids: Ids, service: UseCases, until: Until = "any", timeout_s: WaitSeconds = 25
+) -> WaitView:
+    """Those of several tasks and runs that have ended or wait for a person, as soon as there are;
+    after timeout_s, those that there are: then call again for what is pending."""
+    return await service.wait(ids, until == "all", timeout_s)

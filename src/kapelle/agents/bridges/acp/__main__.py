@@ -22,7 +22,7 @@ from acp.connection import Connection
 from acp.meta import AGENT_METHODS, CLIENT_METHODS
 
 from kapelle.agents.bridges.acp import Job
-from kapelle.agents.bridges.acp.process import AgentProcess, failure_in, failure_of
+from kapelle.agents.bridges.acp.process import AgentProcess, failure_in, failure_of, failure_told
 from kapelle.agents.bridges.acp.session import Session
 from kapelle.agents.bridges.acp.updates import Updates
 from kapelle.agents.bridges.base import Failed, emit
@@ -149,6 +149,8 @@ class Turn:
         if self._stopping or self._asked.is_set():
             return
         _check(response, updates.refused)
+        if updates.failure:
+            raise failure_told(updates.failure)
         emit("result", said)
 
     async def _wait_for_replay(self) -> None:
