@@ -12,6 +12,7 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import FINAL, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import Attempt, CheckResult, Task, TaskFilter
+from kapelle.domain.text import excerpt
 from kapelle.store import attempts, events
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
@@ -395,6 +396,8 @@ def _apply_status(
     facts = {"title": task["title"], "reason": reason}
     if status is TaskStatus.WAITING:
         facts["waiting_for"] = values["waiting_for"]
+    if values.get("result"):
+        facts["text"] = excerpt(values["result"])
     events.append(connection, f"task.{status}", task_id, **facts)
     return [task_id] if status in FINAL else []
 
