@@ -121,8 +121,9 @@ def passage(event: Event) -> Passage | None:
             return _of_task(what, event)
         case "check":
             mark = _MARKS["completed" if what == "passed" else "failed"]
-            text = one_line(f"  {event['data'].get('name')}", _WIDTH)
-            style = "green" if what == "passed" else "red"
+            blind = f": {proof}" if (proof := event["data"].get("proof")) else ""
+            text = one_line(f"  {event['data'].get('name')}{blind}", _WIDTH)
+            style = ("yellow" if blind else "green") if what == "passed" else "red"
             return Passage(f"  {mark} check {what}: {text}", style)
     if event["kind"] in {"attempt.warning", "attempt.diagnosed"}:
         said = one_line(str(event["data"].get("text") or ""), _WIDTH)

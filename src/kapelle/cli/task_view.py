@@ -81,7 +81,10 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
     for check in checks:
         took = f" ({check['duration_s']:.1f}s)" if check.get("duration_s") is not None else ""
         on = f" on {check['commit'][:12]}" if check.get("commit") else ""
-        yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{took}{on}"
+        proved = ", proved" if check.get("proved") else ""
+        yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{took}{on}{proved}"
+        if check.get("proof") and not check["proved"]:
+            yield paint(f"        {one_line(check['proof'], 300)}", "yellow")
         if not check["passed"] and check["output"].strip():
             yield from (f"        {line}" for line in last_lines(check["output"], CHECK_TAIL))
 

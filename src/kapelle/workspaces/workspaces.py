@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from kapelle.workspaces.commit import (
     require_commit,
     tip_of,
 )
+from kapelle.workspaces.copy import copy_of, garble, make_copy, remove_copy
 from kapelle.workspaces.diff import (
     Diff,
     diff_commits,
@@ -250,6 +252,7 @@ class Workspaces:
                 self._markers.recall(marker)
 
     async def _put_away(self, owner: str, marker: Marker | None, empty_branch: bool) -> None:
+        await self.remove_copy(owner)
         begun_in = self._markers.intended(owner)
         if marker is not None and not marker.removed:
             await remove_worktree(self._markers, marker)
@@ -260,6 +263,24 @@ class Workspaces:
             raise Conflict(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
         if empty_branch and marker is not None:
             await drop_empty_branch(marker)
+
+    async def copy(self, owner: str, garbled: Sequence[str] = ()) -> Path:
+        """A throwaway copy of the worktree, in which these files hold nonsense; made anew."""
+        async with self._guard.standing(owner) as marker:
+            copied = await make_copy(marker)
+            await asyncio.to_thread(garble, copied, garbled)
+            return copied
+
+    def copying(self, owner: str) -> AbstractAsyncContextManager[None]:
+        """Alone with the throwaway copy, of which there is one at a time."""
+        return self._guard.locks.hold("copy", plain_name(owner))
+
+    def copy_of(self, owner: str) -> Path:
+        return copy_of(self._markers.worktree(owner))
+
+    async def remove_copy(self, owner: str) -> None:
+        """Remove the throwaway copy of the worktree, if there is one."""
+        await asyncio.to_thread(remove_copy, self._markers.worktree(owner))
 
     async def pack_objects(self, directory: Path) -> None:
         """Pack the loose objects of a repository if there are many; none is lost by that."""

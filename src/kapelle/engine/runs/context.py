@@ -13,6 +13,7 @@ from kapelle.domain.budget import Left
 from kapelle.domain.errors import InvalidInput, sentence
 from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
+from kapelle.domain.task import CheckResult
 from kapelle.domain.text import titled, writable
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.commands import Commands
@@ -32,6 +33,7 @@ from kapelle.store.database import Connection
 # What a task takes over from the spec of its run, unless the pattern says otherwise.
 _INHERITED = (
     "directory", "agent", "project", "priority", "fallback_agents", "system_prompt", "env", "shell",
+    "prove",
 )  # fmt: skip
 # Its title and its limits are a run's own.
 _NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base"}
@@ -205,7 +207,8 @@ class DurableContext(GitContext):
 
         def end(connection: Connection, found: list[Any]) -> list[Any]:
             if announced < len(found):
-                self._commands.announce(connection, found[-1]["name"], found[-1]["passed"])
+                last = CheckResult.model_validate(found[-1])
+                events.append_check(connection, last, run_id=self.run_id)
             return found
 
         label = ", ".join(spec.label for spec in specs)

@@ -126,7 +126,9 @@ class Attempt:
         """What it was asked for in, and the checkout that its worktree stands for."""
         in_worktree = self.is_worktree and self.task["workspace_branch"]
         worktree = Path(self.workspace.path) if in_worktree else None
-        return Origin.of(self.shell, Path(self.task["directory"]), worktree)
+        return Origin.of(
+            self.shell, Path(self.task["directory"]), worktree, self.settings.workspace
+        )
 
     @property
     def variables(self) -> Variables:
@@ -223,14 +225,19 @@ class Attempt:
         return ended
 
     async def execute_command(
-        self, name: str, command: str, timeout_s: float
+        self,
+        name: str,
+        command: str,
+        timeout_s: float,
+        directory: Path | None = None,
+        origin: Origin | None = None,
     ) -> tuple[Path, Ended]:
         """Run a shell command beside the agent; the directory of its process, and how it ended."""
         process = await self.process(name)
         launch = launch_command(
             self.parts, self.settings, command, self.id, process=process,
-            cwd=self.directory, env=self.env, timeout_s=timeout_s,
-            label=f"{name} of {self.task_id}", origin=self.origin,
+            cwd=directory or self.directory, env=self.env, timeout_s=timeout_s,
+            label=f"{name} of {self.task_id}", origin=origin or self.origin,
         )  # fmt: skip
         return process.directory, await self.execute(name, launch)
 
@@ -301,7 +308,8 @@ def phase(parts: Parts, attempt_id: str) -> str:
     for name in parts.live.get(attempt_id, {}).values():
         if name in _PHASES:
             return _PHASES[name]
-        return f"check {int(name.removeprefix(CHECKS)) + 1} is running"
+        number, _, again = name.removeprefix(CHECKS).partition("/")
+        return f"check {int(number) + 1} is {'being proved' if again else 'running'}"
     if (process_dir / "exit.json").exists():
         return "its work is being verified"
     return _PHASES[AGENT] if is_started(process_dir) else "its workspace is being prepared"

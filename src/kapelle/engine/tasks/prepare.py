@@ -33,7 +33,7 @@ def _warnings(attempt: Attempt) -> dict[str, str]:
     """What is kept out of the worktree because it leads into the checkout."""
     wanted, found = attempt.settings.workspace, {}
     for how, paths in (("link", wanted.link), ("copy", wanted.copy_)):
-        if back := leading_back(paths, Path(attempt.task["directory"])):
+        if back := leading_back(wanted, paths, Path(attempt.task["directory"])):
             found[how] = (
                 f"workspace.{how} is not done for {', '.join(back)}: code would come from your "
                 "checkout. Let workspace.setup make it (`kapelle init` proposes how)."

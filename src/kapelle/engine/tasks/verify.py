@@ -12,7 +12,7 @@ from kapelle.domain.errors import Conflict, KapelleError, Tampered, Unfiltered, 
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
-from kapelle.engine.environment import hints
+from kapelle.engine.environment import Origin, hints
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
     attempt_usage,
@@ -23,10 +23,12 @@ from kapelle.engine.output import (
     total_usage,
     with_hints,
 )
+from kapelle.engine.proof import Subject
 from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
 from kapelle.runner.output import both_streams, lines_of
+from kapelle.runner.process_dir import Ended
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts, events, tasks
@@ -171,17 +173,35 @@ async def _check(attempt: Attempt, commit: str | None) -> list[str]:
         failpoint("verify_before_check")
         result = await _make_check(attempt, position, check)
         where = {"commit": commit, "directory": str(attempt.directory)}
-        known[position] = result.model_copy(update=where)
+        result = result.model_copy(update=where)
+        if commit is not None:
+            name, default = f"{CHECKS}{position}", attempt.settings.tasks.prove
+            result = await _subject(attempt, check).prove(name, check, result, default)
+        known[position] = result
         await attempt.write(_record_check, attempt, position, known[position])
-    return [result.name for _, result in sorted(known.items()) if not result.passed]
+    if blind := [f"{one.name}: {one.proof}" for one in known.values() if one.proved is False]:
+        await attempt.warn("blind", " ".join(blind))
+    return [result.verdict for _, result in sorted(known.items()) if not result.passed]
+
+
+def _subject(attempt: Attempt, check: CheckSpec) -> Subject:
+    """What a check was made on, and how it is made again."""
+
+    async def execute(name: str, directory: Path, origin: Origin, timeout_s: float) -> Ended:
+        command = check.command or ""
+        return (await attempt.execute_command(name, command, timeout_s, directory, origin))[1]
+
+    return Subject(
+        attempt.parts, attempt.id, attempt.owner, attempt.workspace, attempt.directory,
+        attempt.task["directory"], attempt.origin, execute,
+    )  # fmt: skip
 
 
 def _record_check(
     connection: Connection, attempt: Attempt, position: int, result: CheckResult
 ) -> None:
     attempts.add_check(connection, attempt.id, position, result)
-    kind = "check.passed" if result.passed else "check.failed"
-    events.append(connection, kind, attempt.task_id, attempt.id, name=result.name)
+    events.append_check(connection, result, attempt.task_id, attempt.id)
 
 
 async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> CheckResult:
