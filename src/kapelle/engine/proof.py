@@ -36,8 +36,8 @@ _EXECUTED = re.compile(
 _SHOWN_FILES = 3
 _LEAST_S = 60.0
 _ADVICE = (
-    "See that it tests this tree and these files (docs/environment.md), then: kapelle retry; or let "
-    "it pass as it is with --prove never."
+    "See that it tests this tree and these files (docs/environment.md), then retry; or let it pass "
+    "as it is with --prove never."
 )
 
 
@@ -85,7 +85,7 @@ class Subject:
         files = decisive(await self._changed(result), check.command or "")
         if not files:
             return None
-        told = _told(files)
+        told = counted_files(files)
         limit_s = min(check.timeout_s, _LEAST_S + 3 * result.duration_s)
         try:
             garbled = await self._again(f"{name}/garbled", files, limit_s)
@@ -147,6 +147,7 @@ def executed(command: str) -> set[str]:
     return {os.path.normpath(found) for found in _EXECUTED.findall(command)}
 
 
-def _told(files: list[str]) -> str:
+def counted_files(files: list[str]) -> str:
+    """The first few of these, and how many more there are."""
     more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
     return ", ".join(files[:_SHOWN_FILES]) + more

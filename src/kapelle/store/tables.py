@@ -182,6 +182,8 @@ attempts = sa.Table(
     sa.Column("secret", sa.String(64)),
     # What its checks are made on, written before the first of them.
     sa.Column("checked_commit", SafeText),
+    # What the user's repository was like before its agent began.
+    sa.Column("repository", SafeJson),
     sa.Column("diagnosis", SafeText),
     sa.Column("question", SafeText),
     sa.Column("exit_kind", sa.String(20)),

@@ -37,11 +37,12 @@ async def diff_worktree(marker: Marker) -> Diff:
         return await _diff(place, marker.base_commit, new)
 
 
-async def uncommitted_files(marker: Marker) -> list[str]:
-    """Files of the worktree that differ from what the branch holds."""
+async def uncommitted_files(marker: Marker, *, added: bool = True) -> list[str]:
+    """Files of the worktree that differ from what the branch holds, with or without new ones."""
     with marker.shadows.scratch() as scratch:
         place, new = await _content(marker, scratch)
-        options = (*_DIFF, "-r", "-z", "--name-only", "--no-renames")
+        which = () if added else ("--diff-filter=a",)
+        options = (*_DIFF, "-r", "-z", "--name-only", "--no-renames", *which)
         output = await place.run(*options, await tip_of(marker), new, "--")
     return [shown_path(name) for name in output.fields]
 

@@ -40,8 +40,14 @@ from kapelle.workspaces.lifecycle import (
 )
 from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.merge import Merge, Merger, marked_files, take_in
-from kapelle.workspaces.refs import Refs, plain_name
-from kapelle.workspaces.repository import count_loose, find_checkout, read_work_tree
+from kapelle.workspaces.refs import BRANCHES, Refs, branch_ref, plain_name
+from kapelle.workspaces.repository import (
+    count_loose,
+    digests,
+    find_checkout,
+    moved_by_kapelle,
+    read_work_tree,
+)
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
 
@@ -96,6 +102,30 @@ class Workspaces:
         head_commit = await Refs.at(self._git, checkout).head_commit()
         return Repository(checkout.toplevel, checkout.common_dir, head_commit)
 
+    async def state(self, directory: Path, base: str | None) -> dict[str, str]:
+        """The base branch, HEAD, configuration and hooks of the repository around a directory, to
+        be compared; empty outside of one."""
+        checkout = find_checkout(directory)
+        if checkout is None:
+            return {}
+        refs, branch = Refs.of(self._git, checkout.common_dir), branch_ref(base or "")
+        tip = await refs.read(branch) if branch else None
+        known = await asyncio.to_thread(digests, checkout)
+        return known | ({branch: tip} if branch and tip else {})
+
+    async def changes_of(self, directory: Path, before: dict[str, str]) -> list[str]:
+        """What of the state of a repository is not as it was, in words; merges of ours may be."""
+        branch = next((name for name in before if name.startswith(BRANCHES)), None)
+        now, checkout = await self.state(directory, branch), find_checkout(directory)
+        found = [name for name in before if now.get(name) != before[name]]
+        if branch in found and checkout and moved_by_kapelle(checkout, branch, before[branch]):
+            found.remove(branch)
+        ways = {name: f"{before[name][:40]} → {now.get(name, 'gone')[:40]}" for name in found}
+        return [
+            f"{name.removeprefix(BRANCHES)} ({ways[name]})" if name in {branch, "HEAD"} else name
+            for name in found
+        ]
+
     async def create(
         self,
         owner: str,
@@ -125,9 +155,9 @@ class Workspaces:
     async def diff(self, owner: str) -> Diff:
         return await diff_worktree(self._markers.require(owner))
 
-    async def uncommitted(self, owner: str) -> list[str]:
+    async def uncommitted(self, owner: str, *, added: bool = True) -> list[str]:
         """Files of the worktree that differ from what the owner's branch holds."""
-        return await uncommitted_files(self._markers.require(owner))
+        return await uncommitted_files(self._markers.require(owner), added=added)
 
     async def compare(self, owner: str, old: str, new: str) -> Diff:
         """From one commit of the owner's repository to another, whosever they are."""

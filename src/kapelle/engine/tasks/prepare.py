@@ -27,6 +27,8 @@ async def prepare(attempt: Attempt) -> None:
     await _prepare_content(attempt)
     for what, text in (await asyncio.to_thread(_warnings, attempt)).items():
         await attempt.warn(what, text)
+    directory, base = Path(attempt.task["directory"]), attempt.task["workspace_base"]
+    await attempt.update(repository=await attempt.parts.workspaces.state(directory, base))
 
 
 def _warnings(attempt: Attempt) -> dict[str, str]:

@@ -23,7 +23,7 @@ from kapelle.engine.output import (
     total_usage,
     with_hints,
 )
-from kapelle.engine.proof import Subject
+from kapelle.engine.proof import Subject, counted_files
 from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
@@ -44,6 +44,7 @@ _ERROR = re.compile(
 async def verify(attempt: Attempt, finish: Finish) -> Findings:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
     summary, tail, verdict = await asyncio.to_thread(_examine, attempt, finish)
+    await _look_around(attempt)
     model, before = summary.model or attempt.row["model"], await usage_before(attempt)
     success = verdict.success and not finish.timed_out
     reason, failure = verdict.reason, verdict.failure
@@ -85,6 +86,17 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
         session_usage=session_counters(summary),
         can_nudge=attempt.settings.health.on_stall == "nudge",
     )
+
+
+async def _look_around(attempt: Attempt) -> None:
+    """Say so when the user's own repository was changed while the agent worked beside it."""
+    if before := attempt.row["repository"]:
+        directory = Path(attempt.task["directory"])
+        if found := await attempt.parts.workspaces.changes_of(directory, before):
+            text = (
+                f"Changed in your repository while it worked, by it or by you: {', '.join(found)}."
+            )
+            await attempt.warn("repository", f"{text} See that nothing runs there unasked.")
 
 
 def _examine(attempt: Attempt, finish: Finish) -> tuple[Summary, str, Verdict]:
@@ -179,9 +191,18 @@ async def _check(attempt: Attempt, commit: str | None) -> list[str]:
             result = await _subject(attempt, check).prove(name, check, result, default)
         known[position] = result
         await attempt.write(_record_check, attempt, position, known[position])
+    if commit is not None and any(check.kind is CheckKind.COMMAND for check in attempt.checks):
+        await _note_changes(attempt)
     if blind := [f"{one.name}: {one.proof}" for one in known.values() if one.proved is False]:
         await attempt.warn("blind", " ".join(blind))
     return [result.verdict for _, result in sorted(known.items()) if not result.passed]
+
+
+async def _note_changes(attempt: Attempt) -> None:
+    """What one check changes another one sees, and the branch does not hold it."""
+    if left := await attempt.parts.workspaces.uncommitted(attempt.owner, added=False):
+        text = f"Its checks changed {counted_files(left)}; the branch has them as they were before."
+        await attempt.warn("checks", text)
 
 
 def _subject(attempt: Attempt, check: CheckSpec) -> Subject:

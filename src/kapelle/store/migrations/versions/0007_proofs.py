@@ -1,4 +1,4 @@
-"""Checks are proved to look at the work, and what was found is remembered."""
+"""Checks are proved to look at the work, and attempts know what the repository was like."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,6 +8,7 @@ down_revision = "0006"
 
 
 def upgrade() -> None:
+    op.add_column("attempts", sa.Column("repository", sa.JSON))
     op.add_column("checks", sa.Column("proved", sa.Boolean))
     op.add_column("checks", sa.Column("proof", sa.Text))
     op.create_table(
