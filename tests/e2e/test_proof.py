@@ -78,7 +78,7 @@ def test_required_fails_what_is_not_proved(kapelle: Instance, repository: Path) 
     task = end_of(kapelle, repository, _AGAIN, "true", prove="required")
     assert (task["status"], task["attempts"][0]["failure"]) == ("failed", "checks")
     assert task["reason"].startswith("failed its check: true (It passes even where work.py")
-    assert "prove = never" in task["checks"][1]["output"]
+    assert "--prove never" in task["checks"][1]["output"]
     unsure = end_of(
         kapelle, repository, 'case "$PWD" in */task_*) ;; *) exit 3; esac', prove="required"
     )

@@ -228,6 +228,25 @@ def test_permissions_are_answered_by_the_policy(
     assert run.verdict.success
 
 
+@pytest.mark.parametrize(
+    ("said", "failure"),
+    [
+        ("Error: Authentication failed: bad token (HTTP 401)", "authentication"),
+        ("Error: Too many requests (HTTP 429)", "rate_limit"),
+    ],
+)
+def test_an_error_that_is_told_as_an_answer_is_no_success(
+    stage: Parts, said: str, failure: str
+) -> None:
+    run = stage.run(["say", said])
+    assert (run.code, run.verdict.success, run.failure) == (1, False, failure)
+    honest = stage.run(
+        ["say", said],
+        script={"usage": {"inputTokens": 10, "outputTokens": 2, "totalTokens": 12}},
+    )
+    assert honest.verdict.success
+
+
 def test_a_turn_that_ends_with_a_refusal_of_ours_is_no_success(stage: Parts) -> None:
     run = stage.run(["say", "I will"], ["ask", "Delete all"], permissions="deny")
     assert (run.code, run.failure) == (1, "task")

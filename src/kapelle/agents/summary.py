@@ -100,7 +100,9 @@ class Fold:
                 self._set(result=result, is_error=is_error, question=None)
             case "error":
                 text, name = event.text[:_LONGEST_MESSAGE], event.name[:_LONGEST_NAME]
-                self._set(error=AgentEvent("error", text, name, event.data))
+                # One that comes after the result takes it back.
+                is_error = self._summary.is_error or self._summary.result is not None
+                self._set(error=AgentEvent("error", text, name, event.data), is_error=is_error)
             case "question":
                 self._set(question=event.text[:_LONGEST_MESSAGE], result=None, is_error=False)
             case "tool_call" | "tool_result" | "plan" | "notice":

@@ -142,7 +142,7 @@ class Task(Record):
     schedule_id: str | None
     attempts: list[Attempt]
     checks: list[CheckResult]
-    verified: bool | None = None  # of a completed one: whether any check was made
+    verified: bool | None = None  # of a completed one: whether a check was made that is not blind
     result: str | None
 
 

@@ -258,7 +258,7 @@ def _is_verified(connection: sa.Connection, run_ids: Sequence[str]) -> bool:
     own = own.where(made.kind.in_(("check", "score")), made.label != "")
     of_tasks = sa.select(checks.c.position).join(attempts, attempts.c.id == checks.c.attempt_id)
     of_tasks = of_tasks.join(tasks, tasks.c.id == attempts.c.task_id)
-    of_tasks = of_tasks.where(tasks.c.run_id.in_(run_ids))
+    of_tasks = of_tasks.where(tasks.c.run_id.in_(run_ids), checks.c.proved.is_not(False))
     found = sa.select(sa.or_(own.exists(), of_tasks.exists()))
     return bool(connection.execute(found).scalar_one())
 

@@ -218,7 +218,9 @@ def _task(
         "workspace": workspace_of(row),
         "attempts": tries,
         "checks": made,
-        "verified": bool(made) if row["status"] == TaskStatus.COMPLETED else None,
+        "verified": any(one.proved is not False for one in made)
+        if row["status"] == TaskStatus.COMPLETED
+        else None,
     }
     return Task.model_validate(values)
 

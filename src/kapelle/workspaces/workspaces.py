@@ -23,6 +23,7 @@ from kapelle.workspaces.diff import (
     diff_commits,
     diff_since_snapshot,
     diff_worktree,
+    put_back,
     take_snapshot,
     uncommitted_files,
 )
@@ -155,9 +156,16 @@ class Workspaces:
     async def diff(self, owner: str) -> Diff:
         return await diff_worktree(self._markers.require(owner))
 
-    async def uncommitted(self, owner: str, *, added: bool = True) -> list[str]:
+    async def uncommitted(self, owner: str) -> list[str]:
         """Files of the worktree that differ from what the owner's branch holds."""
-        return await uncommitted_files(self._markers.require(owner), added=added)
+        return await uncommitted_files(self._markers.require(owner))
+
+    async def put_back(self, owner: str) -> list[str]:
+        """Give the files that the branch holds its content again; returns those that had another.
+        What it does not hold stays."""
+        async with self._guard.standing(owner) as marker:
+            marker.require_present()
+            return await put_back(marker)
 
     async def compare(self, owner: str, old: str, new: str) -> Diff:
         """From one commit of the owner's repository to another, whosever they are."""

@@ -186,22 +186,21 @@ async def _check(attempt: Attempt, commit: str | None) -> list[str]:
         result = await _make_check(attempt, position, check)
         where = {"commit": commit, "directory": str(attempt.directory)}
         result = result.model_copy(update=where)
-        if commit is not None:
+        if commit is not None and check.kind is CheckKind.COMMAND:
+            await _put_back(attempt, check)
             name, default = f"{CHECKS}{position}", attempt.settings.tasks.prove
             result = await _subject(attempt, check).prove(name, check, result, default)
         known[position] = result
         await attempt.write(_record_check, attempt, position, known[position])
-    if commit is not None and any(check.kind is CheckKind.COMMAND for check in attempt.checks):
-        await _note_changes(attempt)
     if blind := [f"{one.name}: {one.proof}" for one in known.values() if one.proved is False]:
         await attempt.warn("blind", " ".join(blind))
     return [result.verdict for _, result in sorted(known.items()) if not result.passed]
 
 
-async def _note_changes(attempt: Attempt) -> None:
-    """What one check changes another one sees, and the branch does not hold it."""
-    if left := await attempt.parts.workspaces.uncommitted(attempt.owner, added=False):
-        text = f"Its checks changed {counted_files(left)}; the branch has them as they were before."
+async def _put_back(attempt: Attempt, check: CheckSpec) -> None:
+    """Have the next check see what is committed, and not what this one made of it."""
+    if changed := await attempt.parts.workspaces.put_back(attempt.owner):
+        text = f"The check {check.label} changed {counted_files(changed)}, which was put back."
         await attempt.warn("checks", text)
 
 

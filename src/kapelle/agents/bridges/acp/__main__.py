@@ -148,7 +148,7 @@ class Turn:
         updates.meter.finish(response)
         if self._stopping or self._asked.is_set():
             return
-        _check(response, updates.refused)
+        _check(response, updates.refused, said)
         emit("result", said)
 
     async def _wait_for_replay(self) -> None:
@@ -219,7 +219,7 @@ class Turn:
         await self._connection.send_notification(AGENT_METHODS["session_cancel"], params)
 
 
-def _check(response: Json, refused: str) -> None:
+def _check(response: Json, refused: str, said: str) -> None:
     """Raises Failed unless the turn ended well."""
     if failure := failure_in(response):
         raise failure
@@ -229,6 +229,9 @@ def _check(response: Json, refused: str) -> None:
     # opencode ends a turn as if all were well when it was not permitted to go on.
     if refused:
         raise Failed(f"It stopped, because this was not permitted: {refused}", "task")
+    # copilot says what its provider refused as if it were its answer, for which nothing was used.
+    if said.startswith("Error: ") and not response.mapping("usage"):
+        raise Failed(said)
 
 
 if __name__ == "__main__":
