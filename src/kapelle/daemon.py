@@ -227,7 +227,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     await _take_over(parts)
     queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts).perform))
     stopping = Stopping(asyncio.Event())
-    task_service, run_service = Tasks(parts, queue), Runs(parts)
+    task_service, run_service = Tasks(parts, queue), Runs(parts, lambda: queue.held)
     work = ScheduledWork(parts, task_service, run_service)
     scheduler = Scheduler(db, work, parts.secrets)
     service = Service(

@@ -140,25 +140,18 @@ def _make_private(directory: Path) -> None:
         raise InvalidInput(f"{directory} cannot be used: {error.strerror}.", hint=advice) from None
 
 
-def repository_config(home: Home, directory: Path) -> Path | None:
-    """The nearest .kapelle/config.toml from a directory up to its git toplevel."""
-    path = in_repository(home, directory, "config.toml")
-    if path is not None:
-        require_ours(path, directory)
-    return path
-
-
-def in_repository(home: Home, directory: Path, name: str) -> Path | None:
-    """What has this name in the nearest .kapelle from a directory up to its git toplevel."""
-    directory = Path(os.path.realpath(directory))
+def in_repository(home: Home, directory: Path, *names: str) -> list[Path]:
+    """What has these names, each in the nearest .kapelle from a directory to its git toplevel."""
+    directory, found = Path(os.path.realpath(directory)), dict[str, Path]()
     for parent in (directory, *directory.parents):
-        path = parent / ".kapelle" / name
+        folder = parent / ".kapelle"
         # KAPELLE_HOME may itself be called .kapelle and lie above the directory.
-        if os.path.exists(path) and path.parent != home.config.parent.resolve():
-            return path
+        if os.path.isdir(folder) and folder != home.config.parent.resolve():
+            here = {name: folder / name for name in names if os.path.exists(folder / name)}
+            found = {**here, **found}
         if os.path.exists(parent / ".git"):
             break
-    return None
+    return [found[name] for name in names if name in found]
 
 
 def require_ours(path: Path, directory: Path) -> None:

@@ -5,6 +5,7 @@ import pty
 import select
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -18,6 +19,7 @@ class Terminal:
         self, kapelle: Instance, *arguments: str, columns: int = 120, cwd: Path | None = None
     ) -> None:
         self._master, slave = pty.openpty()
+        self.resize(columns, 30)
         size = {"COLUMNS": str(columns), "LINES": "30"}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "kapelle", *arguments],
@@ -30,6 +32,13 @@ class Terminal:
         )
         os.close(slave)
         self.shown = ""
+
+    def resize(self, columns: int, rows: int) -> None:
+        termios.tcsetwinsize(self._master, (rows, columns))
+
+    def modes(self) -> list[object]:
+        """How the terminal treats what is typed."""
+        return termios.tcgetattr(self._master)
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())

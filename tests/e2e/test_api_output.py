@@ -1,5 +1,6 @@
 """Output by offset: pages are the file's bytes, and a transcript goes on where it was left."""
 
+import json
 import random
 import time
 from collections.abc import Iterator
@@ -133,7 +134,7 @@ def test_a_transcript_followed_through_many_connections_is_whole(
 def test_a_transcript_of_several_attempts_is_continued_in_the_right_one(
     kapelle: Instance, tmp_path: Path
 ) -> None:
-    task_id = kapelle.play('[[do]]\nsay = "hello"', tmp_path)
+    task_id = kapelle.play('[[do]]\nsay = "hello"', tmp_path, checks=["echo made", "true"])
     kapelle.wait(task_id)
     kapelle.post(f"/tasks/{task_id}/retry")
     kapelle.wait(task_id)
@@ -143,6 +144,10 @@ def test_a_transcript_of_several_attempts_is_continued_in_the_right_one(
         '{"number": 1, "agent": "rehearsal"}',
         '{"number": 2, "agent": "rehearsal"}',
     ]
+    assert [json.loads(e.data)["name"] for e in whole if e.kind == "check"] == [
+        "echo made",
+        "true",
+    ] * 2
     for left in range(len(whole) - 1):
         with Stream(kapelle, path, whole[left].id) as stream:
             assert list(stream) == whole[left + 1 :]

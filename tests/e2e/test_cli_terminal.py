@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.instance import Instance
-from tests.e2e.staging import shell_instance
+from tests.e2e.staging import kinds, shell_instance
 from tests.e2e.terminal import Terminal
 
 
@@ -31,6 +31,37 @@ def test_following_shows_live_progress(shared: Instance, terminals: list[Termina
     assert "evil" not in terminal.shown
     assert "\x1b]0;" not in terminal.shown
     assert "kapelle retry" in terminal.shown
+
+
+def test_a_check_is_seen_while_it_runs_and_when_it_fails(
+    shared: Instance, terminals: list[Terminal], tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    check = f"until [ -e {gate} ]; do sleep 0.1; done; echo the-cause; exit 4"
+    options = ["--check", check, "--title", "T"]
+    terminal = opened(terminals, shared, "run", "-f", "--in-place", "true", *options)
+    task_id = terminal.read_until("▸ checking: until").split()[0]
+    terminal.read_until("T · checking: until")
+    task = shared.task(task_id)
+    assert task["checking"]["command"] == check
+    assert task["reason"].startswith("attempt 1: checking: until [ -e")
+    gate.touch()
+    assert terminal.finish() == 1
+    assert "✗ check failed: until" in terminal.shown
+    assert "    the-cause" in terminal.shown
+    begun, failed = (kinds(shared, task_id, f"check.{what}")[0] for what in ("started", "failed"))
+    assert begun["command"] == check
+    assert (failed["exit_code"], failed["output"]) == (4, "the-cause\n[exit code 4]")
+
+
+def test_a_further_attempt_says_why_there_is_one(shared: Instance, tmp_path: Path) -> None:
+    check = f"test -e {tmp_path}/again || {{ touch {tmp_path}/again; echo not yet; false; }}"
+    options = ["--check", check, "--retry", "same", "--retry-delay", "0.1"]
+    done = shared.cli("run", "-f", "--in-place", "true", *options)
+    assert done.returncode == 0, done.stderr
+    assert "    not yet\n" in done.stdout
+    assert "── attempt 2 by sh, after: failed its check: test -e" in done.stdout
+    assert "✓ check passed: test -e" in shared.cli("logs", done.stdout.split()[0]).stdout
 
 
 def test_an_interrupt_ends_only_the_watching(shared: Instance, terminals: list[Terminal]) -> None:

@@ -132,20 +132,3 @@ def test_a_file_may_use_what_is_built_in(kapelle: Instance, repository: Path) ->
     write_pattern(repository, "from kapelle.patterns.loop import loop\n" + OWN)
     names = [item["name"] for item in kapelle.get(f"/patterns?directory={repository}")]
     assert (names.count("own"), names.count("loop"), "(broken)" in names) == (1, 1, False)
-
-
-def test_completing_names_runs_no_file_of_the_repository(
-    kapelle: Instance, repository: Path
-) -> None:
-    write_pattern(repository, "from pathlib import Path\nPath(__file__ + '.ran').touch()\n" + OWN)
-    words = {"COMP_WORDS": "kapelle start ", "COMP_CWORD": "2"}
-    kapelle.env.update(words, _KAPELLE_COMPLETE="complete_bash")
-    try:
-        offered = kapelle.cli(cwd=repository).stdout.split()
-    finally:
-        for name in (*words, "_KAPELLE_COMPLETE"):
-            del kapelle.env[name]
-    assert {"best-of", "loop", "own", "pipeline", "team"} <= set(offered)
-    assert not list(repository.rglob("*.ran"))
-    kapelle.get(f"/patterns?directory={repository}")
-    assert list(repository.rglob("*.ran"))

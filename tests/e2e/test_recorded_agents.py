@@ -18,6 +18,7 @@ STATES = [
     "attempt.completed",
     "attempt.started",
     "check.passed",
+    "check.started",
     "task.completed",
     "task.created",
     "task.queued",

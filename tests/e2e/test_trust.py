@@ -182,6 +182,7 @@ requeue {failed}
 diff {done}
 merge {done}
 archive {done}
+prune --dry-run
 usage
 events
 agents list
@@ -201,6 +202,9 @@ doctor
 demo --help
 serve
 backup
+service status
+service install --help
+service uninstall --help
 completion bash
 stop
 """
@@ -229,6 +233,13 @@ def test_every_command_is_tried() -> None:
 
 def test_no_command_in_a_hostile_clone_runs_anything_of_it(place: Place) -> None:
     rows = []
+    completion = {
+        "COMP_WORDS": "kapelle start ", "COMP_CWORD": "2", "_KAPELLE_COMPLETE": "complete_bash"
+    }  # fmt: skip
+    place.kapelle.env |= completion
+    assert "evil" in place.kapelle.cli(cwd=place.clone).stdout.split()
+    for name in completion:
+        del place.kapelle.env[name]
     for line in lines():
         words = [
             word.format_map(place.ids).replace("_", " ")
@@ -323,11 +334,11 @@ def compare(mark: str, header: list[str], rows: list[tuple[str, str, bool]]) -> 
     if os.environ.get("UPDATE_TABLES"):
         PAGE.write_text(before + begin + made + end + after, encoding="utf-8")
     else:
-        assert found == made
+        assert found == made, "UPDATE_TABLES=1 pytest tests/e2e/test_trust.py writes it anew"
 
 
 def configure(repository: Path, text: str) -> None:
-    (repository / ".kapelle").mkdir(exist_ok=True)
+    (repository / ".kapelle").mkdir(parents=True, exist_ok=True)
     (repository / ".kapelle" / "config.toml").write_text(text, encoding="utf-8")
 
 
@@ -402,21 +413,102 @@ def test_a_merge_that_changes_dot_kapelle_drops_trust(wary: Instance, repository
     merged = wary.cli("merge", planted, cwd=repository)
     assert "not trusted any more: kapelle trust" in merged.stderr
     assert trusted(wary, repository) == "changed"
+    wary.cli("trust", cwd=repository, check=True)
+    other = wary.play('[[do]]\nwrite = "notes.kapelle"\ncontent = "a"', repository)
+    wary.wait(other)
+    assert wary.post(f"/tasks/{other}/merge")["trust_dropped"] is False
 
 
-def test_a_terminal_asks_once(wary: Instance, repository: Path, terminals: list[Terminal]) -> None:
-    configure(repository, 'checks = ["true"]\n')
-    for answer, code in (("n", 2), ("y", 0)):
-        terminal = Terminal(wary, "run", "x", "-a", "rehearsal", "-f", cwd=repository)
+def test_a_terminal_asks_once_whatever_would_begin_work(
+    wary: Instance, repository: Path, terminals: list[Terminal]
+) -> None:
+    def typed(*words: str, answer: str) -> tuple[int, str]:
+        terminal = Terminal(wary, *words, cwd=repository)
         terminals.append(terminal)
-        asked = terminal.read_until("Do you trust it?")
-        assert 'checks = ["true"]' in asked
-        terminal.type(f"{answer}\n")
-        assert terminal.finish() == code
-    last = Terminal(wary, "run", "x", "-a", "rehearsal", "-f", cwd=repository)
-    terminals.append(last)
-    assert last.finish() == 0
-    assert "Do you trust it?" not in last.shown
+        if answer:
+            terminal.read_until("Do you trust it?")
+            terminal.type(f"{answer}\n")
+        return terminal.finish(), terminal.shown
+
+    begin = ("run", "x", "-a", "rehearsal", "-f")
+    configure(repository, 'checks = ["true"]\n')
+    assert typed(*begin, answer="n")[0] == 2
+    code, asked = typed(*begin, answer="y")
+    assert (code, 'checks = ["true"]' in asked) == (0, True)
+    code, shown = typed(*begin, answer="")
+    assert (code, "Do you trust it?" in shown) == (0, False)
+    [task] = wary.get("/tasks?limit=1")["tasks"]
+    code, shown = typed("config", "set", "--repo", "checks", '["true", "true"]', answer="n")
+    assert (code, "It holds as soon as you trust what stands there" in shown) == (0, True)
+    code, shown = typed("retry", task["id"], answer="y")
+    assert (code, '+checks: ["true", "true"]' in shown) == (0, True)
+    assert wary.wait(task["id"])["status"] == "completed"
+    code, _ = typed("config", "set", "--repo", "checks", '["true"]', answer="y")
+    assert (code, trusted(wary, repository)) == (0, "trusted")
+
+
+def test_what_init_writes_with_a_persons_consent_is_trusted_and_nothing_beside_it(
+    wary: Instance, tmp_path: Path
+) -> None:
+    plain, clone = (make_repository(tmp_path / name, {"go.mod": ""}) for name in ("a", "b"))
+    (clone / ".kapelle" / "patterns").mkdir(parents=True)
+    source = PATTERN.format(name="evil", first="")
+    (clone / ".kapelle" / "patterns" / "evil.py").write_text(source, encoding="utf-8")
+    for repository in (plain, clone):
+        wary.cli("init", "--agent", "rehearsal", "--yes", cwd=repository, check=True)
+    assert (trusted(wary, plain), trusted(wary, clone)) == ("trusted", "not_trusted")
+
+
+def test_a_linked_worktree_has_its_repositorys_trust_for_the_same_digest(
+    wary: Instance, repository: Path, tmp_path: Path
+) -> None:
+    configure(repository, 'checks = ["true"]\n')
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message=Settings")
+    linked = tmp_path / "linked"
+    git(repository, "worktree", "add", "--quiet", str(linked))
+    assert trusted(wary, linked) == "not_trusted"
+    wary.cli("trust", cwd=repository, check=True)
+    assert trusted(wary, linked) == "trusted"
+    assert wary.wait(wary.submit("x", linked))["status"] == "completed"
+    # A directory that only says that it is one of its worktrees, by itself or with a git directory
+    # of its own, has none of it.
+    gitdir = (linked / ".git").read_text(encoding="utf-8")
+    own = tmp_path / "own"
+    (own / "worktrees" / "x").mkdir(parents=True)
+    (own / "worktrees" / "x" / "commondir").write_text(f"{repository}/.git\n", encoding="utf-8")
+    for name, pointer in (("copied", gitdir), ("forged", f"gitdir: {own}/worktrees/x\n")):
+        place = tmp_path / name
+        configure(place, 'checks = ["true"]\n')
+        (place / ".git").write_text(pointer, encoding="utf-8")
+        back = own / "worktrees" / "x" / "gitdir"
+        back.write_text(f"{place}/.git\n", encoding="utf-8")
+        assert trusted(wary, place) == "not_trusted", name
+    configure(linked, 'checks = ["id"]\n')
+    assert (trusted(wary, linked), trusted(wary, repository)) == ("changed", "trusted")
+    configure(linked, 'checks = ["true"]\n')
+    wary.cli("untrust", cwd=linked, check=True)
+    assert (trusted(wary, linked), trusted(wary, repository)) == ("not_trusted", "not_trusted")
+
+
+def test_what_lies_in_a_trusted_repository_is_not_trusted_by_that(
+    wary: Instance, repository: Path, tmp_path: Path
+) -> None:
+    library = make_repository(tmp_path / "library", {".kapelle/config.toml": 'checks = ["true"]\n'})
+    configure(repository, 'checks = ["true"]\n')
+    wary.cli("trust", cwd=repository, check=True)
+    allowed = ("-c", "protocol.file.allow=always")
+    git(repository, *allowed, "submodule", "--quiet", "add", str(library), "module")
+    nested = make_repository(repository / "nested", {".kapelle/config.toml": 'checks = ["id"]\n'})
+    part = repository / "part"
+    configure(part, 'checks = ["id"]\n')
+    link = make_repository(tmp_path / "link")
+    (link / ".kapelle").symlink_to(repository / ".kapelle")
+    for place in (repository / "module", nested, part, link):
+        assert trusted(wary, place) == "not_trusted", place
+        with pytest.raises(ApiError, match="is not trusted"):
+            wary.submit("x", place)
+    assert trusted(wary, repository) == "trusted"
 
 
 def test_harmless_settings_hold_and_limits_only_become_lower(

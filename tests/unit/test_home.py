@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from kapelle.domain.errors import InvalidInput
-from kapelle.home import Home, repository_config, write_private
+from kapelle.home import Home, write_private
+from kapelle.settings.trust import executable
 
 
 def mode(path: Path) -> int:
@@ -82,6 +83,10 @@ def test_write_private_replaces_at_once_and_keeps_links(tmp_path: Path) -> None:
     assert target.read_bytes() == b"new"
     assert mode(target) == 0o600
     assert os.listdir(target.parent) == ["config.toml"]
+
+
+def repository_config(home: Home, directory: Path) -> Path | None:
+    return executable(home, directory).config
 
 
 def config(directory: Path) -> Path:

@@ -17,6 +17,7 @@ start       start:start_command  Start a run of any pattern, your own too.
 runs        runs:runs  List runs, look at them, and pause, answer or end them.
 schedule    schedules:schedule  Start work later, again and again, or after other work.
 list        tasks:list_tasks  List tasks, the newest first.
+top         top:top  Show all tasks and runs at work, live; keys look at one, answer, cancel, merge.
 status      tasks:status  Show one task: what was claimed and what was verified; or one run.
 logs        logs:logs  Show what a task's agent said and did, or what a run did.
 wait        tasks:wait  Wait until tasks or runs have ended.

@@ -148,12 +148,20 @@ def change(key: str, value: str | None, repo: bool, as_json: bool) -> None:
     else:
         set_value(path, key, value, scope)
     action = "reset" if value is None else "set"
+    holds = not (repo and loaded().held_back)
     if as_json:
-        document({"action": action, "key": key, "path": str(path)})
+        document({"action": action, "key": key, "path": str(path), "holds": holds})
     else:
         say(f"{key} was {action} in {path}.")
-        if repo and loaded().held_back:
+        if not holds and not _ask(path):
             say("It holds as soon as you trust what stands there: kapelle trust")
+
+
+def _ask(path: Path) -> bool:
+    from kapelle.cli.trust import ask
+    from kapelle.settings.trust import refusal
+
+    return ask(refusal("", path.parent.parent))
 
 
 def _path(repo: bool) -> Path:

@@ -2,6 +2,7 @@
 
 import sys
 from collections import defaultdict
+from textwrap import indent
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ from kapelle.cli.command import Follow, JsonLines
 from kapelle.cli.format import local, one_line, short_title, terminal_width, wrapped
 from kapelle.cli.ids import complete_run, complete_task
 from kapelle.cli.output import json_line
-from kapelle.cli.transcript import Passage
+from kapelle.cli.transcript import Passage, check_passage
 from kapelle.client.http import Connection
 
 Event = dict[str, Any]
@@ -119,12 +120,9 @@ def passage(event: Event) -> Passage | None:
             return _of_run(what, event["data"])
         case "task":
             return _of_task(what, event)
-        case "check":
-            mark = _MARKS["completed" if what == "passed" else "failed"]
-            blind = f": {proof}" if (proof := event["data"].get("proof")) else ""
-            text = one_line(f"  {event['data'].get('name')}{blind}", _WIDTH)
-            style = ("yellow" if blind else "green") if what == "passed" else "red"
-            return Passage(f"  {mark} check {what}: {text}", style)
+        case "check" if what != "started":  # the live line tells what is being made
+            shown = check_passage({**event["data"], "passed": what == "passed"})
+            return Passage(indent(shown.text, "  "), shown.style)
     if event["kind"] in {"attempt.warning", "attempt.diagnosed"}:
         said = one_line(str(event["data"].get("text") or ""), _WIDTH)
         return Passage(f"  ! {said}", "yellow")

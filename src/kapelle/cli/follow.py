@@ -40,6 +40,7 @@ INTERRUPTED = 130
 RATE_LIMIT_PAUSE_S = 5.0
 # Behind whatever an attempt has written, as a position in a transcript.
 _END = 10**12
+_ALL = 10**9 - 1
 # Events at which a run may have come to rest.
 _RESTS = frozenset(f"run.{status}" for status in (*FINAL, "waiting", "paused")) | {"task.waiting"}
 
@@ -81,7 +82,7 @@ def follow(
     is told with the whole of it, if asked for.
     """
     if "spent" in item:
-        display = run_display(item, as_json=as_json)
+        display = run_display(client, item, as_json=as_json)
         ended, _ = follow_run(client, item, display, tail=tail, raw=as_json)
     else:
         again = _interruptible("task", item["id"], "logs -f", "cancel")
@@ -104,7 +105,7 @@ def _until_settled(
 ) -> Task:
     path = task_path(task_id, "transcript")
     query = {"follow": "true", "tail": tail}
-    last_id = f"{after}:{_END}:{_END}:0" if after else None
+    last_id = f"{after}:{_END}:{_END}:0:{_ALL}" if after else None
     while True:
         for event in client.stream(path, query, endless=True, last_id=last_id):
             last_id = event.id or last_id
@@ -169,17 +170,17 @@ def follow_run(
 
 
 @contextmanager
-def run_display(run: Run, *, as_json: bool) -> Iterator[Show]:
+def run_display(client: Connection, run: Run, *, as_json: bool) -> Iterator[Show]:
     """How a run is shown to whoever reads stdout."""
     if as_json:
         yield json_line
     elif not sys.stdout.isatty():
         yield show_lines(sys.stdout)
     else:
-        from kapelle.cli.live import RunState, live
+        from kapelle.cli.live import RunState, live, refreshed
 
         state = RunState(run)
-        with live(state.rows) as show:
+        with live(state.rows) as show, refreshed(client, state.known, run["id"]):
 
             def show_event(event: Event) -> None:
                 state.update(event)

@@ -62,7 +62,7 @@ def _watch(client: Connection, run: Run, params: Params, seen: int) -> None:
     as_json = params["as_json"]
     may_ask = not params.get("ask_non_interactive") and not as_json and can_ask()
     while True:
-        run, seen = follow_run(client, run, _display(run, params), after=seen)
+        run, seen = follow_run(client, run, _display(client, run, params), after=seen)
         if not run["questions"] or not may_ask:
             break
         if not _ask_all(client, run):
@@ -76,13 +76,13 @@ def _watch(client: Connection, run: Run, params: Params, seen: int) -> None:
     raise typer.Exit(exit_code(run))
 
 
-def _display(run: Run, params: Params) -> AbstractContextManager[Show]:
+def _display(client: Connection, run: Run, params: Params) -> AbstractContextManager[Show]:
     if params["progress"]:
         return nullcontext(_show_iterations)
     if params["as_json"]:
         return nullcontext(lambda _event: None)
     if sys.stdout.isatty():
-        return run_display(run, as_json=False)
+        return run_display(client, run, as_json=False)
     # What programs read, the id and the tokens of questions, stands alone on stdout.
     return nullcontext(show_lines(sys.stderr))
 

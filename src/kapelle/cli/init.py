@@ -113,9 +113,11 @@ def _choose(name: str) -> str:
 
 def _repository_config(proposal: Proposal, *, accepted: bool, ask: bool) -> tuple[str | None, bool]:
     """The repository's config file and whether it was written just now."""
+    from kapelle.settings.trust import executable, grant
+
     if root(current()) is None:
         return None, False
-    path = config_file(current())
+    home, path = Home.default(), config_file(current())
     proposed = proposal.as_toml()
     if proposed and not path.exists():
         say(f"Found: {', '.join(proposal.found)}. Proposed for tasks in worktrees:")
@@ -123,11 +125,15 @@ def _repository_config(proposal: Proposal, *, accepted: bool, ask: bool) -> tupl
         if ask and not accepted:
             accepted = typer.confirm("Use these?", default=True, err=True)
     path.parent.mkdir(exist_ok=True)
+    is_empty = not executable(home, current()).items
     try:
         with open(path, "x", encoding="utf-8") as file:
             file.write(_config(proposed, mark="" if accepted else "# "))
     except FileExistsError:
         return str(path), False
+    if is_empty and accepted:
+        # It holds what this person has just agreed to, and nothing else.
+        grant(home, executable(home, current()))
     return str(path), True
 
 

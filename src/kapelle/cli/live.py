@@ -13,8 +13,8 @@ from rich.text import Text
 
 from kapelle.cli.events import Event, state_words
 from kapelle.cli.format import STATUS_STYLE, between, fit, one_line
-from kapelle.cli.ids import task_path
-from kapelle.cli.outcome import FINAL, Run, Task, settled
+from kapelle.cli.ids import path_of
+from kapelle.cli.outcome import FINAL, Run, Task, doing_words, settled
 from kapelle.cli.transcript import Passage
 from kapelle.client.http import Connection
 from kapelle.domain.errors import KapelleError
@@ -53,8 +53,8 @@ def pending_rows(items: Iterable[Task | Run]) -> Iterator[Row]:
         number = len(item.get("attempts", ()))  # a run has none
         again = f"attempt {number} " if number > 1 else ""
         about = one_line(item["title"], 40)
-        if item["reason"] and item["status"] != "running":
-            about += f" · {one_line(item['reason'], 60)}"
+        if doing := doing_words(item):
+            about += f" · {one_line(doing, 60)}"
         yield [
             _status(item["status"]),
             Text(again + between(item["started_at"], item["ended_at"])),
@@ -65,15 +65,15 @@ def pending_rows(items: Iterable[Task | Run]) -> Iterator[Row]:
 
 
 @contextmanager
-def refreshed(client: Connection, known: dict[str, Task], task_id: str) -> Iterator[None]:
-    """Keep a task's state up to date in the background while its output is streamed."""
+def refreshed(client: Connection, known: dict[str, Task | Run], id: str) -> Iterator[None]:
+    """Keep what is known of a task or a run up to date while what it does is streamed."""
     own, ended = Connection(client.address, autostart=False), threading.Event()
 
     def refresh() -> None:
         while not ended.wait(REFRESH_S):
             # The stream itself reports a daemon that went away.
             with suppress(KapelleError):
-                known[task_id] = own.get(task_path(task_id), timeout=5)
+                known[id] = own.get(path_of(id), timeout=5)
 
     threading.Thread(target=refresh, daemon=True).start()
     try:
@@ -83,10 +83,11 @@ def refreshed(client: Connection, known: dict[str, Task], task_id: str) -> Itera
 
 
 class RunState:
-    """What is known of one run from its events."""
+    """What is known of one run from its events, and by asking for it."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self.known = {run["id"]: run}
         self._status: str = run["status"]
         self._facts: dict[str, Any] = dict(run["progress"])
         self._tasks: dict[str, str] = {}
@@ -110,10 +111,18 @@ class RunState:
             between(self._run["created_at"], None),
             state_words(self._facts, self._run["spec"].get("max_iterations")),
             f"{len(titles)} tasks: {', '.join(titles)}" if len(titles) > 1 else "".join(titles),
+            self._doing(),
         ]
         # Room is left for the spinner, and for the ^C that a terminal shows on an interrupt.
         about = fit(" · ".join(filter(None, facts)), max(width - len(self._status) - 8, 8))
         yield [_status(self._status), Text(about, style="dim")]
+
+    def _doing(self) -> str:
+        """The command that it runs, or why nothing is at work."""
+        run = self.known[self._run["id"]]
+        if run.get("checking"):
+            return one_line(doing_words(run))
+        return "" if self._tasks else one_line(str(run["reason"] or ""))
 
 
 def _status(status: str) -> Text:

@@ -14,7 +14,7 @@ from kapelle.cli.command import Json, usage_error
 from kapelle.cli.commands import LazyGroup, PipeClosed
 from kapelle.cli.errors import internal_error, show_error, system_error, wants_json
 from kapelle.cli.output import document, give_up, lenient_streams, open_streams, say
-from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.errors import InvalidInput, KapelleError, NotTrusted
 
 INTERRUPTED = 130
 # What a shell reports for a program that ended because its reader went away.
@@ -54,7 +54,7 @@ def main() -> None:
     """Run the command line and exit; never with a traceback."""
     open_streams()
     lenient_streams()
-    code = _guarded(sys.argv[1:])
+    code = guarded(sys.argv[1:])
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -66,10 +66,17 @@ def main() -> None:
     sys.exit(code)
 
 
-def _guarded(arguments: list[str]) -> int:
+def guarded(arguments: list[str], *, may_ask: bool = True) -> int:
+    """Run one command and say what went wrong; its exit code."""
     as_json = wants_json(arguments)
     try:
         return _run(arguments)
+    except NotTrusted as error:
+        from kapelle.cli.trust import ask
+
+        # Nothing was done yet, so the command begins once more.
+        again = may_ask and not as_json and ask(error)
+        return guarded(arguments, may_ask=False) if again else _show(error, as_json=as_json)
     except KapelleError as error:
         return _show(error, as_json=as_json)
     except (KeyboardInterrupt, typer.Abort):

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kapelle.cli.format import local, moment, now, short
+from kapelle.cli.format import between, local, moment, now, short
 
 DONE, WORK_FAILED, ERROR, INPUT_NEEDED = 0, 1, 2, 3
 FINAL = frozenset({"completed", "failed", "cancelled"})
@@ -108,6 +108,19 @@ def _for_run(run: Run) -> list[str]:
     if run["merged_at"]:
         return ["diff", "archive"]
     return ["diff", "merge"] if status == "completed" else ["run steps", "diff", "merge anyway"]
+
+
+def doing_words(item: Task | Run) -> str:
+    """What a task or a run is at beyond its status, and what it waits for."""
+    if check := item.get("checking"):
+        return f"checking: {check['name']}, {between(check['started_at'], None)}"
+    if item["status"] == "waiting":
+        return waiting_words(item)
+    if item["status"] == "running" and item.get("progress"):
+        from kapelle.cli.events import state_words
+
+        return state_words(item["progress"], item["spec"].get("max_iterations"))
+    return str(item["reason"] or "")
 
 
 def waiting_words(task: Task) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 
 from kapelle.cli.spec_file import SpecFile
 from kapelle.cli.spec_options import Option
-from kapelle.cli.trust import ask
 from kapelle.client.http import Connection
-from kapelle.domain.errors import KapelleError, NotTrusted
+from kapelle.domain.errors import KapelleError
 
 
 @dataclass(frozen=True)
@@ -41,22 +40,13 @@ def begin(
         orders.append(Order(path, body, options))
         raise _Collected
     try:
-        try:
-            started: dict[str, Any] = client.create(path, body)
-        except NotTrusted:
-            if not ask(client, _directory(body)):
-                raise
-            started = client.create(path, body)
+        started: dict[str, Any] = client.create(path, body)
     except KapelleError as error:
         spec = body.get("spec")
         if isinstance(spec, SpecFile):
             spec.locate(error)
         raise
     return started
-
-
-def _directory(body: dict[str, Any]) -> str:
-    return str(body.get("spec", body)["directory"])
 
 
 def is_collecting() -> bool:

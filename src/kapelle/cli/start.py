@@ -1,11 +1,8 @@
 """Commands that start work, each made of its spec's schema: `run`, those of patterns, `start`."""
 
 import json
-import os
-import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.command import FollowToEnd, Json, command_of, suggestion
-from kapelle.cli.config import current, root
+from kapelle.cli.config import current
 from kapelle.cli.format import one_line, table
 from kapelle.cli.output import document, say
 from kapelle.cli.prompt import read_prompt, read_prompts
@@ -32,10 +29,9 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
-from kapelle.cli.trust import ask
 from kapelle.cli.values import duration_s, pairs
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
+from kapelle.domain.errors import InvalidInput, NotFound
 from kapelle.domain.options import KEY
 
 Pattern = dict[str, Any]
@@ -66,8 +62,6 @@ _DETACH = Annotated[
 _VAR = Annotated[
     Words, typer.Option("--var", metavar="NAME=VALUE", help="A variable of the file; repeatable.")
 ]
-_DEFINITION = re.compile(r"^@(?:\w+\.)*pattern\(\s*([\"'])([\w-]{1,64})\1", re.MULTILINE)
-_MOST_READ = 200_000
 
 
 def work_command(name: str) -> Callable[..., None]:
@@ -166,11 +160,11 @@ def _split(options: Sequence[Option]) -> tuple[list[Option], list[Option]]:
 
 
 def _complete_pattern(incomplete: str) -> list[tuple[str, str]]:
-    """Names for the shell; without a directory, so that a TAB runs no file of a repository."""
+    """Names for the shell; of a repository that is not trusted as well, for it is only read."""
     try:
-        known = Connection(autostart=False).get("/patterns", timeout=2)
+        query = {"directory": str(current())}
+        known = Connection(autostart=False).get("/patterns", query, timeout=2)
         found = {item["name"]: item["summary"] for item in known if item["origin"]}
-        found = {**dict(_written(current())), **found}
     except Exception:
         # A completion must never disturb the line that is being typed.
         return []
@@ -179,26 +173,6 @@ def _complete_pattern(incomplete: str) -> list[tuple[str, str]]:
         for name, summary in sorted(found.items())
         if name.startswith(incomplete)
     ]
-
-
-def _written(directory: Path) -> Iterator[tuple[str, str]]:
-    """The names in the repository's files of patterns as they stand there, and their files."""
-    top = root(directory)
-    for parent in (directory, *directory.parents):
-        place = parent / ".kapelle" / "patterns"
-        if os.path.isdir(place) or parent == top:
-            break
-    for path in sorted(place.glob("*.py")):
-        with suppress(OSError):
-            found = _DEFINITION.finditer(_beginning(path))
-            yield from ((match[2], path.name) for match in found)
-
-
-def _beginning(path: Path) -> str:
-    if not os.path.isfile(path):
-        return ""  # a pipe would be waited for
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return file.read(_MOST_READ)
 
 
 _WORDS = typer.Argument(
@@ -225,13 +199,8 @@ def start_command(name: str = "start") -> Any:
         if not words:
             _without_a_name(params)
             return
-        client = Connection()
-        try:
-            pattern = _named(_patterns(client, params["directory"]), words[0])
-        except NotTrusted:
-            if not ask(client, absolute_directory(params["directory"])):
-                raise
-            pattern = _named(_patterns(client, params["directory"]), words[0])
+        directory = absolute_directory(params["directory"])
+        pattern = _named(_patterns(Connection(), directory), words[0], directory)
         if params["show_help"]:
             sys.stdout.write(pattern_help(pattern) + "\n")
             return
@@ -256,7 +225,7 @@ def _without_a_name(params: Params) -> None:
         raise InvalidInput(
             "The pattern's name is missing.", hint="`kapelle start` lists the patterns."
         )
-    known = _patterns(Connection(), params["directory"])
+    known = _patterns(Connection(), absolute_directory(params["directory"]))
     if params["as_json"]:
         document(known)
         return
@@ -272,19 +241,19 @@ def _without_a_name(params: Params) -> None:
     say("`kapelle start PATTERN --help` shows what one takes.")
 
 
-def _patterns(client: Connection, directory: Path | None) -> list[Pattern]:
-    found: list[Pattern] = client.get("/patterns", {"directory": absolute_directory(directory)})
+def _patterns(client: Connection, directory: str) -> list[Pattern]:
+    found: list[Pattern] = client.get("/patterns", {"directory": directory})
     return found
 
 
-def _named(known: list[Pattern], name: str) -> Pattern:
+def _named(known: list[Pattern], name: str, directory: str) -> Pattern:
     for pattern in known:
         if pattern["name"] == name:
             if not pattern["trusted"]:
-                raise NotTrusted(
-                    f"{pattern['origin']} is not trusted, so nothing of {name!r} is known.",
-                    hint="Look with `kapelle trust --show`; if it may, type: kapelle trust",
-                )
+                from kapelle.settings.trust import refusal
+
+                text = f"{pattern['origin']} is not trusted, so nothing of {name!r} is known."
+                raise refusal(text, directory)
             return pattern
     if name.startswith("-"):
         raise InvalidInput(

@@ -4,12 +4,14 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from kapelle.cli.format import clean, one_line, paint
+from kapelle.cli.format import clean, last_lines, one_line, paint, short
 from kapelle.cli.output import json_line
 from kapelle.client.http import ServerEvent
 
 LINE_WIDTH = 160
+CHECK_LINES = 8
 _NAMED = {
     "result": ("Result: ", "bold"),
     "plan": ("Plan:\n", "cyan"),
@@ -42,6 +44,10 @@ def passage(event: ServerEvent) -> Passage | None:
             return Passage(one_line(f"← {text or 'done'}", LINE_WIDTH), "dim")
         case "stderr":
             return Passage("\n".join(f"! {line}" for line in text.split("\n")), "dim")
+        case "checking":
+            return Passage(one_line(f"▸ checking: {event.data.get('name')}", LINE_WIDTH), "cyan")
+        case "check":
+            return check_passage(event.data)
         case "result" | "plan" | "question" | "error" | "notice":
             return _named(event, text)
         case _:
@@ -56,10 +62,27 @@ def _named(event: ServerEvent, text: str) -> Passage | None:
     return Passage(f"{label}{text}", style) if text else None
 
 
+def check_passage(check: dict[str, Any]) -> Passage:
+    """What came of a check; of one that failed, also the last lines of its output."""
+    took = f" ({short(check['duration_s'])})" if check.get("duration_s") is not None else ""
+    name = one_line(f"{check.get('name')}", LINE_WIDTH) + took
+    if check.get("passed"):
+        blind = (
+            f"\n    {one_line(check['proof'], LINE_WIDTH)}"
+            if check.get("proof") and not check.get("proved")
+            else ""
+        )
+        return Passage(f"✓ check passed: {name}{blind}", "yellow" if blind else "green")
+    said = clean(str(check.get("output") or "")).strip()
+    below = [f"    {line}" for line in last_lines(said, CHECK_LINES)] if said else []
+    return Passage("\n".join([f"✗ check failed: {name}", *below]), "red")
+
+
 def _attempt(event: ServerEvent) -> Passage | None:
     number = event.data.get("number", 1)
     agent = event.data.get("agent") or "its agent"
-    return Passage(f"── attempt {number} by {agent} ──", "dim") if number != 1 else None
+    why = f", after: {one_line(event.data['after'], 300)}" if event.data.get("after") else ""
+    return Passage(f"── attempt {number} by {agent}{why} ──", "dim") if number != 1 else None
 
 
 def _input(event: ServerEvent) -> str:

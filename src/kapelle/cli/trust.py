@@ -1,6 +1,7 @@
 """`kapelle trust` and `kapelle untrust`, and the question that a refusal leads to."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +13,9 @@ from kapelle.cli.format import local, one_line, table
 from kapelle.cli.output import document, say
 from kapelle.cli.spec_options import absolute_directory
 from kapelle.client.http import Connection
+from kapelle.domain.errors import NotTrusted
 from kapelle.domain.text import counted
 
-_LIST = "list"
 _WORDS = {
     "trusted": "trusted",
     "changed": "changed since",
@@ -42,7 +43,7 @@ def trust(
     changes. `kapelle trust list` shows every repository that was trusted.
     """
     client = Connection()
-    if directory == _LIST:
+    if directory == "list":
         _list(client.get("/trust"), as_json)
         return
     [found] = client.get("/trust", {"directory": _absolute(directory)})
@@ -72,21 +73,24 @@ def untrust(directory: Place = None, as_json: Json = False) -> None:
         say(f"{one_line(left['directory'])} is not trusted any more.")
 
 
-def ask(client: Connection, directory: str) -> bool:
+def ask(refusal: NotTrusted) -> bool:
     """Show what a repository would execute and ask whether it may; False without a terminal."""
-    from kapelle.settings.trust import is_trusted_by
+    from kapelle.settings.trust import VARIABLE, is_trusted_by
 
-    if is_trusted_by(os.environ, Path(directory)):
-        # The daemon was started without it, and this person says so now.
-        _grant(client, client.get("/trust", {"directory": directory})[0])
-        return True
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+    can_ask = sys.stdin.isatty() and sys.stderr.isatty()
+    if not can_ask and VARIABLE not in os.environ:
         return False
-    [found] = client.get("/trust", {"directory": directory})
-    say(f"{one_line(found['directory'])} is {_WORDS[found['status']]}. It could execute:")
-    _explain(found)
-    if not typer.confirm("Do you trust it?", default=False, err=True):
-        return False
+    # The last word of what to type is the place.
+    client, [*_, place] = Connection(), shlex.split(refusal.hint or "")
+    [found] = client.get("/trust", {"directory": place})
+    # The daemon may have been started without the variable, and this person says so now.
+    if not is_trusted_by(os.environ, Path(found["directory"])):
+        if not can_ask:
+            return False
+        say(f"{one_line(found['directory'])} is {_WORDS[found['status']]}. It could execute:")
+        _explain(found)
+        if not typer.confirm("Do you trust it?", default=False, err=True):
+            return False
     _grant(client, found)
     return True
 

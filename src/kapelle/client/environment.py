@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain.environment import fitting, looks_secret, shell_of
-from kapelle.home import Home, in_repository
+from kapelle.domain.errors import InvalidInput
+from kapelle.home import Home, in_repository, read_small
 
 _WORK = ("/tasks", "/runs", "/schedules")
 
@@ -26,19 +27,19 @@ def shell_for(home: Home, directory: object) -> dict[str, Any]:
     """The variables that work in a directory gets from here, and the names of the others."""
     wanted = _passed(home.config)
     if isinstance(directory, str):
-        theirs = fitting(os.environ, _passed(in_repository(home, Path(directory), "config.toml")))
-        # A repository does not get at secrets by naming them.
-        wanted += [name for name in theirs if not looks_secret(name)]
+        for config in in_repository(home, Path(directory), "config.toml"):
+            # A repository does not get at secrets by naming them.
+            theirs = fitting(os.environ, _passed(config))
+            wanted += [name for name in theirs if not looks_secret(name)]
     return shell_of(os.environ, wanted)
 
 
-def _passed(config: Path | None) -> list[str]:
+def _passed(config: Path) -> list[str]:
     """environment.pass in a file, read without pydantic; the daemon says what is wrong with it."""
     import tomllib
 
     try:
-        found = tomllib.loads(config.read_text(encoding="utf-8")) if config else {}
-        names = found.get("environment", {}).get("pass", [])
-    except (OSError, ValueError, AttributeError):
+        names = tomllib.loads(read_small(config).decode())["environment"]["pass"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, InvalidInput):
         return []
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

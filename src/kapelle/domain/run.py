@@ -8,7 +8,7 @@ from pydantic import StringConstraints
 from kapelle.domain.budget import Spent
 from kapelle.domain.specs import Name
 from kapelle.domain.states import RunStatus
-from kapelle.domain.task import Limit, Record, Workspace
+from kapelle.domain.task import Limit, Record, RunningCheck, Workspace
 
 RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
 
@@ -38,6 +38,7 @@ class Run(Record):
     workspace: Workspace
     spec: dict[str, Any]
     progress: dict[str, Any]
+    checking: RunningCheck | None = None  # the command of its own that is being run
     verified: bool | None = None  # of a completed one: whether it or its tasks made any check
     result: Any
     spent: Spent

@@ -95,6 +95,17 @@ class CheckResult(Record):
         )
 
 
+class RunningCheck(Record):
+    """A check, or a command that gives a score, while it is made; the command may be cut."""
+
+    name: str
+    command: str
+    started_at: datetime
+
+    def words(self, now: datetime) -> str:
+        return f"checking: {self.name}, {(now - self.started_at).total_seconds():.0f} s"
+
+
 class Workspace(Record):
     kind: WorkspaceKind
     path: str
@@ -142,6 +153,7 @@ class Task(Record):
     schedule_id: str | None
     attempts: list[Attempt]
     checks: list[CheckResult]
+    checking: RunningCheck | None = None  # the one that is being made
     verified: bool | None = None  # of a completed one: whether a check was made that is not blind
     result: str | None
 

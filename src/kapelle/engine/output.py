@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kapelle.agents.base import Agent, Summary
 from kapelle.agents.summary import completed_by, cost_usd, price_of, summarise
@@ -17,6 +18,9 @@ from kapelle.runner.shim.files import ERR, OUT
 from kapelle.settings import Settings
 
 SHOWN_OUTPUT = 20_000
+# So much of the output of a failed check is told in the history.
+_TOLD_LINES = 12
+_TOLD = 2000
 _NOTE = "side_log.json"
 _TAIL = 10_000
 _LAST_BYTES = 1 << 18
@@ -132,6 +136,16 @@ def side_log_lines(process_dir: Path, session_id: str | None) -> Iterator[str]:
 def with_hints(output: str, hints: Sequence[str]) -> str:
     """The output of a failed command, and below it what may help."""
     return "\n".join([output.rstrip("\n"), *(f"[{hint}]" for hint in hints)]).lstrip("\n")
+
+
+def check_facts(result: CheckResult) -> dict[str, Any]:
+    """What the history tells of a check; of one that failed, also the end of its output."""
+    facts = result.model_dump(include={"name", "duration_s", "exit_code"})
+    if result.proved is False:
+        facts["proof"] = result.proof
+    if not result.passed:
+        facts["output"] = "\n".join(result.output.strip().split("\n")[-_TOLD_LINES:])[-_TOLD:]
+    return facts
 
 
 def check_result(check: CheckSpec, ended: Ended, output: str) -> CheckResult:

@@ -3,28 +3,33 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from kapelle.domain.errors import Tampered
 from kapelle.domain.ids import attempt_token
-from kapelle.home import Home, repository_config
+from kapelle.domain.task import RunningCheck
+from kapelle.home import Home
 from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.runner.redaction import patterns
 from kapelle.runner.runner import Runner
 from kapelle.secrets import SpecSecrets, Vault, secrets_in
-from kapelle.settings import Settings, load
+from kapelle.settings import Settings
+from kapelle.settings.config import combined
 from kapelle.settings.files import stamp
-from kapelle.settings.trust import is_trusted, require
+from kapelle.settings.trust import Standing, executable, require, standing
 from kapelle.store import events, runs
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import Row
 from kapelle.workspaces import Workspaces
 
 _MOST_SETTINGS = 100
+_SHOWN_COMMAND = 500
 
 # The event of a process whose end was forged.
 TAMPERED = "process.tampered"
+CHECK_STARTED = "check.started"
 
 StopRequest = Callable[[Connection], str | None]
 
@@ -43,6 +48,8 @@ class Parts:
     performer: str = "here"
     # The processes that each attempt or run executes in this daemon: directory and name.
     live: dict[str, dict[Path, str]] = field(default_factory=dict)
+    # The checks that each of them makes in this daemon.
+    checking: dict[str, list[RunningCheck]] = field(default_factory=dict)
     known_settings: dict[object, Settings] = field(default_factory=dict)
     secrets: SpecSecrets = field(init=False)
 
@@ -52,14 +59,14 @@ class Parts:
     def settings(self, directory: str | None = None) -> Settings:
         """The settings that hold in a directory; a changed file takes effect at once. Of a
         repository that is not trusted only what is harmless holds."""
-        place = Path(directory) if directory else None
-        repository = repository_config(self.home, place) if place else None
-        trusted = bool(place and repository and is_trusted(self.home, place, self.environ))
-        version = (stamp(self.home.config), repository, repository and stamp(repository), trusted)
+        found = executable(self.home, Path(directory)) if directory else None
+        trusted = bool(found and standing(self.home, found, self.environ) is Standing.TRUSTED)
+        version = (stamp(self.home.config), found if found and found.config else None, trusted)
         if version not in self.known_settings:
             if len(self.known_settings) > _MOST_SETTINGS:
                 self.known_settings.clear()
-            self.known_settings[version] = load(self.home, place, self.environ).settings
+            made = combined(self.home, found, trusted, self.environ)
+            self.known_settings[version] = made.settings
         return self.known_settings[version]
 
     def work_settings(self, directory: str) -> Settings:
@@ -97,6 +104,19 @@ class Parts:
             yield
         finally:
             self.live.pop(performer, None)
+
+    @contextmanager
+    def making(self, performer: str, name: str, command: str) -> Iterator[dict[str, str]]:
+        """While an attempt or a run makes a check; what its start tells of it."""
+        facts = {"name": name, "command": command[:_SHOWN_COMMAND]}
+        made = RunningCheck(**facts, started_at=datetime.now(UTC))
+        self.checking.setdefault(performer, []).append(made)
+        try:
+            yield facts
+        finally:
+            self.checking[performer].remove(made)
+            if not self.checking[performer]:
+                del self.checking[performer]
 
     async def execute(
         self, performer: str, name: str, launch: Launch, stop_request: StopRequest

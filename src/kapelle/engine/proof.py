@@ -65,7 +65,8 @@ class Subject:
         known = await self.parts.db.read(attempts.known_proof, key) if policy == "once" else None
         if known is not None:
             return result.model_copy(update={"proved": known["proved"], "proof": known["proof"]})
-        async with self.parts.workspaces.copying(self.owner):
+        shown = self.parts.making(self.performer, f"proof of {check.label}", check.command or "")
+        with shown:
             found = await self._find(name, check, result)
         if found is None:
             return result
@@ -81,12 +82,18 @@ class Subject:
     async def _find(
         self, name: str, check: CheckSpec, result: CheckResult
     ) -> tuple[bool | None, str, bool] | None:
-        """Whether it looks at the work, in words, and whether that will be so the next time."""
+        """Whether it looks at the work, why, and whether that will be so the next time."""
         files = decisive(await self._changed(result), check.command or "")
         if not files:
             return None
+        async with self.parts.workspaces.copying(self.owner):
+            return await self._judge(name, check, files, result.duration_s)
+
+    async def _judge(
+        self, name: str, check: CheckSpec, files: list[str], took_s: float
+    ) -> tuple[bool | None, str, bool] | None:
         told = counted_files(files)
-        limit_s = min(check.timeout_s, _LEAST_S + 3 * result.duration_s)
+        limit_s = min(check.timeout_s, _LEAST_S + 3 * took_s)
         try:
             garbled = await self._again(f"{name}/garbled", files, limit_s)
             if garbled.ended_by == "stop":

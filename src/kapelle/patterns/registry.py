@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.views import PatternView
-from kapelle.home import read_small
 from kapelle.patterns.spec import PatternSpec
 
 GROUP = "kapelle.patterns"
@@ -125,12 +124,13 @@ def loaded(entry: EntryPoint) -> Pattern:
 
 
 def tell(path: str) -> None:
-    """Import a file, print what it defines, and end this process, whatever else goes on in it."""
+    """Import the file whose text is on stdin, print what it defines, and end this process, whatever
+    else goes on in it."""
     answer = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     items, problems = [], []
     try:
-        for item in in_file(Path(path)):
+        for item in in_file(Path(path), sys.stdin.buffer.read().decode()):
             try:
                 items.append(describe(item).model_dump())
             except InvalidInput as error:
@@ -150,10 +150,9 @@ def describe(item: Pattern) -> PatternView:
     return PatternView(**about, spec_schema=item.spec_schema)
 
 
-def in_file(path: Path) -> list[Pattern]:
-    status = path.stat()
-    version = (status.st_mtime_ns, status.st_ctime_ns, status.st_size)
-    return _defined(_module(path, version), str(path))
+def in_file(path: Path, text: str) -> list[Pattern]:
+    """The patterns in a file with this text."""
+    return _defined(_module(path, text), str(path))
 
 
 def _defined(module: ModuleType, origin: str) -> list[Pattern]:
@@ -167,17 +166,15 @@ def _defined(module: ModuleType, origin: str) -> list[Pattern]:
 
 
 @lru_cache(maxsize=100)
-def _module(path: Path, _version: tuple[int, ...]) -> ModuleType:
-    """The module in a file, loaded again when the file has changed.
-
-    Its text is compiled here: an importer would take compiled code that lies beside it instead.
-    """
+def _module(path: Path, text: str) -> ModuleType:
+    """The module that a text makes, and nothing else: an importer would read the file once more, or
+    take compiled code that lies beside it."""
     name = f"kapelle_patterns_{sha256(str(path).encode()).hexdigest()[:12]}"
     module = ModuleType(name)
     module.__file__ = str(path)
     sys.modules[name] = module
     try:
-        exec(compile(read_small(path), path, "exec"), vars(module))
+        exec(compile(text, path, "exec"), vars(module))
     except KapelleError:
         raise
     except BaseException as error:

@@ -2,18 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Literal
 
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.domain.states import FINAL
-from kapelle.domain.task import Attempt, Task
+from kapelle.domain.task import Attempt, RunningCheck, Task
 from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.attempt import AGENT
 from kapelle.runner.output import LogReader, read, tail_offset
 from kapelle.runner.pack import pack_of
 from kapelle.store import attempts, tasks
+from kapelle.store.database import Connection
 
 Stream = Literal["out", "err"]
 Parse = Callable[[str], list[AgentEvent]]
@@ -78,8 +80,7 @@ class Output:
                     place = _Place(attempt.number)
                     if tail is not None:
                         await asyncio.to_thread(self._skip, attempt, place, tail)
-                    about = {"number": attempt.number, "agent": attempt.agent}
-                    yield place.line("attempt", about)
+                    yield place.line("attempt", _about(task, attempt))
                 async for line in self._attempt_lines(task, attempt, place, follow):
                     yield line
             task = await self._parts.db.read(tasks.get, task.id)
@@ -104,7 +105,7 @@ class Output:
         process_dir = self._parts.process_directory(attempt.id)
         out_log = LogReader(process_dir / "out.log", place.out)
         err_log = LogReader(process_dir / "err.log", place.err)
-        ended = attempt.ended_at is not None
+        ended, told = attempt.ended_at is not None, list[RunningCheck]()
         if self._is_deleted(attempt):
             yield place.event(AgentEvent("notice", f"Its {_DELETED}"))
         while True:
@@ -117,11 +118,29 @@ class Output:
                 yield place.event(AgentEvent("stderr", text))
             if out or err:
                 continue
+            for line in await self._check_lines(attempt, place, told):
+                yield line
             if ended or not follow:
                 return
             await asyncio.sleep(_LOOK_S)
             row = await self._parts.db.glance(attempts.row, attempt.id)
             ended = row["ended_at"] is not None
+
+    async def _check_lines(
+        self, attempt: Attempt, place: "_Place", told: list[RunningCheck]
+    ) -> list[Line]:
+        """What came of its checks since the last time, and the one that is being made, if new."""
+        lines: list[Line] = []
+        if AGENT in self._parts.live.get(attempt.id, {}).values():
+            return lines
+        for made in (await self._parts.db.glance(_made, attempt.id))[place.checks :]:
+            place.checks += 1
+            lines.append(place.line("check", made))
+        for check in self._parts.checking.get(attempt.id, ()):
+            if check not in told:
+                told.append(check)
+                lines.append(place.line("checking", check.model_dump(mode="json")))
+        return lines
 
     def _is_deleted(self, attempt: Attempt) -> bool:
         process_dir = self._parts.process_directory(attempt.id)
@@ -150,15 +169,17 @@ def attempt_of(task: Task, which: str | None) -> Attempt:
 
 @dataclass
 class _Place:
-    """Where in a transcript a reader is: sent counts the events of the line at out."""
+    """Where in a transcript a reader is: sent counts the events of the line at out, checks those
+    that were told."""
 
     number: int = 0
     out: int = 0
     err: int = 0
     sent: int = 0
+    checks: int = 0
 
     def line(self, kind: str, body: dict[str, Any]) -> Line:
-        return Line(kind, body, f"{self.number}:{self.out}:{self.err}:{self.sent}")
+        return Line(kind, body, ":".join(str(part) for part in astuple(self)))
 
     def event(self, event: AgentEvent) -> Line:
         body = event.to_json()
@@ -167,9 +188,23 @@ class _Place:
     @classmethod
     def parse(cls, text: str | None) -> "_Place":
         parts = (text or "").split(":")
-        if len(parts) == 4 and all(part.isascii() and part.isdigit() for part in parts):
+        if len(parts) in {4, 5} and all(part.isascii() and part.isdigit() for part in parts):
             return cls(*(int(part[:18]) for part in parts))
         return cls()
+
+
+def _about(task: Task, attempt: Attempt) -> dict[str, Any]:
+    """What is told of an attempt before its output: of a further one, why there is one."""
+    before = [other for other in task.attempts if other.number < attempt.number][-1:]
+    after = {"after": before[0].reason} if before and before[0].reason else {}
+    return {"number": attempt.number, "agent": attempt.agent, **after}
+
+
+def _made(connection: Connection, attempt_id: str) -> list[dict[str, Any]]:
+    """What came of an attempt's checks, in the order in which they are made."""
+    made = sorted(attempts.recorded_checks(connection, attempt_id).items())
+    made.sort(key=lambda item: item[1].command is not None)
+    return [result.model_dump(mode="json") for _, result in made]
 
 
 def _unsent(found: list[AgentEvent], place: "_Place", end: int) -> list[Line]:

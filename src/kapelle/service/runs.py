@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, RunFilter, Step
-from kapelle.domain.states import RUN_FINAL, RunStatus
+from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.views import PatternView
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
@@ -17,14 +18,17 @@ from kapelle.engine.tasks.submit import require_directory
 from kapelle.service.work import wait
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
+from kapelle.store.query import Row
 
 _RESTING = RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
 
 
 class Runs:
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, held: Callable[[], str | None] = lambda: None) -> None:
+        """held says why no task starts now, None when nothing is in the way."""
         self._parts = parts
         self._db = parts.db
+        self._held = held
 
     async def start(
         self,
@@ -43,11 +47,16 @@ class Runs:
         return await list_patterns(self._parts, place)
 
     async def get(self, text: str) -> Run:
-        return await self._db.read(_get, text)
+        return await self._db.read(lambda c: self._shown(c, runs.get(c, text)))
 
     async def page(self, wanted: RunFilter) -> tuple[list[Run], str | None]:
         """Some runs, newest first, and the cursor of the next page, if there is one."""
-        return await self._db.read(_page, wanted)
+        found, cursor = await self._db.read(self._page, wanted)
+        return found, cursor
+
+    def _page(self, connection: Connection, wanted: RunFilter) -> tuple[list[Run], str | None]:
+        found, cursor = runs.page(connection, wanted)
+        return [self._shown(connection, run) for run in found], cursor
 
     async def steps(self, text: str) -> list[Step]:
         """What the run did and does, in order."""
@@ -56,7 +65,7 @@ class Runs:
     async def wait(self, text: str, timeout_s: float) -> Run:
         """The run as soon as it has ended, waits or is paused, or as it is when time is up."""
         run_id = await self._id(text)
-        await wait(self._db, run_id, timeout_s, _is_resting)
+        await wait(self._db, run_id, timeout_s, self._is_resting)
         return await self.get(run_id)
 
     async def pause(self, text: str, *, now: bool = False) -> Run:
@@ -97,31 +106,29 @@ class Runs:
 
         return await self.get(await self._db.write(apply))
 
+    def _is_resting(self, connection: Connection, run_id: str) -> bool:
+        run = self._shown(connection, runs.get(connection, run_id))
+        return run.status in _RESTING or run.waiting_for is not None
 
-def _is_resting(connection: Connection, run_id: str) -> bool:
-    run = _get(connection, run_id)
-    return run.status in _RESTING or run.waiting_for is not None
+    def _shown(self, connection: Connection, run: Run) -> Run:
+        """A run with what it is at, and whether all that it could go on with waits for a person."""
+        if run.status is not RunStatus.RUNNING or run.reason is not None:
+            return run
+        going = runs.open_tasks(connection, [run.id])
+        asking = [task for task in going if task["waiting_for"] == "input"]
+        if asking and len(asking) == len(going) and runs.row(connection, run.id)["may_ask"]:
+            task_id, question = asking[0]["id"], asking[0]["question"]
+            reason = f'{task_id} asks: {question} (kapelle resume {task_id} "…")'
+            found = {"waiting_for": "input", "reason": reason, "question": question}
+            return run.model_copy(update=found)
+        for check in self._parts.checking.get(run.id, ()):
+            reason = check.words(datetime.now(UTC))
+            return run.model_copy(update={"reason": reason, "checking": check})
+        states = ", ".join(map(self._state, going))
+        return run.model_copy(update={"reason": states or "between two tasks"})
 
-
-def _shown(connection: Connection, run: Run) -> Run:
-    """A run with what it is at, and whether all that it could go on with waits for a person."""
-    if run.status is not RunStatus.RUNNING or run.reason is not None:
-        return run
-    going = runs.open_tasks(connection, [run.id])
-    asking = [task for task in going if task["waiting_for"] == "input"]
-    if asking and len(asking) == len(going) and runs.row(connection, run.id)["may_ask"]:
-        task_id, question = asking[0]["id"], asking[0]["question"]
-        reason = f'{task_id} asks: {question} (kapelle resume {task_id} "…")'
-        found = {"waiting_for": "input", "reason": reason, "question": question}
-        return run.model_copy(update=found)
-    states = ", ".join(f"{task['id']} is {task['status']}" for task in going)
-    return run.model_copy(update={"reason": states or "between two tasks"})
-
-
-def _get(connection: Connection, text: str) -> Run:
-    return _shown(connection, runs.get(connection, text))
-
-
-def _page(connection: Connection, wanted: RunFilter) -> tuple[list[Run], str | None]:
-    found, cursor = runs.page(connection, wanted)
-    return [_shown(connection, run) for run in found], cursor
+    def _state(self, task: Row) -> str:
+        """What a task of a run is at; of one that waits, why."""
+        held = self._held() if task["status"] == TaskStatus.QUEUED else None
+        why = held or task["reason"]
+        return f"{task['title']} is {task['status']}" + (f": {why}" if why else "")

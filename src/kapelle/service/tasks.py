@@ -101,7 +101,8 @@ class Tasks:
         if task.status is TaskStatus.RUNNING and task.reason is None and task.attempts:
             last = task.attempts[-1]
             reason = f"attempt {last.number}: {phase(self._parts, last.id)}"
-            return task.model_copy(update={"reason": reason})
+            made = next(iter(self._parts.checking.get(last.id, ())), None)
+            return task.model_copy(update={"reason": reason, "checking": made})
         if task.status is not TaskStatus.QUEUED:
             return task
         now = datetime.now(UTC)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,14 +25,13 @@ class Trust:
 
     async def known(self, directory: str | None) -> list[TrustView]:
         """Every repository that was trusted once, or the one of a directory, trusted or not."""
-        if directory is not None:
-            found = trust.executable(self._parts.home, Path(require_directory(directory)))
-            return [await asyncio.to_thread(self._view, found)]
-        return await asyncio.to_thread(self._all)
+        if directory is None:
+            return await asyncio.to_thread(self._all)
+        return [await asyncio.to_thread(self._view, self._found(require_directory(directory)))]
 
     async def grant(self, directory: str, digest: str | None = None) -> TrustView:
         """Let a repository execute what stands there now; what waits for that goes on."""
-        found = trust.executable(self._parts.home, Path(require_directory(directory)))
+        found = self._found(require_directory(directory))
         trust.grant(self._parts.home, found, digest)
         _log.info("%s is trusted with %s", found.place, found.digest)
         await self._parts.db.write(tasks.wake, "trust", datetime.now(UTC))
@@ -39,31 +39,33 @@ class Trust:
 
     async def withdraw(self, directory: str) -> TrustView:
         """Trust a repository no more, even one that is gone; work that runs goes on."""
-        found = trust.executable(self._parts.home, Path(directory))
+        found = self._found(directory)
         trust.drop(self._parts.home, found.place, forget=True)
         _log.info("%s is not trusted any more", found.place)
         return await asyncio.to_thread(self._view, found)
+
+    def _found(self, directory: str) -> Executable:
+        return trust.executable(self._parts.home, Path(directory))
 
     def _all(self) -> list[TrustView]:
         views = []
         for place in sorted(trust.records(self._parts.home)):
             try:
-                found = trust.executable(self._parts.home, Path(place))
+                found = replace(self._found(place), place=Path(place))
             except InvalidInput:
-                found = trust.nothing(Path(place))
-            views.append(self._view(found, place))
+                found = Executable(Path(place), None, {}, {}, (), {}, "")
+            views.append(self._view(found))
         return views
 
-    def _view(self, found: Executable, place: str | None = None) -> TrustView:
-        home, place = self._parts.home, place or str(found.place)
+    def _view(self, found: Executable) -> TrustView:
+        home, place = self._parts.home, str(found.place)
         record = trust.records(home).get(place)
-        status = trust.standing(home, found, self._parts.environ)
         # Values of variables are shown as everywhere else: a secret among them is not.
         items = _shown(found.items)
         before = _shown(record.items) if record else items
         return TrustView(
             directory=place,
-            status=status.value,
+            status=trust.standing(home, found, self._parts.environ).value,
             digest=found.digest,
             trusted_at=datetime.fromisoformat(record.trusted_at) if record else None,
             items=[TrustItem(name=name, text=text) for name, text in items.items()],

@@ -20,10 +20,10 @@ from kapelle.engine.tasks.actions import record_change
 from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.runner.redaction import redact
 from kapelle.secrets import server_secrets
-from kapelle.settings.trust import drop, executable, records
+from kapelle.settings.trust import drop
 from kapelle.store import runs, tasks
 from kapelle.store.database import Connection, Database
-from kapelle.workspaces import Diff
+from kapelle.workspaces import Diff, checkouts_around
 
 Kind = Literal["task", "run"]
 
@@ -85,12 +85,15 @@ class Work:
 
     async def _drop_trust(self, work: Task | Run) -> bool:
         """An agent's change of what a repository executes is nobody's word but the agent's."""
-        found = executable(self._parts.home, Path(work.directory))
-        if str(found.place) not in records(self._parts.home):
-            return False
-        files = (await self._diff(work)).files
-        changed = any(".kapelle" in file for file in files)
-        return changed and drop(self._parts.home, found.place, forget=False)
+        home, tops = self._parts.home, checkouts_around(Path(work.directory))
+        changed = {
+            top.joinpath(*parts[:depth])
+            for parts in [file.split("/") for file in (await self._diff(work)).files]
+            for depth, part in enumerate(parts)
+            if part.casefold() == ".kapelle"
+            for top in tops
+        }
+        return any([drop(home, place, forget=False) for place in changed])
 
     async def archive_task(self, text: str) -> Task:
         """Put an ended task away: its worktree is removed, its work kept under a ref."""

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from kapelle.domain.environment import looks_secret
 from kapelle.domain.errors import InvalidInput, problem
-from kapelle.home import Home, repository_config, write_private
+from kapelle.home import Home, write_private
 from kapelle.settings import trust
 from kapelle.settings.files import Stamp, leaves, read_toml, stamp
 from kapelle.settings.models import REPOSITORY_KEYS, Settings, Tasks
@@ -155,16 +155,25 @@ class Loaded:
 
 def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> Loaded:
     """The settings that hold in a directory; raises InvalidInput for anything not understood."""
-    own = _read(home.config, "user")
+    found = trust.executable(home, directory) if directory else None
+    trusted = found is not None and trust.standing(home, found, environ) is trust.Standing.TRUSTED
+    return combined(home, found, trusted, environ)
+
+
+def combined(
+    home: Home, found: trust.Executable | None, trusted: bool, environ: Mapping[str, str]
+) -> Loaded:
+    """The settings of a person, of the environment and, trusted or not, of what was found."""
+    own = _read(home.config, stamp(home.config))
     layers: dict[str, Tree] = {f"user config {home.config}": own}
     held_back: list[str] = []
-    repository = repository_config(home, directory) if directory else None
-    if directory and repository:
-        wanted = holds = _read(repository, "repository")
-        if not trust.is_trusted(home, directory, environ):
-            holds = trust.harmless(wanted, own, Tasks())
-            held_back = sorted(dict(leaves(wanted)).keys() - dict(leaves(holds)).keys())
-        layers[f"repository config {repository}"] = holds
+    if found and found.config:
+        holds = found.settings
+        validate(holds, str(found.config), "repository")
+        if not trusted:
+            holds = trust.harmless(found.settings, own, Tasks())
+            held_back = sorted(dict(leaves(found.settings)).keys() - dict(leaves(holds)).keys())
+        layers[f"repository config {found.config}"] = holds
     merged: dict[str, Any] = {}
     for values in layers.values():
         merged = _merged(merged, values)
@@ -177,14 +186,10 @@ def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> Load
     return Loaded(settings, {key: origin.get(key, "default") for key, _ in known}, held_back)
 
 
-def _read(path: Path, scope: Scope) -> dict[str, Any]:
-    return _parsed(path, scope, stamp(path))
-
-
-@lru_cache(maxsize=256)
-def _parsed(path: Path, scope: Scope, _version: Stamp | None) -> dict[str, Any]:
+@lru_cache(maxsize=16)
+def _read(path: Path, _version: Stamp | None) -> dict[str, Any]:
     values = read_toml(path)[1]
-    validate(values, str(path), scope)
+    validate(values, str(path))
     return values
 
 

@@ -1,15 +1,16 @@
 """Which repositories may have something executed: by place, and by a digest of what that is.
 
 Trust is a person's word about what stands in a repository's .kapelle; it is kept in the home, and
-whatever changes there needs a new word.
+whatever changes there needs a new word. It is read once: what is shown, trusted and used is the
+same text.
 """
 
 import hashlib
 import json
 import os
 import shlex
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -18,7 +19,7 @@ from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotTrusted
 from kapelle.domain.text import counted
-from kapelle.home import Home, in_repository, read_small, write_private
+from kapelle.home import Home, in_repository, read_small, require_ours, write_private
 from kapelle.settings.files import Stamp, leaves, read_toml, stamp
 
 VARIABLE = "KAPELLE_TRUST"
@@ -26,6 +27,8 @@ VARIABLE = "KAPELLE_TRUST"
 _HARMLESS = ("default_agent", "fallback_agents", "project", "difficulty", "roles", "health")
 _LIMITS = "tasks"
 _NAMED = 3
+_MOST_FILES = 200
+_MOST_TEXT = 2_000_000
 
 
 class Standing(StrEnum):
@@ -37,18 +40,23 @@ class Standing(StrEnum):
     NOT_TRUSTED = "not_trusted"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Executable:
-    """What of a repository would be executed, or would reach what is: texts by their names."""
+    """What a repository's .kapelle holds: its settings, the files of its patterns with their texts,
+    and of all this, by its name, what would be executed or would reach what is."""
 
     place: Path
+    config: Path | None
+    settings: Mapping[str, Any]
+    sources: Mapping[Path, str]
+    problems: Sequence[str]
     items: Mapping[str, str]
     digest: str
 
     @property
-    def is_dangerous(self) -> bool:
-        """Whether work needs trust; limits alone do not, for only lower ones hold without."""
-        return any(not name.startswith(f"{_LIMITS}.") for name in self.items)
+    def dangerous(self) -> list[str]:
+        """What work needs trust for; limits are not, for only lower ones hold without."""
+        return [name for name in self.items if not name.startswith(f"{_LIMITS}.")]
 
 
 @dataclass(frozen=True)
@@ -63,42 +71,47 @@ class Record:
 
 def executable(home: Home, directory: Path) -> Executable:
     """What stands in the nearest .kapelle from a directory up to its git toplevel."""
-    names = ("config.toml", "patterns", "playbook.toml")
-    config, patterns, playbook = (in_repository(home, directory, name) for name in names)
-    found = [path for path in (config, patterns, playbook) if path is not None]
-    if not found:
-        return nothing(Path(os.path.realpath(directory)))
-    place = max((path.parent.parent for path in found), key=lambda path: len(path.parts))
-    files = [*([playbook] if playbook else ()), *(pattern_files(patterns) if patterns else ())]
-    texts = tuple((path, stamp(path)) for path in files)
-    return _read(place, config, config and stamp(config), texts)
-
-
-def nothing(place: Path) -> Executable:
-    """A place in which there is nothing to execute."""
-    return _read(place, None, None, ())
+    found = in_repository(home, directory, "config.toml", "playbook.toml", "patterns")
+    place = max((path.parent.parent for path in found), key=lambda path: len(path.parts),
+                default=Path(os.path.realpath(directory)))  # fmt: skip
+    files, problems = [], []
+    for path in found:
+        for file in pattern_files(path) if path.name == "patterns" else [path]:
+            try:
+                for part in (path.parent, path, file):
+                    require_ours(part, directory)
+                files.append((file, stamp(file)))
+            except (OSError, InvalidInput) as error:
+                if file == path and isinstance(error, InvalidInput):
+                    raise
+                problems.append(str(error))
+    return _read(place, tuple(files), tuple(problems))
 
 
 def pattern_files(place: Path) -> list[Path]:
     """The files with patterns; what begins with a dot is an editor's."""
-    return sorted(path for path in place.glob("[!.]*.py") if os.path.isfile(path))
+    found = sorted(path for path in place.glob("[!.]*.py") if os.path.isfile(path))
+    if len(found) > _MOST_FILES:
+        raise InvalidInput(f"{place} has more than {_MOST_FILES} files.")
+    return found
+
+
+def source(path: Path) -> str:
+    """The text of a file with patterns, in the one encoding in which it is shown and compiled."""
+    return read_small(path).decode("utf-8", "backslashreplace")
 
 
 def standing(home: Home, found: Executable, environ: Mapping[str, str]) -> Standing:
     """Whether what was found there is trusted."""
-    record = records(home).get(str(found.place))
-    if record and not record.dropped and record.digest == found.digest:
+    known = records(home)
+    ours = [known[key] for key in map(str, _places(found.place)) if key in known]
+    if any(record.digest == found.digest and not record.dropped for record in ours):
         return Standing.TRUSTED
     if is_trusted_by(environ, found.place):
         return Standing.TRUSTED
-    if not found.is_dangerous:
+    if not found.dangerous:
         return Standing.NOT_NEEDED
-    return Standing.CHANGED if record else Standing.NOT_TRUSTED
-
-
-def is_trusted(home: Home, directory: Path, environ: Mapping[str, str]) -> bool:
-    """Whether everything that a repository sets holds."""
-    return standing(home, executable(home, directory), environ) is Standing.TRUSTED
+    return Standing.CHANGED if ours else Standing.NOT_TRUSTED
 
 
 def require(home: Home, directory: Path, environ: Mapping[str, str]) -> None:
@@ -107,15 +120,18 @@ def require(home: Home, directory: Path, environ: Mapping[str, str]) -> None:
     status = standing(home, found, environ)
     if status in {Standing.TRUSTED, Standing.NOT_NEEDED}:
         return
-    names = [name for name in found.items if not name.startswith(f"{_LIMITS}.")]
+    names = found.dangerous
     more = f" and {counted(len(names) - _NAMED, 'more thing')}" if len(names) > _NAMED else ""
-    what = f"its .kapelle holds what can execute: {', '.join(names[:_NAMED])}{more}"
     verb = "has changed since you trusted it" if status is Standing.CHANGED else "is not trusted"
-    where = shlex.quote(str(found.place))
-    raise NotTrusted(
-        f"{found.place} {verb}; {what}.",
-        hint=f"Look with `kapelle trust --show {where}`; if it may, type: kapelle trust {where}",
-    )
+    what = f"its .kapelle holds what can execute: {', '.join(names[:_NAMED])}{more}"
+    raise refusal(f"{found.place} {verb}; {what}.", found.place)
+
+
+def refusal(text: str, place: Path | str) -> NotTrusted:
+    """A refusal whose last word is the place to trust."""
+    where = shlex.quote(str(place))
+    hint = f"Look with `kapelle trust --show {where}`; if it may, type: kapelle trust {where}"
+    return NotTrusted(text, hint=hint)
 
 
 def grant(home: Home, found: Executable, digest: str | None = None) -> None:
@@ -124,20 +140,35 @@ def grant(home: Home, found: Executable, digest: str | None = None) -> None:
         raise Conflict(
             f"{found.place} has changed since it was looked at.", hint="Look at it once more."
         )
-    known, now = records(home), datetime.now(UTC).isoformat()
-    _write(home, {**known, str(found.place): Record(found.digest, found.items, now)})
+    now = datetime.now(UTC).isoformat()
+    _write(home, {**records(home), str(found.place): Record(found.digest, found.items, now)})
 
 
 def drop(home: Home, place: Path, *, forget: bool) -> bool:
     """Trust it no more, and with forget not even know what was trusted; False if it was not."""
-    known, key = records(home), str(place)
-    if key not in known or (known[key].dropped and not forget):
+    known, keys = records(home), {*map(str, _places(place))}
+    if not any(key in known and (forget or not known[key].dropped) for key in keys):
         return False
-    rest = {other: record for other, record in known.items() if other != key}
-    last = known[key]
-    kept = {} if forget else {key: Record(last.digest, last.items, last.trusted_at, dropped=True)}
-    _write(home, {**rest, **kept})
+    kept = {key: record for key, record in known.items() if key not in keys}
+    if not forget:
+        kept |= {key: replace(known[key], dropped=True) for key in keys & known.keys()}
+    _write(home, kept)
     return True
+
+
+def _places(place: Path) -> list[Path]:
+    """A place and, if it is in a linked worktree, the same one in the repository's main checkout,
+    whose git directory must know of that worktree as well."""
+    top = next((path for path in (place, *place.parents) if (path / ".git").exists()), place)
+    try:
+        text = read_small(top / ".git").decode()
+        gitdir = Path(os.path.realpath(top / text.removeprefix("gitdir:").strip()))
+        common = Path(os.path.realpath(gitdir / read_small(gitdir / "commondir").decode().strip()))
+        back = gitdir / read_small(gitdir / "gitdir").decode().strip()
+    except (OSError, ValueError, InvalidInput):
+        return [place]
+    is_linked = os.path.realpath(back) == str(top / ".git") and gitdir.parent.parent == common
+    return [place, common.parent / place.relative_to(top)] if is_linked else [place]
 
 
 def records(home: Home) -> dict[str, Record]:
@@ -169,25 +200,33 @@ def is_trusted_by(environ: Mapping[str, str], place: Path) -> bool:
     return given == "all" or any(place.is_relative_to(path) for path in named)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def _read(
-    place: Path,
-    config: Path | None,
-    _version: Stamp | None,
-    texts: tuple[tuple[Path, Stamp | None], ...],
+    place: Path, files: tuple[tuple[Path, Stamp | None], ...], problems: tuple[str, ...]
 ) -> Executable:
-    found: dict[str, str] = {}
-    for key, value in leaves(read_toml(config)[1]) if config else ():
-        if key.partition(".")[0] not in _HARMLESS:
-            found[key] = json.dumps(value, ensure_ascii=False, default=str)
-    for path, _ in texts:
+    config, settings, broken = None, {}, list(problems)
+    items: dict[str, str] = {}
+    sources: dict[Path, str] = {}
+    for path, _ in files:
+        if path.name == "config.toml":
+            config, settings = path, read_toml(path)[1]
+            for key, value in leaves(settings):
+                if key.partition(".")[0] not in _HARMLESS:
+                    items[key] = json.dumps(value, ensure_ascii=False, default=str)
+            continue
         try:
-            text = read_small(path).decode("utf-8", "backslashreplace")
+            items[os.path.relpath(path, place)] = text = source(path)
         except (OSError, InvalidInput) as error:
-            text = str(error)  # nobody can execute it either
-        found[os.path.relpath(path, place)] = text
-    digest = hashlib.sha256(json.dumps(sorted(found.items())).encode()).hexdigest()
-    return Executable(place, found, digest)
+            if path.suffix != ".py":
+                raise InvalidInput(f"{path} cannot be read: {error}") from None
+            broken.append(str(error))
+            continue
+        if path.suffix == ".py":
+            sources[path] = text
+        if sum(map(len, sources.values())) > _MOST_TEXT:
+            raise InvalidInput(f"{place}/.kapelle holds more than 2 MB that could be executed.")
+    digest = hashlib.sha256(json.dumps(sorted(items.items())).encode()).hexdigest()
+    return Executable(place, config, settings, sources, broken, items, digest)
 
 
 @lru_cache(maxsize=4)

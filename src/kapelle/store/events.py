@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from kapelle.domain.task import CheckResult, Event
+from kapelle.domain.task import Event
 from kapelle.store.database import about
 from kapelle.store.tables import events, tasks
 
@@ -35,20 +35,6 @@ def append(
     else:
         connection.execute(_INSERT, {**values, "run_id": run_id})
     about(connection, {kind, *filter(None, (task_id, run_id))})
-
-
-def append_check(
-    connection: sa.Connection,
-    result: CheckResult,
-    task_id: str | None = None,
-    attempt_id: str | None = None,
-    *,
-    run_id: str | None = None,
-) -> None:
-    """Record what came of a check; of one that does not look at the work, that as well."""
-    kind = "check.passed" if result.passed else "check.failed"
-    blind = {"proof": result.proof} if result.proved is False else {}
-    append(connection, kind, task_id, attempt_id, run_id=run_id, name=result.name, **blind)
 
 
 def after(

@@ -1,7 +1,7 @@
 """Queries about processes beside the agents': that they were begun, where, and their secrets."""
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
@@ -10,6 +10,7 @@ from kapelle.domain.states import RunStatus
 from kapelle.store.tables import processes, runs
 
 Row = sa.RowMapping
+Announce = Callable[[sa.Connection], None]
 
 _OF_OWNER = sa.select(processes).where(processes.c.owner == sa.bindparam("owner"))
 
@@ -20,8 +21,11 @@ def of_owner(connection: sa.Connection, owner: str) -> dict[str, Row]:
     return {row["name"]: row for row in found}
 
 
-def begin(connection: sa.Connection, owner: str, name: str) -> Row:
-    """Store that a process is begun, in a directory that nobody can guess; once for each name."""
+def begin(
+    connection: sa.Connection, owner: str, name: str, announce: Announce | None = None
+) -> Row:
+    """Store that a process is begun, in a directory that nobody can guess, and announce it; once
+    for each name."""
     values = {
         "owner": owner,
         "name": name,
@@ -31,6 +35,8 @@ def begin(connection: sa.Connection, owner: str, name: str) -> Row:
     }
     if name not in of_owner(connection, owner):
         connection.execute(processes.insert(), values)
+        if announce is not None:
+            announce(connection)
     return of_owner(connection, owner)[name]
 
 

@@ -146,7 +146,7 @@ def depth(connection: sa.Connection, run_id: str | None) -> int:
 
 def open_tasks(connection: sa.Connection, run_ids: Sequence[str]) -> list[Row]:
     """Tasks of these runs that have not ended."""
-    names = ("id", "status", "reason", "waiting_for", "question", "stop")
+    names = ("id", "title", "status", "reason", "waiting_for", "question", "stop")
     query = sa.select(*(tasks.c[name] for name in names)).where(tasks.c.run_id.in_(run_ids))
     query = query.where(tasks.c.status.not_in(FINAL)).order_by(tasks.c.id)
     return list(connection.execute(query).mappings())

@@ -13,6 +13,7 @@ STATES = [
     "task.running",
     "attempt.started",
     "check.passed",
+    "check.started",
     "attempt.completed",
     "task.completed",
 ]

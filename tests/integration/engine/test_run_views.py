@@ -31,7 +31,14 @@ async def test_a_run_goes_on_while_one_of_its_tasks_does(db: Database) -> None:
     use = Runs(parts(db))
     run_id = await add_run(db, pattern="loop")
     await ask(db, run_id)
-    working = await add_task(db, run_id, TaskStatus.RUNNING)
+    await add_task(db, run_id, TaskStatus.RUNNING)
     run = await use.get(run_id)
     assert run.waiting_for is None
-    assert f"{working} is running" in str(run.reason)
+    assert run.reason == "a title is waiting: It asks: Why?, a title is running"
+
+
+async def test_a_run_says_why_its_task_does_not_begin(db: Database) -> None:
+    use = Runs(parts(db), lambda: "the machine is busy")
+    run_id = await add_run(db, pattern="loop")
+    await add_task(db, run_id, TaskStatus.QUEUED)
+    assert (await use.get(run_id)).reason == "a title is queued: the machine is busy"

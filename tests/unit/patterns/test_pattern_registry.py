@@ -12,6 +12,7 @@ from kapelle.domain.errors import InvalidInput, NotFound, NotTrusted
 from kapelle.engine.runs import patterns
 from kapelle.home import Home
 from kapelle.patterns import registry
+from kapelle.settings.trust import executable
 
 SOMEBODY = 12345
 OWN = """
@@ -35,9 +36,17 @@ def write(top: Path, name: str = "own", source: str = OWN) -> Path:
     return path
 
 
+def available(home: Home, directory: Path, *, trusted: bool = False) -> patterns.Listed:
+    return patterns.available(home, executable(home, directory), trusted)
+
+
+def get(name: str, home: Home, directory: Path, *, trusted: bool = False) -> registry.Pattern:
+    return patterns.get(name, home, executable(home, directory), trusted)
+
+
 def found(tmp_path: Path, directory: Path) -> tuple[set[str], list[str]]:
     """The names of patterns of one's own, and what is wrong with others."""
-    usable, problems = patterns.available(Home(tmp_path / "home"), directory, trusted=True)
+    usable, problems = available(Home(tmp_path / "home"), directory, trusted=True)
     own = {item.name for item in usable if item.origin != "Kapelle"}
     return own, [problem.message for problem in problems]
 
@@ -66,9 +75,9 @@ def test_what_somebody_else_put_into_a_shared_parent_is_not_executed(
     refusal = f"{part(path)} belongs to another user; remove it or take it over."
     assert found(tmp_path, work) == (set(), [refusal])
     with pytest.raises(InvalidInput, match="another user"):
-        patterns.get("own", Home(tmp_path / "home"), work, trusted=True)
+        get("own", Home(tmp_path / "home"), work, trusted=True)
     assert not path.with_suffix(".ran").exists()
-    assert patterns.get("loop", Home(tmp_path / "home"), work, trusted=True).name == "loop"
+    assert get("loop", Home(tmp_path / "home"), work, trusted=True).name == "loop"
 
 
 @only_root
@@ -104,7 +113,7 @@ def test_what_a_file_imports_or_names_twice_is_no_pattern_of_its_own(tmp_path: P
 
 def test_a_home_called_dot_kapelle_is_read_once(tmp_path: Path) -> None:
     write(tmp_path)
-    usable, problems = patterns.available(Home(tmp_path / ".kapelle"), tmp_path, trusted=True)
+    usable, problems = available(Home(tmp_path / ".kapelle"), tmp_path, trusted=True)
     assert "own" in {item.name for item in usable}
     assert problems == []
 
@@ -142,7 +151,7 @@ async def own(ctx, spec):
 """
     path = write(tmp_path, "own", source)
     with pytest.raises(InvalidInput, match=r"pattern 'own' has no JSON schema: .+") as refused:
-        patterns.get("own", Home(tmp_path / "home"), tmp_path, trusted=True)
+        get("own", Home(tmp_path / "home"), tmp_path, trusted=True)
     assert refused.value.message.startswith(f"{path}: ")
     assert found(tmp_path, tmp_path) == (set(), [refused.value.message])
 
@@ -153,18 +162,18 @@ def test_what_is_built_in_stands_in_the_file_of_its_name(tmp_path: Path) -> None
     assert {"best-of", "loop", "pipeline", "team"} <= {item.name for item in shipped}
     for item in shipped:
         assert item.spec.__module__ == f"kapelle.patterns.{item.name.replace('-', '_')}"
-        assert patterns.get(item.name, home, tmp_path, trusted=True) == item
+        assert get(item.name, home, tmp_path, trusted=True) == item
     with pytest.raises(NotFound, match="There is no pattern 'spec'; known are: best-of, loop,"):
-        patterns.get("spec", home, tmp_path, trusted=True)
+        get("spec", home, tmp_path, trusted=True)
 
 
 def test_what_is_not_trusted_is_read_and_not_executed(tmp_path: Path) -> None:
     path = write(tmp_path)
-    usable, problems = patterns.available(Home(tmp_path / "home"), tmp_path)
+    usable, problems = available(Home(tmp_path / "home"), tmp_path)
     [item] = [item for item in usable if not item.trusted]
     assert (item.name, item.origin, item.spec_schema, problems) == ("own", str(path), {}, [])
     with pytest.raises(NotTrusted, match="is not trusted, so the pattern 'own' cannot be used"):
-        patterns.get("own", Home(tmp_path / "home"), tmp_path)
+        get("own", Home(tmp_path / "home"), tmp_path)
     assert not path.with_suffix(".ran").exists()
 
 
@@ -178,7 +187,7 @@ def test_compiled_code_beside_a_file_is_not_taken_for_it(tmp_path: Path) -> None
     how = py_compile.PycInvalidationMode.UNCHECKED_HASH
     py_compile.compile(str(evil), cfile=str(cached), invalidation_mode=how)
     assert found(tmp_path, tmp_path) == ({"own"}, [])
-    assert patterns.get("own", Home(tmp_path / "home"), tmp_path, trusted=True).name == "own"
+    assert get("own", Home(tmp_path / "home"), tmp_path, trusted=True).name == "own"
     assert path.with_suffix(".ran").exists()
     assert not (tmp_path / "harm").exists()
 
@@ -186,6 +195,33 @@ def test_compiled_code_beside_a_file_is_not_taken_for_it(tmp_path: Path) -> None
 @pytest.mark.parametrize("text", ["(" * 300, "x = " + "-" * 50_000 + "1", "\0", '"\\ud800"'])
 def test_a_file_that_is_hard_to_read_is_told_of_at_most(tmp_path: Path, text: str) -> None:
     write(tmp_path, "own", text + "\n")
-    usable, problems = patterns.available(Home(tmp_path / "home"), tmp_path)
+    usable, problems = available(Home(tmp_path / "home"), tmp_path)
     assert all(item.trusted for item in usable)
     assert len(problems) <= 1
+
+
+def test_what_is_executed_is_the_text_that_was_trusted(tmp_path: Path) -> None:
+    """Whatever is written there between the look and the import, and whatever encoding it names."""
+    home = Home(tmp_path / "home")
+    path = write(tmp_path, "own", "# coding: utf-7\n" + OWN)
+    seen = executable(home, tmp_path)
+    harm = tmp_path / "harm"
+    write(tmp_path, "own", OWN + f"open({str(harm)!r}, 'w').close()\n")
+    assert patterns.get("own", home, seen, trusted=True).name == "own"
+    assert path.with_suffix(".ran").exists()
+    assert not harm.exists()
+    hidden = f"+AAo-open({str(harm)!r}, +ACI-w+ACI-)\n"
+    write(tmp_path, "own", "# coding: utf-7\n# " + hidden + OWN)
+    assert get("own", home, tmp_path, trusted=True).name == "own"
+    assert not harm.exists()
+
+
+def test_more_than_anybody_would_read_is_refused(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path, f"own{number}", OWN + "# " + "x" * 900_000)
+    with pytest.raises(InvalidInput, match="holds more than 2 MB that could be executed"):
+        executable(Home(tmp_path / "home"), tmp_path)
+    for number in range(250):
+        write(tmp_path, f"own{number}")
+    with pytest.raises(InvalidInput, match="has more than 200 files"):
+        executable(Home(tmp_path / "home"), tmp_path)

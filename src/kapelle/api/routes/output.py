@@ -36,7 +36,7 @@ _BYTES: dict[int | str, Any] = {
 
 # No log is larger, and file systems refuse offsets that no file can have.
 _FARTHEST = 10**13
-_PLACE = re.compile(r"\d{1,9}(:\d{1,13}){2}:\d{1,9}", re.ASCII)
+_PLACE = re.compile(r"\d{1,9}(:\d{1,13}){2}(:\d{1,9}){1,2}", re.ASCII)
 
 Which = Annotated[
     str | None,

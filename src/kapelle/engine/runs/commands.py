@@ -9,8 +9,8 @@ from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.engine.environment import Origin, hints
 from kapelle.engine.launch import command_variables, launch_command
-from kapelle.engine.output import SHOWN_OUTPUT, check_result, with_hints
-from kapelle.engine.parts import Parts
+from kapelle.engine.output import SHOWN_OUTPUT, check_facts, check_result, with_hints
+from kapelle.engine.parts import CHECK_STARTED, Parts
 from kapelle.engine.proof import Subject
 from kapelle.engine.retry import retried
 from kapelle.engine.runs.journal import Journal, Step
@@ -23,6 +23,7 @@ from kapelle.runner.output import both_streams, tail_text
 from kapelle.runner.process_dir import Ended, Launch
 from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection
+from kapelle.store.processes import Announce
 from kapelle.store.query import workspace_of
 from kapelle.workspaces import working_directory
 
@@ -65,12 +66,23 @@ class Commands:
 
     def _note(self, connection: Connection, step: Step, number: int, result: CheckResult) -> None:
         self.journal.note(connection, step, {"told": number + 1})
-        events.append_check(connection, result, run_id=self.run_id)
+        self.announce(connection, result)
+
+    def announce(self, connection: Connection, result: CheckResult) -> None:
+        """Add what came of a check to the history."""
+        kind = "check.passed" if result.passed else "check.failed"
+        events.append(connection, kind, run_id=self.run_id, **check_facts(result))
 
     async def _command(
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
     ) -> CheckResult:
-        ended, output = await self._execute(name, spec.command or "", spec.timeout_s, env, task)
+        command = spec.command or ""
+        with self.parts.making(self.run_id, spec.label, command) as told:
+
+            def announce(connection: Connection) -> None:
+                events.append(connection, CHECK_STARTED, run_id=self.run_id, **told)
+
+            ended, output = await self._execute(name, command, spec.timeout_s, env, task, announce)
         if not ended.succeeded:
             settings, origin = self.parts.settings(self.spec.directory), await self._origin(task)
             seen = command_variables(self.parts, settings, self.spec.env | env, origin)
@@ -96,7 +108,7 @@ class Commands:
 
         async def execute(name: str, directory: Path, origin: Origin, timeout_s: float) -> Ended:
             command, where = spec.command or "", (directory, origin)
-            return (await self._execute(name, command, timeout_s, env, task, where))[0]
+            return (await self._execute(name, command, timeout_s, env, task, elsewhere=where))[0]
 
         owner = place.owner or task or self.owner
         return Subject(
@@ -117,7 +129,8 @@ class Commands:
         self, step: Step, command: str, timeout_s: float, env: dict[str, str], task: str | None
     ) -> Scored:
         """The number in the last line of the output that is not empty."""
-        ended, output = await self._execute(step.position, command, timeout_s, env, task)
+        with self.parts.making(self.run_id, command.strip().split("\n")[0], command):
+            ended, output = await self._execute(step.position, command, timeout_s, env, task)
         if not ended.succeeded:
             problem = f"the score command failed: {ended.ending(timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
@@ -132,10 +145,11 @@ class Commands:
         timeout_s: float,
         env: dict[str, str],
         task: str | None,
+        announce: Announce | None = None,
         elsewhere: tuple[Path, Origin] | None = None,
     ) -> tuple[Ended, str]:
         directory, origin = elsewhere or (await self._directory(task), await self._origin(task))
-        process = await self.journal.process(name)
+        process = await self.journal.process(name, announce)
         settings = self.parts.work_settings(self.spec.directory)
         left = (await self.budget.left()).seconds
         launch = launch_command(

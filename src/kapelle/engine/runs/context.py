@@ -207,8 +207,7 @@ class DurableContext(GitContext):
 
         def end(connection: Connection, found: list[Any]) -> list[Any]:
             if announced < len(found):
-                last = CheckResult.model_validate(found[-1])
-                events.append_check(connection, last, run_id=self.run_id)
+                self._commands.announce(connection, CheckResult.model_validate(found[-1]))
             return found
 
         label = ", ".join(spec.label for spec in specs)

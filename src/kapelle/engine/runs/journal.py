@@ -270,12 +270,12 @@ class Journal:
         self._control.require_claim(connection)
         steps.remember(connection, self._run_id, step.position, data)
 
-    async def process(self, name: str) -> Process:
+    async def process(self, name: str, announce: processes.Announce | None = None) -> Process:
         """The process of a step; that it is begun is stored before anything of it is there."""
 
         def begin(connection: Connection) -> steps.Row:
             self._control.require_claim(connection)
-            return processes.begin(connection, self._run_id, name)
+            return processes.begin(connection, self._run_id, name, announce)
 
         return self._parts.process(await self._parts.db.write(begin))
 

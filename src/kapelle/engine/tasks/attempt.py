@@ -6,6 +6,7 @@ performer that has lost the attempt to another one writes nothing any more.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -204,10 +205,10 @@ class Attempt:
         """Record a warning once, where it can be seen."""
         await self.write(warn, self.task_id, self.id, what, text)
 
-    async def process(self, name: str) -> Process:
+    async def process(self, name: str, announce: processes.Announce | None = None) -> Process:
         """One of its processes; that it is begun is stored before anything of it is there."""
         if name not in self.processes:
-            row = await self.write(processes.begin, self.id, name)
+            row = await self.write(processes.begin, self.id, name, announce)
             self.processes[name] = self.parts.process(row)
         return self.processes[name]
 
@@ -305,11 +306,11 @@ _PHASES = {
 def phase(parts: Parts, attempt_id: str) -> str:
     """What an attempt is at: by the processes that it has here, else by what is on the disk."""
     process_dir = parts.process_directory(attempt_id)
+    for check in parts.checking.get(attempt_id, ()):
+        return check.words(datetime.now(UTC))
     for name in parts.live.get(attempt_id, {}).values():
         if name in _PHASES:
             return _PHASES[name]
-        number, _, again = name.removeprefix(CHECKS).partition("/")
-        return f"check {int(number) + 1} is {'being proved' if again else 'running'}"
     if (process_dir / "exit.json").exists():
         return "its work is being verified"
     return _PHASES[AGENT] if is_started(process_dir) else "its workspace is being prepared"

@@ -16,6 +16,7 @@ from kapelle.engine.environment import Origin, hints
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
     attempt_usage,
+    check_facts,
     check_result,
     output_tail,
     read_output,
@@ -23,6 +24,7 @@ from kapelle.engine.output import (
     total_usage,
     with_hints,
 )
+from kapelle.engine.parts import CHECK_STARTED
 from kapelle.engine.proof import Subject, counted_files
 from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
 from kapelle.engine.tasks.consult import consulting_usage
@@ -221,14 +223,17 @@ def _record_check(
     connection: Connection, attempt: Attempt, position: int, result: CheckResult
 ) -> None:
     attempts.add_check(connection, attempt.id, position, result)
-    events.append_check(connection, result, attempt.task_id, attempt.id)
+    kind = "check.passed" if result.passed else "check.failed"
+    events.append(connection, kind, attempt.task_id, attempt.id, **check_facts(result))
 
 
 async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> CheckResult:
     if check.kind is CheckKind.COMMAND:
-        process_dir, ended = await attempt.execute_command(
-            f"{CHECKS}{position}", check.command or "", check.timeout_s
-        )
+        name, command = f"{CHECKS}{position}", check.command or ""
+        with attempt.parts.making(attempt.id, check.label, command) as told:
+            subject = (attempt.task_id, attempt.id)
+            await attempt.process(name, lambda c: events.append(c, CHECK_STARTED, *subject, **told))
+            process_dir, ended = await attempt.execute_command(name, command, check.timeout_s)
         output = await asyncio.to_thread(both_streams, process_dir, SHOWN_OUTPUT)
         if not ended.succeeded:
             said = await asyncio.to_thread(

@@ -1,0 +1,325 @@
+"""`kapelle top`: all that is at work, live in the terminal, with keys to look and to act."""
+
+import os
+import re
+import select
+import shlex
+import signal
+import sys
+import termios
+import threading
+import time
+import tty
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from kapelle.cli.command import Json
+from kapelle.cli.follow import read_line
+from kapelle.cli.format import (  # fmt: skip
+    STATUS_STYLE,
+    between,
+    columns_of,
+    dollars,
+    fit,
+    moment,
+    now,
+    one_line,
+    paint,
+    table,
+)
+from kapelle.cli.ids import is_run, path_of
+from kapelle.cli.outcome import FINAL, Run, Task, doing_words
+from kapelle.cli.output import document, say
+from kapelle.client.http import Connection, listens
+from kapelle.domain.errors import KapelleError
+
+Item = Task | Run
+
+_OPEN = ("running", "waiting", "paused", "queued", "blocked")
+_ORDER = (*_OPEN, "failed", "cancelled", "completed")
+_MOST = 200
+# So long what has ended is shown.
+_ENDED_S = 600.0
+# Between two requests for all of it, and when it is asked for without an event: why a task is not
+# begun is no part of the history.
+_GAP_S, _LOOK_S = 0.5, 10.0
+_REDRAW_S = 0.3
+_COLUMNS = {"ID": 7, "STATUS": 9, "AGE": 6, "AGENT": 14, "COST": 8}
+# So much room the title has at least, or a column is left out.
+_LEAST = 24
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
+_TYPED = re.compile(r"\x1b[\[O].|.", re.DOTALL)
+_STEPS = {"k": -1, "\x1b[A": -1, "\x1bOA": -1, "j": 1, "\x1b[B": 1, "\x1bOB": 1}
+
+
+def top(as_json: Json = False) -> None:
+    """Show all tasks and runs at work, live; keys look at one, answer, cancel, merge.
+
+    Where stdin or stdout is no terminal, it prints how things stand and ends.
+    """
+    known = _Known(Connection())
+    found = known.ask()
+    if as_json:
+        document(found)
+    elif sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM", "") != "dumb":
+        _watch(known)
+    elif found:
+        rows = [[*_cells(item), " · ".join(_words(item))] for item in found]
+        sys.stdout.writelines(f"{line}\n" for line in table([*_COLUMNS, "TITLE"], rows))
+    else:
+        say("Nothing is at work.")
+
+
+class _Known:
+    """What is at work and what has just ended, in the order in which it is shown."""
+
+    def __init__(self, client: Connection) -> None:
+        self.items: list[Item] = []
+        self.problem: Exception | None = None
+        self.is_away = False
+        self._client, self._changed = client, threading.Event()
+
+    def ask(self) -> list[Item]:
+        """All of it as it is now: a request for each list, and for each that has left its list."""
+        before = {item["id"]: item for item in self.items}
+        found: dict[str, Item] = {}
+        for noun, never in (("tasks", "paused"), ("runs", "blocked")):
+            for states in (_OPEN, FINAL) if not before else (_OPEN,):
+                query = {"status": sorted({*states} - {never}), "limit": _MOST}
+                found |= {item["id"]: item for item in self._client.get(f"/{noun}", query)[noun]}
+        for gone in before.keys() - found.keys():
+            ended = before[gone]["status"] in FINAL
+            found[gone] = before[gone] if ended else self._client.get(path_of(gone))
+
+        def place(item: Item) -> tuple[int, str, str]:
+            """Behind its run, if it has one; else by its status and its age."""
+            whole = found.get(item.get("run_id") or item.get("parent_id") or "", item)
+            return _ORDER.index(whole["status"]), whole["id"], "" if whole is item else item["id"]
+
+        self.items = sorted(filter(_is_shown, found.values()), key=place)
+        return self.items
+
+    def follow(self) -> None:
+        """Keep it up to date in the background: one stream of events tells when to ask again."""
+        for work in (self._listen, self._refresh):
+            threading.Thread(target=self._repeat, args=(work,), daemon=True).start()
+
+    def _repeat(self, work: Callable[[], None]) -> None:
+        while self.problem is None:
+            try:
+                work()
+            except KapelleError:
+                self.is_away = True
+            except Exception as error:
+                self.problem = error
+            time.sleep(_GAP_S)
+
+    def _listen(self) -> None:
+        address = self._client.address
+        if not listens(address):
+            self.is_away = True
+            if address.url is not None or not address.home.socket.exists():
+                return  # it was stopped, and whoever stopped it starts it again
+        for _ in self._client.stream("/events", {"follow": "true"}, endless=False):
+            self._changed.set()
+
+    def _refresh(self) -> None:
+        self._changed.wait(_GAP_S if self.is_away else _LOOK_S)
+        self._changed.clear()
+        if listens(self._client.address):
+            self.ask()
+            self.is_away = False
+
+
+def _is_shown(item: Item) -> bool:
+    if item["status"] not in FINAL:
+        return True
+    ended = moment(item["ended_at"]) or now()
+    return not item.get("run_id") and (now() - ended).total_seconds() < _ENDED_S
+
+
+def _cells(item: Item) -> list[str]:
+    attempts = item.get("attempts", [])
+    last = (attempts or [item])[-1]
+    who = item.get("pattern") or "/".join(filter(None, [last["agent"], last["model"]]))
+    used = [item.get("spent"), *(attempt["usage"] for attempt in attempts)]
+    costs = [part["cost_usd"] for part in used if part and part["cost_usd"] is not None]
+    inside = " " if item.get("run_id") or item.get("parent_id") else ""
+    age, cost = between(item["created_at"], None), dollars(sum(costs)) if costs else ""
+    return [inside + item["id"][-5:], item["status"], age, one_line(who, 24), cost]
+
+
+def _words(item: Item) -> list[str]:
+    """The title, and what it is doing if there is something to say."""
+    return [one_line(item["title"], 80), *filter(None, [one_line(doing_words(item), 300)])]
+
+
+def page(items: list[Item], chosen: str, width: int, height: int, *, is_away: bool) -> list[str]:
+    """All lines of the screen: how many there are, the table around the chosen one, the keys."""
+    counts = Counter(item["status"] for item in items)
+    many = ", ".join(f"{counts[status]} {status}" for status in _ORDER if counts[status])
+    away = "the daemon is away; running agents go on · " if is_away else ""
+    head = fit(f"kapelle · {away}{many or 'nothing is at work'}", width)
+    keys = [f"{name} {key.word}" for item in items if item["id"] == chosen
+            for name, key in _KEYS.items() if key.fits(item)]  # fmt: skip
+    foot = "  ".join(["q quit", *keys, "↑↓ choose"]).replace("\n", "⏎")
+    (_, header), *rows = _rows(items, chosen, width)
+    room = max(height - 3, 1)
+    mine = next((number for number, (id, _) in enumerate(rows) if id == chosen), 0)
+    first = max(min(mine - room // 2, len(rows) - room), 0)
+    shown = [text for _, text in rows[first : first + room]]
+    shown += [""] * (room - len(shown))
+    return [paint(head, "bold"), header, *shown, paint(fit(foot, width), "dim")][:height]
+
+
+def _rows(items: list[Item], chosen: str, width: int) -> Iterator[tuple[str, str]]:
+    """Lines with the ids of their items; what one is doing stands beside its title if it fits."""
+    sizes = list(_COLUMNS.values())
+    while len(sizes) > 1 and width - sum(sizes) - len(sizes) < _LEAST:
+        sizes.pop()
+    room = max(width - sum(sizes) - len(sizes), 1)
+
+    def row(cells: list[str], end: str, style: str | None) -> str:
+        parts = [fit(cell, size).ljust(size) for cell, size in zip(cells, sizes, strict=False)]
+        parts[1:2] = [paint(part, style) for part in parts[1:2]]
+        return " ".join([*parts, fit(end, room)])
+
+    yield "", paint(row([*_COLUMNS], "TITLE", None), "bold")
+    for item in items:
+        whole = " · ".join(words := _words(item))
+        below = words[1:] if columns_of(whole) > room else []
+        is_chosen, style = item["id"] == chosen, STATUS_STYLE.get(item["status"])
+        text = row(_cells(item), words[0] if below else whole, None if is_chosen else style)
+        yield item["id"], f"\x1b[7m{text}\x1b[0m" if is_chosen else text
+        yield from ((item["id"], paint(fit(f"    {doing}", width), "dim")) for doing in below)
+
+
+class _Key(NamedTuple):
+    """What a key is for, when it is of use, the command that it stands for, what is asked first."""
+
+    word: str
+    fits: Callable[[Item], Any]
+    command: Callable[[Item], str]
+    asks: str = ""
+
+
+def _can_merge(item: Item) -> bool:
+    place = item["workspace"]
+    has_work = place["branch"] and place["commit"] and not place["owner"]
+    return bool(item["status"] == "completed" and has_work and not item["merged_at"])
+
+
+_KEYS = {
+    "a": _Key("answer", lambda item: item.get("questions", item["question"]),
+              lambda item: "runs answer" if is_run(item["id"]) else "resume", "Your answer: "),
+    "\n": _Key("look", lambda _: True, lambda _: "status"),
+    "l": _Key("logs", lambda _: True,
+              lambda item: "logs" if item["status"] in FINAL else "logs -f"),
+    "d": _Key("diff", lambda item: item["workspace"]["branch"], lambda _: "diff"),
+    "m": _Key("merge", _can_merge, lambda _: "merge", "Merge it? [y] "),
+    "c": _Key("cancel", lambda item: item["status"] not in FINAL, lambda _: "cancel",
+              "Cancel it? [y] "),
+    "r": _Key("retry", lambda item: item["status"] in FINAL and not is_run(item["id"]),
+              lambda _: "retry", "Start it again? [y] "),
+}  # fmt: skip
+
+
+def _act(key: _Key, item: Item) -> None:
+    """Do what a key stands for as the command does it, and let its words be read."""
+    from kapelle.cli.main import guarded
+
+    question = (item.get("questions") or [{}])[0]
+    arguments = [*key.command(item).split(), question.get("token", item["id"])]
+    say(one_line(item["title"], 70))
+    if key.word == "answer":
+        say(f"? {one_line(str(question.get('text', item['question'])))}")
+    with suppress(KeyboardInterrupt):
+        typed = (read_line(key.asks) or "").strip() if key.asks else ""
+        if key.asks and (not typed if key.word == "answer" else typed.lower() not in {"y", "yes"}):
+            return
+        arguments += [typed] if key.word == "answer" else []
+        say(f"$ kapelle {shlex.join(arguments)}")
+        guarded(arguments)
+        read_line("\nEnter goes back. ")
+
+
+class _Screen:
+    """A terminal that shows the table, and is as it was before whenever this is left."""
+
+    def __init__(self) -> None:
+        self._saved = termios.tcgetattr(0)
+        self._drawn: Any = None
+
+    def __enter__(self) -> "_Screen":
+        tty.setcbreak(0)
+        self._drawn = None
+        self._write(_ENTER)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError, termios.error):  # the terminal may be gone
+            self._write(_LEAVE)
+            termios.tcsetattr(0, termios.TCSADRAIN, self._saved)
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Give the terminal to a command for a while."""
+        self.__exit__()
+        try:
+            yield
+        finally:
+            self.__enter__()
+
+    def suspend(self, *_: Any) -> None:
+        """What ^Z does to a command."""
+        with self.left():
+            signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, self.suspend)
+
+    def draw(self, items: list[Item], chosen: str, *, is_away: bool) -> None:
+        columns, height = os.get_terminal_size(1)
+        size = columns or 80, height or 24
+        shown = page(items, chosen, *size, is_away=is_away)
+        if (size, shown) != self._drawn:
+            self._write("\x1b[H" + "\r\n".join(f"{line}\x1b[K" for line in shown) + "\x1b[J")
+            self._drawn = size, shown
+
+    def typed(self) -> list[str]:
+        """The keys that were pressed, after a moment none."""
+        if not select.select([0], [], [], _REDRAW_S)[0]:
+            return []
+        text = os.read(0, 64).decode("utf-8", "replace").replace("\r", "\n")
+        return _TYPED.findall(text) or ["q"]  # the end of input
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _watch(known: _Known) -> None:
+    screen, chosen, at = _Screen(), "", 0
+    signal.signal(signal.SIGTSTP, screen.suspend)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    known.follow()
+    with screen:
+        while known.problem is None:
+            items = known.items
+            ids = [item["id"] for item in items]
+            # One that is gone leaves the choice to its neighbour.
+            at = ids.index(chosen) if chosen in ids else max(min(at, len(ids) - 1), 0)
+            chosen = ids[at] if ids else ""
+            screen.draw(items, chosen, is_away=known.is_away)
+            for typed in screen.typed():
+                if typed == "q":
+                    return
+                if typed in _STEPS and ids:
+                    at = max(min(at + _STEPS[typed], len(ids) - 1), 0)
+                    chosen = ids[at]
+                elif items and typed in _KEYS and _KEYS[typed].fits(items[at]):
+                    with screen.left():
+                        _act(_KEYS[typed], items[at])
+    raise known.problem

@@ -1,0 +1,51 @@
+"""The screen of `kapelle top` in terminals of every size."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from kapelle.cli.format import clean, columns_of
+from kapelle.cli.top import page
+
+
+def task(number: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "id": f"task_{number:026}",
+        "title": f"Do what is to be done, number {number}",
+        "status": "running",
+        "reason": "attempt 1: the agent is working",
+        "created_at": (datetime.now(UTC) - timedelta(minutes=number)).isoformat(),
+        "agent": "claude",
+        "model": "opus",
+        "question": None,
+        "attempts": [],
+        "workspace": {"branch": "b", "commit": None, "owner": None},
+        **changes,
+    }
+
+
+@pytest.mark.parametrize("width", [10, 20, 44, 60, 80, 100, 200])
+@pytest.mark.parametrize("height", [1, 5, 12, 24])
+def test_it_fits_and_the_chosen_one_is_seen(width: int, height: int) -> None:
+    items = [task(number, title="日本語の題名 " * 9) for number in range(40)]
+    for chosen in (items[0], items[20], items[39]):
+        lines = page(items, chosen["id"], width, height, is_away=True)
+        assert len(lines) <= height
+        assert max(columns_of(clean(line)) for line in lines) <= width
+        shown = [line for line in lines if line.startswith("\x1b[7m")]
+        assert len(shown) == (height >= 3)
+
+
+def test_what_is_of_use_is_offered() -> None:
+    def offered(**changes: Any) -> str:
+        only = task(1, merged_at=None, **changes)
+        return page([only], only["id"], 100, 9, is_away=False)[-1]
+
+    assert offered() == "q quit  ⏎ look  l logs  d diff  c cancel  ↑↓ choose"
+    assert "a answer" in offered(status="waiting", waiting_for="input", question="Why?")
+    done = {"branch": "b", "commit": "c", "owner": None}
+    completed = offered(status="completed", workspace=done)
+    assert "m merge" in completed
+    assert "c cancel" not in completed
+    assert "r retry" in offered(status="failed")
