@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kapelle.domain.errors import KapelleError, Tampered, Unavailable
+from kapelle.domain.errors import Conflict, LimitReached, Tampered, WorkspaceError
 from kapelle.domain.specs import CheckKind, CheckSpec, Prove
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.engine.environment import Origin
@@ -87,7 +87,15 @@ class Subject:
         if not files:
             return None
         async with self.parts.workspaces.copying(self.owner):
-            return await self._judge(name, check, files, result.duration_s)
+            try:
+                found = await self._judge(name, check, files, result.duration_s)
+            except (Tampered, LimitReached):
+                await self.parts.workspaces.remove_copy(self.owner)
+                raise
+            # Not after any other error: when the daemon is stopped, a process goes on there.
+            failpoint("proof_before_removal")
+            await self.parts.workspaces.remove_copy(self.owner)
+            return found
 
     async def _judge(
         self, name: str, check: CheckSpec, files: list[str], took_s: float
@@ -102,13 +110,8 @@ class Subject:
                 proof = f"It passes even where {told} holds nonsense: it does not look at the work."
                 return False, proof, False
             intact = await self._again(f"{name}/intact", [], check.timeout_s)
-        except (Tampered, Unavailable):
-            raise
-        except (KapelleError, OSError) as error:
+        except (WorkspaceError, Conflict, OSError) as error:
             return None, f"Not proved: {error}", False
-        finally:
-            failpoint("proof_before_removal")
-            await self.parts.workspaces.remove_copy(self.owner)
         if intact.ended_by == "stop":
             return None
         if not intact.succeeded:
