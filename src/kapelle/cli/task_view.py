@@ -75,7 +75,8 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
         yield field("claimed", f"{claimed} {paint('(what the agent says of itself)', 'dim')}")
     if checks:
         passed = sum(check["passed"] for check in checks)
-        yield field("verified", f"{passed} of {len(checks)} checks passed")
+        blind = ", but none looks at the work" if task.get("verified") is False else ""
+        yield field("verified", f"{passed} of {len(checks)} checks passed{blind}")
     elif task["status"] == "completed":
         yield field("verified", "not verified: the task has no checks")
     for check in checks:

@@ -235,8 +235,14 @@ def change(
     update(connection, run_id, status=status, reason=reason, **values)
     events.append(
         connection, f"run.{status}", run_id=run_id, title=row_["title"], pattern=row_["pattern"],
-        reason=reason,
+        reason=reason, **_verdict(connection, run_id, status),
     )  # fmt: skip
+
+
+def _verdict(connection: sa.Connection, run_id: str, status: RunStatus) -> dict[str, bool]:
+    """Of a completed one, whether any check was made."""
+    completed = status is RunStatus.COMPLETED
+    return {"verified": _is_verified(connection, family(connection, run_id))} if completed else {}
 
 
 def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:

@@ -382,6 +382,8 @@ def _apply_status(
     facts = {"title": task["title"], "reason": reason}
     if status is TaskStatus.WAITING:
         facts["waiting_for"] = values["waiting_for"]
+    if status is TaskStatus.COMPLETED:
+        facts["verified"] = get(connection, task_id).verified
     events.append(connection, f"task.{status}", task_id, **facts)
     return [task_id] if status in FINAL else []
 
