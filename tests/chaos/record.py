@@ -15,6 +15,7 @@ from tests.e2e.instance import Instance
 from tests.e2e.repositories import git
 
 _ID = re.compile(r"\b(run|task|attempt)_[0-9a-z]{26}\b")
+_HOME = re.compile(r"/\S+/(?=worktrees/)")
 _HASH = re.compile(r"\b[0-9a-f]{10,64}\b")
 _TIMES = {"duration_s", "seconds"}
 # How often a run is taken up is not part of what it does.
@@ -70,7 +71,10 @@ def _task(kapelle: Instance, place: Place, task_id: str) -> dict[str, Any]:
         "status": task["status"],
         "attempts": [(item["status"], item["mode"]) for item in task["attempts"]],
         "checks": [(check["name"], check["passed"]) for check in task["checks"]],
-        "branch": _branch(place.repository, task["workspace"]["branch"]),
+        # That of merged work goes by and by.
+        "branch": None
+        if task["merged_at"]
+        else _branch(place.repository, task["workspace"]["branch"]),
         "merged": task["merged_at"] is not None,
     }
 
@@ -164,7 +168,7 @@ def _plain(value: Any, place: Place) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item, place) for item in value]
     if isinstance(value, str):
-        text = value.replace(str(place.repository.parent), "…")
+        text = _HOME.sub("…/", value.replace(str(place.repository.parent), "…"))
         text = _ID.sub(r"\1_…", text)
         return text if text.startswith("tree-") else _HASH.sub("…", text)
     return value

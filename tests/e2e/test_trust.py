@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
+import kapelle
 from kapelle.api.app import routes
 from kapelle.cli.commands import COMMANDS, load
+from kapelle.domain.errors import Conflict, NotTrusted
 from tests.e2e.ensembles import rest, start
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git, make_repository
@@ -378,9 +380,15 @@ def test_what_was_shown_is_what_is_trusted(wary: Instance, repository: Path) -> 
     configure(repository, 'checks = ["true"]\n')
     [seen] = wary.get(f"/trust?directory={repository}")
     configure(repository, 'checks = ["id"]\n')
-    with pytest.raises(ApiError, match="has changed since it was looked at"):
-        wary.post("/trust", {"directory": str(repository), "digest": seen["digest"]})
-    assert trusted(wary, repository) == "not_trusted"
+    with kapelle.connect(home=wary.home.root) as client:
+        with pytest.raises(Conflict, match="has changed since it was looked at"):
+            client.trust(repository, seen["digest"])
+        assert client.trusted() == []
+        with pytest.raises(NotTrusted, match="is not trusted"):
+            client.tasks.run("x", directory=repository, agent="rehearsal")
+        assert client.trust(repository).status == "trusted"
+        assert [view.directory for view in client.trusted()] == [str(repository)]
+        assert client.untrust(repository).status == "not_trusted"
 
 
 def test_a_queued_task_waits_when_trust_is_lost_and_goes_on_when_it_is_back(

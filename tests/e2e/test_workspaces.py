@@ -128,7 +128,8 @@ def test_hooks_and_filters_in_the_repository_run_nothing_of_ours(
     kapelle: Instance, tmp_path: Path
 ) -> None:
     repository = make_repository(
-        tmp_path / "repository", {".gitattributes": "* filter=evil diff=evil\n"}
+        tmp_path / "repository",
+        {".gitattributes": "* diff=evil\n*.key filter=evil\n", "a.key": "secret\n"},
     )
     canary = tmp_path / "canaries"
     canary.mkdir()

@@ -324,7 +324,8 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
         "ANTHROPIC_BASE_URL", "OPENAI_API_BASE", "HTTPS_PROXY", "http_proxy", "LD_PRELOAD",
         "DYLD_INSERT_LIBRARIES", "NODE_OPTIONS", "PYTHONPATH", "PYTHONSTARTUP", "GIT_SSH_COMMAND",
         "GIT_CONFIG_COUNT", "PATH", "HOME", "BASH_ENV", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE",
-        "CLAUDE_CONFIG_DIR", "CODEX_HOME", "KAPELLE_HOME",
+        "CLAUDE_CONFIG_DIR", "CODEX_HOME", "KAPELLE_HOME", "AWS_ENDPOINT_URL_BEDROCK_RUNTIME",
+        "OPENCODE_CONFIG_CONTENT",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(

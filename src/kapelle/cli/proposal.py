@@ -1,6 +1,6 @@
 """What `kapelle init` proposes for a repository: set-up and checks that look at the worktree.
 
-One table; the first tool of a family that is found counts, and frameworks only add to it.
+Two tables; the first tool of a family that is found counts, and a framework only adds to it.
 """
 
 import json
@@ -9,78 +9,70 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 _MOST_READ = 1_000_000
+# Files that programs want and git ignores, so that a worktree has none.
+_PRIVATE = (".env", ".env.local", "config/master.key")
 
 
-@dataclass(frozen=True)
-class Tool:
-    """A tool or framework, by a file and perhaps a word in it; {run} is how it calls a program."""
+class Tool(NamedTuple):
+    """A tool or framework: by a file, or a word in it after a colon; run is how it calls one."""
 
-    name: str
     family: str
+    name: str
     file: str
-    word: str = ""
-    setup: str = ""
     check: str = ""
+    setup: str = ""
     run: str = ""
-    copy: tuple[str, ...] = ()
 
 
-_VENV = "python3 -m venv .venv && .venv/bin/pip install -q pytest "
-_PYTEST = "{run}pytest -q"
-_ENV = (".env", ".env.local")
-TOOLS = (
-    Tool("submodules", "git", ".gitmodules", setup="git submodule update --init --recursive"),
-    Tool("uv", "python", "uv.lock", setup="uv sync", run="uv run "),
-    Tool(
-        "poetry", "python", "poetry.lock", run="poetry run ",
-        setup="POETRY_VIRTUALENVS_IN_PROJECT=true poetry install",
-    ),
-    Tool(
-        "pip", "python", "pyproject.toml", r"(?m)^\[(project|build-system)\]",
-        setup=_VENV + "-e .", run=".venv/bin/python -m ",
-    ),
-    Tool("pip", "python", "setup.py", setup=_VENV + "-e .", run=".venv/bin/python -m "),
-    Tool(
-        "pip", "python", "requirements.txt", setup=_VENV + "-r requirements.txt",
-        run=".venv/bin/python -m ",
-    ),
-    Tool("pnpm", "node", "pnpm-lock.yaml", setup="pnpm install --frozen-lockfile", run="pnpm run "),
-    Tool("yarn", "node", "yarn.lock", setup="yarn install", run="yarn run "),
-    Tool("npm", "node", "package-lock.json", setup="npm ci", run="npm run "),
-    Tool("npm", "node", "package.json", setup="npm install", run="npm run "),
-    Tool("cargo", "rust", "Cargo.toml", setup="cargo fetch", check="cargo test"),
-    Tool("go", "go", "go.mod", setup="go mod download", check="go test ./..."),
-    Tool("bundler", "ruby", "Gemfile", setup="bundle install", run="bundle exec "),
-    Tool("composer", "php", "composer.json", setup="composer install --no-interaction"),
-    Tool("maven", "java", "mvnw", check="./mvnw -q verify"),
-    Tool("maven", "java", "pom.xml", check="mvn -q verify"),
-    Tool("gradle", "java", "gradlew", check="./gradlew test"),
-    Tool("gradle", "java", "build.gradle*", check="gradle test"),
-)  # fmt: skip
-# The frameworks of a family in the order of their claim; {script} is one of package.json.
-FRAMEWORKS = (
-    Tool("Django", "python", "manage.py", r"django", check="{python}manage.py test", copy=_ENV),
-    Tool("Flask", "python", "*.t*", r"(?im)(^|[\"'])flask\b", check=_PYTEST, copy=_ENV),
-    Tool("FastAPI", "python", "*.t*", r"(?im)(^|[\"'])fastapi\b", check=_PYTEST, copy=_ENV),
-    Tool("pytest", "python", "test*", check=_PYTEST),
-    Tool("pytest", "python", "pyproject.toml", r"pytest", check=_PYTEST),
-    Tool("Next.js", "node", "package.json", r'"next"\s*:', check="test build lint", copy=_ENV),
-    Tool("Nuxt", "node", "package.json", r'"nuxt"\s*:', check="test build", copy=_ENV),
-    Tool("SvelteKit", "node", "package.json", r'"@sveltejs/kit"\s*:', check="test check build",
-         copy=_ENV),
-    Tool("Vue", "node", "package.json", r'"vue"\s*:', check="test test:unit build", copy=_ENV),
-    Tool("React", "node", "package.json", r'"react"\s*:', check="test build", copy=_ENV),
-    Tool("Express", "node", "package.json", r'"express"\s*:', check="test", copy=_ENV),
-    Tool("scripts", "node", "package.json", check="test build"),
-    Tool("RSpec", "ruby", "spec", check="{run}rspec"),
-    Tool("Rails", "ruby", "bin/rails", check="bin/rails test", copy=(*_ENV, "config/master.key")),
-    Tool("rake", "ruby", "Rakefile", check="{run}rake test"),
-    Tool("Laravel", "php", "artisan", check="php artisan test", copy=_ENV),
-    Tool("PHPUnit", "php", "phpunit.xml*", check="vendor/bin/phpunit"),
-)  # fmt: skip
+def _table(text: str) -> list[Tool]:
+    lines = text.replace("VENV", "python3 -m venv .venv && .venv/bin/pip install -q pytest")
+    rows = [re.split("  +", line) for line in lines.strip().splitlines()]
+    return [Tool(*("" if cell == "-" else cell for cell in row)) for row in rows]
+
+
+TOOLS = _table(r"""
+git  submodules  .gitmodules  -  git submodule update --init --recursive
+python  uv  uv.lock  -  uv sync  uv run
+python  poetry  poetry.lock  -  POETRY_VIRTUALENVS_IN_PROJECT=true poetry install  poetry run
+python  pip  pyproject.toml:(?m)^\[(project|build-system)\]  -  VENV -e .  .venv/bin/python -m
+python  pip  setup.py  -  VENV -e .  .venv/bin/python -m
+python  pip  requirements.txt  -  VENV -r requirements.txt  .venv/bin/python -m
+node  pnpm  pnpm-lock.yaml  -  pnpm install --frozen-lockfile  pnpm run
+node  yarn  yarn.lock  -  yarn install  yarn run
+node  npm  package-lock.json  -  npm ci  npm run
+node  npm  package.json  -  npm install  npm run
+rust  cargo  Cargo.toml  cargo test  cargo fetch
+go  go  go.mod  go test ./...  go mod download
+ruby  bundler  Gemfile  -  bundle install  bundle exec
+php  composer  composer.json  -  composer install --no-interaction
+java  maven  mvnw  ./mvnw -q verify
+java  maven  pom.xml  mvn -q verify
+java  gradle  gradlew  ./gradlew test
+java  gradle  build.gradle*  gradle test
+""")
+# The frameworks of a family in the order of their claim; of node, the scripts that are checks.
+FRAMEWORKS = _table(r"""
+python  Django  manage.py:django  {python} manage.py test
+python  Flask  *.t*:(?im)(^|["'])flask\b  {run} pytest -q
+python  FastAPI  *.t*:(?im)(^|["'])fastapi\b  {run} pytest -q
+python  pytest  test*  {run} pytest -q
+python  pytest  pyproject.toml:pytest  {run} pytest -q
+node  Next.js  package.json:"next"\s*:  test build lint
+node  Nuxt  package.json:"nuxt"\s*:  test build
+node  SvelteKit  package.json:"@sveltejs/kit"\s*:  test check build
+node  Vue  package.json:"vue"\s*:  test test:unit build
+node  React  package.json:"react"\s*:  test build
+node  Express  package.json:"express"\s*:  test
+node  scripts  package.json  test build
+ruby  RSpec  spec  {run} rspec
+ruby  Rails  bin/rails  bin/rails test
+ruby  rake  Rakefile  {run} rake test
+php  Laravel  artisan  php artisan test
+php  PHPUnit  phpunit.xml*  vendor/bin/phpunit
+""")
 
 
 @dataclass
@@ -98,18 +90,18 @@ class Proposal:
 
     def as_toml(self) -> dict[str, str]:
         """What is proposed by the name of its setting, as it is written in a config file."""
-        given = {"checks": self.checks, "copy": self.copy, "setup": " && ".join(self.setup)}
+        given = [(name, self.as_json()[name]) for name in ("checks", "copy", "setup")]
         # JSON writes texts and lists of them as TOML does.
-        return {name: json.dumps(one, ensure_ascii=False) for name, one in given.items() if one}
+        return {name: json.dumps(one, ensure_ascii=False) for name, one in given if one}
 
 
 def propose(top: Path) -> Proposal:
     """Look at the top of a repository, or one level below it where nothing is built at the top."""
-    filters = re.findall(r"(?m)^[^#\n]*\bfilter=(\S+)", _text(top / ".gitattributes"))
+    filters = re.findall(r"(?m)^[^#\n]*\bfilter=(\w[\w-]*)", _text(top / ".gitattributes"))
     proposal = Proposal(filters=sorted({*filters}))
     if not _look(top, "", proposal):
-        for place in sorted(path for path in top.iterdir() if not path.name.startswith(".")):
-            if place.is_dir() and re.fullmatch(r"[\w.-]+", place.name):
+        for place in sorted(top.iterdir()):
+            if place.is_dir() and re.fullmatch(r"[\w-][\w.-]*", place.name):
                 _look(place, f"{place.name}/", proposal)
     if not proposal.checks and re.search(r"(?m)^test\s*:", _text(top / "Makefile")):
         proposal.checks.append("make test")
@@ -122,29 +114,34 @@ def _look(place: Path, prefix: str, proposal: Proposal) -> bool:
     for tool in TOOLS:
         if tool.family not in families and _is_there(tool, place):
             families[tool.family] = tool
-            proposal.found.append(prefix + tool.name)
-            proposal.setup += [_inside(prefix, tool.setup)] if tool.setup else []
-            proposal.checks += [_inside(prefix, tool.check)] if tool.check else []
-    for family, tool in families.items():
-        for framework in FRAMEWORKS:
-            check = _check(framework, tool, place) if framework.family == family else ""
-            if check and _is_there(framework, place):
-                proposal.found.append(prefix + framework.name)
-                proposal.checks.append(_inside(prefix, check))
-                proposal.copy += [prefix + name for name in _private(framework, place)]
+            _add(proposal, prefix, tool.name, tool.check, tool.setup)
+    for tool in families.values():
+        for framework in (one for one in FRAMEWORKS if one.family == tool.family):
+            check = _is_there(framework, place) and _check(framework, tool, place)
+            if check:
+                _add(proposal, prefix, framework.name, check)
                 break
-    return bool(families.keys() - {"git"})
+    is_built = bool(families.keys() - {"git"})
+    proposal.copy += [f"{prefix}{name}" for name in _private(place) if is_built]
+    return is_built
+
+
+def _add(proposal: Proposal, prefix: str, name: str, check: str, setup: str = "") -> None:
+    proposal.found.append(f"{prefix}{name}")
+    for commands, command in ((proposal.checks, check), (proposal.setup, setup)):
+        if command:
+            commands.append(f"(cd {prefix[:-1]} && {command})" if prefix else command)
 
 
 def _is_there(tool: Tool, place: Path) -> bool:
-    found = [*place.glob(tool.file)]
-    return any(not tool.word or re.search(tool.word, _text(path)) for path in found)
+    file, _, word = tool.file.partition(":")
+    return any(not word or re.search(word, _text(path)) for path in place.glob(file))
 
 
 def _check(framework: Tool, tool: Tool, place: Path) -> str:
     if framework.family != "node":
-        is_python = tool.run.endswith("python -m ")
-        python = tool.run.removesuffix("-m ") if is_python else f"{tool.run}python "
+        runs = tool.run.endswith("python -m")
+        python = tool.run.removesuffix(" -m") if runs else f"{tool.run} python"
         return framework.check.format(run=tool.run, python=python)
     try:
         scripts = json.loads(_text(place / "package.json")).get("scripts", {})
@@ -152,22 +149,17 @@ def _check(framework: Tool, tool: Tool, place: Path) -> str:
         return ""
     # What `npm init` writes is no test.
     real = [name for name, text in scripts.items() if "no test specified" not in str(text)]
-    return next(
-        (f"CI=true {tool.run}{name}" for name in framework.check.split() if name in real), ""
-    )
+    names = (name for name in framework.check.split() if name in real)
+    return next((f"CI=true {tool.run} {name}" for name in names), "")
 
 
-def _private(tool: Tool, place: Path) -> Iterator[str]:
-    """Files that are there and ignored, so that a worktree has none."""
+def _private(place: Path) -> Iterator[str]:
+    """Files that are there and ignored."""
     ignored = [line.strip().strip("/") for line in _text(place / ".gitignore").splitlines()]
-    for name in tool.copy:
+    for name in _PRIVATE:
         names = (name, name.rpartition("/")[2])
         if (place / name).is_file() and any(fnmatch(n, p) for n in names for p in ignored):
             yield name
-
-
-def _inside(prefix: str, command: str) -> str:
-    return f"(cd {prefix.rstrip('/')} && {command})" if prefix else command
 
 
 def _text(path: Path) -> str:

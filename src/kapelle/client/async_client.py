@@ -181,6 +181,9 @@ class AsyncClient(_Wrapper):
     events = _stream(Client.events)
     patterns = _method(Client.patterns)
     agents = _method(Client.agents)
+    trusted = _method(Client.trusted)
+    trust = _method(Client.trust)
+    untrust = _method(Client.untrust)
     usage = _method(Client.usage)
     instance = _method(Client.instance)
 

@@ -8,7 +8,7 @@ from kapelle.client.address import Address
 from kapelle.client.http import Connection
 from kapelle.client.work import Directory, Runs, Schedules, Stream, Tasks, absolute, read
 from kapelle.domain.task import Event
-from kapelle.domain.views import AgentView, By, DaemonView, PatternView, UsageReport
+from kapelle.domain.views import AgentView, By, DaemonView, PatternView, TrustView, UsageReport
 
 
 def connect(
@@ -72,6 +72,22 @@ class Client:
         """The agents that a task in a directory may use, with their logins and pauses."""
         query = {"directory": None if directory is None else absolute(directory)}
         return read(list[AgentView], self._connection.get("/agents", query), "/agents")
+
+    def trusted(self, directory: Directory | None = None) -> list[TrustView]:
+        """Every repository that was trusted; with a directory that of its own, trusted or not."""
+        query = {"directory": None if directory is None else absolute(directory)}
+        return read(list[TrustView], self._connection.get("/trust", query), "/trust")
+
+    def trust(self, directory: Directory, digest: str | None = None) -> TrustView:
+        """Let a repository execute what stands in its .kapelle now; Conflict if the digest of what
+        was looked at is another."""
+        body = {"directory": absolute(directory), "digest": digest}
+        return read(TrustView, self._connection.post("/trust", body), "/trust")
+
+    def untrust(self, directory: Directory) -> TrustView:
+        """Trust a repository no more."""
+        query = {"directory": absolute(directory)}
+        return read(TrustView, self._connection.delete("/trust", query), "/trust")
 
     def usage(
         self,

@@ -7,13 +7,16 @@ checkout that the worktree stands for, or a check would test files that the agen
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from kapelle.agents.base import Agent, AgentRequest, Command
 from kapelle.domain.environment import allowed, fitting
+from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import Shell
 from kapelle.engine.output import remember_side_log
+from kapelle.home import read_small
 from kapelle.settings import Settings
 from kapelle.settings.models import WorkspaceSettings
 from kapelle.workspaces import checkouts_around
@@ -21,13 +24,11 @@ from kapelle.workspaces import checkouts_around
 # Without these nothing runs, so the daemon's own stand in for what a client did not send.
 _NEEDED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "TMPDIR")
 # Variables that name programs or code by their paths.
-_PATHS = (
-    "PATH", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT",
-    "NODE_PATH", "GOPATH", "GOBIN", "GOWORK", "CARGO_TARGET_DIR", "CLASSPATH", "GEM_HOME",
-    "GEM_PATH", "RUBYLIB", "BUNDLE_GEMFILE", "BUNDLE_PATH", "PERL5LIB", "LD_LIBRARY_PATH",
-    "DYLD_LIBRARY_PATH", "LIBRARY_PATH", "CPATH", "PKG_CONFIG_PATH",
-)  # fmt: skip
-_MOST_READ = 1_000_000
+_PATHS = """
+PATH VIRTUAL_ENV PYTHONPATH PYTHONHOME CONDA_PREFIX UV_PROJECT_ENVIRONMENT NODE_PATH GOPATH GOBIN
+GOWORK CARGO_TARGET_DIR CLASSPATH GEM_HOME GEM_PATH RUBYLIB BUNDLE_GEMFILE BUNDLE_PATH PERL5LIB
+LD_LIBRARY_PATH DYLD_LIBRARY_PATH LIBRARY_PATH CPATH PKG_CONFIG_PATH
+""".split()  # noqa: SIM905 - names read better as words
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,13 @@ def _entry(name: str, entry: str, origin: Origin, found: Variables) -> str | Non
             return entry
         found.omitted.append(f"{name} {entry}, which is installed from your checkout")
         return None
-    own = _of_worktree(inside, origin)
-    if own is None:
+    assert origin.worktree is not None
+    own = origin.worktree / inside
+    if not os.path.exists(own) or _leads_back(own, origin):
         found.omitted.append(f"{name} {entry}")
-    else:
-        found.mapped.append(f"{name} {entry} is {own}")
-    return None if own is None else str(own)
+        return None
+    found.mapped.append(f"{name} {entry} is {own}")
+    return str(own)
 
 
 def _inside(entry: str, origin: Origin) -> Path | None:
@@ -128,19 +130,10 @@ def _inside(entry: str, origin: Origin) -> Path | None:
     if not os.path.isabs(entry) or origin.worktree is None:
         return None
     for path in (Path(os.path.normpath(entry)), Path(os.path.realpath(entry))):
-        if path.is_relative_to(origin.worktree):
-            continue
-        for top in origin.checkouts:
+        for top in () if path.is_relative_to(origin.worktree) else origin.checkouts:
             if path.is_relative_to(top):
                 return path.relative_to(top)
     return None
-
-
-def _of_worktree(inside: Path, origin: Origin) -> Path | None:
-    """The worktree's own file at the same place, if it is there and does not lead back."""
-    assert origin.worktree is not None
-    own = origin.worktree / inside
-    return own if os.path.exists(own) and not _leads_back(own, origin) else None
 
 
 def _leads_back(path: Path, origin: Origin) -> bool:
@@ -159,45 +152,29 @@ def brought_along(wanted: WorkspaceSettings, directory: str) -> tuple[list[str],
 def leading_back(wanted: WorkspaceSettings, paths: Iterable[str], directory: Path) -> list[str]:
     """Those of the paths to be copied or linked by which code would come from the checkout."""
     tops = checkouts_around(directory) if wanted.checkout_paths == "replace" else ()
-    return [path for path in paths if any(leads_into(top / path, tops) for top in tops[:1])]
+    return [path for path in paths if tops and leads_into(tops[0] / path, tops)]
 
 
 def leads_into(environment: Path, checkouts: Iterable[Path], but: Path | None = None) -> bool:
     """Whether packages come from a checkout: by an editable install, or as links to it."""
-    if any(_is_of(link, checkouts, environment, but) for link in _links(environment)):
-        return True
     own = re.escape(str(but)) if but else r"(?!)"
     tops = "|".join(re.escape(str(top)) for top in checkouts)
     found = re.compile(f"{own}|(?P<top>(?:{tops})(?![\\w.-]))")
-    for file in _telling(environment):
-        try:
-            with file.open(encoding="utf-8", errors="replace") as stream:
-                text = stream.read(_MOST_READ)
-        except OSError:
-            continue
-        if any(match["top"] for match in found.finditer(text)):
-            return True
-    return False
+    return any(match["top"] for text in _telling(environment) for match in found.finditer(text))
 
 
-def _telling(environment: Path) -> Iterator[Path]:
-    """The files of a virtual environment by which packages come from elsewhere."""
-    for packages in environment.glob("lib/python*/site-packages"):
-        for pattern in ("*.pth", "*.egg-link", "__editable__*.py"):
-            yield from packages.glob(pattern)
-
-
-def _links(modules: Path) -> Iterator[Path]:
-    """The packages of node_modules that are links, as those of a workspace are."""
-    for pattern in ("*", "@*/*") if modules.name == "node_modules" else ():
-        yield from (path for path in modules.glob(pattern) if path.is_symlink())
-
-
-def _is_of(link: Path, checkouts: Iterable[Path], modules: Path, but: Path | None) -> bool:
-    real = Path(os.path.realpath(link))
-    if real.is_relative_to(os.path.realpath(modules)) or (but and real.is_relative_to(but)):
-        return False
-    return any(real.is_relative_to(top) for top in checkouts)
+def _telling(place: Path) -> Iterator[str]:
+    """What tells where the packages of a virtual environment or of node_modules come from."""
+    for pattern in ("*.pth", "*.egg-link", "__editable__*.py"):
+        for file in place.glob(f"lib/python*/site-packages/{pattern}"):
+            with suppress(OSError, InvalidInput):
+                yield read_small(file).decode("utf-8", "replace")
+    for pattern in ("*", "@*/*") if place.name == "node_modules" else ():
+        for link in place.glob(pattern):
+            real = Path(os.path.realpath(link))
+            # What is linked inside, such as a scope's own package, comes from nowhere else.
+            if link.is_symlink() and not real.is_relative_to(os.path.realpath(place)):
+                yield str(real)
 
 
 def left_out(omitted: Sequence[str]) -> str:

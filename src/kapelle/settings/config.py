@@ -24,7 +24,8 @@ from kapelle.settings.models import REPOSITORY_KEYS, Settings, Tasks
 # Variables that lead a program elsewhere: to another server, another configuration, other code.
 _FOREIGN = re.compile(
     r"PATH$|HOME$|ENV$|BASH_ENV$|SHELL$|(LD|DYLD|PYTHON|GIT|XDG|KAPELLE|SSL_CERT|PERL5|RUBY)|NODE_"
-    r"|(.*_)?(PROXY|BASE_URL|API_BASE|API_URL|API_HOST|ENDPOINT|CA_BUNDLE|CONFIG_DIR)$"
+    r"|(.*_)?(PROXY|BASE_URL|API_BASE|API_URL|API_HOST|CA_BUNDLE)$"
+    r"|(.*_)?(ENDPOINT(_URL.*)?|CONFIG(_DIR|_FILE|_PATH|_CONTENT)?|SETTINGS_PATH)$"
     r"|(CODEX_HOME|.*JAVA_(TOOL_)?OPTIONS)$",
     re.IGNORECASE,
 )

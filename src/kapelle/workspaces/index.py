@@ -6,7 +6,9 @@
 import asyncio
 import functools
 import hashlib
+import json
 import os
+import shlex
 import stat
 from collections.abc import Iterator
 from dataclasses import replace
@@ -281,11 +283,15 @@ async def require_filters(
     if bad := sorted(wanting & set(changed)):
         name = found[bad[0]]
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-        known = "has no command for it" if name in place.git.filters else "is not allowed to run it"
+        allowed, missing = place.git.filters, f"filter.{name}.clean"
+        why, hint = "is not allowed to run it", shlex.quote(json.dumps([*allowed, name]))
+        hint = f"kapelle config set git.filters {hint}, `kapelle stop`, and try again."
+        if name in allowed:
+            why, hint = f"has no {missing}", f"Set it as that tool says: git config {missing} …"
         raise Unfiltered(
             f"{os.fsdecode(bad[0])}{more} goes through the filter {name} (.gitattributes), and "
-            f"Kapelle's git {known}: committed as it is, the file would stand there unfiltered.",
-            hint=f"kapelle config set git.filters '[\"{name}\"]', `kapelle stop`, and try again.",
+            f"Kapelle's git {why}: committed as it is, the file would stand there unfiltered.",
+            hint=hint,
         )
 
 

@@ -224,6 +224,8 @@ async def test_a_stop_reaches_the_supervisor_and_not_whom_the_claim_names_by_now
     job = shell(tmp_path / "run", "echo $$ > pids; sleep 60")
     watching = asyncio.ensure_future(any_runner.execute(job))
     await until(lambda: bool(noted_pids(tmp_path / "pids")))
+    # One that it comes upon before it follows the supervisor is tampered with.
+    await until(lambda: job.process_dir in any_runner._stops)
     named = identity.current(victim.pid)
     assert named is not None
     claim = tmp_path / "run/claim"
