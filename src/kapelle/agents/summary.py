@@ -78,10 +78,14 @@ class Fold:
         self._summary = Summary()
         self._last_text = ""
         self._in_pieces = False
+        self._is_taken_back = False
         self._tail = _Tail()
         self.count = Count()
 
     def add(self, event: AgentEvent) -> None:
+        if event.kind in {"error", "text", "result"}:
+            # An error takes back the result before it, unless the agent goes on.
+            self._is_taken_back = event.kind == "error" and self._summary.result is not None
         match event.kind:
             case "text":
                 self._add_text(event.text, event.data.get("delta") is True)
@@ -100,9 +104,7 @@ class Fold:
                 self._set(result=result, is_error=is_error, question=None)
             case "error":
                 text, name = event.text[:_LONGEST_MESSAGE], event.name[:_LONGEST_NAME]
-                # One that comes after the result takes it back.
-                is_error = self._summary.is_error or self._summary.result is not None
-                self._set(error=AgentEvent("error", text, name, event.data), is_error=is_error)
+                self._set(error=AgentEvent("error", text, name, event.data))
             case "question":
                 self._set(question=event.text[:_LONGEST_MESSAGE], result=None, is_error=False)
             case "tool_call" | "tool_result" | "plan" | "notice":
@@ -126,6 +128,7 @@ class Fold:
     def summary(self) -> Summary:
         return replace(
             self._summary,
+            is_error=self._summary.is_error or self._is_taken_back,
             usage=self.count.usage(),
             of_session=self.count.of_session,
             tail=self._tail.text(),

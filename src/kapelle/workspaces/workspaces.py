@@ -115,17 +115,13 @@ class Workspaces:
         return known | ({branch: tip} if branch and tip else {})
 
     async def changes_of(self, directory: Path, before: dict[str, str]) -> list[str]:
-        """What of the state of a repository is not as it was, in words; merges of ours may be."""
+        """What of the state of a repository is not as it was, but for our own merges."""
         branch = next((name for name in before if name.startswith(BRANCHES)), None)
         now, checkout = await self.state(directory, branch), find_checkout(directory)
         found = [name for name in before if now.get(name) != before[name]]
         if branch in found and checkout and moved_by_kapelle(checkout, branch, before[branch]):
             found.remove(branch)
-        ways = {name: f"{before[name][:40]} → {now.get(name, 'gone')[:40]}" for name in found}
-        return [
-            f"{name.removeprefix(BRANCHES)} ({ways[name]})" if name in {branch, "HEAD"} else name
-            for name in found
-        ]
+        return [name.removeprefix(BRANCHES) for name in found]
 
     async def create(
         self,
