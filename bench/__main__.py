@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import machine
-from bench.measures import burst, events, idle, listing, memory, output, reads, runs, start
+from bench.measures import burst, events, idle, listing, memory, months, output, reads, runs, start
 from bench.report import Measure, Row, Run, table
 
 MEASURES: dict[str, Measure] = {
@@ -23,7 +23,9 @@ MEASURES: dict[str, Measure] = {
     "idle": idle.idle,
     "reads": reads.measure,
     "events": events.measure,
+    "subscribers": events.crowd,
     "output": output.measure,
+    "months": months.measure,
     "iterations": runs.iterations,
     "runs": runs.queued,
 }

@@ -12,7 +12,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -79,7 +79,7 @@ def main() -> None:
     home = Home.default()
     try:
         home.create()
-        with _only_daemon(home, wait=options.wait) as lock:
+        with contextlib.closing(Lock(home, wait=options.wait)) as lock:
             settings = load(home, None, os.environ).settings
             code = asyncio.run(_serve(lock, home, settings, _listen(home, settings, options)))
     except KapelleError as error:
@@ -128,21 +128,8 @@ def _give_up(sentence: str) -> NoReturn:
     sys.exit(2)
 
 
-@contextlib.contextmanager
-def _only_daemon(home: Home, *, wait: bool) -> Iterator["Lock"]:
-    """While this is the daemon of its home, whose socket goes with it."""
-    lock = Lock(home, wait=wait)
-    try:
-        yield lock
-    finally:
-        if lock.is_ours:
-            with contextlib.suppress(OSError):
-                home.socket.unlink()
-        os.close(lock.descriptor)
-
-
 class Lock:
-    """What makes this the only daemon of its home."""
+    """What makes this the only daemon of its home, whose socket goes with it."""
 
     def __init__(self, home: Home, *, wait: bool = False) -> None:
         self._home = home
@@ -159,6 +146,12 @@ class Lock:
             os.close(self.descriptor)
             self.descriptor = taken
             _log.warning("%s was lost and is taken again", self._home.lock)
+
+    def close(self) -> None:
+        if self.is_ours:
+            with contextlib.suppress(OSError):
+                self._home.socket.unlink()
+        os.close(self.descriptor)
 
 
 def take_lock(home: Home, *, wait: bool = False) -> int:

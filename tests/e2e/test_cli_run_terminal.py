@@ -71,7 +71,7 @@ def test_an_interrupt_ends_only_the_watching(
 def test_a_team_asks_in_the_terminal(
     kapelle: Instance, place: Path, terminals: list[Terminal]
 ) -> None:
-    terminals.append(Terminal(kapelle, "team", "--ask", cwd=place))
+    terminals.append(Terminal(kapelle, "team", "-f", "--ask", cwd=place))
     terminal = terminals[0]
     terminal.read_until("What is the goal?")
     terminal.type("Write it\n")

@@ -11,7 +11,7 @@ import pytest
 
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git, make_repository
-from tests.e2e.staging import shell_instance
+from tests.e2e.staging import shell_instance, until
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +164,25 @@ def test_a_retry_is_a_new_attempt(shared: Instance, tmp_path: Path) -> None:
     assert shared.cli("retry", task_id).stdout.strip() == task_id
     assert shared.cli("wait", task_id).returncode == 0
     assert [attempt["number"] for attempt in task_of(shared, task_id)["attempts"]] == [1, 2]
+    followed = shared.cli("retry", task_id, "-f")
+    assert followed.returncode == 0
+    said = followed.stdout.splitlines()
+    assert [line[:12] for line in said if line.startswith("──")] == ["── attempt 3"]
+
+
+def test_cancelling_says_what_it_waits_for(tmp_path: Path) -> None:
+    instance = Instance(tmp_path / "home", KAPELLE_TASKS__GRACE_S="4")
+    instance.cli("config", "set", "agents.sh.command", '["sh", "-c", "{prompt}"]', check=True)
+    instance.start()
+    try:
+        part = "trap '' TERM; touch begun; while :; do sleep 0.1; done"
+        task_id = run(instance, part, "-a", "sh", cwd=tmp_path)
+        until(lambda: (tmp_path / "begun").exists(), "the agent's work")
+        done = instance.cli("cancel", task_id)
+        assert done.stdout.split() == [task_id, "cancelled"]
+        assert "Stopping; after tasks.grace_s" in done.stderr
+    finally:
+        instance.destroy()
 
 
 def test_from_worktree_to_merge_and_archive(shared: Instance, tmp_path: Path) -> None:

@@ -32,28 +32,28 @@ def test_a_team_is_followed_to_its_end(kapelle: Instance, place: Path) -> None:
 
 
 def test_a_team_as_json_is_one_document(kapelle: Instance, place: Path) -> None:
-    done = kapelle.cli("team", "Write it", "--criteria", "it is there", "--json", cwd=place)
+    done = kapelle.cli("team", "Write it", "--criteria", "it is there", "-f", "--json", cwd=place)
     run = json.loads(done.stdout)
     assert (run["status"], run["result"]["goal_complete"]) == ("completed", True)
     assert done.stderr == ""
-    detached = kapelle.cli("team", "Write it", "--criteria", "x", "--detach", "--json", cwd=place)
+    detached = kapelle.cli("team", "Write it", "--criteria", "x", "--json", cwd=place)
     run_id = json.loads(detached.stdout)["id"]
     assert kapelle.cli("wait", run_id).returncode == 0
 
 
 def test_a_team_asks_and_goes_on_with_the_answers(kapelle: Instance, place: Path) -> None:
-    asked = kapelle.cli("team", "Write it", "--ask", cwd=place, input="")
+    asked = kapelle.cli("team", "Write it", "-f", "--ask", cwd=place, input="")
     assert asked.returncode == 3
     run_id, first, second = asked.stdout.split()
     assert first.startswith(f"{run_id}:")
     assert "? Which?" in asked.stderr
-    told = f'kapelle team --resume {first} --answer "…" --answer "…"'
+    told = f'kapelle team -f --resume {first} --answer "…" --answer "…"'
     assert told in asked.stderr
     text = kapelle.cli("status", run_id).stdout
     assert f"kapelle runs answer {second} " in text
-    again = kapelle.cli("team", "--resume", first, "--answer", "this")
+    again = kapelle.cli("team", "-f", "--resume", first, "--answer", "this")
     assert (again.returncode, again.stdout.split()) == (3, [run_id, second])
-    done = kapelle.cli("team", "--resume", run_id, "--answer", "so", "--json")
+    done = kapelle.cli("team", "--resume", run_id, "--answer", "so", "-f", "--json")
     assert done.returncode == 0
     assert json.loads(done.stdout)["status"] == "completed"
     late = kapelle.cli("team", "--resume", second, "--answer", "too late")
@@ -62,7 +62,7 @@ def test_a_team_asks_and_goes_on_with_the_answers(kapelle: Instance, place: Path
 
 
 def test_answers_come_through_rest_as_well(kapelle: Instance, place: Path) -> None:
-    asked = kapelle.cli("team", "Write it", "--ask", "--json", cwd=place, input="")
+    asked = kapelle.cli("team", "Write it", "-f", "--ask", "--json", cwd=place, input="")
     assert asked.returncode == 3
     run = json.loads(asked.stdout)
     assert [question["text"] for question in run["questions"]] == ["Which?", "How?"]

@@ -54,6 +54,11 @@ def test_a_check_is_seen_while_it_runs_and_when_it_fails(
     assert (failed["exit_code"], failed["output"]) == (4, "the-cause\n[exit code 4]")
 
 
+def test_a_check_in_the_words_of_bash_is_told_how_to_have_it(shared: Instance) -> None:
+    done = shared.cli("run", "-f", "--in-place", "true", "--check", "true | cat; [[ 1 == 1 ]]")
+    assert "Commands run under /bin/sh" in done.stdout or done.returncode == 0  # where sh is bash
+
+
 def test_a_further_attempt_says_why_there_is_one(shared: Instance, tmp_path: Path) -> None:
     check = f"test -e {tmp_path}/again || {{ touch {tmp_path}/again; echo not yet; false; }}"
     options = ["--check", check, "--retry", "same", "--retry-delay", "0.1"]

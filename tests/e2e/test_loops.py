@@ -199,6 +199,7 @@ def test_a_judge_decides(kapelle: Instance, repository: Path) -> None:
     assert run["status"] == "completed", run["reason"]
     assert len(run["result"]["iterations"]) == 2
     assert "unusable" in run["result"]["iterations"][0]["problem"]
+    assert run["progress"]["feedback"] == "two lines"
 
 
 def test_a_judge_need_not_say_why(kapelle: Instance, repository: Path) -> None:

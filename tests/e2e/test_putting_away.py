@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import time
+import zipfile
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -12,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from kapelle.client.client import connect
 from kapelle.home import disk_use
-from tests.e2e.ensembles import perform, rule, with_playbook
+from tests.e2e.ensembles import perform, play, rule, with_playbook
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git
 
@@ -143,6 +145,57 @@ def test_an_ended_attempt_is_one_file_and_read_as_before(
     assert kapelle.cli("logs", task_id, "--tail", "1").stdout in transcript
 
 
+def _packed(archive: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(archive) as packed:
+        return {name: packed.read(name) for name in packed.namelist()}
+
+
+def test_checks_and_steps_are_packed_with_their_work_and_nothing_is_lost_when_it_goes_on(
+    kapelle: Instance, repository: Path
+) -> None:
+    task_id = kapelle.play(
+        _WORK.format(name="new.txt"), repository, checks=[{"command": "echo made 1; exit 3"}]
+    )
+    assert kapelle.wait(task_id)["status"] == "failed"
+    loop = {"prompt": play({"run": "echo x >> n.txt"}), "until": ["wc -l < n.txt; false"]}
+    run = perform(kapelle, "loop", repository, max_iterations=2, **loop)
+    first = kapelle.output(task_id)
+    kapelle.kill()
+    _age(kapelle, 1)
+    kapelle.start()
+    _await(lambda: not list(kapelle.home.processes.iterdir()), kapelle)
+    [attempt] = kapelle.task(task_id)["attempts"]
+    found = _packed(kapelle.home.attempts / f"{attempt['id']}.zip")
+    assert found["checks/0/out.log"] == b"made 1\n"
+    assert {"out.log", "exit.json", "checks/0/exit.json"} <= found.keys()
+    steps = kapelle.home.runs / run["id"] / "steps.zip"
+    printed = {name: data for name, data in _packed(steps).items() if name.endswith("/out.log")}
+    assert sorted(printed.values()) == [b"1\n", b"2\n"]
+    kapelle.post(f"/tasks/{task_id}/resume", {"message": "Once more."})
+    assert kapelle.wait(task_id)["status"] == "failed"
+    kapelle.kill()
+    # As if a check of the first attempt, and a step of the run, had been made after all.
+    with closing(sqlite3.connect(kapelle.home.database)) as connection:
+        for owner in (attempt["id"], run["id"]):
+            row = (owner, "late", f"late-{owner}", "00" * 32, 0)
+            columns = "owner, name, directory, secret, begun_at"
+            connection.execute(f"INSERT INTO processes ({columns}) VALUES (?, ?, ?, ?, ?)", row)
+            (kapelle.home.processes / f"late-{owner}").mkdir()
+            (kapelle.home.processes / f"late-{owner}" / "out.log").write_text("late")
+        connection.commit()
+    _age(kapelle, 1)
+    kapelle.start()
+    _await(lambda: not list(kapelle.home.processes.iterdir()), kapelle)
+    again, second = kapelle.task(task_id)["attempts"]
+    assert again == {**attempt, "ended_at": again["ended_at"]}
+    assert found | {"late/out.log": b"late"} == _packed(
+        kapelle.home.attempts / f"{attempt['id']}.zip"
+    )
+    assert {**printed, "late/out.log": b"late"}.items() <= _packed(steps).items()
+    assert _packed(kapelle.home.attempts / f"{second['id']}.zip")["checks/0/out.log"] == b"made 1\n"
+    assert kapelle.output(task_id, attempt=1) == first
+
+
 def test_a_merged_task_leaves_almost_nothing_after_a_day(
     kapelle: Instance, repository: Path
 ) -> None:
@@ -223,10 +276,11 @@ def test_prune_says_what_it_would_do_and_does_it(kapelle: Instance, repository: 
     assert _archived(kapelle, found) == set()
     assert kapelle.cli("prune", "--merged", check=True).stdout.split() == [found["merged"]]
     assert _archived(kapelle, found) == {"merged"}
-    freed = kapelle.post("/prune", {"older_s": 0})
-    assert set(freed["archived"]) == {found["cancelled"], found["failed"]}
-    assert freed["bytes"] > 0
-    assert freed["inodes"] > 0
+    with connect(home=kapelle.home.root, start=False) as client:
+        freed = client.prune(older_s=0)
+    assert set(freed.archived) == {found["cancelled"], found["failed"]}
+    assert freed.bytes > 0
+    assert freed.inodes > 0
     assert _archived(kapelle, found) == {"merged", "cancelled", "failed"}
 
 

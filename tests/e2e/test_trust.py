@@ -187,6 +187,7 @@ archive {done}
 prune --dry-run
 usage
 events
+top
 agents list
 agents check claude
 agents check evil

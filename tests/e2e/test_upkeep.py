@@ -88,3 +88,48 @@ def test_a_large_log_is_shortened_and_written_on(tmp_path: Path, size: int) -> N
             assert instance.home.log.stat().st_size >= size
     finally:
         instance.destroy()
+
+
+def test_a_clock_that_is_set_back_delays_no_retry_and_nothing_ends_before_it_began(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    again = {"policy": "same", "max_attempts": 2, "delay_s": 5}
+    task_id = kapelle.play(
+        '[[rule]]\nattempt = 1\n[[rule.do]]\nfail = "no"\n[[rule]]\n[[rule.do]]\nsleep = 3',
+        tmp_path,
+        workspace="in_place",
+        retry=again,
+    )
+    _await(lambda: "starts in" in (kapelle.task(task_id)["reason"] or ""), kapelle)
+    kapelle.kill()
+    day = 86_400_000_000
+    # As if all of it had happened before the clock was set back by a day.
+    _change(kapelle, f"UPDATE tasks SET not_before = not_before + {day}")
+    later = f"started_at = started_at + {day}, ended_at = ended_at + {day}"
+    _change(kapelle, f"UPDATE attempts SET {later}")
+    kapelle.start()
+    kapelle.wait_for_status(task_id, "running", timeout_s=60)
+    kapelle.kill()
+    # And now while an attempt was running.
+    for table in ("tasks", "attempts"):
+        _change(
+            kapelle, f"UPDATE {table} SET started_at = started_at + {day} WHERE ended_at IS NULL"
+        )
+    kapelle.start()
+    task = kapelle.wait(task_id)
+    assert task["status"] == "completed"
+    for ended in (task, *task["attempts"]):
+        assert ended["started_at"] <= ended["ended_at"]
+
+
+def test_what_the_daemon_says_of_itself_fits_together(kapelle: Instance, tmp_path: Path) -> None:
+    kapelle.kill()
+    kapelle.env["KAPELLE_LIMITS__MAX_ATTEMPTS"] = "2"
+    kapelle.start()
+    tasks = [kapelle.play("", tmp_path, workspace="in_place") for _ in range(12)]
+    told = set()
+    while kapelle.task(tasks[-1])["status"] in {"queued", "running"}:
+        found = kapelle.get("/daemon")
+        told.add((found["running"], found["held"]))
+    assert {running for running, held in told if held and "2 of 2" in held} == {2}, told
+    assert not [held for running, held in told if running == 2 and not held], told

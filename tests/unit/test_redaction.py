@@ -100,6 +100,8 @@ def test_any_secret_is_found(secret: str, before: bytes, after: bytes) -> None:
     raw = secret.encode("utf-8", "surrogatepass")
     # What could be mistaken for a part of the replacement proves nothing.
     assume(not {*b"[]"} & {*raw} and raw not in b"redacted")
+    # A line that ends with fewer characters of a secret is passed on at once.
+    assume(not {*b"\r\n"} & {*raw[:6]})
     assert raw not in _stream([before + raw[:3], raw[3:] + after], found)
 
 

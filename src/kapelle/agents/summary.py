@@ -83,9 +83,10 @@ class Fold:
         self.count = Count()
 
     def add(self, event: AgentEvent) -> None:
-        if event.kind in {"error", "text", "result"}:
-            # An error takes back the result before it, unless the agent goes on.
-            self._is_taken_back = event.kind == "error" and self._summary.result is not None
+        # An error takes back the result before it, unless the agent goes on.
+        is_last = event.kind not in {"error", "text", "result"} and self._is_taken_back
+        late = event.kind == "error" and self._summary.result is not None
+        self._is_taken_back = is_last or late
         match event.kind:
             case "text":
                 self._add_text(event.text, event.data.get("delta") is True)

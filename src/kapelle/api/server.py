@@ -15,7 +15,6 @@ from typing import Any
 
 import h11
 import uvicorn
-from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -66,6 +65,12 @@ class Protocol(H11Protocol):
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._await_request()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.cycle is not None:
+            # Ends a stream, which has no end of its own and would be cut off after the timeout.
+            self.cycle.message_event.set()
 
     def _await_request(self, state: object = None) -> None:
         """Give what is missing of a request its time, once."""
@@ -127,8 +132,6 @@ class Door:
             server.close()
 
     def close(self) -> None:
-        # Streams have no end of their own, and would otherwise be cut off after the timeout.
-        AppStatus.should_exit = True
         self._server.should_exit = True
         self._server.woken.set()
 

@@ -1,10 +1,12 @@
 """Server-sent events out of an async generator."""
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
-from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
 
 T = TypeVar("T")
 _PING_S = 15
@@ -19,20 +21,52 @@ STREAM: dict[int | str, dict[str, Any]] = {
 }
 
 
-def stream(
-    items: AsyncIterator[T], render: Callable[[T], bytes], headers: dict[str, str] | None = None
-) -> EventSourceResponse:
-    """Send each item, rendered as one event or several, as soon as it comes."""
+class EventStream(Response):
+    """Sends each item, rendered as one event or several, as soon as it comes: until there are no
+    more, the client goes, or the door closes."""
 
-    async def rendered() -> AsyncIterator[bytes]:
+    def __init__(
+        self, items: AsyncIterator[T], render: Callable[[T], bytes], **headers: str
+    ) -> None:
+        self._items, self._render = cast(AsyncGenerator[Any, None], items), render
+        super().__init__(headers=headers, media_type="text/event-stream")
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        head = {"status": self.status_code, "headers": self.raw_headers}
+        await send({"type": "http.response.start", **head})
+        writing = asyncio.create_task(self._write(send))
+        ends = {writing, asyncio.create_task(_gone(receive))}
+        first = asyncio.FIRST_COMPLETED
+        try:
+            while not (await asyncio.wait(ends, timeout=_PING_S, return_when=first))[0]:
+                await send(_body(b": ping\n\n"))
+        finally:
+            for task in ends:
+                task.cancel()
+            await asyncio.wait(ends)
+        if not writing.cancelled():
+            writing.result()
+        await send(_body(b"", more=False))
+
+    async def _write(self, send: Send) -> None:
         # A client that goes away while an event is being sent must not leave a watch behind.
-        async with aclosing(cast(AsyncGenerator[T, None], items)) as open_items:
-            async for item in open_items:
-                yield render(item)
+        async with aclosing(self._items) as items:
+            async for item in items:
+                await send(_body(self._render(item)))
 
-    return EventSourceResponse(rendered(), headers=headers, ping=_PING_S)
+
+async def _gone(receive: Receive) -> None:
+    """Return when the client has gone, or when the door closes, which then speaks a second time."""
+    while (await receive()).get("more_body"):
+        pass
+    await receive()
+
+
+def _body(data: bytes, more: bool = True) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": more}
 
 
 def sent_event(id: str, event: str, data: str) -> bytes:
-    """One event as it is sent."""
-    return ServerSentEvent(data=data, id=id, event=event, sep="\n").encode()
+    """One event as it is sent; its data is JSON, which has no line breaks."""
+    return f"id: {id}\nevent: {event}\ndata: {data}\n\n".encode()

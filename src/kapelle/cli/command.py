@@ -27,10 +27,14 @@ MaxTurns = Annotated[
     int | None,
     typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="Stop an attempt after so many."),
 ]
+# The one habit of all commands that begin something: it goes on in the background, at a keyboard
+# as in a script, unless it is followed.
 FollowToEnd = Annotated[
     bool,
     typer.Option(
-        "--follow", "-f", help="Watch it to the end; exit 0 done, 1 failed, 3 input needed."
+        "--follow/--detach",
+        "-f",
+        help="Watch it to the end, exit 0 done, 1 failed, 3 input needed; or print its id and go.",
     ),
 ]
 

@@ -29,7 +29,7 @@ requeue     tasks:requeue  Put a task back into the queue; a running one is stop
 archive     tasks:archive  Take ended tasks and runs out of the list and keep their work.
 prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
-merge       tasks:merge  Merge the branch of a task or a run into its base.
+merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
 usage       usage:usage  Show what was used: tokens, turns and money.
 events      events:events  Show the history of everything that happened.
 agents      agents:agents  List agents, try them out and set them up.

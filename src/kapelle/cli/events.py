@@ -46,8 +46,8 @@ _VERDICTS = {
 }
 # Facts of the built-in patterns, which the sentences below are made of.
 _KNOWN_FACTS = frozenset(
-    {"iteration", "failures", "best", "verdict", "score", "problem", "step", "steps", "doing",
-     "phase", "lack", "subgoals", "merged", "verified"}
+    {"iteration", "failures", "best", "verdict", "score", "problem", "feedback", "step", "steps",
+     "doing", "phase", "lack", "subgoals", "merged", "verified"}
 )  # fmt: skip
 
 
@@ -190,8 +190,9 @@ def _verdict(facts: Facts) -> str:
     found.append(verdict_words(str(facts["verdict"])))
     if is_number(best) and best != score:
         found.append(f"best {best:.12g}")
-    problem = f" ({one_line(str(facts['problem']), _PROBLEM)})" if facts.get("problem") else ""
-    return f"iteration {facts.get('iteration')}: {', '.join(found)}{problem}"
+    why = facts.get("problem") or facts.get("feedback")
+    said = f" ({one_line(str(why), _PROBLEM)})" if why else ""
+    return f"iteration {facts.get('iteration')}: {', '.join(found)}{said}"
 
 
 def _place(facts: Facts, limit: int | None = None) -> list[str]:

@@ -50,7 +50,7 @@ Show = Callable[[Event], None]
 def show_new(
     client: Connection, item: Task | Run, to_end: bool, as_json: bool, after: int | None = None
 ) -> None:
-    """The id of what was just begun; to its end if asked for, behind an attempt if given."""
+    """The id of what was begun or goes on; to its end if asked for, behind an attempt if given."""
     if to_end:
         if as_json:
             json_line(item)

@@ -19,6 +19,7 @@ from kapelle.cli.follow import (
     history,
     run_display,
     show_lines,
+    show_new,
 )
 from kapelle.cli.format import clean
 from kapelle.cli.ids import run_path
@@ -48,13 +49,13 @@ def perform(name: str, params: Params, spec: Callable[[], Spec], options: Sequen
     else:
         body = {"pattern": name, "spec": spec()}
         run = begin(client, "/runs", body, options)
+    if not params["follow"] and not params["progress"]:
+        show_new(client, run, to_end=False, as_json=params["as_json"])
+        return
     if not params["as_json"]:
         data(run["id"])
         sys.stdout.flush()
-    elif params["detach"]:
-        document(run)
-    if not params["detach"]:
-        _watch(client, run, params, seen)
+    _watch(client, run, params, seen)
 
 
 def _watch(client: Connection, run: Run, params: Params, seen: int) -> None:
@@ -124,13 +125,13 @@ def _explain_resume(run: Run, as_json: bool) -> None:
         default = question["default"]
         say(f"? {clean(question['text'])}" + (f" [{clean(default)}]" if default else ""))
     answers = ' --answer "…"' * len(questions)
-    say(f"Go on with: kapelle {run['pattern']} --resume {questions[0]['token']}{answers}")
+    say(f"Go on with: kapelle {run['pattern']} -f --resume {questions[0]['token']}{answers}")
 
 
 _EXAMPLE = 'Write `--resume TOKEN --answer "…"`.'
 # What may stand beside --resume; everything else is settled when a run is started.
 _BESIDE = frozenset(
-    {"resume", "answer", "progress", "detach", "as_json", "ask", "ask_non_interactive"}
+    {"resume", "answer", "progress", "follow", "as_json", "ask", "ask_non_interactive"}
 )
 
 

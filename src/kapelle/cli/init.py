@@ -115,25 +115,20 @@ def _repository_config(proposal: Proposal, *, accepted: bool, ask: bool) -> tupl
     """The repository's config file and whether it was written just now."""
     from kapelle.settings.trust import executable, grant
 
-    if root(current()) is None:
-        return None, False
-    home, path = Home.default(), config_file(current())
-    proposed = proposal.as_toml()
-    if proposed and not path.exists():
+    home, here, path = Home.default(), current(), config_file(current())
+    if root(here) is None or path.exists():
+        return str(path) if root(here) else None, False
+    if proposed := proposal.as_toml():
         say(f"Found: {', '.join(proposal.found)}. Proposed for tasks in worktrees:")
         say("\n".join(f"  {name} = {value}" for name, value in proposed.items()))
-        if ask and not accepted:
-            accepted = typer.confirm("Use these?", default=True, err=True)
+        accepted = accepted or (ask and typer.confirm("Use these?", default=True, err=True))
+    is_empty = not executable(home, here).items
     path.parent.mkdir(exist_ok=True)
-    is_empty = not executable(home, current()).items
-    try:
-        with open(path, "x", encoding="utf-8") as file:
-            file.write(_config(proposed, mark="" if accepted else "# "))
-    except FileExistsError:
-        return str(path), False
+    with open(path, "x", encoding="utf-8") as file:
+        file.write(_config(proposed, mark="" if accepted else "# "))
     if is_empty and accepted:
         # It holds what this person has just agreed to, and nothing else.
-        grant(home, executable(home, current()))
+        grant(home, executable(home, here))
     return str(path), True
 
 
@@ -145,30 +140,28 @@ def _config(proposed: dict[str, str], mark: str) -> str:
 
 
 def _explain(done: dict[str, Any]) -> None:
-    if done["default_agent"]:
-        _explain_default(done["default_agent"], done)
-    elif done["found"]:
-        names = " or ".join(f"`kapelle init --agent {name}`" for name in done["found"])
+    name, found, path = done["default_agent"], done["found"], done["repository_config"]
+    if name:
+        _explain_default(name, done)
+    elif found:
+        names = " or ".join(f"`kapelle init --agent {name}`" for name in found)
         say(f"Several agents are installed; choose one with {names}.")
     else:
         say("No coding agent was found. Install one such as claude, codex or gemini, or set up any")
         say("""command: kapelle config set agents.NAME.command '["mytool", "{prompt}"]'""")
-    if done["repository_config"] is None:
+    if path is None:
         say("This is not a git repository, so no repository config was written.")
     else:
         verb = "was written" if done["written"] else "is there already and stays as it is"
-        say(
-            f"{done['repository_config']} {verb}. Commit it: it holds for everybody who works here."
-        )
+        say(f"{path} {verb}. Commit it: it holds for everybody who works here.")
     if names := done["proposal"]["filters"]:
-        say(
-            f"Files here go through filters of git: {', '.join(names)}. Work that changes one fails"
-        )
-        say(f"unless you allow them: kapelle config set git.filters '{json.dumps(names)}'")
+        text = json.dumps(names)
+        say(f"Work that changes files with a filter of git ({', '.join(names)}) fails")
+        say(f"unless you allow it: kapelle config set git.filters '{text}'")
     if done["not_passed"]:
         say(f"Of this shell, agents and checks do not get {', '.join(done['not_passed'])};")
         say("what they need, name in environment.pass or by --env.")
-    if done["default_agent"]:
+    if name:
         say('Next: kapelle run -f "what to do"')
 
 
@@ -184,8 +177,7 @@ def _explain_default(name: str, done: dict[str, Any]) -> None:
         say(f"The default agent is {name} ({config}).")
     try:
         info = describe(name, loaded().settings)
+        if info.problem:
+            say(advice(info.problem, info.hint))
     except KapelleError as error:
         say(error.message)
-        return
-    if info.problem:
-        say(advice(info.problem, info.hint))

@@ -53,12 +53,9 @@ _FOREGROUND: dict[str, Any] = {
         Words, typer.Option(metavar="TEXT", help="With --resume: what it wanted to know.")
     ],
     "progress": Annotated[
-        bool, typer.Option("--progress", help="Print one JSON line per iteration on stderr.")
+        bool, typer.Option("--progress", help="Follow it: one JSON line per iteration on stderr.")
     ],
 }
-_DETACH = Annotated[
-    bool, typer.Option("--detach", help="Print its id and leave it in the background.")
-]
 _VAR = Annotated[
     Words, typer.Option("--var", metavar="NAME=VALUE", help="A variable of the file; repeatable.")
 ]
@@ -72,7 +69,7 @@ def work_command(name: str) -> Callable[..., None]:
     last: dict[str, Any] = {"follow": FollowToEnd, "as_json": Json}
     middle: dict[str, Any] = {}
     if facts.get("foreground"):
-        last, middle = {"detach": _DETACH, "as_json": Json}, dict(_FOREGROUND)
+        middle = dict(_FOREGROUND)
     elif name == "run":
         last = {"every": _EVERY, **last}
     if "file" in facts:

@@ -1,4 +1,4 @@
-"""Commands on tasks, most of which take runs as well: list, status, wait, cancel, diff, merge …"""
+"""Commands on tasks, most of which take runs as well: list, status, wait, cancel, diff …"""
 
 import sys
 import time
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Budget, Json, MaxTurns
+from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns
 from kapelle.cli.format import clean, colourful, one_line, paint, status_words
 from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, path_of, task_path
 from kapelle.cli.outcome import (
@@ -231,7 +231,10 @@ def change_each(
                 say(f"kapelle: {failure.message}")
             failure = error
     if wait:
-        _until(lambda item: item["status"] in FINAL, client, changed)
+        _until(_has_ended, client, changed, time.monotonic() + PAUSE_S)
+        if not all(map(_has_ended, changed.values())):
+            say("Stopping; after tasks.grace_s what has not ended is killed. --no-wait leaves it.")
+        _until(_has_ended, client, changed)
     if as_json:
         document(list(changed.values()))
     else:
@@ -241,6 +244,10 @@ def change_each(
             say(remark)
     if failure:
         raise failure
+
+
+def _has_ended(item: Task | Run) -> bool:
+    return item["status"] in FINAL
 
 
 Reason = Annotated[
@@ -265,11 +272,14 @@ def archive(task_ids: AnyIds, as_json: Json = False) -> None:
 
 
 def retry(
-    task_id: TaskId, budget: Budget = None, max_turns: MaxTurns = None, as_json: Json = False
+    task_id: TaskId,
+    budget: Budget = None,
+    max_turns: MaxTurns = None,
+    follow: FollowToEnd = False,
+    as_json: Json = False,
 ) -> None:
     """Run an ended task once more from the beginning."""
-    limits = new_limits(budget, max_turns)
-    _show_again(Connection().post(task_path(task_id, "retry"), limits), as_json)
+    _again(task_path(task_id, "retry"), new_limits(budget, max_turns), follow, as_json)
 
 
 def resume(
@@ -280,12 +290,18 @@ def resume(
             metavar="[MESSAGE]", help="An answer or advice for the agent.", show_default=False
         ),
     ] = None,
+    merge: Annotated[
+        bool,
+        typer.Option("--merge", help="Merge its base into its branch first; conflicts are its."),
+    ] = False,
     budget: Budget = None,
     max_turns: MaxTurns = None,
+    follow: FollowToEnd = False,
     as_json: Json = False,
 ) -> None:
     """Go on where a task's last attempt left off, or with a run that is paused."""
-    body: dict[str, Any] = {"message": message, **new_limits(budget, max_turns)}
+    limits = new_limits(budget, max_turns)
+    body: dict[str, Any] = {"message": message, "merge": merge, **limits}
     if is_run(task_id):
         if any(body.values()):
             raise InvalidInput(
@@ -293,7 +309,7 @@ def resume(
                 hint=f'`kapelle runs answer {task_id.strip()} "…"` answers what it asked.',
             )
         body = {}
-    _show_again(Connection().post(path_of(task_id, "resume"), body), as_json)
+    _again(path_of(task_id, "resume"), body, follow, as_json)
 
 
 def new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | None]:
@@ -301,18 +317,18 @@ def new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | N
     return {"budget_usd": optional_usd(budget, "--budget"), "max_turns": max_turns}
 
 
-def requeue(task_id: TaskId, as_json: Json = False) -> None:
+def requeue(task_id: TaskId, follow: FollowToEnd = False, as_json: Json = False) -> None:
     """Put a task back into the queue; a running one is stopped first."""
-    _show_again(Connection().post(task_path(task_id, "requeue")), as_json)
+    _again(task_path(task_id, "requeue"), {}, follow, as_json)
 
 
-def _show_again(item: Task | Run, as_json: bool) -> None:
-    if as_json:
-        document(item)
-        return
-    data(item["id"])
-    follow = "runs tail" if is_run(item["id"]) else "logs -f"
-    say(f"It is {item['status']} again; `kapelle {follow} {item['id']}` follows it.")
+def _again(path: str, body: dict[str, Any], to_end: bool, as_json: bool) -> None:
+    """Have a task or a run go on, and follow it from there if asked for."""
+    from kapelle.cli.follow import show_new
+
+    client = Connection()
+    item = client.post(path, body)
+    show_new(client, item, to_end, as_json, len(item.get("attempts", ())))
 
 
 _STYLES = {"+++": "bold", "---": "bold", "diff": "bold", "@@": "cyan", "+": "green", "-": "red"}
@@ -356,29 +372,3 @@ def diff(
 
 def _style(line: str) -> str | None:
     return next((style for start, style in _STYLES.items() if line.startswith(start)), None)
-
-
-def merge(
-    task_id: AnyId,
-    into: Annotated[
-        str | None,
-        typer.Option(metavar="BRANCH", help="The branch to merge into; by default its base."),
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Even if it is not completed.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Merge the branch of a task or a run into its base."""
-    body = {"into": into, "force": force}
-    merged = Connection().post(path_of(task_id, "merge"), body, timeout=600)
-    if as_json:
-        document(merged)
-        return
-    data(merged["commit"])
-    if merged["already"]:
-        say(f"{merged['base']} already contained it.")
-        return
-    updated = merged["checkout_updated"]
-    where = f"; the checkout {updated} was updated" if updated else ""
-    say(f"Merged {merged['id']} into {merged['base']}{where}.")
-    if merged["trust_dropped"]:
-        say("It changed .kapelle, so the repository is not trusted any more: kapelle trust")

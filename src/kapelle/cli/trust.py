@@ -115,10 +115,8 @@ def _explain(found: dict[str, Any]) -> None:
 
 
 def _line(item: dict[str, str]) -> str:
-    text = item["text"]
-    if "\n" in text:
-        return f"{one_line(item['name'])} ({counted(len(text.splitlines()), 'line')})"
-    return f"{one_line(item['name'])} = {one_line(text)}"
+    text, lines = one_line(item["text"]), counted(len(item["text"].splitlines()), "line")
+    return one_line(item["name"]) + (f" ({lines})" if "\n" in item["text"] else f" = {text}")
 
 
 def _list(known: list[dict[str, Any]], as_json: bool) -> None:
@@ -127,13 +125,10 @@ def _list(known: list[dict[str, Any]], as_json: bool) -> None:
     elif not known:
         say("No repository was trusted yet: kapelle trust DIR")
     else:
-        rows = [
-            [one_line(item["directory"]), _standing(item), local(item["trusted_at"])]
-            for item in known
-        ]
-        sys.stdout.writelines(
-            f"{line}\n" for line in table(["REPOSITORY", "STATUS", "SINCE"], rows)
-        )
+        rows = [[one_line(item["directory"]), _standing(item), local(item["trusted_at"])]
+                for item in known]  # fmt: skip
+        lines = table(["REPOSITORY", "STATUS", "SINCE"], rows)
+        sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def _standing(item: dict[str, Any]) -> str:

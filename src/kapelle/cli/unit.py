@@ -64,30 +64,33 @@ class Unit:
     def tell(self, verb: Literal["install", "uninstall", "ask"]) -> None:
         """Tell the service manager; Unavailable with its words if it refuses."""
         mine = f"gui/{os.getuid()}"
-        orders: dict[str, list[tuple[str, ...]]] = {
-            "install": [("daemon-reload",), ("enable", "--now", self.name)],
-            "uninstall": [("disable", "--now", self.name)],
-            "ask": [("is-active", "--quiet", self.name)],
+        orders: dict[str, list[list[str]]] = {
+            "install": [["daemon-reload"], ["enable", "--now", self.name]],
+            "uninstall": [["disable", "--now", self.name]],
+            "ask": [["is-active", "--quiet", self.name]],
         }
         if self.launchd:
-            orders = {
-                "install": [("bootstrap", mine, str(self.path))],
-                "uninstall": [("bootout", f"{mine}/{self.name}")],
-                "ask": [("print", f"{mine}/{self.name}")],
-            }
+            orders["install"] = [["bootstrap", mine, str(self.path)]]
+            orders["uninstall"] = [["bootout", f"{mine}/{self.name}"]]
+            orders["ask"] = [["print", f"{mine}/{self.name}"]]
         for order in orders[verb]:
             _execute(*self._manager, *order)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return {"name": self.name, "path": str(self.path)}
 
     @property
     def text(self) -> str:
         if self.launchd:
             return self._plist()
-        command = " ".join(_quoted(word).replace("$", "$$") for word in self.command)
         variables = (_quoted(f"{name}={value}") for name, value in self.variables.items())
         return _UNIT.format(
-            home=_plain(self.home.root), log=_plain(self.home.log), command=command,
+            home=str(self.home.root).replace("%", "%%"),
+            log=str(self.home.log).replace("%", "%%"),
+            command=" ".join(_quoted(word).replace("$", "$$") for word in self.command),
             environment="\n".join(f"Environment={variable}" for variable in variables),
-        )  # fmt: skip
+        )
 
     def _plist(self) -> str:
         import plistlib
@@ -103,10 +106,6 @@ class Unit:
             "StandardErrorPath": str(self.home.log),
         }
         return plistlib.dumps(facts).decode()
-
-
-def _plain(path: Path) -> str:
-    return str(path).replace("%", "%%")
 
 
 def _quoted(text: str) -> str:
@@ -154,7 +153,7 @@ def install(
         unit.path.unlink()
         raise
     if as_json:
-        document({"name": unit.name, "path": str(unit.path)})
+        document(unit.facts)
         return
     data(str(unit.path))
     say("The daemon starts when you log in, and again when it dies. It has no API keys of this")
@@ -172,7 +171,7 @@ def uninstall(as_json: Json = False) -> None:
     unit.tell("uninstall")
     unit.path.unlink()
     if as_json:
-        document({"name": unit.name, "path": str(unit.path)})
+        document(unit.facts)
     else:
         say(f"{unit.name} is gone; commands start the daemon when they need it.")
 
@@ -188,8 +187,7 @@ def status(as_json: Json = False) -> None:
     except Unavailable:
         active = False
     if as_json:
-        facts = {"name": unit.name, "path": str(unit.path)}
-        document({**facts, "installed": installed, "active": active})
+        document({**unit.facts, "installed": installed, "active": active})
     else:
         words = ("runs" if active else "does not run") if installed else "is not installed"
         data(f"{unit.name} {words}")

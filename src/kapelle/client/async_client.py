@@ -127,6 +127,7 @@ class AsyncTasks(_Wrapper):
     diff = _method(Tasks.diff)
     patch = _method(Tasks.patch)
     merge = _method(Tasks.merge)
+    preview_merge = _method(Tasks.preview_merge)
     output = _method(Tasks.output)
     transcript = _stream(Tasks.transcript)
 
@@ -152,6 +153,7 @@ class AsyncRuns(_Wrapper):
     diff = _method(Runs.diff)
     patch = _method(Runs.patch)
     merge = _method(Runs.merge)
+    preview_merge = _method(Runs.preview_merge)
 
 
 class AsyncSchedules(_Wrapper):
@@ -185,6 +187,7 @@ class AsyncClient(_Wrapper):
     trust = _method(Client.trust)
     untrust = _method(Client.untrust)
     usage = _method(Client.usage)
+    prune = _method(Client.prune)
     instance = _method(Client.instance)
 
     async def __aenter__(self) -> Self:

@@ -8,7 +8,15 @@ from kapelle.client.address import Address
 from kapelle.client.http import Connection
 from kapelle.client.work import Directory, Runs, Schedules, Stream, Tasks, absolute, read
 from kapelle.domain.task import Event
-from kapelle.domain.views import AgentView, By, DaemonView, PatternView, TrustView, UsageReport
+from kapelle.domain.views import (
+    AgentView,
+    By,
+    DaemonView,
+    PatternView,
+    PruneView,
+    TrustView,
+    UsageReport,
+)
 
 
 def connect(
@@ -109,6 +117,13 @@ class Client:
             **{"agent": agent, "model": model, "project": project, "task": task, "run": run},
         }
         return read(UsageReport, self._connection.get("/usage", query), "/usage")
+
+    def prune(
+        self, *, merged: bool = False, older_s: float | None = None, dry_run: bool = False
+    ) -> PruneView:
+        """Put away now what has ended: by the settings, or what is merged, or older than that."""
+        body = {"merged": merged, "older_s": older_s, "dry_run": dry_run}
+        return read(PruneView, self._connection.post("/prune", body, timeout=3600), "/prune")
 
     def instance(self) -> DaemonView:
         """What the daemon is and what it is doing."""

@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -112,14 +112,25 @@ class Connection:
         answer, response = self._ask("GET", target(path, query), timeout=timeout)
         return answer, {name.lower(): value for name, value in response.getheaders()}
 
-    def post(self, path: str, body: Any = None, timeout: float = TIMEOUT_S) -> Any:
-        """A write is sent once: whether a lost one arrived, only the daemon knows."""
+    def post(
+        self, path: str, body: Any = None, timeout: float = TIMEOUT_S, *, tries: int = 1
+    ) -> Any:
+        """A write is sent once, unless it leads to the same state: whether a lost one arrived, only
+        the daemon knows."""
         try:
-            answer, _ = self._ask("POST", target(path), body or {}, timeout=timeout, tries=1)
+            answer, _ = self._ask("POST", target(path), body or {}, timeout=timeout, tries=tries)
         except ConnectionLost as error:
             error.hint = "It may have been done all the same: look before you ask again."
             raise
         return json.loads(answer) if answer.strip() else None
+
+    def merge(self, path: str, body: Any, tell: Callable[[str], object] = str) -> Any:
+        """Have something merged and wait for it, however long it takes; tell is told its phases."""
+        while True:
+            found = self.post(path, body, tries=TRIES)
+            if found["status"] == "merged":
+                return found
+            tell(found["phase"])
 
     def put(self, path: str, body: Any, query: Query | None = None) -> Any:
         """A write that may be sent again, because it leads to the same state."""

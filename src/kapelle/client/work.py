@@ -20,7 +20,7 @@ from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStat
 from kapelle.domain.specs import Spec, TaskSpec
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Task
-from kapelle.domain.views import DiffView, MergeView
+from kapelle.domain.views import DiffView, MergePreview, MergeView
 from kapelle.patterns.best_of import BestOfSpec
 from kapelle.patterns.loop import LoopSpec
 from kapelle.patterns.pipeline import PipelineSpec, StepSpec
@@ -115,10 +115,26 @@ class Work(Collection[Piece]):
         """The diff alone, byte for byte, as `git apply` takes it."""
         return self._connection.get_bytes(self._path(id, "patch"))[0]
 
-    def merge(self, id: str, into: str | None = None, *, force: bool = False) -> MergeView:
-        """Merge the branch of what is completed into its base or another branch."""
+    def merge(
+        self,
+        id: str,
+        into: str | None = None,
+        *,
+        force: bool = False,
+        verify: bool = True,
+        style: Literal["merge", "squash", "rebase"] = "merge",
+        message: str | None = None,
+    ) -> MergeView:
+        """Merge the branch of what is completed into its base or another branch, and wait for it;
+        verify makes the checks on the result where the base has moved."""
         path = self._path(id, "merge")
-        return read(MergeView, self._connection.post(path, {"into": into, "force": force}), path)
+        body = {"into": into, "force": force, "verify": verify, "style": style, "message": message}
+        return read(MergeView, self._connection.merge(path, body), path)
+
+    def preview_merge(self, id: str, into: str | None = None) -> MergePreview:
+        """How a merge would go, without merging."""
+        path = self._path(id, "merge")
+        return read(MergePreview, self._connection.get(path, {"into": into}), path)
 
 
 class Tasks(Work[Task]):
@@ -166,10 +182,12 @@ class Tasks(Work[Task]):
         *,
         budget_usd: float | None = None,
         max_turns: int | None = None,
+        merge: bool = False,
     ) -> Task:
-        """A new attempt that carries what the last one left, with a message for the agent."""
+        """A new attempt that carries what the last one left, with a message for the agent; merge
+        has it resolve what conflicts between its branch and the base."""
         limits = {"budget_usd": budget_usd, "max_turns": max_turns}
-        return self._change(id, "resume", message=message, **limits)
+        return self._change(id, "resume", message=message, merge=merge, **limits)
 
     def requeue(self, id: str) -> Task:
         """From the start, as if newly submitted; a running attempt is ended first."""

@@ -63,6 +63,10 @@ class MergeConflict(KapelleError, code="merge_conflict", http_status=409, exit_c
     """The branches do not merge cleanly."""
 
 
+class ChecksFailed(KapelleError, code="checks_failed", http_status=409, exit_code=1):
+    """The checks fail on what the merge would lead to."""
+
+
 class AgentNotFound(KapelleError, code="agent_not_found", http_status=422):
     """No agent of this name is known."""
 
@@ -89,6 +93,10 @@ class GitError(WorkspaceError, code="git_error"):
 
 class Unfiltered(WorkspaceError, code="unfiltered"):
     """A file would be committed or checked out without the filter that its repository wants."""
+
+
+class Unresolved(WorkspaceError, code="unresolved"):
+    """Conflict markers are left in files."""
 
 
 class Unavailable(KapelleError, code="unavailable", http_status=503):

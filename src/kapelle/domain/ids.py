@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Literal
 
-Kind = Literal["task", "attempt", "run", "schedule"]
+Kind = Literal["task", "attempt", "run", "schedule", "merge"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _BODY = re.compile(rf"[{_ALPHABET}]{{26}}")

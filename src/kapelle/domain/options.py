@@ -73,7 +73,7 @@ def command(
 ) -> dict[str, Any]:
     """The command of a whole spec, for its model_config.
 
-    In the foreground a run is followed to its end, and asks its questions, unless it is detached.
+    In the foreground a run asks its questions where it is followed.
     file is the names and the help of an option that reads the whole spec, with variables.
     """
     return _metadata(summary=summary, about=about, foreground=foreground, file=[*file])

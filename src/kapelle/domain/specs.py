@@ -1,7 +1,7 @@
 """What a person or a program may ask for: the one schema behind REST, the CLI and the library."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -349,3 +349,24 @@ class TaskSpec(WorkSpec):
     @property
     def display_title(self) -> str:
         return super().display_title or "untitled"
+
+
+class MergeSpec(Spec):
+    """How the work of a task or a run is brought into a branch, by default its base."""
+
+    into: Name | None = None
+    force: bool = Field(default=False, description="even what is not completed, and unverified")
+    verify: bool = Field(
+        default=True, description="make the checks on the result if the base has moved"
+    )
+    style: Literal["merge", "squash", "rebase"] = Field(
+        default="merge",
+        description="a merge commit, one commit of all, or the commits one by one onto the base",
+    )
+    message: Annotated[Text | None, Field(min_length=1, max_length=100_000)] = None
+
+    @model_validator(mode="after")
+    def _has_a_commit(self) -> Self:
+        if self.message is not None and self.style == "rebase":
+            raise ValueError("a rebase keeps the messages of the commits: leave message out")
+        return self

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from kapelle.domain.specs import Name, Text
-from kapelle.domain.task import Record
+from kapelle.domain.task import CheckResult, Record
 
 LoginSource = Literal["task", "settings", "environment", "stored", "login", "none"]
 By = Literal["agent", "model", "project", "task", "run", "day"]
@@ -24,15 +24,38 @@ class DiffView(Record):
 
 
 class MergeView(Record):
-    """id is the task or run that was merged."""
+    """The merge of a task or run, by its id; while it is under way, phase says what it is at."""
+
+    id: str
+    status: Literal["merged", "under_way"]
+    base: str | None
+    commit: str | None = None
+    already: bool = False
+    checkout_updated: str | None = None
+    # Those that were made on the result because the base had moved.
+    checks: list[CheckResult] = Field(default=[])
+    phase: str | None = None
+    # Whether it changed .kapelle of a repository that was trusted, and now is not.
+    trust_dropped: bool = False
+
+
+class MergePreview(Record):
+    """How the merge of a task or run would go: how many commits its branch is ahead of the base and
+    behind it, files in conflict, files with uncommitted changes that are in the way, the checks
+    that would be made on the result, and what else keeps it from being merged."""
 
     id: str
     base: str
-    commit: str
+    ahead: int
+    behind: int
     already: bool
-    checkout_updated: str | None
-    # Whether it changed .kapelle of a repository that was trusted, and now is not.
-    trust_dropped: bool = False
+    conflicts: list[str]
+    dirty: list[str]
+    checks: list[str]
+    problem: str | None
+
+
+Standing = Literal["not_needed", "trusted", "changed", "not_trusted"]
 
 
 class TrustItem(Record):
@@ -46,7 +69,7 @@ class TrustView(Record):
     """What a repository could execute, and whether it may; difference is what changed since."""
 
     directory: str
-    status: Literal["not_needed", "trusted", "changed", "not_trusted"]
+    status: Standing
     digest: str
     trusted_at: datetime | None
     items: list[TrustItem]

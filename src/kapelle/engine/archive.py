@@ -92,10 +92,15 @@ async def _remove(parts: Parts, work: Task | Run, *, undo: bool) -> None:
 
 
 async def put_away_merged(
-    parts: Parts, setbacks: Setbacks, of: str | None = None, into: str | None = None
+    parts: Parts,
+    setbacks: Setbacks,
+    of: str | None = None,
+    into: str | None = None,
+    *,
+    squashed: bool = False,
 ) -> None:
     """Remove worktrees of merged work, and branches that its base, or the branch that it was
-    merged into, holds; what cannot go now is tried again later."""
+    merged into, holds, or has as other commits (squashed); the rest is tried again later."""
     merged = await parts.db.read(tasks.merged_worktrees, of)
     present = merged.keys() if of else await parts.workspaces.traces()
 
@@ -103,7 +108,7 @@ async def put_away_merged(
         branch, base = merged[owner]
         # What is to be merged into the branch goes before it.
         if not await parts.db.read(tasks.is_base, branch):
-            await parts.workspaces.put_away_merged(owner, into or base)
+            await parts.workspaces.put_away_merged(owner, into or base, squashed=squashed)
 
     await setbacks.each(sorted(present & merged.keys()), put_away)
 
@@ -173,21 +178,17 @@ _RECENT = timedelta(days=3)
 
 
 async def pack_ended(parts: Parts, most: int = _PACKED_AT_A_TIME) -> None:
-    """Make one file of the process directory of every attempt that has ended, and of the steps of
-    every such run."""
+    """Make one file of the process directories of every attempt that has ended, and of those of
+    the steps of every such run."""
     home, limit = parts.home, datetime.now(UTC) - _PACK_AGE
     names = await asyncio.to_thread(os.listdir, home.attempts)
-    loose = sorted(name for name in names if not name.endswith(pack.SUFFIX))
-    for attempt_id in await parts.db.read(attempts.ended_of, loose, limit, most):
-        beside = await _process_dirs(parts, attempt_id)
-        await asyncio.to_thread(pack.pack, parts.process_directory(attempt_id), beside)
-    loose = await asyncio.to_thread(os.listdir, home.processes)
-    owners = sorted(await parts.db.read(processes.owners, loose)) if loose else []
-    for run_id in await parts.db.read(runs.ended_of, owners, limit, most):
-        beside = await _process_dirs(parts, run_id)
-        # A run that is taken up again and ends again has several such files.
-        name = f"steps-{min(path.name for path in beside.values())[:8]}"
-        await asyncio.to_thread(pack.pack, home.runs / run_id / name, beside)
+    begun = await asyncio.to_thread(os.listdir, home.processes)
+    loose = {name for name in names if not name.endswith(pack.SUFFIX)}
+    loose |= await parts.db.read(processes.owners, begun)
+    for noun, below in ((attempts, home.attempts), (runs, home.runs)):
+        for owner in await parts.db.read(noun.ended_of, sorted(loose), limit, most):
+            place = below / owner if noun is attempts else below / owner / "steps"
+            await asyncio.to_thread(pack.pack, place, await _process_dirs(parts, owner))
 
 
 async def _process_dirs(parts: Parts, owner: str) -> dict[str, Path]:
@@ -215,7 +216,7 @@ async def delete_outputs(parts: Parts) -> None:
 
 
 def _delete_older(home: Home, before: float) -> None:
-    for place, packs in ((home.attempts, "*"), (home.runs, "*/steps-*")):
+    for place, packs in ((home.attempts, "*"), (home.runs, "*/steps*")):
         for path in place.glob(packs + pack.SUFFIX):
             if path.stat().st_mtime < before:
                 path.unlink()
@@ -248,7 +249,7 @@ async def forget_task(parts: Parts, task_id: str, limit: datetime) -> None:
         await parts.workspaces.discard(task_id)
     for attempt in task.attempts:
         await asyncio.to_thread(pack.delete, parts.process_directory(attempt.id))
-        await _forget_processes(parts, attempt.id)
+        await forget_processes(parts, attempt.id)
     parts.secrets.forget(task_id)
     await parts.db.write(tasks.delete_archived, task_id)
 
@@ -261,7 +262,7 @@ def _put_away(connection: Connection, task_id: str, limit: datetime) -> Task | N
     return archive(connection, tasks.get, task_id)
 
 
-async def _forget_processes(parts: Parts, owner: str) -> None:
+async def forget_processes(parts: Parts, owner: str) -> None:
     """Delete the processes beside the agent's, and their output."""
     for directory in (await _process_dirs(parts, owner)).values():
         await asyncio.to_thread(shutil.rmtree, directory, True)
@@ -274,6 +275,6 @@ async def _forget_run(parts: Parts, run_id: str) -> None:
     if run.workspace.kind is WorkspaceKind.WORKTREE and run.workspace.owner is None:
         await parts.workspaces.discard(run_id)
     await asyncio.to_thread(shutil.rmtree, parts.home.runs / run_id, True)
-    await _forget_processes(parts, run_id)
+    await forget_processes(parts, run_id)
     parts.secrets.forget(run_id)
     await parts.db.write(runs.delete, run_id)

@@ -29,6 +29,8 @@ PATH VIRTUAL_ENV PYTHONPATH PYTHONHOME CONDA_PREFIX UV_PROJECT_ENVIRONMENT NODE_
 GOWORK CARGO_TARGET_DIR CLASSPATH GEM_HOME GEM_PATH RUBYLIB BUNDLE_GEMFILE BUNDLE_PATH PERL5LIB
 LD_LIBRARY_PATH DYLD_LIBRARY_PATH LIBRARY_PATH CPATH PKG_CONFIG_PATH
 """.split()  # noqa: SIM905 - names read better as words
+# What a shell that is not bash says of bash's own words.
+_BASH = re.compile(r"Bad substitution|Illegal option -o pipefail|\[\[: not found")
 
 
 @dataclass(frozen=True)
@@ -198,6 +200,8 @@ def hints(origin: Origin, variables: Variables, *texts: str) -> list[str]:
             f"Set in your shell and not passed on: {', '.join(missing)}. Add --env {missing[0]}, or"
             f" `kapelle config set environment.pass '[\"{missing[0]}\"]'`."
         )
+    if _BASH.search(texts[-1]):
+        found.append("Commands run under /bin/sh: for bash, write bash -o pipefail -c '…'.")
     return found
 
 

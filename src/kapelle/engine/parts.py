@@ -18,7 +18,7 @@ from kapelle.secrets import SpecSecrets, Vault, secrets_in
 from kapelle.settings import Settings
 from kapelle.settings.config import combined
 from kapelle.settings.files import stamp
-from kapelle.settings.trust import Standing, executable, require, standing
+from kapelle.settings.trust import executable, require, standing
 from kapelle.store import events, runs
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import Row
@@ -60,7 +60,7 @@ class Parts:
         """The settings that hold in a directory; a changed file takes effect at once. Of a
         repository that is not trusted only what is harmless holds."""
         found = executable(self.home, Path(directory)) if directory else None
-        trusted = bool(found and standing(self.home, found, self.environ) is Standing.TRUSTED)
+        trusted = bool(found and standing(self.home, found, self.environ) == "trusted")
         version = (stamp(self.home.config), found if found and found.config else None, trusted)
         if version not in self.known_settings:
             if len(self.known_settings) > _MOST_SETTINGS:

@@ -23,6 +23,7 @@ from kapelle.engine.archive import (
     pack_objects,
     put_away_merged,
 )
+from kapelle.engine.merge import clear_aside
 from kapelle.engine.parts import Parts
 from kapelle.home import write_private
 from kapelle.runner.pack import SUFFIX
@@ -179,16 +180,17 @@ def _unfinished(directories: Iterable[Path]) -> list[Path]:
 
 
 async def put_away_unknown_worktrees(parts: Parts, setbacks: Setbacks) -> None:
-    """Remove worktrees whose task is in no database; their content is kept under a ref."""
+    """Remove worktrees whose task is in no database, which keeps their content under a ref, and
+    those of merges that were cut short, with their processes."""
     # In this order: a task is stored before its worktree is begun, so what was found has a row.
     found = await parts.workspaces.traces()
     known = await parts.db.read(tasks.ids_of_worktrees) | await parts.db.read(runs.ids_of_worktrees)
 
     async def put_away(owner: str) -> None:
-        await parts.workspaces.discard(owner)
+        await clear_aside(parts, owner)
         _log.warning("the worktree of the unknown task %s was put away", owner)
 
-    await setbacks.each(sorted(found - known), put_away)
+    await setbacks.each(sorted(found - known - parts.live.keys()), put_away)
 
 
 async def finish_archiving(parts: Parts, setbacks: Setbacks) -> None:

@@ -216,6 +216,7 @@ async def loop(ctx: Context, spec: LoopSpec) -> LoopResult:
         await ctx.progress(
             iteration=item.number, verdict=item.verdict, score=item.score,
             problem=item.problem and item.problem[-300:], best=log.best_score,
+            feedback=found.output[-300:] if found and spec.eval_mode == "agent" else None,
         )  # fmt: skip
     return log.ended()
 

@@ -102,6 +102,10 @@ class PipelineSpec(PatternSpec):
     def roles(self) -> list[Role]:
         return [self.role(step.agent, step.model, step.system_prompt) for step in self.steps]
 
+    @property
+    def final_checks(self) -> list[CheckSpec]:
+        return self.steps[-1].checks
+
 
 class StepOutcome(BaseModel):
     name: str

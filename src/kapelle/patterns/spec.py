@@ -93,6 +93,13 @@ class PatternSpec(WorkSpec):
         return False
 
     @property
+    def final_checks(self) -> list[CheckSpec]:
+        """What must hold of the branch that it leaves."""
+        values = [getattr(self, name) for name in type(self).model_fields]
+        lists = [value for value in values if isinstance(value, list)]
+        return [item for items in lists for item in items if isinstance(item, CheckSpec)]
+
+    @property
     def roles(self) -> list[Role]:
         """Every agent that will be called as far as that is known."""
         return [self.role(None)] if self.agent else []

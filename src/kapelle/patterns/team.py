@@ -22,9 +22,8 @@ class TeamSpec(PatternSpec):
     model_config = ConfigDict(
         json_schema_extra=command(
             "Have a team reach a goal: plan, work in parallel, verify, review, again until done.",
-            "It is followed to its end unless --detach is given: exit 0 done, 1 failed, 3 input "
-            "needed. With --json the run is printed when it has ended. Without a goal a terminal "
-            "is asked for it.",
+            "With -f it asks its questions in the terminal, and with -f --json the run is printed "
+            "when it has ended. Without a goal a terminal is asked for it.",
             foreground=True,
         )
     )

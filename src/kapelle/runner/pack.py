@@ -27,28 +27,32 @@ def pack_of(process_dir: Path) -> Path:
 
 def pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
     """Put the files of a directory in which nothing runs any more into one, with those of others,
-    each below its name; links are left out."""
+    each below its name; links are left out. What was packed before stays in it."""
     target = pack_of(process_dir)
-    if not target.exists():
-        unfinished = target.with_name(f".{target.name}")
-        with open(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b") as file:
-            with zipfile.ZipFile(file, "w") as archive:
-                for name, directory in {"": process_dir, **beside}.items():
-                    _add_all(archive, directory, name)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.rename(target)
-        sync_directory(str(target.parent))
+    unfinished = target.with_name(f".{target.name}")
+    with open(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b") as file:
+        if target.exists():
+            with target.open("rb") as packed:
+                shutil.copyfileobj(packed, file, 1 << 20)
+        with zipfile.ZipFile(file, "a") as archive:
+            for name, directory in {"": process_dir, **beside}.items():
+                _add_all(archive, directory, name)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.rename(target)
+    sync_directory(str(target.parent))
     failpoint("pack_before_removal")
     for directory in (*beside.values(), process_dir):
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _add_all(archive: zipfile.ZipFile, directory: Path, name: str) -> None:
-    for root, _, names in os.walk(directory):
-        for file in sorted(names):
-            path = Path(root, file)
-            _add(archive, path, Path(name, path.relative_to(directory)).as_posix())
+    packed = frozenset(archive.namelist())
+    for root, _, files in os.walk(directory):
+        for path in sorted(Path(root, file) for file in files):
+            inside = Path(name, path.relative_to(directory)).as_posix()
+            if inside not in packed:
+                _add(archive, path, inside)
 
 
 def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:

@@ -36,6 +36,7 @@ class Daemon:
 
     async def describe(self) -> DaemonView:
         counts = await self._parts.db.read(tasks.counts)
+        runs_queued = await self._parts.db.read(runs.count_queued)
         return DaemonView(
             version=__version__,
             pid=os.getpid(),
@@ -47,7 +48,7 @@ class Daemon:
             max_attempts=self._queue.slots,
             queued=counts.get("queued", 0),
             runs_under_way=sum(performer.startswith("run_") for performer in self._parts.live),
-            runs_queued=await self._parts.db.read(runs.count_queued),
+            runs_queued=runs_queued,
             held=self._queue.held,
         )
 

@@ -12,8 +12,9 @@ from kapelle.store.database import Database
 _log = logging.getLogger("kapelle.events")
 # Other daemons on the same database write events that do not wake this process.
 _LOOK_S = 1.0
-# To tell a subscriber costs the event loop about this long, and others need it too.
-_PAUSE_PER_SUBSCRIBER_S = 0.0001
+# So many are told at once, which takes the event loop a millisecond or two; then it is left to
+# others for a while. What is written meanwhile is told together: of many, each is told seldom.
+_AT_ONCE, _PAUSE_S = 25, 0.003
 # A subscriber for whom more is waiting reads on in the database when it has the time.
 _MOST_PENDING = 1000
 
@@ -23,12 +24,16 @@ class _Subscriber:
 
     def __init__(self, task_id: str | None, run_id: str | None) -> None:
         self._task_id, self._run_id = task_id, run_id
-        self._pending: list[Event] = []
+        self._pending: tuple[Event, ...] = ()
         self._woken = asyncio.Event()
         self.behind = True  # whether the database has events that it was not handed
 
-    def hand(self, found: list[Event]) -> None:
-        wanted = [event for event in found if not self.behind and self._wants(event)]
+    def hand(self, found: tuple[Event, ...]) -> None:
+        if self.behind:
+            return
+        # Whoever wants everything gets the same tuple, which is rendered once for all of them.
+        everything = self._task_id is None and self._run_id is None
+        wanted = found if everything else tuple(filter(self._wants, found))
         if len(self._pending) + len(wanted) > _MOST_PENDING:
             self.fall_behind()
         elif wanted:
@@ -37,14 +42,14 @@ class _Subscriber:
 
     def fall_behind(self) -> None:
         self.behind = True
-        self._pending.clear()
+        self._pending = ()
         self._woken.set()
 
-    async def take(self) -> list[Event]:
+    async def take(self) -> tuple[Event, ...]:
         """What it was handed since the last time, once there is something or it is behind."""
         await self._woken.wait()
         self._woken.clear()
-        taken, self._pending = self._pending, []
+        taken, self._pending = self._pending, ()
         return taken
 
     def _wants(self, event: Event) -> bool:
@@ -62,7 +67,7 @@ class Events:
 
     async def stream(
         self, after: int, task_id: str | None, follow: bool, run_id: str | None = None
-    ) -> AsyncIterator[list[Event]]:
+    ) -> AsyncIterator[tuple[Event, ...]]:
         """Every event behind a number, exactly once and in order, some at a time; with follow, for
         ever."""
         if not follow:
@@ -77,7 +82,9 @@ class Events:
                     async for found in self._stored(after, task_id, run_id):
                         after = found[-1].seq
                         yield found
-                found = [event for event in await subscriber.take() if event.seq > after]
+                found = await subscriber.take()
+                if found and found[0].seq <= after:
+                    found = tuple(event for event in found if event.seq > after)
                 if found:
                     after = found[-1].seq
                     yield found
@@ -102,20 +109,28 @@ class Events:
                 found = await self._db.read(events.after, after)
                 if found:
                     after = found[-1].seq
-                    for subscriber in self._subscribers:
-                        subscriber.hand(found)
-                    await asyncio.sleep(len(self._subscribers) * _PAUSE_PER_SUBSCRIBER_S)
+                    await self._hand(tuple(found))
                 else:
                     await changed.wait(_LOOK_S)
         self._somebody.clear()
 
+    async def _hand(self, found: tuple[Event, ...]) -> None:
+        told, now = list(self._subscribers), asyncio.get_running_loop().time
+        next_at = now()
+        for start in range(0, len(told), _AT_ONCE):
+            for subscriber in told[start : start + _AT_ONCE]:
+                subscriber.hand(found)
+            if len(told) > _AT_ONCE:
+                next_at += _PAUSE_S
+                await asyncio.sleep(max(0, next_at - now()))
+
     async def _stored(
         self, after: int, task_id: str | None, run_id: str | None
-    ) -> AsyncIterator[list[Event]]:
+    ) -> AsyncIterator[tuple[Event, ...]]:
         """The events that there are behind a number, so many at a time as one read gives."""
         while found := await self._db.read(events.after, after, task_id=task_id, run_id=run_id):
             after = found[-1].seq
-            yield found
+            yield tuple(found)
 
     @contextmanager
     def _subscribed(self, subscriber: _Subscriber) -> Iterator[_Subscriber]:

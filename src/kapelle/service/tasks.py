@@ -9,6 +9,7 @@ from kapelle.domain.errors import Conflict
 from kapelle.domain.specs import TaskSpec
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
+from kapelle.engine.merge import take_in_base
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import candidates
@@ -55,10 +56,19 @@ class Tasks:
         return await self._apply_change(text, actions.retry, limits or NewLimits())
 
     async def resume(
-        self, text: str, message: str | None = None, limits: NewLimits | None = None
+        self,
+        text: str,
+        message: str | None = None,
+        limits: NewLimits | None = None,
+        *,
+        merge: bool = False,
     ) -> Task:
-        """A new attempt that carries what the last one left."""
+        """A new attempt that carries what the last one left, with its base merged in if merge."""
         await self._let_begin(text)
+        if merge:
+            task = await self._db.read(tasks.get, text)
+            await self._db.read(actions.require_ended, task.id, "resumed")
+            message = await take_in_base(self._parts, task, message)
         return await self._apply_change(text, actions.resume, message, limits or NewLimits())
 
     async def requeue(self, text: str) -> Task:

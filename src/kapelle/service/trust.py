@@ -65,7 +65,7 @@ class Trust:
         before = _shown(record.items) if record else items
         return TrustView(
             directory=place,
-            status=trust.standing(home, found, self._parts.environ).value,
+            status=trust.standing(home, found, self._parts.environ),
             digest=found.digest,
             trusted_at=datetime.fromisoformat(record.trusted_at) if record else None,
             items=[TrustItem(name=name, text=text) for name, text in items.items()],

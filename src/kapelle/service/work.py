@@ -4,17 +4,20 @@ import asyncio
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
+from weakref import WeakValueDictionary
 
 from kapelle.domain.errors import Conflict
 from kapelle.domain.run import Run
-from kapelle.domain.specs import WorkspaceKind
+from kapelle.domain.specs import MergeSpec, WorkspaceKind
 from kapelle.domain.states import RUN_FINAL
 from kapelle.domain.task import Task
-from kapelle.domain.views import DiffView, MergeView, PruneView
+from kapelle.domain.views import DiffView, MergePreview, MergeView, PruneView
 from kapelle.engine.archive import Due, Setbacks, archive_run, archive_task, prune, put_away_merged
+from kapelle.engine.merge import Verification
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import record_change
 from kapelle.engine.tasks.attempt import recall, task_diff
@@ -23,7 +26,7 @@ from kapelle.secrets import server_secrets
 from kapelle.settings.trust import drop
 from kapelle.store import runs, tasks
 from kapelle.store.database import Connection, Database
-from kapelle.workspaces import Diff, checkouts_around
+from kapelle.workspaces import Diff, checkouts_around, git_in
 
 Kind = Literal["task", "run"]
 
@@ -31,10 +34,25 @@ Kind = Literal["task", "run"]
 _LOOK_S = 5.0
 
 
+@dataclass
+class _Going:
+    """A merge that is under way."""
+
+    wanted: MergeSpec
+    phase: str = "it waits for its turn"
+    task: asyncio.Task[MergeView] = field(init=False)
+
+    def tell(self, phase: str) -> None:
+        self.phase = phase
+
+
 class Work:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._db = parts.db
+        self._merges: dict[str, _Going] = {}
+        # Merges into the same branch of a repository come one after another, as they were asked.
+        self._turns = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
 
     async def diff(self, kind: Kind, text: str, against: str | None = None) -> DiffView:
         """What a task or run changed since it began, uncommitted work included; or how a task's
@@ -51,36 +69,108 @@ class Work:
         work = await self._get(kind, text)
         return await asyncio.to_thread(redact, (await self._diff(work)).patch, self._secrets(work))
 
-    async def merge(self, kind: Kind, text: str, into: str | None, force: bool) -> MergeView:
-        """Merge the branch of what has completed, or with force of what is there; nothing is
-        called merged unless git says so."""
+    async def merge(self, kind: Kind, text: str, wanted: MergeSpec, timeout_s: float) -> MergeView:
+        """Merge the branch of what has completed, or with force of what is there; after timeout_s
+        it goes on by itself, and whoever asks for the same again waits for it again."""
         work = await self._get(kind, text)
-        _require_mergeable(work, force)
+        going = self._merges.get(work.id)
+        if going is None:
+            going = self._merges[work.id] = _Going(wanted)
+            going.task = asyncio.create_task(self._merge(work, wanted, going))
+            going.task.add_done_callback(lambda _: self._merges.pop(work.id))
+        elif going.wanted != wanted:
+            raise Conflict(f"{work.id} is being merged otherwise: {going.phase}.")
+        await asyncio.wait({going.task}, timeout=timeout_s)
+        if not going.task.done():
+            base = wanted.into or work.workspace.base
+            return MergeView(id=work.id, status="under_way", base=base, phase=going.phase)
+        if going.task.cancelled():
+            raise Conflict(f"The merge of {work.id} was given up; nothing was changed.")
+        return going.task.result()
+
+    async def give_up_merge(self, kind: Kind, text: str) -> None:
+        """End a merge that is under way; what it has moved already stays."""
+        work = await self._get(kind, text)
+        if (going := self._merges.get(work.id)) is not None:
+            going.task.cancel()
+            await asyncio.wait({going.task})
+
+    async def _merge(self, work: Task | Run, wanted: MergeSpec, going: _Going) -> MergeView:
+        """Merge when it is its turn; nothing is called merged unless git says so."""
+        repository = await self._parts.workspaces.locate(Path(work.directory))
+        target = wanted.into or work.workspace.base
+        place = (str(repository and repository.common_dir), str(target))
+        async with self._turns.setdefault(place, asyncio.Lock()):
+            # What was asked for before may have changed it.
+            kind: Kind = "task" if isinstance(work, Task) else "run"
+            return await self._merge_now(await self._get(kind, work.id), wanted, target, going)
+
+    async def _merge_now(
+        self, work: Task | Run, wanted: MergeSpec, target: str | None, going: _Going
+    ) -> MergeView:
+        _require_mergeable(work, wanted.force)
         noun, commit = type(work).__name__, work.workspace.commit
         await recall(self._parts, work)
-        if force:
+        if wanted.force:
             # What failed was never committed, and is what is wanted here.
             message = f"{work.title}\n\n{noun}: {work.id}, {work.status}"
             commit = await self._parts.workspaces.commit(work.id, message)
         if commit is None or commit == work.workspace.base_commit:
             raise Conflict(f"{work.id} changed nothing, so there is nothing to merge.")
-        if not force:
+        if not wanted.force:
             await self._require_no_secret(work)
-        target, message = into or work.workspace.base, f"Merge {work.title}\n\n{noun}: {work.id}"
-        merged = await self._parts.workspaces.merge(work.id, target, message, expected=commit)
+        title = work.title if wanted.style == "squash" else f"Merge {work.title}"
+        checks = Verification(self._parts, work, going.tell)
+        merged = await self._parts.workspaces.merge(
+            work.id,
+            target,
+            f"{wanted.message or title}\n\n{noun}: {work.id}",
+            expected=commit,
+            style=wanted.style,
+            by_person=True,
+            verify=checks.verify if wanted.verify and not wanted.force else None,
+        )
         if not merged.already or work.merged_at is None:
             facts = {"base": merged.base, "commit": merged.commit}
             await self._db.write(record_change, work, "merged", **facts)
         dropped = await self._drop_trust(work)
-        await put_away_merged(self._parts, Setbacks(), work.id, merged.base)
+        squashed = wanted.style != "merge"
+        await put_away_merged(self._parts, Setbacks(), work.id, merged.base, squashed=squashed)
         updated = merged.checkout_updated
         return MergeView(
             id=work.id,
+            status="merged",
             base=merged.base,
             commit=merged.commit,
             already=merged.already,
             checkout_updated=str(updated) if updated else None,
+            checks=checks.made,
             trust_dropped=dropped,
+        )
+
+    async def preview_merge(self, kind: Kind, text: str, into: str | None) -> MergePreview:
+        """How a merge would go, without merging."""
+        work = await self._get(kind, text)
+        problem = None
+        try:
+            _require_mergeable(work, force=False)
+        except Conflict as error:
+            problem = error.message
+            if work.workspace.branch is None or work.workspace.owner is not None:
+                raise
+        await recall(self._parts, work)
+        seen = await self._parts.workspaces.preview_merge(work.id, into or work.workspace.base)
+        checks = await Verification(self._parts, work, str).commands()
+        return MergePreview(
+            id=work.id,
+            base=seen.base,
+            ahead=seen.ahead,
+            behind=seen.behind,
+            already=seen.already,
+            conflicts=seen.conflicts,
+            dirty=seen.dirty,
+            checks=[check.label for check in checks if seen.is_other],
+            problem=problem or seen.problem,
         )
 
     async def _drop_trust(self, work: Task | Run) -> bool:
@@ -139,7 +229,7 @@ class Work:
         if work.workspace.kind is not WorkspaceKind.WORKTREE:
             raise Conflict(
                 f"{work.id} works in place, so its changes cannot be told from others'.",
-                hint=f"`git -C {work.directory} diff` shows what is uncommitted there.",
+                hint=f"`{git_in(Path(work.directory))} diff` shows what is uncommitted there.",
             )
         if work.workspace.branch is None:
             return Diff(b"", "", [])

@@ -157,7 +157,7 @@ class Loaded:
 def load(home: Home, directory: Path | None, environ: Mapping[str, str]) -> Loaded:
     """The settings that hold in a directory; raises InvalidInput for anything not understood."""
     found = trust.executable(home, directory) if directory else None
-    trusted = found is not None and trust.standing(home, found, environ) is trust.Standing.TRUSTED
+    trusted = found is not None and trust.standing(home, found, environ) == "trusted"
     return combined(home, found, trusted, environ)
 
 

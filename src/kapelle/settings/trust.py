@@ -12,13 +12,13 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotTrusted
 from kapelle.domain.text import counted
+from kapelle.domain.views import Standing
 from kapelle.home import Home, in_repository, read_small, require_ours, write_private
 from kapelle.settings.files import Stamp, leaves, read_toml, stamp
 
@@ -29,15 +29,6 @@ _LIMITS = "tasks"
 _NAMED = 3
 _MOST_FILES = 200
 _MOST_TEXT = 2_000_000
-
-
-class Standing(StrEnum):
-    """What a person said about a repository."""
-
-    NOT_NEEDED = "not_needed"
-    TRUSTED = "trusted"
-    CHANGED = "changed"
-    NOT_TRUSTED = "not_trusted"
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,23 +97,23 @@ def standing(home: Home, found: Executable, environ: Mapping[str, str]) -> Stand
     known = records(home)
     ours = [known[key] for key in map(str, _places(found.place)) if key in known]
     if any(record.digest == found.digest and not record.dropped for record in ours):
-        return Standing.TRUSTED
+        return "trusted"
     if is_trusted_by(environ, found.place):
-        return Standing.TRUSTED
+        return "trusted"
     if not found.dangerous:
-        return Standing.NOT_NEEDED
-    return Standing.CHANGED if ours else Standing.NOT_TRUSTED
+        return "not_needed"
+    return "changed" if ours else "not_trusted"
 
 
 def require(home: Home, directory: Path, environ: Mapping[str, str]) -> None:
     """Raise NotTrusted, with the command to type, where work would execute what is not trusted."""
     found = executable(home, directory)
     status = standing(home, found, environ)
-    if status in {Standing.TRUSTED, Standing.NOT_NEEDED}:
+    if status in {"trusted", "not_needed"}:
         return
     names = found.dangerous
     more = f" and {counted(len(names) - _NAMED, 'more thing')}" if len(names) > _NAMED else ""
-    verb = "has changed since you trusted it" if status is Standing.CHANGED else "is not trusted"
+    verb = "has changed since you trusted it" if status == "changed" else "is not trusted"
     what = f"its .kapelle holds what can execute: {', '.join(names[:_NAMED])}{more}"
     raise refusal(f"{found.place} {verb}; {what}.", found.place)
 
@@ -136,10 +127,9 @@ def refusal(text: str, place: Path | str) -> NotTrusted:
 
 def grant(home: Home, found: Executable, digest: str | None = None) -> None:
     """Trust what stands there now; Conflict when it is not what somebody was shown."""
-    if digest is not None and digest != found.digest:
-        raise Conflict(
-            f"{found.place} has changed since it was looked at.", hint="Look at it once more."
-        )
+    if digest not in {None, found.digest}:
+        text = f"{found.place} has changed since it was looked at."
+        raise Conflict(text, hint="Look at it once more.")
     now = datetime.now(UTC).isoformat()
     _write(home, {**records(home), str(found.place): Record(found.digest, found.items, now)})
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from kapelle.domain.states import RunStatus
+from kapelle.store.query import in_parts
 from kapelle.store.tables import processes, runs
 
 Row = sa.RowMapping
@@ -53,9 +54,8 @@ def succeeded(connection: sa.Connection, owners: Sequence[str], name: str) -> bo
 
 def owners(connection: sa.Connection, places: Sequence[str]) -> set[str]:
     """Whose these directories are."""
-    found = sa.select(processes.c.owner, processes.c.directory)
-    wanted = set(places)
-    return {owner for owner, directory in connection.execute(found) if directory in wanted}
+    query = sa.select(processes.c.owner)
+    return {row[0] for row in in_parts(connection, query, processes.c.directory, places)}
 
 
 def directories(connection: sa.Connection) -> set[str]:

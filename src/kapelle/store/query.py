@@ -1,7 +1,8 @@
 """What the tables of tasks, runs and schedules have in common: rows by id, prefixes, pages."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -25,6 +26,16 @@ class Filter(Protocol):
     def limit(self) -> int: ...
     @property
     def cursor(self) -> str | None: ...
+
+
+def in_parts(
+    connection: sa.Connection, query: sa.Select[Any], column: sa.Column[str], among: Sequence[str]
+) -> Iterator[Any]:
+    """What a query finds where a column is one of so many values that it takes several."""
+    for start in range(0, len(among), _MOST_PARAMETERS):
+        yield from connection.execute(
+            query.where(column.in_(among[start : start + _MOST_PARAMETERS]))
+        )
 
 
 class Rows:
@@ -76,13 +87,8 @@ class Rows:
         self, connection: sa.Connection, ids: Sequence[str]
     ) -> dict[str, datetime | None]:
         """Those of the ids that are stored, with when they were archived."""
-        columns = (self._table.c.id, self._table.c.archived_at)
-        found: dict[str, datetime | None] = {}
-        for start in range(0, len(ids), _MOST_PARAMETERS):
-            some = ids[start : start + _MOST_PARAMETERS]
-            query = sa.select(*columns).where(self._table.c.id.in_(some))
-            found |= {id_: moment for id_, moment in connection.execute(query)}
-        return found
+        query = sa.select(self._table.c.id, self._table.c.archived_at)
+        return {id_: moment for id_, moment in in_parts(connection, query, self._table.c.id, ids)}
 
     def ids_of_worktrees(self, connection: sa.Connection) -> set[str]:
         """The ids of those that work in a worktree."""
@@ -99,14 +105,9 @@ class Rows:
         self, connection: sa.Connection, ids: Sequence[str], before: datetime, limit: int
     ) -> list[str]:
         """Those of the ids that ended before a moment, at most so many."""
-        columns, found = self._table.c, list[str]()
-        for start in range(0, len(ids), _MOST_PARAMETERS):
-            some = columns.id.in_(ids[start : start + _MOST_PARAMETERS])
-            query = sa.select(columns.id).where(some, columns.ended_at < before)
-            found += connection.execute(query.order_by(columns.id).limit(limit)).scalars()
-            if len(found) >= limit:
-                break
-        return found[:limit]
+        id_ = self._table.c.id
+        query = sa.select(id_).where(self._table.c.ended_at < before).order_by(id_)
+        return [row[0] for row in islice(in_parts(connection, query, id_, ids), limit)]
 
     def archivable(
         self,

@@ -230,7 +230,7 @@ def change(
         under_way = (now - row_["active_since"]).total_seconds()
         values |= {"active_since": None, "active_s": row_["active_s"] + max(0.0, under_way)}
     if status in RUN_FINAL:
-        values |= {"ended_at": now, "stop": None}
+        values |= {"ended_at": max(now, row_["started_at"] or now), "stop": None}
     values.setdefault("waiting_for", None)
     update(connection, run_id, status=status, reason=reason, **values)
     events.append(

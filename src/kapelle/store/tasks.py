@@ -39,6 +39,11 @@ _NEXT_DUE = (
     .where(tasks.c.status.in_([TaskStatus.QUEUED, TaskStatus.WAITING]))
     .where(tasks.c.not_before.is_not(None))
 )
+_last_end = (
+    sa.select(sa.func.max(attempts_table.c.ended_at))
+    .where(attempts_table.c.task_id == tasks.c.id)
+    .scalar_subquery()
+)
 _STOP = sa.select(tasks.c.stop).where(tasks.c.id == sa.bindparam("task_id"))
 
 _STORED = tuple(name for name in Task.model_fields if name in tasks.c)
@@ -122,6 +127,15 @@ def overdue_waiting(connection: sa.Connection, now: datetime) -> list[str]:
     return list(connection.execute(query).scalars())
 
 
+def set_back(connection: sa.Connection, now: datetime) -> dict[str, datetime]:
+    """When tasks that wait before their next attempt are due by a clock that was set back since
+    the last one ended."""
+    query = sa.select(tasks.c.id, tasks.c.not_before, _last_end).where(
+        tasks.c.status == TaskStatus.QUEUED, tasks.c.not_before > _last_end, _last_end > now
+    )
+    return {id_: now + (due - ended) for id_, due, ended in connection.execute(query)}
+
+
 def wake(connection: sa.Connection, waiting_for: str, now: datetime) -> None:
     """Have those that wait for a limit, or for trust, looked at again at once."""
     waiting = tasks.update().where(tasks.c.status == TaskStatus.WAITING)
@@ -131,10 +145,8 @@ def wake(connection: sa.Connection, waiting_for: str, now: datetime) -> None:
 
 def waiting_for_input_since(connection: sa.Connection, moment: datetime) -> list[Row]:
     """Tasks whose last attempt ended before that moment with a question nobody has answered."""
-    ends = sa.select(sa.func.max(attempts_table.c.ended_at))
-    last = ends.where(attempts_table.c.task_id == tasks.c.id).scalar_subquery()
     query = sa.select(tasks).where(tasks.c.status == TaskStatus.WAITING)
-    query = query.where(tasks.c.waiting_for == "input", last < moment)
+    query = query.where(tasks.c.waiting_for == "input", _last_end < moment)
     return list(connection.execute(query).mappings())
 
 
@@ -376,7 +388,9 @@ def _apply_status(
     task_id: str = task["id"]
     require_transition(task_id, TaskStatus(task["status"]), status)
     if status in FINAL:
-        values = {"ended_at": datetime.now(UTC), "stop": None, "not_before": None, **values}
+        now = datetime.now(UTC)  # by a clock that may have been set back
+        ended = {"ended_at": max(now, task["started_at"] or now)}
+        values = {**ended, "stop": None, "not_before": None, **values}
     values = {"waiting_for": None, "question": None, **values}
     update(connection, task_id, status=status, reason=reason, **values)
     facts = {"title": task["title"], "reason": reason}

@@ -1,18 +1,21 @@
 """Git worktrees for tasks and runs: made, committed, compared, merged, removed, never lost."""
 
+from kapelle.workspaces.checkout import git_in
 from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.diff import Diff
-from kapelle.workspaces.merge import Merge
+from kapelle.workspaces.merge import Candidate, Merge
 from kapelle.workspaces.repository import checkouts_around, is_git_directory
 from kapelle.workspaces.workspaces import Repository, Workspaces, working_directory
 
 __all__ = [
+    "Candidate",
     "Commit",
     "Diff",
     "Merge",
     "Repository",
     "Workspaces",
     "checkouts_around",
+    "git_in",
     "is_git_directory",
     "working_directory",
 ]

@@ -8,8 +8,10 @@ import asyncio
 import hashlib
 import json
 import os
+import shlex
+import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -65,9 +67,10 @@ async def checkouts_of(git: Git, common_dir: Path, toplevel: Path, branch: str) 
 def _refuse_rewriting(checkout: Checkout, branch: str) -> None:
     for name in _REWRITING:
         if read_pointer(checkout.gitdir / name) == BRANCHES + branch:
+            top = checkout.toplevel
             raise Conflict(
-                f"{branch} is being rebased in {checkout.toplevel}.",
-                hint=f"git -C {checkout.toplevel} rebase --continue (or --abort), then merge again",
+                f"{branch} is being rebased in {top}.",
+                hint=f"{git_in(top)} rebase --continue (or --abort), then merge again",
             )
 
 
@@ -103,8 +106,13 @@ class BaseCheckout:
             ) from None
         finally:
             ticket.unlink()
+        self.copy()
+
+    def copy(self) -> None:
+        """Take a private copy of the index."""
         if not copy_index(self.tree.index, self.index):
-            raise Conflict(f"{top} has no index.", hint=f"git -C {top} reset, then merge again")
+            top = self.tree.toplevel
+            raise Conflict(f"{top} has no index.", hint=f"{git_in(top)} reset, then merge again")
 
     def is_locked(self) -> bool:
         """Whether the lock is held, and by us."""
@@ -124,25 +132,32 @@ class BaseCheckout:
         if any((self.tree.gitdir / name).exists() for name in OPERATIONS):
             raise Conflict(
                 f"A merge, rebase or cherry-pick is under way in {top}.",
-                hint=f"Finish or abort it there (git -C {top} status), then merge again",
+                hint=f"Finish or abort it there ({git_in(top)} status), then merge again",
             )
         await self._require_whole()
         changed = await self._changed(old, new)
         await require_filters(self._files, self.tree, changed, old, new)
-        await self._files.run("update-index", "-q", "--refresh", ok=(0, 1))
-        dirty = await self._names("diff-files") or await self._names("diff-index", "--cached", old)
-        if dirty:
+        if dirty := await self.dirty(old, new):
             raise Conflict(
-                f"{top} has uncommitted changes in {shown(dirty)}.",
-                hint=f"git -C {top} stash, then merge again",
+                f"{top} has uncommitted changes in {shown(dirty)}, which the merge changes too.",
+                hint=f"{git_in(top)} stash, then merge again",
             )
         try:
             await self._read_tree("-n", "-m", "-u", old, new)
         except GitError as error:
             raise Conflict(
                 f"{top} holds files that the merge would overwrite ({error.message})",
-                hint=f"Move or commit them (git -C {top} status), then merge again",
+                hint=f"Move or commit them ({git_in(top)} status), then merge again",
             ) from error
+
+    async def dirty(self, old: str, new: str) -> list[bytes]:
+        """The files with uncommitted changes that differ between the commits."""
+        await self._files.run("update-index", "-q", "--refresh", ok=(0, 1))
+        found = {
+            *await self._names("diff-files"),
+            *await self._names("diff-index", "--cached", old),
+        }
+        return sorted(found.intersection(await self._changed(old, new)))
 
     async def _require_whole(self) -> None:
         if not (self.tree.gitdir / "info" / "sparse-checkout").exists():
@@ -159,7 +174,7 @@ class BaseCheckout:
         output = await self._files.run(
             command, *options, *arguments, "--", timeout_s=CONTENT_TIMEOUT_S
         )
-        return sorted(set(output.fields))
+        return output.fields
 
     async def advance(self, old: str, new: str) -> None:
         """Bring files and index from old to new."""
@@ -170,19 +185,33 @@ class BaseCheckout:
         """Complete an advance that was cut short, unless a file is neither the old nor the new."""
         if not self.is_locked() or not copy_index(self.tree.index, self.index):
             return
-        paths = b"".join(name + b"\0" for name in await self._changed(old, new))
+        changed = await self._changed(old, new)
+        paths = b"".join(name + b"\0" for name in changed)
         arguments = ("update-index", "-z", "--add", "--remove", "--replace", "--stdin")
         await self._files.run(*arguments, stdin=paths, timeout_s=CONTENT_TIMEOUT_S)
         present = (await self._files.run("write-tree")).line
-        foreign = set(await self._changed(old, present)) & set(await self._changed(new, present))
-        if foreign:
+        others = [set(await self._changed(tree, present)) for tree in (old, new)]
+        if foreign := set.intersection(*others, set(changed)):
             top = self.tree.toplevel
             raise Conflict(
                 f"A merge into {top} was cut short, and {shown(sorted(foreign))} changed since.",
-                hint=f"Remove {self.lock_file}, then look at git -C {top} status",
+                hint=f"Remove {self.lock_file}, then look at {git_in(top)} status",
             )
-        await self.advance(present, new)
+        await self.advance(present, await self._with_changes(old, new))
         self.unlock()
+
+    async def _with_changes(self, old: str, new: str) -> str:
+        """The tree of the index with what differs between the commits taken from the new one."""
+        fields = (await self._files.run("diff-tree", "-r", "-z", "--no-renames", old, new)).fields
+        lines = (
+            b" ".join(head.split(b" ")[1:4:2]) + b"\t" + name + b"\0"
+            for head, name in zip(fields[::2], fields[1::2], strict=True)
+        )
+        scratch = self.index.with_name("goal")
+        shutil.copyfile(self.index, scratch)
+        place = files_place(self.objects, self.tree, scratch)
+        await place.run("update-index", "-z", "--index-info", stdin=b"".join(lines))
+        return (await place.run("write-tree")).line
 
     async def _changed(self, old: str, new: str) -> list[bytes]:
         options = ("-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=all")
@@ -190,6 +219,11 @@ class BaseCheckout:
 
     async def _read_tree(self, *arguments: str) -> None:
         await self._files.run("read-tree", *arguments, timeout_s=CONTENT_TIMEOUT_S)
+
+
+def git_in(directory: Path) -> str:
+    """How a person calls git there, as it is typed."""
+    return f"git -C {shlex.quote(str(directory))}"
 
 
 def shown(names: Sequence[bytes]) -> str:
@@ -265,6 +299,27 @@ class Mover:
         self._clear()
         return updated
 
+    async def require_clean(self, owner: Marker, ref: str, old: str, new: str) -> None:
+        """Raise Conflict unless the checkouts of a branch could be taken along."""
+        async for checkout in self._copies(owner, ref):
+            await checkout.require_clean(old, new)
+
+    async def dirty(self, owner: Marker, ref: str, old: str, new: str) -> list[bytes]:
+        """The files with uncommitted changes that would keep them from that."""
+        found = list[bytes]()
+        async for checkout in self._copies(owner, ref):
+            found += await checkout.dirty(old, new)
+        return found
+
+    async def _copies(self, owner: Marker, ref: str) -> AsyncIterator[BaseCheckout]:
+        """The checkouts of a branch, to look at without a lock."""
+        branch = ref.removeprefix(BRANCHES)
+        for item in await checkouts_of(owner.git, self._common_dir, owner.source, branch):
+            with self._shadows.scratch() as scratch:
+                checkout = await self._base_checkout(item, scratch)
+                checkout.copy()
+                yield checkout
+
     async def move(
         self, owner: Marker, ref: str, old: str, new: str, standing: Marker | None
     ) -> Path | None:
@@ -312,7 +367,7 @@ class Mover:
                 top = checkout.tree.toplevel
                 raise Conflict(
                     f"{top} changed during the merge: {error.message}",
-                    hint=f"Look at git -C {top} status, then merge again.",
+                    hint=f"Look at {git_in(top)} status, then merge again.",
                 ) from error
         for checkout in checkouts:
             checkout.unlock()

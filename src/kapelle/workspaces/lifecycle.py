@@ -149,9 +149,30 @@ async def _make(
 ) -> Workspace:
     markers.intend(plan.task_id, plan.common_dir)
     start = await _place_branch(plan, afresh=afresh)
+    marker = await _check_out(plan, start, plan.branch, copy, link)
+    markers.write(marker)
+    markers.fulfilled(marker.task_id)
+    return marker.as_workspace(None if start == marker.base_commit else start)
+
+
+async def make_aside(
+    markers: Markers, name: str, of: Marker, commit: str, copy: Sequence[str], link: Sequence[str]
+) -> Workspace:
+    """A worktree of a commit of another one's repository, without a branch. It is never marked as
+    complete, so that whatever a crash leaves of it is cleared."""
+    markers.intend(name, of.common_dir)
+    plan = replace(of, task_id=name, toplevel=markers.worktree(name), removed=False)
+    return (await _check_out(plan, commit, None, copy, link)).as_workspace(commit)
+
+
+async def _check_out(
+    plan: Marker, start: str, branch: str | None, copy: Sequence[str], link: Sequence[str]
+) -> Marker:
+    """Have git link a worktree, and put a commit's files into it and what is to be beside them."""
+    at = ("--detach", "--", str(plan.toplevel), start)
     await plan.refs.run(
         *("worktree", "add", "--quiet", "--no-checkout", "--lock", "--reason", "kapelle"),
-        *("--", str(plan.toplevel), plan.branch),
+        *(("--", str(plan.toplevel), branch) if branch else at),
     )
     gitdir = linked_gitdir(plan.toplevel / ".git")
     if gitdir is None or gitdir.parent.parent != plan.common_dir:
@@ -162,10 +183,7 @@ async def _make(
     copied = await asyncio.to_thread(copy_into, marker.source, marker.toplevel, copy)
     linked = await asyncio.to_thread(link_into, marker.source, marker.toplevel, link)
     excluded = ("/".join(relative_parts(path)) for path in (*copied, *linked))
-    marker = replace(marker, excluded=tuple(excluded))
-    markers.write(marker)
-    markers.fulfilled(marker.task_id)
-    return marker.as_workspace(None if start == marker.base_commit else start)
+    return replace(marker, excluded=tuple(excluded))
 
 
 async def _place_branch(plan: Marker, *, afresh: bool) -> str:
@@ -285,15 +303,18 @@ async def drop_empty_branch(marker: Marker) -> None:
         await marker.refs.delete((marker.ref, tip))
 
 
-async def drop_merged(markers: Markers, marker: Marker, into: str) -> bool:
-    """Delete every reference to a removed worktree that a branch holds; whether the worktree's own
-    branch is gone. A branch that somebody has checked out stays."""
+async def drop_merged(markers: Markers, marker: Marker, into: str, *, squashed: bool) -> bool:
+    """Delete every reference to a removed worktree that a branch holds, if squashed its own branch,
+    which is archived; whether that is gone. A branch that somebody has checked out stays."""
     target = branch_ref(into)
     held = None if target is None else await marker.refs.read(target)
     tip = await marker.tip()
     if held is None or target == marker.ref:
         return tip is None
-    places = (marker.ref, f"{ARCHIVE}{marker.task_id}/")
+    places = [marker.ref, f"{ARCHIVE}{marker.task_id}/"]
+    if squashed and tip is not None:
+        await keep(marker, "final", tip)
+        held, places = tip, [marker.ref]
     output = await marker.refs.run(
         *("for-each-ref", f"--merged={held}", "--format=%(refname) %(objectname) %(worktreepath)"),
         *places,

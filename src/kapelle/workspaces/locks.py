@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict, KapelleError
-from kapelle.workspaces.checkout import Move, Mover, read_journal
+from kapelle.workspaces.checkout import Move, Mover, git_in, read_journal
 from kapelle.workspaces.git import inherited
 from kapelle.workspaces.refs import owner_of, plain_name
 from kapelle.workspaces.repository import Checkout, WorkTree, read_work_tree
@@ -128,7 +128,7 @@ class Guard:
                 top = marker.toplevel
                 raise Conflict(
                     f"{top} does not stand on its branch {marker.branch}.",
-                    hint=f"git -C {top} switch {marker.branch}, then merge again",
+                    hint=f"{git_in(top)} switch {marker.branch}, then merge again",
                 )
             yield marker
 

@@ -6,11 +6,12 @@ The first is refused where they conflict; the second leaves conflicts to be reso
 import asyncio
 import os
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, MergeConflict, WorkspaceError
 from kapelle.workspaces.checkout import Mover, shown
@@ -18,7 +19,8 @@ from kapelle.workspaces.commit import commit_worktree, tip_of
 from kapelle.workspaces.files import open_inside, shown_path
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, RefMoved
 from kapelle.workspaces.lifecycle import restore_worktree
-from kapelle.workspaces.refs import BRANCHES, branch_ref
+from kapelle.workspaces.refs import BRANCHES, branch_ref, owner_of
+from kapelle.workspaces.repository import read_person
 from kapelle.workspaces.shadow import Objects
 from kapelle.workspaces.worktree import Marker
 
@@ -26,7 +28,6 @@ _ESCAPED = re.compile(r"\\x([89a-f][0-9a-f])")
 _PIECE = 65_536
 _TELLING = 8_000  # git takes a file for binary by the beginning alone, too
 _TAKE_IN_TRIES = 5
-_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ async def _merge_into_worktree(
     marker: Marker, mover: Mover, tip: str, theirs: str, message: str
 ) -> list[str]:
     objects = marker.objects
-    standing = await _standing_conflicts(objects, marker, tip)
+    standing = await standing_conflicts(objects, marker, tip)
     if await objects.is_ancestor(theirs, tip) or await _marked(marker, standing):
         return standing
     merged = await merged_tree(objects, tip, theirs)
@@ -134,7 +135,7 @@ async def _merge_into_worktree(
     return [shown_path(name) for name in merged.conflicts]
 
 
-async def _standing_conflicts(objects: Objects, marker: Marker, tip: str) -> list[str]:
+async def standing_conflicts(objects: Objects, marker: Marker, tip: str) -> list[str]:
     """What is left of the last merge: all its conflicts while nobody did anything, else markers."""
     options = ("rev-list", "--first-parent", "--merges", "--max-count=1", "--parents")
     output = await objects.run(*options, tip, f"^{marker.base_commit}", "--")
@@ -155,6 +156,10 @@ async def _marked(marker: Marker, paths: list[str]) -> list[str]:
     return await asyncio.to_thread(marked_files, marker.toplevel, paths)
 
 
+# merge: a commit with both parents; squash: one commit of all; rebase: the commits one by one.
+Style = Literal["merge", "squash", "rebase"]
+
+
 @dataclass(frozen=True)
 class Merge:
     """The outcome: the branch merged into, the commit it holds, and the checkout moved along."""
@@ -166,55 +171,175 @@ class Merge:
 
 
 @dataclass(frozen=True)
-class Merger:
-    """One merge of one task's branch into a branch, with what is expected of the first.
+class Candidate:
+    """What a branch would go to by a merge, and from where; the same commit if it holds all."""
 
-    standing is the worktree of ours that the branch is checked out in, if there is one.
-    """
+    ref: str
+    old: str
+    new: str
+    # Whether these files are others than those on the branch that is merged.
+    is_other: bool = False
+    conflicts: tuple[bytes, ...] = ()
+
+    @property
+    def base(self) -> str:
+        return self.ref.removeprefix(BRANCHES)
+
+
+@dataclass(frozen=True)
+class Preview:
+    """How a merge would go: ahead and behind count the commits of the branch and of the base."""
+
+    base: str
+    ahead: int
+    behind: int
+    already: bool
+    conflicts: list[str]
+    dirty: list[str]
+    is_other: bool
+    problem: str | None
+
+
+@dataclass(frozen=True)
+class Merger:
+    """One merge of one task's branch into a branch, with what is expected of the first."""
 
     marker: Marker
-    mover: Mover
-    standing: Marker | None
     message: str
     expected: str | None
+    style: Style = "merge"
+    # Whether the person whose repository it is makes it.
+    by_person: bool = False
 
-    async def merge(self, into: str) -> Merge:
-        """Merge, again from the start when the base moved meanwhile."""
+    async def target(self, into: str) -> str:
+        """The full reference of the branch to merge into."""
+        ref = branch_ref(into)
+        if into == self.marker.base and (ref is None or await self.marker.refs.read(ref) is None):
+            raise await self._no_base()
         ref, _ = await _require_branch(self.marker, into)
         if await self.marker.refs.is_symbolic(ref):
             raise InvalidInput(f"{into!r} is only another name for a branch.")
-        recovered = await self.mover.recover()
-        for number in range(_TRIES):
-            try:
-                return await self._try(ref, recovered)
-            except RefMoved:
-                await asyncio.sleep(0.01 * number)
-        raise Conflict(f"{ref.removeprefix(BRANCHES)} kept moving.", hint="Merge again later.")
+        return ref
 
-    async def _try(self, ref: str, recovered: Path | None) -> Merge:
+    async def _no_base(self) -> InvalidInput:
+        marker, pattern = self.marker, "--format=%(refname:lstrip=2)"
+        output = await marker.refs.run(
+            "for-each-ref", "--contains", marker.base_commit, pattern, "--sort=refname", BRANCHES
+        )
+        names = [name for name in output.line.splitlines() if not owner_of(name)]
+        usual = [name for name in ("main", "master") if name in names]
+        into = shlex.quote((usual + names + ["BRANCH"])[0])
+        return InvalidInput(
+            f"{marker.task_id} was made from {marker.base}, which is not a branch.",
+            hint=f"Name the branch to merge into: kapelle merge {marker.task_id} --into {into}",
+        )
+
+    async def candidate(self, ref: str) -> Candidate:
+        """The commit that the merge would lead to, or where it conflicts."""
         marker, objects = self.marker, self.marker.objects
         name = ref.removeprefix(BRANCHES)
-        old, branch = await marker.refs.read(ref), await marker.tip() or marker.left
-        if old is None or branch is None:
+        old, tip = await marker.refs.read(ref), await marker.tip() or marker.left
+        if old is None or tip is None:
             missing = name if old is None else marker.branch
             raise WorkspaceError(f"The branch {missing} does not exist any more.")
-        self._require_verified(branch)
-        if await objects.is_ancestor(branch, old):
-            return Merge(name, old, already=True, checkout_updated=recovered)
-        merged = await merged_tree(objects, old, branch)
-        if merged.conflicts:
+        self._require_verified(tip)
+        if await objects.is_ancestor(tip, old):
+            return Candidate(ref, old, old)
+        person = await read_person(marker.git, marker.common_dir) if self.by_person else {}
+        if self.style == "rebase":
+            new, conflicts = await self._rebase(old, tip, person)
+        else:
+            merged = await merged_tree(objects, old, tip)
+            new, conflicts = old, merged.conflicts
+            if self.style == "merge" or merged.tree != await objects.tree_of(old):
+                parents = [old, tip] if self.style == "merge" else [old]
+                new = await objects.commit(merged.tree, parents, self.message, **person)
+        is_other = new != old and await objects.tree_of(new) != await objects.tree_of(tip)
+        return Candidate(ref, old, new, is_other, tuple(conflicts))
+
+    async def require_candidate(self, ref: str) -> Candidate:
+        """The commit that the merge would lead to; raises MergeConflict where there is none."""
+        found = await self.candidate(ref)
+        if found.conflicts:
             raise MergeConflict(
-                f"{marker.branch} and {name} conflict in {shown(merged.conflicts)}. "
-                f"{name} was not changed.",
-                hint=f"In {marker.toplevel}: git merge {name}, resolve, commit; "
-                f"then `kapelle merge --force {marker.task_id}`.",
+                f"{self.marker.branch} and {found.base} conflict in {shown(found.conflicts)}. "
+                f"{found.base} was not changed.",
+                hint=self._way_out(found.base),
             )
-        new = await objects.commit(merged.tree, [old, branch], self.message)
-        updated = await self.mover.move(marker, ref, old, new, self.standing)
-        now = await marker.refs.read(ref)
-        if now is None or not await objects.is_ancestor(branch, now):
-            raise GitError(f"After the merge, {name} does not hold {marker.branch}.")
-        return Merge(name, new, already=False, checkout_updated=updated)
+        return found
+
+    async def preview(self, ref: str, mover: Mover) -> Preview:
+        """How it would go, without moving anything."""
+        marker, found, problem = self.marker, await self.candidate(ref), None
+        dirty = await mover.dirty(marker, ref, found.old, found.new)
+        try:
+            if not dirty and not found.conflicts:
+                await mover.require_clean(marker, ref, found.old, found.new)
+        except Conflict as error:
+            problem = error.message
+        sides = f"{found.old}...{await tip_of(marker)}"
+        output = await marker.objects.run("rev-list", "--left-right", "--count", sides, "--")
+        behind, ahead = map(int, output.line.split())
+        return Preview(
+            found.base,
+            ahead,
+            behind,
+            already=found.new == found.old and not found.conflicts,
+            conflicts=[shown_path(name) for name in found.conflicts],
+            dirty=[shown_path(name) for name in dirty],
+            is_other=found.is_other,
+            problem=problem,
+        )
+
+    async def _rebase(
+        self, old: str, tip: str, person: Mapping[str, str]
+    ) -> tuple[str, list[bytes]]:
+        """The branch's commits one by one onto another, or the files in which one conflicts."""
+        objects, new = self.marker.objects, old
+        told = "--format=%H%x00%P%x00%an%x00%ae%x00%ad%x00%B%x00"
+        options = ("--first-parent", "--reverse", "--no-commit-header", "--date=raw")
+        output = await objects.run("rev-list", *options, told, tip, f"^{old}", "--")
+        texts = iter(output.stdout.decode("utf-8", "backslashreplace").split("\0"))
+        for commit, parents, name, email, date, message in zip(*[texts] * 6, strict=False):
+            parent = parents.split(" ")[0]
+            # Git merges by what commits have in common: here it is the parent alone.
+            trees = [await objects.tree_of(one) for one in (new, commit.strip())]
+            sides = [await objects.commit(tree, [parent], "side") for tree in trees]
+            merged = await merged_tree(objects, *sides)
+            if merged.conflicts:
+                return old, merged.conflicts
+            author = {"GIT_AUTHOR_NAME": name, "GIT_AUTHOR_EMAIL": email, "GIT_AUTHOR_DATE": date}
+            if new == parent:
+                new = commit.strip()
+            elif merged.tree != trees[0]:
+                text = message.rstrip("\n")
+                new = await objects.commit(merged.tree, [new], text, **{**person, **author})
+        return new, []
+
+    async def move(self, found: Candidate, mover: Mover, standing: Marker | None) -> Merge:
+        """Have the branch hold the candidate; raises RefMoved if it is not where it was.
+
+        standing is the worktree of ours that the branch is checked out in, if there is one.
+        """
+        marker, refs = self.marker, self.marker.refs
+        recovered = await mover.recover()
+        if found.new == found.old:
+            return Merge(found.base, found.old, already=True, checkout_updated=recovered)
+        if await refs.read(found.ref) != found.old:
+            raise RefMoved(f"{found.base} moved")
+        updated = await mover.move(marker, found.ref, found.old, found.new, standing)
+        now = await refs.read(found.ref)
+        if now is None or not await marker.objects.is_ancestor(found.new, now):
+            raise GitError(f"After the merge, {found.base} does not hold {marker.branch}.")
+        return Merge(found.base, found.new, already=False, checkout_updated=updated)
+
+    def _way_out(self, into: str) -> str:
+        owner, top = self.marker.task_id, shlex.quote(str(self.marker.toplevel))
+        by_hand = f"cd {top}; git merge {shlex.quote(into)}, resolve, commit; "
+        by_hand += f"then `kapelle merge --force {owner}`."
+        if owner.startswith("task_") and into == self.marker.base:
+            return f"`kapelle resume {owner} --merge` has its agent resolve it. By hand: {by_hand}"
+        return f"By hand: {by_hand}"
 
     def _require_verified(self, branch: str) -> None:
         if self.expected is not None and branch != self.expected:

@@ -223,6 +223,20 @@ async def read_work_tree(git: Git, checkout: Checkout) -> WorkTree:
     )
 
 
+async def read_person(git: Git, common_dir: Path) -> dict[str, str]:
+    """Who works in the repository by its configuration and the user's own, as variables of git;
+    nothing of what neither says."""
+    place = Place(git, common_dir, {"GIT_DIR": str(common_dir), **_own_configuration()})
+    output = await place.run("config", "-z", "--get-regexp", r"^user\.(name|email)$", ok=(0, 1))
+    found = dict(record.decode("utf-8", "replace").split("\n", 1) for record in output.fields)
+    return {
+        f"GIT_{role}_{key.removeprefix('user.').upper()}": value
+        for key, value in found.items()
+        for role in ("AUTHOR", "COMMITTER")
+        if value.strip()
+    }
+
+
 async def _allowed_filters(place: Place) -> tuple[str, ...]:
     """The filters that the user allows, as settings for a git that reads no configuration."""
     values: dict[str, str] = {}

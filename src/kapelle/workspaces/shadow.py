@@ -38,12 +38,13 @@ class Objects(Place):
         self.git.trees[self._repository, commit] = tree
         return tree
 
-    async def commit(self, tree: str, parents: list[str], message: str) -> str:
-        """A new commit of the tree."""
+    async def commit(self, tree: str, parents: list[str], message: str, **variables: str) -> str:
+        """A new commit of the tree; variables of git say who made it and when."""
         ancestry = [argument for parent in parents for argument in ("-p", parent)]
         text = message.replace("\0", "").encode("utf-8", "backslashreplace")
+        place = self.with_variables(**variables)
         commit = (
-            await self.run("commit-tree", *ancestry, "-F", "-", tree, stdin=text + b"\n")
+            await place.run("commit-tree", *ancestry, "-F", "-", tree, stdin=text + b"\n")
         ).line
         self.git.trees[self._repository, commit] = tree
         return commit

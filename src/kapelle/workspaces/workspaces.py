@@ -2,9 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict
@@ -27,20 +27,30 @@ from kapelle.workspaces.diff import (
     take_snapshot,
     uncommitted_files,
 )
-from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git
+from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, RefMoved
 from kapelle.workspaces.lifecycle import (
     base_of,
     clear_half_made,
     create_worktree,
     drop_empty_branch,
     drop_merged,
+    make_aside,
     recalled,
     remove_worktree,
     reset_worktree,
     restore_worktree,
 )
 from kapelle.workspaces.locks import Guard
-from kapelle.workspaces.merge import Merge, Merger, marked_files, take_in
+from kapelle.workspaces.merge import (
+    Candidate,
+    Merge,
+    Merger,
+    Preview,
+    Style,
+    marked_files,
+    standing_conflicts,
+    take_in,
+)
 from kapelle.workspaces.refs import BRANCHES, Refs, branch_ref, plain_name
 from kapelle.workspaces.repository import (
     count_loose,
@@ -53,6 +63,7 @@ from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
 
 _MANY_OBJECTS = 250
+_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -136,6 +147,15 @@ class Workspaces:
             await self._guard.try_to_settle(self._markers.read(owner))
             return await create_worktree(self._markers, owner, directory, base, copy, link)
 
+    async def create_aside(
+        self, name: str, owner: str, commit: str, copy: Sequence[str], link: Sequence[str]
+    ) -> Workspace:
+        """A worktree of a commit of the owner's repository, without a branch; discard removes it
+        and keeps nothing of it."""
+        async with self._guard.alone(name):
+            marker = self._markers.require(owner)
+            return await make_aside(self._markers, name, marker, commit, copy, link)
+
     async def commit(self, owner: str, message: str) -> str | None:
         """Commit everything onto the owner's branch; None when there is nothing but the base."""
         async with self._guard.standing(owner) as marker:
@@ -198,17 +218,30 @@ class Workspaces:
             await require_commit(marker, commit)
             await restore_worktree(marker, name, commit)
 
-    async def take_in(self, owner: str, branch: str, message: str) -> list[str]:
+    async def take_in(
+        self, owner: str, branch: str, message: str, *, as_base: bool = False
+    ) -> list[str]:
         """Merge a branch into the owner's branch and worktree; returns the paths in conflict.
 
         What is uncommitted is committed first. A conflict is committed with its markers, so that
-        it can be resolved in ordinary files; what is not resolved is returned again.
+        it can be resolved in ordinary files; what is not resolved is returned again. As the base,
+        what was merged is what the owner's work is told from afterwards.
         """
         async with (
             self._guard.standing(owner) as marker,
             self._guard.merging(marker.common_dir),
         ):
-            return await take_in(marker, self._guard.mover(marker), branch, message)
+            conflicts = await take_in(marker, self._guard.mover(marker), branch, message)
+            if as_base:
+                ends = (await tip_of(marker), f"{await marker.refs.commit_of(branch)}")
+                base = (await marker.objects.run("merge-base", *ends)).line
+                self._markers.write(replace(marker, base_commit=base))
+            return conflicts
+
+    async def unresolved(self, owner: str) -> list[str]:
+        """The files in which conflicts of the last branch that was taken in are left."""
+        async with self._guard.standing(owner) as marker:
+            return await standing_conflicts(marker.objects, marker, await tip_of(marker))
 
     async def conflicted(self, owner: str, paths: Sequence[str]) -> list[str]:
         """Those of the paths that are text files of the worktree and hold conflict markers."""
@@ -233,20 +266,50 @@ class Workspaces:
             await base_of(self._git, checkout, base)
 
     async def merge(
-        self, owner: str, into: str | None, message: str, *, expected: str | None = None
+        self,
+        owner: str,
+        into: str | None,
+        message: str,
+        *,
+        expected: str | None = None,
+        style: Style = "merge",
+        by_person: bool = False,
+        verify: Callable[[Candidate], Awaitable[None]] | None = None,
     ) -> Merge:
         """Merge the owner's branch into a branch, by default the one it was made from.
 
-        When the branch does not hold the expected commit, nothing is merged.
+        When the branch does not hold the expected commit, nothing is merged. verify is called, with
+        no lock held, for files that are not those of the branch; if it raises, nothing is merged.
         """
         marker = self._markers.require(owner)
-        target = marker.base if into is None else into
-        async with (
-            self._guard.onto(target) as standing,
-            self._guard.merging(marker.common_dir),
-        ):
-            mover = self._guard.mover(marker)
-            return await Merger(marker, mover, standing, message, expected).merge(target)
+        merger = Merger(marker, message, expected, style, by_person)
+        ref = await merger.target(marker.base if into is None else into)
+        target = ref.removeprefix(BRANCHES)
+        for number in range(_TRIES):
+            found = None
+            if verify is not None:
+                found = await merger.require_candidate(ref)
+                if found.is_other:
+                    # Minutes of checks are of no use where the move will be refused.
+                    await self._guard.mover(marker).require_clean(marker, ref, found.old, found.new)
+                    await verify(found)
+            try:
+                async with (
+                    self._guard.onto(target) as standing,
+                    self._guard.merging(marker.common_dir),
+                ):
+                    found = found or await merger.require_candidate(ref)
+                    return await merger.move(found, self._guard.mover(marker), standing)
+            except RefMoved:
+                await asyncio.sleep(0.01 * number)
+        raise Conflict(f"{target} kept moving.", hint="Merge again later.")
+
+    async def preview_merge(self, owner: str, into: str | None) -> Preview:
+        """How a merge of the owner's branch would go."""
+        marker = self._markers.require(owner)
+        merger = Merger(marker, "", None)
+        ref = await merger.target(marker.base if into is None else into)
+        return await merger.preview(ref, self._guard.mover(marker))
 
     async def finish_merges(self) -> list[str]:
         """Complete or undo merges that a crash cut short; returns the owners they were of."""
@@ -266,14 +329,17 @@ class Workspaces:
             await self._put_away(owner, self._markers.read(owner), empty_branch)
             self._markers.forget(owner)
 
-    async def put_away_merged(self, owner: str, into: str) -> bool:
-        """Remove a worktree whose work a branch holds, and its own branch with it; whether that is
-        gone. Then the owner is forgotten: what its row says is enough to recall it."""
+    async def put_away_merged(self, owner: str, into: str, *, squashed: bool = False) -> bool:
+        """Remove a worktree whose work a branch holds, if squashed by other commits, and its own
+        branch with it; whether that is gone. Then the owner is forgotten: what its row says is
+        enough to recall it."""
         async with self._guard.alone(owner):
             marker = self._markers.read(owner)
             await self._put_away(owner, marker, empty_branch=False)
             marker = self._markers.read(owner)
-            gone = marker is None or await drop_merged(self._markers, marker, into)
+            gone = marker is None or await drop_merged(
+                self._markers, marker, into, squashed=squashed
+            )
             if gone:
                 self._markers.forget(owner)
             return gone

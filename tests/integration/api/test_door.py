@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from sse_starlette.sse import AppStatus
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
 
-from kapelle.api import server
+from kapelle.api import server, sse
 from kapelle.api.server import Door, listen
+from kapelle.api.sse import EventStream, sent_event
 
 WHOLE = b"GET /x HTTP/1.1\r\nHost: h\r\n\r\n"
 HELD = b"POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nhalf of it"
@@ -20,7 +20,23 @@ OPENED: list[asyncio.StreamWriter] = []
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+LEFT: list[str] = []
+
+
+async def told() -> AsyncIterator[int]:
+    """Something to tell, and then nothing more for ever."""
+    try:
+        yield 1
+        await asyncio.Event().wait()
+    finally:
+        LEFT.append("the generator is closed")
+
+
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"] == "/stream":
+        answer = EventStream(told(), lambda number: sent_event(str(number), "told", "{}"))
+        await answer(scope, receive, send)
+        return
     body = await Request(scope, receive).body()
     await PlainTextResponse(f"{len(body)} bytes")(scope, receive, send)
 
@@ -43,7 +59,6 @@ async def door(most: int) -> AsyncIterator[int]:
             OPENED.pop().close()
         opened.close()
         await serving
-        AppStatus.should_exit = False
 
 
 async def sent(port: int, data: bytes) -> Streams:
@@ -102,3 +117,25 @@ async def test_whoever_kept_the_door_waiting_longest_gives_way() -> None:
         for _ in range(30):
             streams = await sent(port, WHOLE)
             assert b"0 bytes" in await streams[0].readuntil(b"bytes")
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["client", "door"])
+async def test_a_stream_ends_when_its_client_goes_or_the_door_closes(
+    gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "_PING_S", 0.05)
+    LEFT.clear()
+    async with door(10) as port:
+        reader, writer = await sent(port, WHOLE.replace(b"/x", b"/stream"))
+        head = await reader.readuntil(b"id: 1\nevent: told\ndata: {}\n\n")
+        assert b"content-type: text/event-stream" in head
+        assert b"content-length" not in head
+        await reader.readuntil(b": ping\n\n")
+        if gone:
+            writer.close()
+        else:
+            OPENED.clear()  # for the door to end
+    if not gone:
+        assert (await answer((reader, writer))).endswith(b"0\r\n\r\n")
+        writer.close()
+    assert LEFT == ["the generator is closed"]

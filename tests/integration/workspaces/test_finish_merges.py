@@ -104,6 +104,27 @@ async def test_edits_since_then_are_left_alone_and_told(box: Sandbox) -> None:
     assert (box.repo / "a.txt").read_text() == "an edit of the user\n"
 
 
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_what_was_dirty_and_is_not_of_the_merge_stays_as_it_was(
+    box: Sandbox, when: str
+) -> None:
+    for name in ("edited", "staged", "deleted"):
+        box.write(name, "old\n")
+    box.save("more")
+    await work(box)
+    box.write("staged", "mine\n")
+    box.git("add", "staged")
+    box.write("edited", "mine\n")
+    (box.repo / "deleted").unlink()
+    before = box.status()
+    await kill_at(MERGE, box, "task_1", "read-tree -m -u", when)
+    assert await survivor(box).finish_merges() == ["task_1"]
+    assert box.status() == before
+    assert box.git("show", ":staged") == "mine"
+    assert (box.repo / "many/f7").exists()
+    assert box.is_merged("task_1", "main")
+
+
 async def test_a_repository_that_is_not_there_is_asked_for_again(box: Sandbox) -> None:
     await work(box)
     await kill_at(MERGE, box, "task_1", "read-tree -m -u", "before")

@@ -83,10 +83,8 @@ async def test_a_conflict_names_the_files_and_changes_nothing(box: Sandbox) -> N
     assert not box.is_merged("task_1", "main")
 
 
-@pytest.mark.parametrize("dirt", ["edited", "staged", "deleted", "untracked", "ignored", "merging"])
-async def test_a_dirty_checkout_is_left_alone(box: Sandbox, dirt: str) -> None:
-    await work(box)
-    main = box.commit_of("main")
+def soil(box: Sandbox, dirt: str) -> None:
+    """Leave something uncommitted in the user's checkout."""
     if dirt == "edited":
         box.write("a.txt", "mine\n")
     elif dirt == "staged":
@@ -95,11 +93,23 @@ async def test_a_dirty_checkout_is_left_alone(box: Sandbox, dirt: str) -> None:
     elif dirt == "deleted":
         (box.repo / "a.txt").unlink()
     elif dirt == "merging":
-        box.write(".git/MERGE_HEAD", main + "\n")
+        box.write(".git/MERGE_HEAD", box.commit_of("main") + "\n")
     else:
         box.write("new.txt", "precious")
         if dirt == "ignored":
             box.write(".git/info/exclude", "new.txt\n")
+
+
+@pytest.mark.parametrize("dirt", ["edited", "staged", "deleted", "untracked", "ignored", "merging"])
+async def test_a_checkout_that_is_dirty_where_the_merge_changes_it_is_left_alone(
+    box: Sandbox, dirt: str
+) -> None:
+    _, path = await box.create()
+    for name in ("a.txt", "src/b.txt", "new.txt"):
+        box.write(name, "theirs\n", path)
+    await box.workspaces.commit("task_1", "work")
+    main = box.commit_of("main")
+    soil(box, dirt)
     before = box.status()
     with pytest.raises(Conflict, match=str(box.repo)) as refused:
         await box.workspaces.merge("task_1", None, "m")
@@ -107,6 +117,17 @@ async def test_a_dirty_checkout_is_left_alone(box: Sandbox, dirt: str) -> None:
     assert box.commit_of("main") == main
     assert box.status() == before
     assert not (box.repo / ".git/index.lock").exists()
+
+
+@pytest.mark.parametrize("dirt", ["edited", "staged", "deleted"])
+async def test_what_is_dirty_elsewhere_stays_as_it_is(box: Sandbox, dirt: str) -> None:
+    await work(box)
+    soil(box, dirt)
+    before = box.status()
+    merge = await box.workspaces.merge("task_1", None, "m")
+    assert merge.checkout_updated == box.repo
+    assert box.status() == before
+    assert (box.repo / "new.txt").read_text() == "n\n"
 
 
 async def test_unrelated_untracked_files_do_not_matter(box: Sandbox) -> None:
@@ -238,3 +259,47 @@ async def test_commits_that_nobody_verified_are_not_merged(box: Sandbox) -> None
     merge = await box.workspaces.merge("task_1", None, "m", expected=late)
     assert box.commit_of("main") == merge.commit
     assert (await box.workspaces.merge("task_1", None, "m", expected=late)).already
+
+
+async def test_squashed_and_rebased_by_the_person_whose_repository_it_is(box: Sandbox) -> None:
+    box.git("config", "user.name", "Ada")
+    box.git("config", "user.email", "ada@example.org")
+    await work(box)
+    path = box.home / "worktrees/task_1"
+    box.write("more.txt", "m\n", path)
+    tip = await box.workspaces.commit("task_1", "more\n\nwith a body")
+    for name in ("squash", "rebase"):
+        box.git("branch", name)
+    box.write("a.txt", "meanwhile\n")
+    main = box.save("meanwhile")
+    for style in ("squash", "rebase"):
+        box.git("branch", "--force", style, main)
+        merge = await box.workspaces.merge(
+            "task_1", style, "All of it", style=style, by_person=True, expected=tip
+        )
+        assert box.git("diff", "--stat", "main", style).endswith("2 insertions(+)")
+        assert box.commit_of(style) == merge.commit
+        again = await box.workspaces.merge("task_1", style, "All of it", style=style)
+        assert (again.already, again.commit) == (True, merge.commit)
+    told = "--format=%an <%ae> %cn: %s"
+    assert box.git("log", told, "main..squash") == "Ada <ada@example.org> Ada: All of it"
+    rebased = box.git("log", told, "main..rebase").splitlines()
+    assert [line.partition("> ")[2] for line in rebased] == ["Ada: more", "Ada: work"]
+    assert "Ada" not in rebased[0].partition(">")[0]
+    assert box.git("log", "-1", "--format=%b", "rebase") == "with a body"
+    assert box.git("rev-list", "--count", "--merges", "main..rebase") == "0"
+    # Where nothing moved, the commits are those of the branch.
+    box.git("branch", "still", "main~1")
+    await box.workspaces.merge("task_1", "still", "m", style="rebase", by_person=True)
+    assert box.commit_of("still") == tip
+    merge = await box.workspaces.merge("task_1", None, "By me", by_person=True)
+    assert box.git("log", "-1", told, "main") == "Ada <ada@example.org> Ada: By me"
+
+
+async def test_a_rebase_that_conflicts_changes_nothing(box: Sandbox) -> None:
+    await work(box, name="a.txt", text="theirs\n")
+    box.write("a.txt", "ours\n")
+    main = box.save("ours")
+    with pytest.raises(MergeConflict, match=r"a\.txt"):
+        await box.workspaces.merge("task_1", None, "m", style="rebase")
+    assert box.commit_of("main") == main

@@ -34,6 +34,29 @@ def test_every_command_explains_itself_and_has_json(name: str) -> None:
     assert "--json" in text
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run",
+        "loop",
+        "team",
+        "pipeline",
+        "best-of",
+        "start",
+        "continue",
+        "resume",
+        "retry",
+        "requeue",
+    ],
+)
+def test_all_that_begins_something_follows_it_only_when_asked(name: str) -> None:
+    command = load(name)
+    context = command.make_context(name, [], resilient_parsing=True)
+    (follow,) = [param for param in command.get_params(context) if param.name == "follow"]
+    assert (follow.opts, follow.secondary_opts) == (["--follow", "-f"], ["--detach"])
+    assert not follow.get_default(context)
+
+
 @pytest.mark.parametrize("name", sorted(set(COMMANDS) - OTHERS - {"config", "service"}))
 def test_the_overview_says_what_the_command_says(name: str) -> None:
     command = load(name)

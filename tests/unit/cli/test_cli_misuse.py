@@ -89,7 +89,7 @@ def test_an_empty_value_is_refused_before_anything_is_sent(name: str) -> None:
         (["run", "x", "--every", "0.5s"], "--every must be at least a second, not '0.5s'.",
          "Write --every 10m."),
         (["loop", "x", "--until=true", "--follow=3"], "does not take a value.",
-         "Write --follow alone."),
+         "Write --follow alone, or --detach."),
         (["runs", "status"], "ID is missing.", "Write `kapelle runs status ID`."),
         (["runs", "answer", "run_1"], "TEXT is missing.", "`kapelle runs answer ID|TOKEN TEXT`"),
         (["runs", "wait"], "ID is missing.", "Write `kapelle runs wait ID...`."),

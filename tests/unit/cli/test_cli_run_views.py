@@ -263,6 +263,8 @@ def test_the_list_tells_how_far_a_run_is_and_what_it_waits_for() -> None:
          "iteration 2: score 3.5, better, kept"),
         ({"iteration": 2, "verdict": "discard", "score": 4, "best": 3},
          "iteration 2: score 4, not better, put back, best 3"),
+        ({"iteration": 2, "verdict": "keep", "score": 4, "best": 4, "feedback": "more"},
+         "iteration 2: score 4, better, kept (more)"),
         ({"iteration": 2, "verdict": "fail", "score": None, "problem": "x\ny"},
          "iteration 2: failed (x y)"),
         ({"step": 2, "steps": 3, "doing": "test"}, "step 2 of 3: test"),

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 from kapelle import __version__
 from kapelle.api.errors import ErrorView
 from kapelle.api.security import UseCases, owner_only
-from kapelle.api.sse import STREAM, sent_event, stream
+from kapelle.api.sse import STREAM, EventStream, sent_event
 from kapelle.domain.specs import Spec
 from kapelle.domain.task import Event
 from kapelle.domain.views import DaemonView, PruneView
@@ -94,14 +94,10 @@ async def events(
     run = (await service.runs.get(run_id)).id if run_id else None
     found = service.events.stream(start, task, follow, run)
     # Whoever loses the connection before the first event can take it up here.
-    return stream(found, _rendered, {"X-Last-Event-ID": str(start)})
+    return EventStream(found, _rendered, **{"X-Last-Event-ID": str(start)})
 
 
-def _rendered(found: list[Event]) -> bytes:
-    return b"".join(map(_rendered_event, found))
-
-
-@lru_cache(maxsize=1000)
-def _rendered_event(event: Event) -> bytes:
-    """One event as it is sent to all who follow the history, of whom there may be many."""
-    return sent_event(str(event.seq), event.kind, event.model_dump_json())
+@lru_cache(maxsize=16)
+def _rendered(found: tuple[Event, ...]) -> bytes:
+    """Events as they are sent to all who follow the history, of whom there may be many."""
+    return b"".join(sent_event(str(e.seq), e.kind, e.model_dump_json()) for e in found)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import Response
 
 from kapelle.api.security import UseCases, own_task_only
-from kapelle.api.sse import STREAM, sent_event, stream
+from kapelle.api.sse import STREAM, EventStream, sent_event
 from kapelle.service.output import Line
 
 router = APIRouter(
@@ -75,7 +75,7 @@ async def transcript(
     task = await service.output.task_with(task_id, attempt)
     after = last_event_id if _PLACE.fullmatch(last_event_id or "") else None
     lines = service.output.lines(task, attempt, follow, tail, after)
-    return stream(lines, _rendered)
+    return EventStream(lines, _rendered)
 
 
 def _rendered(line: Line) -> bytes:

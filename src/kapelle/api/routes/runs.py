@@ -5,12 +5,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, Field
 
-from kapelle.api.routes import PATCH, IdempotencyKey, WaitSeconds
-from kapelle.api.routes.tasks import MergeBody
+from kapelle.api.routes import PATCH, IdempotencyKey, Into, WaitSeconds
 from kapelle.api.security import UseCases, owner_only
 from kapelle.domain.run import Run, RunFilter, Step
-from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, Text
-from kapelle.domain.views import DiffView, MergeView, PatternView
+from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, Name, Spec, Text
+from kapelle.domain.views import DiffView, MergePreview, MergeView, PatternView
 
 router = APIRouter(prefix="/runs", tags=["runs"], dependencies=[Depends(owner_only)])
 
@@ -104,10 +103,24 @@ async def patch(run_id: str, service: UseCases) -> Response:
 
 
 @router.post("/{run_id}/merge")
-async def merge(run_id: str, service: UseCases, body: MergeBody | None = None) -> MergeView:
-    """Merge a completed run's branch into its base, or another branch."""
-    body = body or MergeBody()
-    return await service.work.merge("run", run_id, body.into, body.force)
+async def merge(
+    run_id: str, service: UseCases, body: MergeSpec | None = None, timeout_s: WaitSeconds = 25
+) -> MergeView:
+    """Merge a completed run's branch into its base, or another branch; where that takes longer
+    than timeout_s it is under way: ask again to wait for it."""
+    return await service.work.merge("run", run_id, body or MergeSpec(), timeout_s)
+
+
+@router.get("/{run_id}/merge")
+async def preview_merge(run_id: str, service: UseCases, into: Into = None) -> MergePreview:
+    """How a merge of the run's branch would go, without merging."""
+    return await service.work.preview_merge("run", run_id, into)
+
+
+@router.delete("/{run_id}/merge")
+async def give_up_merge(run_id: str, service: UseCases) -> None:
+    """End a merge that is under way."""
+    await service.work.give_up_merge("run", run_id)
 
 
 @router.post("/{run_id}/archive")

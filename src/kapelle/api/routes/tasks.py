@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, Field
 
-from kapelle.api.routes import PATCH, IdempotencyKey, WaitSeconds
+from kapelle.api.routes import PATCH, IdempotencyKey, Into, WaitSeconds
 from kapelle.api.security import UseCases, own_task_only, owner_only
-from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, TaskSpec, Text
+from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, Spec, TaskSpec, Text
 from kapelle.domain.task import Task, TaskFilter
-from kapelle.domain.views import DiffView, MergeView
+from kapelle.domain.views import DiffView, MergePreview, MergeView
 from kapelle.engine.tasks.actions import NewLimits
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
@@ -30,8 +30,10 @@ class RetryBody(NewLimits):
 
 
 class ResumeBody(NewLimits):
-    """A message for the agent, and limits that are to hold from now on."""
+    """A message for the agent, limits that are to hold from now on, and whether the base is to be
+    merged into its branch first, so that it resolves what conflicts."""
 
+    merge: bool = False
     message: Annotated[Text | None, Field(max_length=MAX_PROMPT_BYTES)] = None
 
 
@@ -79,7 +81,8 @@ async def retry(task_id: str, service: UseCases, body: RetryBody | None = None) 
 @router.post("/{task_id}/resume", dependencies=_owner)
 async def resume(task_id: str, service: UseCases, body: ResumeBody | None = None) -> Task:
     """A new attempt that carries what the last one left, with a message for it."""
-    return await service.tasks.resume(task_id, body.message if body else None, body)
+    body = body or ResumeBody()
+    return await service.tasks.resume(task_id, body.message, body, merge=body.merge)
 
 
 @router.post("/{task_id}/requeue", dependencies=_owner)
@@ -103,11 +106,6 @@ async def depend(task_id: str, body: DependenciesBody, service: UseCases) -> Tas
 changes_router = APIRouter(prefix="/tasks/{task_id}", tags=["changes"])
 
 
-class MergeBody(Spec):
-    into: Name | None = None
-    force: bool = False
-
-
 @changes_router.get("/diff", dependencies=[Depends(own_task_only)])
 async def diff(
     task_id: str,
@@ -125,8 +123,22 @@ async def patch(task_id: str, service: UseCases) -> Response:
     return Response(await service.work.patch("task", task_id), media_type="text/x-diff")
 
 
-@changes_router.post("/merge", dependencies=[Depends(owner_only)])
-async def merge(task_id: str, service: UseCases, body: MergeBody | None = None) -> MergeView:
-    """Merge the task's branch into its base, or another branch."""
-    body = body or MergeBody()
-    return await service.work.merge("task", task_id, body.into, body.force)
+@changes_router.post("/merge", dependencies=_owner)
+async def merge(
+    task_id: str, service: UseCases, body: MergeSpec | None = None, timeout_s: WaitSeconds = 25
+) -> MergeView:
+    """Merge the task's branch into its base, or another branch; where that takes longer than
+    timeout_s it is under way: ask again to wait for it."""
+    return await service.work.merge("task", task_id, body or MergeSpec(), timeout_s)
+
+
+@changes_router.get("/merge", dependencies=_owner)
+async def preview_merge(task_id: str, service: UseCases, into: Into = None) -> MergePreview:
+    """How a merge of the task's branch would go, without merging."""
+    return await service.work.preview_merge("task", task_id, into)
+
+
+@changes_router.delete("/merge", dependencies=_owner)
+async def give_up_merge(task_id: str, service: UseCases) -> None:
+    """End a merge that is under way."""
+    await service.work.give_up_merge("task", task_id)

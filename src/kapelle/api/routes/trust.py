@@ -12,7 +12,7 @@ from kapelle.domain.views import TrustView
 router = APIRouter(prefix="/trust", tags=["trust"], dependencies=[Depends(owner_only)])
 
 _ABSOLUTE = r"^/[^\x00]*$"
-Directory = Annotated[str, Query(max_length=4000, pattern=_ABSOLUTE)]
+_DIRECTORY = Query(max_length=4000, pattern=_ABSOLUTE)
 
 
 class TrustBody(Spec):
@@ -25,8 +25,7 @@ class TrustBody(Spec):
 
 @router.get("")
 async def known(
-    service: UseCases,
-    directory: Annotated[str | None, Query(max_length=4000, pattern=_ABSOLUTE)] = None,
+    service: UseCases, directory: Annotated[str | None, _DIRECTORY] = None
 ) -> list[TrustView]:
     """Every repository that was trusted once; with a directory that of its own, trusted or not."""
     return await service.trust.known(directory)
@@ -39,6 +38,6 @@ async def grant(body: TrustBody, service: UseCases) -> TrustView:
 
 
 @router.delete("")
-async def withdraw(directory: Directory, service: UseCases) -> TrustView:
+async def withdraw(directory: Annotated[str, _DIRECTORY], service: UseCases) -> TrustView:
     """Trust a repository no more."""
     return await service.trust.withdraw(directory)

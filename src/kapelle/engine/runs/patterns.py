@@ -26,7 +26,6 @@ from kapelle.patterns.registry import Pattern
 from kapelle.runner.command import Command, Running
 from kapelle.settings.trust import (
     Executable,
-    Standing,
     executable,
     pattern_files,
     refusal,
@@ -66,7 +65,7 @@ async def list_patterns(parts: Parts, directory: Path | None) -> Listed:
 
 def _seen(parts: Parts, directory: Path | None) -> tuple[Home, Executable | None, bool]:
     found = executable(parts.home, directory) if directory else None
-    trusted = found and standing(parts.home, found, parts.environ) is Standing.TRUSTED
+    trusted = found and standing(parts.home, found, parts.environ) == "trusted"
     return parts.home, found, bool(trusted)
 
 

@@ -61,7 +61,7 @@ def cancel(
 
 
 def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) -> Stop:
-    _require_ended(connection, task_id, "retried")
+    require_ended(connection, task_id, "retried")
     tasks.enqueue_again(
         connection, task_id, next_mode="fresh", next_message=None, tries=0, **limits.given
     )
@@ -74,7 +74,7 @@ def resume(
     message: str | None,
     limits: NewLimits = _UNCHANGED,
 ) -> Stop:
-    _require_ended(connection, task_id, "resumed")
+    require_ended(connection, task_id, "resumed")
     mode = "resume" if attempts.latest(connection, task_id) else "fresh"
     # A message that a limit kept from being read is still to be read.
     message = message or tasks.row(connection, task_id)["next_message"]
@@ -98,7 +98,7 @@ def requeue(connection: Connection, task_id: str) -> Stop:
         return _stop(connection, task_id, "requeue", "requeued by a person")
     if status in {TaskStatus.QUEUED, TaskStatus.BLOCKED}:
         raise Conflict(f"{task_id} is {status} already.")
-    _require_ended(connection, task_id, "requeued")
+    require_ended(connection, task_id, "requeued")
     tasks.enqueue_again(
         connection,
         task_id,
@@ -156,7 +156,7 @@ def archive(connection: Connection, get: Callable[[Connection, str], W], text: s
     return work
 
 
-def _require_ended(connection: Connection, task_id: str, verb: str) -> None:
+def require_ended(connection: Connection, task_id: str, verb: str) -> None:
     task = tasks.row(connection, task_id)
     if task["archived_at"] is not None:
         raise Conflict(

@@ -127,14 +127,9 @@ def _wait(
     until, reason = min(paused[candidate.account] for candidate in among)
     if len(among) > 1:
         reason = f"all of its agents are limited; first, {reason}"
-    tasks.move(
-        connection,
-        task,
-        TaskStatus.WAITING,
-        f"{reason} until {until:%Y-%m-%d %H:%M:%S} UTC",
-        waiting_for="rate_limit",
-        not_before=until,
-    )
+    # When it goes on is a field, which every view tells.
+    waits = {"waiting_for": "rate_limit", "not_before": until}
+    tasks.move(connection, task, TaskStatus.WAITING, reason, **waits)
 
 
 def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer: str) -> str:
@@ -185,15 +180,11 @@ class TaskQueue:
         self._performers = Performers(partial(perform, parts), self._give_up)
         self._run_queue = run_queue
         self._reading: tuple[float, Reading] | None = None
-        self._admitted: set[str] = set()
+        self.running = 0
         self._asked: set[str] = set()
         self._limits = Limits()
         self.held: str | None = None
         self.paused = False
-
-    @property
-    def running(self) -> int:
-        return len(self._admitted)
 
     @property
     def slots(self) -> int:
@@ -244,11 +235,11 @@ class TaskQueue:
         return self._reading[1]
 
     async def _admit(self) -> None:
-        self._admitted = set(await self._running())
+        admitted = set(await self._running())
         limits = self._limits = self._parts.settings().limits
         reading = self._read()
-        free = max_attempts(limits, reading) - len(self._admitted)
-        verdict = "the daemon is stopping" if self.paused else held(limits, reading, self.running)
+        free = max_attempts(limits, reading) - len(admitted)
+        verdict = "the daemon is stopping" if self.paused else held(limits, reading, len(admitted))
         if verdict is None:
             now = datetime.now(UTC)
             ready = await self._parts.db.glance(tasks.next_queued, now, free)
@@ -259,9 +250,10 @@ class TaskQueue:
                 for attempt_id in begun:
                     self._performers.start(attempt_id)
                     failpoint("conductor_after_start")
-                self._admitted |= set(begun)
-                verdict = held(limits, reading, self.running)
-        self.held = verdict
+                admitted |= set(begun)
+                verdict = held(limits, reading, len(admitted))
+        # Together, so that nobody reads a reason that contradicts the number.
+        self.running, self.held = len(admitted), verdict
 
     def _candidates(self, task: tasks.Row) -> Sequence[Candidate] | NotTrusted:
         """Who may take a task, or why nobody may: what it would execute is not trusted."""
@@ -306,11 +298,15 @@ class TaskQueue:
 
 def _overdue(connection: Connection) -> list[str]:
     now = datetime.now(UTC)
-    return tasks.overdue_waiting(connection, now) + tasks.releasable(connection)
+    waiting = [*tasks.overdue_waiting(connection, now), *tasks.set_back(connection, now)]
+    return waiting + tasks.releasable(connection)
 
 
 def _release_overdue(connection: Connection) -> None:
-    for task_id in tasks.overdue_waiting(connection, datetime.now(UTC)):
+    now = datetime.now(UTC)
+    for task_id, due in tasks.set_back(connection, now).items():
+        tasks.update(connection, task_id, not_before=due)
+    for task_id in tasks.overdue_waiting(connection, now):
         tasks.enqueue_again(connection, task_id)
     for task_id in tasks.releasable(connection):
         tasks.settle_dependencies(connection, task_id)

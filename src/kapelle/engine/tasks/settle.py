@@ -69,7 +69,8 @@ class _Settlement:
         retry = RetrySpec.model_validate(task["retry"])
         outcome = decide(self._evidence(), retry, self._history(), self.now, random.random())
         reason = self._reason(outcome)
-        ended = {"status": outcome.attempt, "reason": reason, "ended_at": self.now}
+        ended_at = max(self.now, attempt["started_at"])
+        ended = {"status": outcome.attempt, "reason": reason, "ended_at": ended_at}
         attempts.update(connection, attempt["id"], **ended)
         events.append(
             connection, f"attempt.{outcome.attempt}", task["id"], attempt["id"],

@@ -8,7 +8,14 @@ from pathlib import Path
 
 from kapelle.agents.base import Agent, Summary, Verdict
 from kapelle.agents.failures import classify
-from kapelle.domain.errors import Conflict, KapelleError, Tampered, Unfiltered, WorkspaceError
+from kapelle.domain.errors import (
+    Conflict,
+    KapelleError,
+    Tampered,
+    Unfiltered,
+    Unresolved,
+    WorkspaceError,
+)
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
@@ -59,12 +66,13 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
     elif success and not await attempt.stop_requested():
         try:
             commit = await _commit(attempt)
+            await _require_resolved(attempt)
             failed = await _check(attempt, commit)
             await _require_unmoved(attempt, commit)
             if failed:
                 reason = f"failed its check: {', '.join(failed)}"
                 failure = Failure(FailureClass.CHECKS, ", ".join(failed))
-        except Unfiltered as error:
+        except (Unfiltered, Unresolved) as error:
             success, reason = False, error.with_hint
             failure = Failure(FailureClass.CHECKS, error.message)
         except (WorkspaceError, Conflict) as error:
@@ -163,6 +171,14 @@ async def _commit(attempt: Attempt) -> str | None:
 def _record_commit(connection: Connection, attempt: Attempt, commit: str | None, tip: str) -> None:
     tasks.update(connection, attempt.task_id, workspace_commit=commit)
     attempts.update(connection, attempt.id, checked_commit=tip)
+
+
+async def _require_resolved(attempt: Attempt) -> None:
+    """Raise Unresolved if the base was merged into the branch and conflicts are left in files."""
+    # Before the first attempt there was nothing to merge into.
+    is_asked = attempt.mode == "resume" and attempt.is_worktree and not attempt.is_shared
+    if is_asked and (left := await attempt.parts.workspaces.unresolved(attempt.owner)):
+        raise Unresolved(f"conflicts are not resolved: {', '.join(left)}")
 
 
 async def _require_unmoved(attempt: Attempt, commit: str | None) -> None:

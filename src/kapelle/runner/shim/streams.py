@@ -9,6 +9,8 @@ from .files import DISK_TROUBLE, RETRY_S
 
 _REPLACEMENT = b"[redacted]"
 _NEEDLE_BYTES = 32
+# So many bytes are rare enough in a text to be looked for.
+_BEGINNING = 4
 _PLAIN = re.compile(rb"[0-9A-Za-z]+")
 _CHUNK = 65536
 # More than a pipe holds: what comes after that, once the tree is dead, is from somebody else.
@@ -39,6 +41,7 @@ class Redactor:
         given = {pattern.translate(None, _LINE_ENDS) for pattern in patterns} - {b""}
         digits = {pattern for pattern in given if _DIGITS.fullmatch(pattern)}
         self._texts, self._digits = _Patterns(given - digits), _Patterns(digits)
+        self._needles = _needles({_bare(pattern) for pattern in given})
         longest = max(map(len, given), default=0)
         # Where the beginning of what may still become one is looked for.
         self._tail = longest + min(7 * longest, 1 << 14)
@@ -72,13 +75,15 @@ class Redactor:
 
     def _found(self, data: bytes) -> list[tuple[int, int]]:
         """Where secrets are, in order and apart from each other."""
+        # Most output holds no secret, and searching it for a few needles is fast.
+        bare = _bare(data)
+        if not any(needle in bare for needle in self._needles):
+            return []
         text = _text(data)
         spans = self._texts.spans(text)
-        if self._digits:
-            digits = text.translate(_LOWER, _BETWEEN)
-            if inner := self._digits.spans(digits):
-                places = _Places(text, _WITHOUT_BETWEEN)
-                spans += [places.span(*span) for span in inner]
+        if inner := self._digits.spans(text.translate(_LOWER, _BETWEEN)):
+            places = _Places(text, _WITHOUT_BETWEEN)
+            spans += [places.span(*span) for span in inner]
         if not spans:
             return []
         places = _Places(data, _WITHOUT_BREAKS)
@@ -100,8 +105,7 @@ class Redactor:
         earliest = end
         if (at := self._texts.begins(text)) is not None:
             earliest = _unless_few(tail, _Places(tail[:end], _WITHOUT_BREAKS).begin(at), earliest)
-        digits = text.translate(_LOWER, _BETWEEN) if self._digits else b""
-        if (at := self._digits.begins(digits)) is not None:
+        if (at := self._digits.begins(text.translate(_LOWER, _BETWEEN))) is not None:
             inner = _Places(text, _WITHOUT_BETWEEN).begin(at)
             place = _Places(tail[:end], _WITHOUT_BREAKS).begin(inner)
             earliest = min(earliest, _unless_few(tail, place, end))
@@ -110,9 +114,17 @@ class Redactor:
 
 def _text(data: bytes) -> bytes:
     """The data without what does not count inside a secret."""
-    if b"\x1b" in data:
-        data = _COLOURS.sub(b"", data)
-    return data.translate(None, _LINE_ENDS)
+    return _uncoloured(data).translate(None, _LINE_ENDS)
+
+
+def _bare(data: bytes) -> bytes:
+    """What is left of the data, and of a secret in it, however it is spelled: in this form many
+    spellings are the same, such as 73, 0x73 and \\u0073."""
+    return _uncoloured(data).translate(_LOWER, _BETWEEN + b"0" + _LINE_ENDS)
+
+
+def _uncoloured(data: bytes) -> bytes:
+    return _COLOURS.sub(b"", data) if b"\x1b" in data else data
 
 
 def _unless_few(tail: bytes, at: int, otherwise: int) -> int:
@@ -145,39 +157,35 @@ class _Patterns:
 
     def __init__(self, patterns: set[bytes]) -> None:
         self._patterns = sorted(patterns, key=lambda p: (-len(p), p))
-        self._needles = _needles(self._patterns)
+        self._beginnings = {p[:n] for p in patterns for n in range(1, min(_BEGINNING, len(p)))}
         self._regex: re.Pattern[bytes] | None = None
 
-    def __bool__(self) -> bool:
-        return bool(self._patterns)
-
     def spans(self, data: bytes) -> list[tuple[int, int]]:
-        """Where they are; searching for a few needles is faster than the alternation."""
-        if not any(needle in data for needle in self._needles):
-            return []
-        # Compiling takes longer than starting an agent, and most output holds no secret.
+        """Where they are."""
+        # Compiling takes longer than starting an agent.
         if self._regex is None:
-            self._regex = re.compile(b"|".join(re.escape(pattern) for pattern in self._patterns))
+            self._regex = re.compile(b"|".join(map(re.escape, self._patterns)) or rb"(?!)")
         return [match.span() for match in self._regex.finditer(data)]
 
     def begins(self, data: bytes) -> int | None:
         """Where the longest tail begins that is a proper prefix of one of them."""
-        end = len(data)
-        earliest = end
+        end = earliest = len(data)
         for pattern in self._patterns:
-            at = data.find(pattern[:1], max(0, end - len(pattern) + 1), earliest)
-            while at != -1:
+            first, at = pattern[:_BEGINNING], max(0, end - len(pattern) + 1) - 1
+            while (at := data.find(first, at + 1, earliest + _BEGINNING - 1)) != -1:
                 if pattern.startswith(data[at:]):
                     earliest = at
                     break
-                at = data.find(pattern[:1], at + 1, earliest)
+        for at in range(max(0, end - _BEGINNING + 1), earliest):
+            if data[at:] in self._beginnings:
+                return at
         return earliest if earliest < end else None
 
 
-def _needles(patterns: list[bytes]) -> list[bytes]:
+def _needles(patterns: set[bytes]) -> list[bytes]:
     """A few short strings, one of which is in every pattern."""
     needles: list[bytes] = []
-    for pattern in reversed(patterns):
+    for pattern in sorted(patterns, key=len):
         if not any(needle in pattern for needle in needles):
             # A run of letters and digits is what the encodings of one secret share.
             plain = max(_PLAIN.findall(pattern), key=len, default=b"")

@@ -1,0 +1,117 @@
+"""The command merge: tasks and runs into their bases, one after another."""
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from kapelle.cli.command import Json
+from kapelle.cli.errors import show_error
+from kapelle.cli.format import field, one_line
+from kapelle.cli.ids import AnyIds, path_of
+from kapelle.cli.output import data, document, say
+from kapelle.cli.values import listed
+from kapelle.client.http import Connection
+from kapelle.domain.errors import InvalidInput, KapelleError
+
+
+def merge(
+    task_ids: AnyIds,
+    into: Annotated[
+        str | None,
+        typer.Option(metavar="BRANCH", help="The branch to merge into; by default its base."),
+    ] = None,
+    squash: Annotated[bool, typer.Option("--squash", help="As one commit.")] = False,
+    rebase: Annotated[
+        bool, typer.Option("--rebase", help="The commits one by one onto the base.")
+    ] = False,
+    message: Annotated[
+        str | None,
+        typer.Option("--message", "-m", metavar="TEXT", help="The message of the commit."),
+    ] = None,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Do not check the result if the base has moved.")
+    ] = False,
+    preview: Annotated[bool, typer.Option("--preview", help="Only say how it would go.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if it is not completed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Merge the branches of tasks and runs into their bases, in this order.
+
+    If the base has moved since the checks of a task were made, they are made again on the result,
+    aside; what fails is left out, and the others go on.
+    """
+    if squash and rebase:
+        raise InvalidInput("--squash and --rebase are two ways: use one of them.")
+    style = "squash" if squash else "rebase" if rebase else "merge"
+    body = {"into": into, "force": force, "verify": not no_verify, "style": style}
+    ids = listed(task_ids, "An id")
+    if preview:
+        seen = [Connection().get(path_of(some_id, "merge"), {"into": into}) for some_id in ids]
+        if as_json:
+            document(seen if len(ids) > 1 else seen[0])
+        else:
+            sys.stdout.writelines(f"{line}\n" for one in seen for line in _preview(one))
+    elif len(ids) == 1:
+        _show(_merge(ids[0], {**body, "message": message}), as_json)
+    else:
+        _merge_all(ids, {**body, "message": message}, as_json)
+
+
+def _merge_all(ids: list[str], body: dict[str, Any], as_json: bool) -> None:
+    """Merge in this order; what is refused is told, and keeps none of the others out."""
+    done, codes = [], [0]
+    for some_id in ids:
+        try:
+            done.append(_merge(some_id, body))
+            if not as_json:
+                _show(done[-1], as_json)
+        except KapelleError as error:
+            show_error(error, as_json=as_json)
+            codes.append(error.exit_code)
+    if as_json:
+        document(done)
+    say(f"{len(done)} of {len(ids)} are merged.")
+    raise typer.Exit(max(codes))
+
+
+def _merge(some_id: str, body: dict[str, Any]) -> Any:
+    client, path = Connection(), path_of(some_id, "merge")
+    try:
+        return client.merge(path, body, lambda phase: say(f"{some_id}: {phase}"))
+    except KeyboardInterrupt:
+        client.delete(path)
+        say(f"The merge of {some_id} is given up.")
+        raise
+
+
+def _show(merged: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        document(merged)
+        return
+    data(merged["commit"])
+    if merged["already"]:
+        say(f"{merged['base']} already contained {merged['id']}.")
+        return
+    updated, checks = merged["checkout_updated"], len(merged["checks"])
+    where = f"; the checkout {updated} was updated" if updated else ""
+    again = f"; {checks} checks passed on the result" if checks else ""
+    say(f"Merged {merged['id']} into {merged['base']}{again}{where}.")
+    if merged["trust_dropped"]:
+        say("It changed .kapelle, so the repository is not trusted any more: kapelle trust")
+
+
+def _preview(seen: dict[str, Any]) -> Iterator[str]:
+    """How a merge would go, line by line."""
+    yield field("id", seen["id"])
+    yield field("base", f"{seen['base']}: {seen['ahead']} ahead of it, {seen['behind']} behind")
+    yield field("conflicts", one_line(", ".join(seen["conflicts"]) or "none"))
+    if seen["dirty"]:
+        yield field("in the way", f"uncommitted: {one_line(', '.join(seen['dirty']))}")
+    if seen["checks"]:
+        yield field("again", f"on the result: {one_line(', '.join(seen['checks']))}")
+    if seen["problem"]:
+        yield field("problem", one_line(seen["problem"]))
+    if seen["already"]:
+        yield field("merged", f"{seen['base']} contains it already")

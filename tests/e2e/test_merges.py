@@ -1,0 +1,339 @@
+"""Merging into a base that has moved: verified as merged, in order, and never half."""
+
+import json
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kapelle as api
+from tests.e2e.instance import ApiError, Instance
+from tests.e2e.repositories import git, make_repository
+
+_WRITE = '[[do]]\nwrite = "{name}"\ncontent = "{content}"'
+
+
+def done(kapelle: Instance, repository: Path, name: str, *checks: str, content: str = "x") -> str:
+    """A completed task that wrote a file."""
+    part = _WRITE.format(name=name, content=content)
+    task = kapelle.wait(kapelle.play(part, repository, checks=list(checks)))
+    assert task["status"] == "completed", task["reason"]
+    return str(task["id"])
+
+
+def move_base(repository: Path, name: str = "meanwhile.txt") -> str:
+    """A commit on main that no task knows."""
+    (repository / name).write_text("mine\n", encoding="utf-8")
+    git(repository, "add", "--all")
+    git(repository, "commit", "--quiet", "--message=Meanwhile")
+    return git(repository, "rev-parse", "main")
+
+
+def nothing_is_left(kapelle: Instance, repository: Path) -> None:
+    """No worktree, branch, lock or process of a merge."""
+    assert not list(kapelle.home.worktrees.glob("merge_*"))
+    assert not list((repository / ".git" / "worktrees").glob("merge_*"))
+    assert "merge_" not in git(repository, "for-each-ref", "--format=%(refname)")
+    assert not list((repository / ".git").glob("*.lock"))
+
+
+def test_two_tasks_that_contradict_each_other_are_not_both_merged(
+    kapelle: Instance, repository: Path
+) -> None:
+    one = done(kapelle, repository, "only_a.txt", "test ! -f only_b.txt")
+    two = done(kapelle, repository, "only_b.txt", "echo looking; test ! -f only_a.txt")
+    assert kapelle.cli("merge", one).returncode == 0
+    before = git(repository, "rev-parse", "main")
+    refused = kapelle.cli("merge", two)
+    assert refused.returncode == 1
+    assert "`echo looking; test ! -f only_a.txt` fails on what main would be" in refused.stderr
+    assert "looking\n[exit code 1]" in refused.stderr
+    assert git(repository, "rev-parse", "main") == before
+    assert git(repository, "status", "--porcelain") == ""
+    nothing_is_left(kapelle, repository)
+    lines = kapelle.cli("events", "--task", two, "--json", check=True).stdout.splitlines()
+    events = [json.loads(line) for line in lines]
+    assert events[-1]["kind"] == "task.merge_refused"
+    assert events[-1]["data"]["exit_code"] == 1
+    assert events[-1]["data"]["commit"] in refused.stderr
+    assert kapelle.task(two)["merged_at"] is None
+    forced = kapelle.cli("merge", two, "--no-verify")
+    assert forced.returncode == 0, forced.stderr
+    assert (repository / "only_b.txt").exists()
+
+
+def test_the_result_is_checked_where_tasks_are_with_set_up_and_copies(
+    kapelle: Instance, repository: Path
+) -> None:
+    (repository / ".gitignore").write_text(".env\n", encoding="utf-8")
+    (repository / ".kapelle").mkdir()
+    (repository / ".kapelle" / "config.toml").write_text(
+        '[workspace]\ncopy = [".env"]\nsetup = "echo ready > /dev/shm/../../$PWD/set_up"\n',
+        encoding="utf-8",
+    )
+    base = move_base(repository, "start.txt")
+    (repository / ".env").write_text("A=1\n", encoding="utf-8")
+    check = "pwd; git log --oneline; cat .env set_up new.txt; test \"$(git status -s .env)\" = ''"
+    task_id = done(kapelle, repository, "new.txt", check)
+    move_base(repository)
+    merged = json.loads(kapelle.cli("merge", task_id, "--json", check=True).stdout)
+    [set_up, made] = merged["checks"]
+    assert (set_up["name"], set_up["passed"], made["passed"]) == ("setup", True, True)
+    assert made["commit"] == merged["commit"] == git(repository, "rev-parse", "main")
+    assert made["directory"] in made["output"]
+    assert str(kapelle.home.worktrees) in made["directory"]
+    assert "Meanwhile" in made["output"]
+    assert git(repository, "rev-parse", "main~2") == base
+    nothing_is_left(kapelle, repository)
+    # Where the base has not moved, its files are those that were checked.
+    second = done(kapelle, repository, "second.txt", "test -f second.txt")
+    assert kapelle.post(f"/tasks/{second}/merge")["checks"] == []
+
+
+def _await(path: Path) -> None:
+    deadline = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.02)
+
+
+def test_a_kill_of_the_daemon_amid_the_checks_leaves_nothing(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    gate, pids = tmp_path / "gate", tmp_path / "pids"
+    check = f"test ! -f meanwhile.txt || {{ echo $$ > {pids}; touch {gate}; sleep 600; }}"
+    task_id = done(kapelle, repository, "a.txt", check)
+    base = move_base(repository)
+    answer = kapelle.request("POST", f"/tasks/{task_id}/merge?timeout_s=0")[1]
+    assert json.loads(answer)["status"] == "under_way"
+    _await(gate)
+    kapelle.kill()
+    kapelle.start()
+    deadline = time.monotonic() + 60
+    while (
+        list(kapelle.home.worktrees.glob("merge_*"))
+        or Path("/proc", pids.read_text().strip()).exists()
+    ):
+        assert time.monotonic() < deadline, kapelle.log_tail()
+        time.sleep(0.1)
+    nothing_is_left(kapelle, repository)
+    assert not [
+        path for path in kapelle.home.processes.iterdir() if not (path / "exit.json").exists()
+    ]
+    assert git(repository, "rev-parse", "main") == base
+    merged = kapelle.post(f"/tasks/{task_id}/merge", {"verify": False})
+    assert merged["status"] == "merged"
+
+
+def test_a_merge_that_takes_long_is_waited_for_and_can_be_given_up(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    gate, go = tmp_path / "gate", tmp_path / "go"
+    check = (
+        f"test ! -f meanwhile.txt || {{ touch {gate}; until test -f {go}; do sleep 0.1; done; }}"
+    )
+    task_id = done(kapelle, repository, "a.txt", check)
+    base = move_base(repository)
+    path = f"/tasks/{task_id}/merge"
+    assert kapelle.post(f"{path}?timeout_s=0")["status"] == "under_way"
+    _await(gate)
+    going = kapelle.post(f"{path}?timeout_s=0")
+    assert going["phase"].startswith("1 of 1: test ! -f meanwhile.txt")
+    with pytest.raises(ApiError, match="otherwise"):
+        kapelle.post(path, {"style": "squash"})
+    kapelle.call("DELETE", path)
+    nothing_is_left(kapelle, repository)
+    assert git(repository, "rev-parse", "main") == base
+    gate.unlink()
+    with api.connect(home=kapelle.home.root, start=False) as client:
+        waiting = threading.Thread(target=client.tasks.merge, args=(task_id,))
+        waiting.start()
+        _await(gate)
+        # Whoever commits meanwhile has the result checked once more.
+        move_base(repository, "later.txt")
+        go.touch()
+        waiting.join(60)
+    assert git(repository, "show", "main:later.txt") == "mine"
+    assert git(repository, "show", "main:a.txt") == "x"
+
+
+def test_only_files_that_the_merge_touches_must_be_clean(
+    kapelle: Instance, repository: Path
+) -> None:
+    task_id = done(kapelle, repository, "NOTES.md")
+    (repository / "README.md").write_text("mine\n", encoding="utf-8")
+    (repository / "staged.txt").write_text("mine\n", encoding="utf-8")
+    git(repository, "add", "staged.txt")
+    before = git(repository, "status", "--porcelain")
+    assert kapelle.cli("merge", task_id).returncode == 0
+    assert git(repository, "status", "--porcelain") == before
+    assert (repository / "NOTES.md").read_text(encoding="utf-8") == "x"
+    same = done(kapelle, repository, "README.md")
+    refused = kapelle.cli("merge", same)
+    assert refused.returncode == 2
+    assert "uncommitted changes in README.md, which the merge changes too" in refused.stderr
+
+
+def test_what_to_type_is_quoted_and_named(kapelle: Instance, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "mein Projekt 日本")
+    git(repository, "tag", "v1")
+    git(repository, "checkout", "--quiet", "--detach")
+    detached = done(kapelle, repository, "README.md")
+    tagged = kapelle.wait(kapelle.play(_WRITE.format(name="a", content="x"), repository, base="v1"))
+    for task_id in (detached, tagged["id"]):
+        refused = kapelle.cli("merge", task_id)
+        assert refused.returncode == 2
+        assert f"kapelle merge {task_id} --into main" in refused.stderr
+    git(repository, "switch", "--quiet", "main")
+    (repository / "README.md").write_text("mine\n", encoding="utf-8")
+    refused = kapelle.cli("merge", detached, "--into", "main")
+    [typed] = [part for part in refused.stderr.splitlines() if "stash" in part]
+    command = typed[typed.index("git -C") : typed.index(", then")]
+    subprocess.run(["sh", "-c", command], check=True, capture_output=True)
+    merged: dict[str, Any] = json.loads(
+        kapelle.cli("merge", detached, "--into", "main", "--json", check=True).stdout
+    )
+    assert merged["checkout_updated"] == str(repository)
+
+
+def test_ten_branches_in_one_command_those_that_pass_together_are_in(
+    kapelle: Instance, repository: Path
+) -> None:
+    """The third and the seventh cannot stand beside the first; the eighth conflicts with it."""
+    checks = {2: "test ! -f n0", 6: "echo no room; test ! -f n0"}
+    names = [f"n{number}" for number in range(10)]
+    names[7] = "n0"
+    tasks = [
+        kapelle.play(
+            _WRITE.format(name=name, content=f"of {number}"),
+            repository,
+            checks=[checks.get(number, "true"), f"test $(ls n? | wc -l) -le {number + 1}"],
+        )
+        for number, name in enumerate(names)
+    ]
+    for task_id in tasks:
+        assert kapelle.wait(task_id, 120)["status"] == "completed"
+    result = kapelle.cli("merge", *tasks)
+    assert result.returncode == 1
+    assert "7 of 10 are merged." in result.stderr
+    assert "no room\n[exit code 1]" in result.stderr
+    assert f"`kapelle resume {tasks[7]} --merge` has its agent resolve it" in result.stderr
+    wanted = [tasks[number] for number in (0, 1, 3, 4, 5, 8, 9)]
+    order = git(repository, "log", "--reverse", "--first-parent", "--format=%b", "main")
+    assert [line.removeprefix("Task: ") for line in order.split()[1::2]] == wanted
+    assert git(repository, "show", "main:n0") == "of 0"
+    assert git(repository, "status", "--porcelain") == ""
+    assert [kapelle.task(task_id)["merged_at"] is not None for task_id in tasks] == [
+        task_id in wanted for task_id in tasks
+    ]
+    assert result.stdout.split()[-1] == git(repository, "rev-parse", "main")
+    nothing_is_left(kapelle, repository)
+
+
+def test_several_clients_at_once_are_served_one_after_another(
+    kapelle: Instance, repository: Path
+) -> None:
+    """Each check wants all that is on main to have been merged before it."""
+    there = "git log --format=%b | grep Task: | sort -u | wc -l"
+    check = f"test $(ls n? | wc -l) -eq $({there})"
+    tasks = [done(kapelle, repository, f"n{number}", check) for number in range(3)]
+    move_base(repository)
+    threads = [
+        threading.Thread(target=kapelle.post, args=(f"/tasks/{task_id}/merge?timeout_s=55",))
+        for task_id in tasks
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(path.name for path in repository.glob("n?")) == ["n0", "n1", "n2"]
+    assert git(repository, "rev-list", "--count", "--merges", "main") == "3"
+
+
+def conflicting(kapelle: Instance, repository: Path, agent: str, **spec: Any) -> str:
+    """A completed task of a command agent whose branch conflicts with main."""
+    task_id = kapelle.submit("Write", repository, agent=agent, **spec)
+    task = kapelle.wait(task_id)
+    assert task["status"] == "completed", task["reason"]
+    move_base(repository, "same.txt")
+    refused = kapelle.cli("merge", task_id)
+    assert refused.returncode == 1
+    assert "conflict in same.txt" in refused.stderr
+    assert f"kapelle resume {task_id} --merge" in refused.stderr
+    return task_id
+
+
+def command_agent(kapelle: Instance, name: str, script: str) -> str:
+    """An agent that writes its line at first, and does what the script says when it is resumed."""
+    text = f"test -f same.txt || {{ echo theirs > same.txt; exit 0; }}\n{script}"
+    (kapelle.home.root / f"{name}.sh").write_text(text, encoding="utf-8")
+    command = json.dumps(["sh", str(kapelle.home.root / f"{name}.sh"), "{prompt}"])
+    with kapelle.home.config.open("a", encoding="utf-8") as config:
+        config.write(f'[agents.{name}]\ntype = "command"\ncommand = {command}\n')
+    return name
+
+
+def test_an_agent_resolves_the_conflict_and_the_task_is_merged(
+    kapelle: Instance, repository: Path
+) -> None:
+    script = 'echo "$1" > told.txt\nprintf "mine\\ntheirs\\n" > same.txt'
+    agent = command_agent(kapelle, "resolver", script)
+    task_id = conflicting(kapelle, repository, agent, checks=["grep theirs same.txt"])
+    seen = json.loads(kapelle.cli("merge", task_id, "--preview", "--json", check=True).stdout)
+    assert (seen["ahead"], seen["behind"], seen["conflicts"]) == (1, 1, ["same.txt"])
+    resumed = kapelle.cli("resume", task_id, "--merge", "Keep both lines.")
+    assert resumed.returncode == 0, resumed.stderr
+    task = kapelle.wait(task_id)
+    assert task["status"] == "completed", task["reason"]
+    assert len(task["attempts"]) == 2
+    diff = kapelle.get(f"/tasks/{task_id}/diff")
+    assert diff["files"] == ["same.txt", "told.txt"]
+    assert "+theirs" in diff["patch"]
+    assert "-mine" not in diff["patch"]
+    merged = kapelle.cli("merge", task_id)
+    assert merged.returncode == 0, merged.stderr
+    assert (repository / "same.txt").read_text(encoding="utf-8") == "mine\ntheirs\n"
+    told = (repository / "told.txt").read_text(encoding="utf-8")
+    assert "- same.txt" in told
+    assert "Keep both lines." in told
+
+
+def test_an_agent_that_leaves_markers_behind_has_not_completed(
+    kapelle: Instance, repository: Path
+) -> None:
+    agent = command_agent(kapelle, "sloppy", "cp same.txt other.txt; echo more >> same.txt")
+    task_id = conflicting(kapelle, repository, agent)
+    with api.connect(home=kapelle.home.root, start=False) as client:
+        client.tasks.resume(task_id, merge=True)
+        task = client.tasks.wait(task_id)
+        assert (task.status, task.reason) == ("failed", "conflicts are not resolved: same.txt")
+        with pytest.raises(api.Conflict, match="only verified work"):
+            client.tasks.merge(task_id)
+        # One who does nothing at all has not resolved it either.
+        (kapelle.home.root / "sloppy.sh").write_text("true", encoding="utf-8")
+        client.tasks.resume(task_id, merge=True)
+        assert client.tasks.wait(task_id).status == "failed"
+    assert git(repository, "show", "main:same.txt") == "mine"
+
+
+def test_how_a_merge_would_go_can_be_asked(kapelle: Instance, repository: Path) -> None:
+    task_id = done(kapelle, repository, "README.md", "true", content="theirs")
+    move_base(repository)
+    (repository / "README.md").write_text("mine\n", encoding="utf-8")
+    base = git(repository, "rev-parse", "main")
+    with api.connect(home=kapelle.home.root, start=False) as client:
+        seen = client.tasks.preview_merge(task_id)
+        assert (seen.base, seen.ahead, seen.behind) == ("main", 1, 1)
+        assert (seen.conflicts, seen.dirty, seen.checks) == ([], ["README.md"], ["true"])
+        git(repository, "checkout", "README.md")
+        shown = kapelle.cli("merge", task_id, "--preview")
+        assert "main: 1 ahead of it, 1 behind" in shown.stdout
+        assert git(repository, "rev-parse", "main") == base
+        client.tasks.merge(task_id, style="squash", message="Say it")
+        assert client.tasks.preview_merge(task_id).already is False
+    assert git(repository, "log", "-1", "--format=%s|%P", "main") == f"Say it|{base}"
+    assert git(repository, "branch", "--list", "kapelle/*") == ""
+    assert kapelle.get(f"/tasks/{task_id}/diff")["files"] == ["README.md"]
