@@ -162,7 +162,6 @@ _COLUMNS = {
     "budget limit": "budget",
     "system prompt": "system_prompt",
     "MCP": "mcp",
-    "hooks": "hooks",
     "ACP": "acp",
     "usage": "usage",
     "cost": "cost",

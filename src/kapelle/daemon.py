@@ -74,7 +74,7 @@ def main() -> None:
         format="%(asctime)s %(levelname)s %(name)s %(message)s",
         handlers=[CountingHandler()],
     )
-    for chatty in ("alembic", "uvicorn", "asyncio"):
+    for chatty in ("alembic", "uvicorn", "asyncio", "mcp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     home = Home.default()
     try:

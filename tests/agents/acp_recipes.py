@@ -30,8 +30,6 @@ name = "scripted"
 base_url = "{url}/v1"
 env_key = "OPENAI_API_KEY"
 wire_api = "responses"
-request_max_retries = 1
-stream_max_retries = 1
 """
     return replace(
         plain,
@@ -83,12 +81,9 @@ def acp_qwen(own: Path, url: str) -> Recipe:
 
 def acp_copilot(own: Path, url: str) -> Recipe:
     plain = recipes.copilot(own, url)
-    env = {
-        **plain.env,
-        "COPILOT_PROVIDER_BASE_URL": f"{url}/v1",
-        "COPILOT_MODEL": plain.model,
-    }
-    return replace(plain, env=env, arguments=("--acp", "--allow-all-tools"))
+    env = {**plain.env, "COPILOT_PROVIDER_BASE_URL": f"{url}/v1"}
+    arguments = ("--acp", "--allow-all-tools")
+    return replace(plain, env=env, arguments=arguments, settings={"model": plain.model})
 
 
 ACP_RECIPES: dict[str, Callable[[Path, str], Recipe]] = {

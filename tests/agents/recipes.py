@@ -39,7 +39,6 @@ def claude(own: Path, url: str) -> Recipe:
         env={
             "CLAUDE_CONFIG_DIR": str(own),
             "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "CLAUDE_CODE_MAX_RETRIES": "1",
             "DISABLE_AUTOUPDATER": "1",
             "DISABLE_TELEMETRY": "1",
             "DISABLE_ERROR_REPORTING": "1",
@@ -60,7 +59,7 @@ def codex(own: Path, url: str) -> Recipe:
 
 def gemini(own: Path, url: str) -> Recipe:
     settings = {
-        "general": {"enableAutoUpdate": False, "maxAttempts": 2},
+        "general": {"enableAutoUpdate": False},
         "privacy": {"usageStatisticsEnabled": False},
         "security": {"auth": {"selectedType": "gemini-api-key"}},
     }
@@ -113,7 +112,6 @@ def qwen(own: Path, url: str) -> Recipe:
         "general": {"enableAutoUpdate": False, "disableUpdateNag": True},
         "privacy": {"usageStatisticsEnabled": False},
         "telemetry": {"enabled": False},
-        "model": {"generationConfig": {"maxRetries": 1}},
         # It would take steps of the script, in the background, after the last answer.
         "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False},
     }

@@ -41,7 +41,7 @@ def test_a_check_is_seen_while_it_runs_and_when_it_fails(
     options = ["--check", check, "--title", "T"]
     terminal = opened(terminals, shared, "run", "-f", "--in-place", "true", *options)
     task_id = terminal.read_until("▸ checking: until").split()[0]
-    terminal.read_until("T · checking: until")
+    terminal.read_until("running")
     task = shared.task(task_id)
     assert task["checking"]["command"] == check
     assert task["reason"].startswith("attempt 1: checking: until [ -e")

@@ -178,6 +178,11 @@ def test_a_failed_check_says_what_was_dropped_that_it_mentions(
     kept = "".join(path.read_text() for path in kapelle.home.secrets.glob("shell_*.json"))
     assert "DATABASE_URL" in kept
     assert "hidden" not in kept
+    (repository / ".kapelle").mkdir()
+    setup = "[workspace]\nsetup = 'test -n \"$DATABASE_URL\"'\n"
+    (repository / ".kapelle" / "config.toml").write_text(setup)
+    task = run(kapelle, repository, _MEND, **shell)
+    assert "not passed on: DATABASE_URL" in task["reason"]
 
 
 def test_doctor_says_what_is_dropped_and_what_worktrees_do_not_use(

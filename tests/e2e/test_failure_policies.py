@@ -108,6 +108,58 @@ do = [{ result = "done" }]
     assert len(kapelle.task(first)["attempts"]) == 2
 
 
+def test_a_task_that_is_always_refused_does_not_stop_the_others(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    """Its account pauses until the reset; then somebody else tries first, and alone."""
+    book = """
+[[rule]]
+match = "stuck"
+do = [{ rate_limit = { reset_in_s = 1 } }]
+[[rule]]
+do = [{ sleep = 1 }, { result = "done" }]
+"""
+    set_up(tmp_path, stuck=book)
+    stuck = kapelle.submit("stuck", tmp_path, agent="stuck")
+    until(lambda: len(kapelle.task(stuck)["attempts"]) > 2, "the third refusal")
+    others = [kapelle.submit(f"other {n}", tmp_path, agent="stuck") for n in range(3)]
+    ended = [kapelle.wait(task_id) for task_id in others]
+    assert [task["status"] for task in ended] == ["completed"] * 3
+    first = min(task["attempts"][0]["ended_at"] for task in ended)
+    began = sorted(task["attempts"][0]["started_at"] for task in ended)
+    assert began[1] >= first, "one goes first"
+    task = waiting(kapelle, stuck)
+    assert task["reason"].startswith("stuck was refused ")
+    assert task["reason"].endswith(" times in a row")
+    before = len(task["attempts"])
+    until(lambda: len(kapelle.task(stuck)["attempts"]) > before, "one more refusal")
+    # Others have just succeeded, so that it is refused is its own affair.
+    late = kapelle.wait(kapelle.submit("one more", tmp_path, agent="stuck"))
+    assert (late["status"], len(late["attempts"])) == ("completed", 1)
+    kapelle.post(f"/tasks/{stuck}/cancel")
+
+
+def test_a_limit_of_one_model_leaves_the_others_free(kapelle: Instance, tmp_path: Path) -> None:
+    settings = """
+[agents.models]
+type = "command"
+output = "events"
+command = ["sh", "-c", "test $0 = sonnet && exec echo $DONE; echo $NO; exit 1", "{model}"]
+[agents.models.env]
+DONE = '{"kind": "result", "text": "done"}'
+NO = '{"kind": "error", "text": "Opus weekly limit reached"}'
+"""
+    set_up(tmp_path, settings)
+    refused = kapelle.submit("refuse", tmp_path, agent="models", model="opus")
+    waiting(kapelle, refused)
+    same = kapelle.submit("go", tmp_path, agent="models", model="opus")
+    assert waiting(kapelle, same)["reason"].startswith("models is rate-limited for opus until ")
+    other = kapelle.wait(kapelle.submit("go", tmp_path, agent="models", model="sonnet"))
+    assert (other["status"], other["attempts"][0]["failure"]) == ("completed", None)
+    for task_id in (refused, same):
+        kapelle.post(f"/tasks/{task_id}/cancel")
+
+
 def test_fallback_agents_take_over_in_order(kapelle: Instance, tmp_path: Path) -> None:
     book = """
 [[rule]]

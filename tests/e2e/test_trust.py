@@ -208,6 +208,8 @@ backup
 service status
 service install --help
 service uninstall --help
+mcp
+mcp install claude --print
 completion bash
 stop
 """
@@ -354,9 +356,15 @@ def test_trust_holds_until_something_that_executes_changes(
     wary: Instance, repository: Path
 ) -> None:
     configure(repository, 'project = "p"\nchecks = ["true"]\n')
+    (repository / ".kapelle" / "patterns").mkdir()
+    lines = "".join(f"# line {number}\n" for number in range(40))
+    (repository / ".kapelle" / "patterns" / "long.py").write_text(lines, encoding="utf-8")
     refused = wary.cli("run", "x", "-a", "rehearsal", "--json", cwd=repository)
     assert (refused.returncode, json.loads(refused.stderr)["error"]["code"]) == (2, "not_trusted")
     hint = json.loads(refused.stderr)["error"]["hint"]
+    seen = wary.cli("trust", "--show", cwd=repository).stderr
+    assert ".kapelle/patterns/long.py: # line 30" in seen
+    (repository / ".kapelle" / "patterns" / "long.py").unlink()
     told = wary.cli(*shlex.split(hint.rpartition("kapelle ")[2]), cwd=Path("/"))
     assert "is trusted with 1 thing." in told.stderr
     assert wary.cli("run", "x", "-a", "rehearsal", "-f", cwd=repository).returncode == 0

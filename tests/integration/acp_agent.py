@@ -145,6 +145,12 @@ class SmallAgent:
         for chunk in chunks:
             await self.client.session_update(session_id, helpers.update_agent_message_text(chunk))
 
+    async def told(self, session_id: str, update: dict[str, Any]) -> None:
+        """Any update as it is, such as one with fields of an agent's own."""
+        message = {"jsonrpc": "2.0", "method": "session/update"}
+        params = {"sessionId": session_id, "update": update}
+        await self.garbage(session_id, json.dumps({**message, "params": params}))
+
     async def plan(self, session_id: str, *steps: str) -> None:
         entries = [helpers.plan_entry(step, status="completed") for step in steps]
         await self.client.session_update(session_id, helpers.update_plan(entries))
@@ -199,8 +205,9 @@ def _must_be_known(session_id: str) -> None:
 
 def _choices() -> dict[str, Any]:
     chosen: dict[str, Any] = {}
-    if "modes" in OFFERS:
-        modes = [SessionMode(id=name, name=name) for name in ("default", "plan", "yolo")]
+    if "modes" in OFFERS or "autopilot" in OFFERS:
+        most = "autopilot" if "autopilot" in OFFERS else "yolo"
+        modes = [SessionMode(id=name, name=name) for name in ("default", "plan", most)]
         chosen["modes"] = SessionModeState(current_mode_id="default", available_modes=modes)
     if "models" in OFFERS:
         names = ("small-1", "large-1")

@@ -20,6 +20,7 @@ from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
 
+USED = {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
 AGENT = [sys.executable, str(Path(__file__).with_name("acp_agent.py"))]
 
 
@@ -228,25 +229,6 @@ def test_permissions_are_answered_by_the_policy(
     assert run.verdict.success
 
 
-@pytest.mark.parametrize(
-    ("said", "failure"),
-    [
-        ("Error: Authentication failed: bad token (HTTP 401)", "authentication"),
-        ("Error: Too many requests (HTTP 429)", "rate_limit"),
-    ],
-)
-def test_an_error_that_is_told_as_an_answer_is_no_success(
-    stage: Parts, said: str, failure: str
-) -> None:
-    run = stage.run(["say", said])
-    assert (run.code, run.verdict.success, run.failure) == (1, False, failure)
-    honest = stage.run(
-        ["say", said],
-        script={"usage": {"inputTokens": 10, "outputTokens": 2, "totalTokens": 12}},
-    )
-    assert honest.verdict.success
-
-
 def test_a_turn_that_ends_with_a_refusal_of_ours_is_no_success(stage: Parts) -> None:
     run = stage.run(["say", "I will"], ["ask", "Delete all"], permissions="deny")
     assert (run.code, run.failure) == (1, "task")
@@ -341,6 +323,56 @@ def test_a_failure_that_looks_like_an_answer_is_an_error(stage: Parts) -> None:
     meta = {"jetbrains": {"air": {"sessionFailure": failure}}}
     run = stage.run(["say", "oh"], script={"meta": meta})
     assert (run.code, run.failure, run.summary.result) == (1, "rate_limit", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "failure"),
+    [
+        ("Error: Authentication failed with provider at http://x/v1 (HTTP 401).", "authentication"),
+        ("Error: Failed to get response; retried 5 times Last error: 429 Slow down", "rate_limit"),
+        ("Error: 400 This model's maximum context length is 128000 tokens.", "context_overflow"),
+        ("Error: something else", "task"),
+    ],
+)
+def test_an_error_told_as_an_answer_is_no_success(stage: Parts, text: str, failure: str) -> None:
+    retried = "Info: Request failed due to a transient API error. Retrying..."
+    run = stage.run(
+        ["say", "I look first."], ["tool", "a", {"x": 1}, ""], ["used", 10], ["say", retried],
+        ["used", 10], ["say", text], script={"usage": USED}, env={"ACP_NAME": "Copilot"},
+    )  # fmt: skip
+    assert (run.code, run.failure, run.summary.result) == (1, failure, None)
+    assert run.texts("notice") == [retried]
+
+
+def test_an_answer_that_comes_after_its_usage_stands_alone(stage: Parts) -> None:
+    run = stage.run(
+        ["used", 10], ["say", "I write first."], ["tool", "a", {"x": 1}, ""], ["used", 20],
+        ["say", "Error: is what it ", "printed."], env={"ACP_OFFERS": "autopilot"},
+    )  # fmt: skip
+    assert run.summary.result == "Error: is what it printed."
+    assert not [entry for entry in run.sent if entry["method"] == "mode"]
+
+
+def test_what_each_answer_took_counts_where_it_is_told(stage: Parts) -> None:
+    """As Qwen does; and no price that is nothing, as OpenCode tells it, is believed."""
+    took = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": ""}}
+    took["_meta"] = {"usage": {"inputTokens": 1000, "outputTokens": 50, "totalTokens": 1050}}
+    run = stage.run(
+        ["say", "first"], ["told", took], ["tool", "a", {"x": 1}, ""], ["say", "x"],
+        ["told", took], ["used", 9, 0.0],
+    )  # fmt: skip
+    assert run.summary.usage is not None
+    told = run.summary.usage
+    assert (told.input_tokens, told.output_tokens, told.turns) == (2000, 100, 2)
+    assert told.cost_usd is None
+
+
+def test_a_limit_that_codex_waits_for_is_named(stage: Parts) -> None:
+    failure = {"severity": "warning", "title": "Reconnecting... 1/5", "category": "limit"}
+    meta = {"jetbrains": {"air": {"sessionFailure": failure}}}
+    run = stage.run(["told", {"sessionUpdate": "session_info_update", "_meta": meta}], ["say", "x"])
+    notice = next(event for event in run.events if event["kind"] == "notice")
+    assert (notice["text"], notice["name"]) == ("Reconnecting... 1/5", "rate_limit")
 
 
 def test_a_login_that_is_missing_is_told(stage: Parts) -> None:

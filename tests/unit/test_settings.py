@@ -195,6 +195,23 @@ def test_set_keeps_comments_and_writes_privately(home: Home) -> None:
     assert home.config.stat().st_mode & 0o777 == 0o600
 
 
+def test_a_name_with_dots_stands_in_quotes(home: Home) -> None:
+    set_value(home.config, 'prices."gpt-4.1"', "{ input = 2, output = 8 }")
+    set_value(home.config, 'prices."gpt-4.1".cached', "0.5")
+    set_value(home.config, 'prices."m1"', "{ input = 3, output = 15 }")
+    found = load(home, None, {})
+    assert {name: price.input for name, price in found.settings.prices.items()} == {
+        "gpt-4.1": 2,
+        "m1": 3,
+    }
+    assert 'prices."gpt-4.1".cached' in {key for key, _, _ in found.show()}
+    reset_value(home.config, 'prices."gpt-4.1"')
+    assert list(load(home, None, {}).settings.prices) == ["m1"]
+    with pytest.raises(InvalidInput) as refused:
+        set_value(home.config, "prices.gpt-4.1", "{ input = 2, output = 8 }")
+    assert refused.value.hint == 'In quotes: prices."gpt-4.1"'
+
+
 @pytest.mark.parametrize(
     "layout",
     [

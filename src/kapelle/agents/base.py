@@ -39,7 +39,6 @@ class Capabilities:
     budget: bool = False  # likewise
     system_prompt: bool = False
     mcp: bool = False
-    hooks: bool = False
     acp: bool = False  # whether its program also speaks the Agent Client Protocol
     usage: bool = False
     cost: bool = False  # whether it reports money itself; else the price table tells
@@ -188,6 +187,8 @@ class Agent:
     # Its options to do everything, and those that let it change files only, as the library may ask
     # for; None if it does no more anyway, a sentence if it cannot be held back.
     restraint: tuple[list[str], list[str]] | str | None = "nothing is known of its permissions"
+    # What over_acp() gives it in the protocol's place: fields of the bridge's job.
+    beside_acp: tuple[str, ...] = ()
     reads_whole_output = True  # otherwise the last lines are enough for its summary
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
@@ -209,6 +210,11 @@ class Agent:
     def parse_stderr(self, line: str) -> list[AgentEvent]:
         """What one line of standard error says of trouble while it works: notices, or nothing."""
         return []
+
+    def over_acp(self, request: AgentRequest) -> Command:
+        """What its program is given besides where it speaks ACP: options, variables, files, and
+        the side log, whose lines parse() is asked for."""
+        return Command([], {})
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         """Whether the attempt succeeded, given its output, its end and its last output as text.

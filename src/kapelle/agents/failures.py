@@ -3,6 +3,7 @@
 import re
 import signal
 from collections.abc import Sequence
+from dataclasses import replace
 
 from kapelle.agents.base import Summary
 from kapelle.agents.events import AgentEvent
@@ -56,14 +57,17 @@ _BY_MESSAGE = (
     (
         r"(?:status|code|error|http)\W{0,12}(?:401|403)\b|invalid (?:api|x-api)[- ]key"
         r"|incorrect api key|(?:please|must) (?:run /login|log ?in|authenticate)"
-        r"|not logged in|AuthenticationError",
+        r"|not logged in|AuthenticationError|\bapi key is (?:not valid|invalid)"
+        r"|\bkey is not valid",
         FailureClass.AUTHENTICATION,
     ),
     (
         r"(?:status|code|error|http)\W{0,12}429\b|too many requests"
         r"|rate[- _]?limit(?:ed|_error|_exceeded|error)"
         r"|rate[- _]?limit (?:is |was |has been )?(?:reached|exceeded|hit)"
-        r"|(?:usage|session|weekly|5-hour) limit (?:reached|hit)|hit your .{0,20}limit",
+        r"|(?:usage|session|weekly|5-hour) limit (?:reached|hit)|hit your .{0,20}limit"
+        r"|exceed your .{0,30}rate limit|resource has been exhausted"
+        r"|capacity exceeded for this model",
         FailureClass.RATE_LIMIT,
     ),
     (
@@ -71,7 +75,8 @@ _BY_MESSAGE = (
         r"|overloaded_error|(?:^|\W|is |are )overloaded\W*$"
         r"|(?:servers?|model|provider|api) (?:is|are) (?:currently |down or )*overloaded"
         r"|experiencing high demand"
-        r"|service unavailable|internal server error|InternalServerError|server had an error",
+        r"|service unavailable|internal server error|InternalServerError|server had an error"
+        r"|bad gateway|gateway time-?out|provider returned error",
         FailureClass.OVERLOADED,
     ),
 )
@@ -91,6 +96,12 @@ _BY_TAIL = (
 _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
 )
+# How providers say that a limit is that of one model, not of the account.
+_OF_MODEL = re.compile(
+    r"\b(?:opus|sonnet|haiku)(?: usage| weekly)? limit|limit reached for \S+ in organization"
+    r"|for this model\b|limit: \d+, model: ",
+    re.IGNORECASE,
+)
 _QUOTE = 300
 _LONGEST_REFUSAL = 2000
 
@@ -98,7 +109,7 @@ _LONGEST_REFUSAL = 2000
 def classify(summary: Summary, exit: Exit, tail: str, environment: Sequence[str] = ()) -> Failure:
     """The class of a failure with its evidence; environment are the user's own patterns."""
     error = summary.error
-    return (
+    found = (
         (_by_field(error) if error else None)
         or _by_exit(exit, tail)
         or _by_pattern(environment, f"{error.text if error else ''}\n{tail}")
@@ -108,11 +119,18 @@ def classify(summary: Summary, exit: Exit, tail: str, environment: Sequence[str]
         or _by_text(tail)
         or _by_claim(summary, exit)
     )
+    return _scoped(found, (error.text if error else summary.result) or "")
 
 
 def failure_of(error: AgentEvent) -> Failure | None:
     """What an error or notice event alone says."""
-    return _by_field(error) or _by_message(error.text)
+    found = _by_field(error) or _by_message(error.text)
+    return found and _scoped(found, error.text)
+
+
+def _scoped(failure: Failure, text: str) -> Failure:
+    limit = failure.kind is FailureClass.RATE_LIMIT
+    return replace(failure, of_model=limit and bool(_OF_MODEL.search(text)))
 
 
 def _by_field(error: AgentEvent) -> Failure | None:

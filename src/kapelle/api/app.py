@@ -1,11 +1,12 @@
 """The web application: routes under /api/v1 behind one guard."""
 
+import asyncio
 from collections.abc import Callable
 
 from fastapi import Depends, FastAPI
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kapelle import __version__
 from kapelle.api import errors
@@ -42,7 +43,7 @@ def routes() -> FastAPI:
     for router in (
         tasks.router, output.router, tasks.changes_router, runs.router, runs.patterns_router,
         schedules.router, daemon.events_router, agents.router, daemon.router, sessions.router,
-        agents.usage_router, trust.router,
+        agents.usage_router, trust.router, tasks.work_router,
     ):  # fmt: skip
         app.include_router(router, prefix="/api/v1")
     app.add_api_route("/healthz", daemon.healthz, include_in_schema=False)
@@ -55,8 +56,30 @@ def build(service: Service, token: str, allowed_hosts: Callable[[], frozenset[st
     """The application as it is served."""
     app = routes()
     app.state.service = service
-    inner = WithoutEmptyParameters(BodyLimit(app))
+    inner = WithoutEmptyParameters(BodyLimit(_WithMcp(app)))
     return Guard(inner, token, allowed_hosts, service.sessions.knows)
+
+
+class _WithMcp:
+    """Serves /mcp beside the routes, once somebody asks for it: it costs a second and 60 MB."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._mcp: asyncio.Future[ASGIApp] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != "/mcp":
+            await self._app(scope, receive, send)
+            return
+        if self._mcp is None:
+            self._mcp = asyncio.ensure_future(asyncio.to_thread(self._made))
+        serve = await asyncio.shield(self._mcp)
+        await serve(scope, receive, send)
+
+    def _made(self) -> ASGIApp:
+        from kapelle.api.mcp import Mcp
+
+        return Mcp(self._app)
 
 
 def _serve_document(app: FastAPI) -> None:

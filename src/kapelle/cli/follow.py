@@ -131,11 +131,9 @@ def _task_display(
     elif not sys.stdout.isatty():
         yield Whole(show_passage)
     else:
-        from kapelle.cli.live import live, pending_rows, refreshed
+        from kapelle.cli.live import live, refreshed
 
-        known = {task["id"]: task}
-        view = live(lambda _: pending_rows(known.values()))
-        with view as show, refreshed(client, known, task["id"]):
+        with refreshed(client, task) as known, live(known) as show:
             yield Whole(lambda event: show(passage(event)))
 
 
@@ -177,13 +175,11 @@ def run_display(client: Connection, run: Run, *, as_json: bool) -> Iterator[Show
     elif not sys.stdout.isatty():
         yield show_lines(sys.stdout)
     else:
-        from kapelle.cli.live import RunState, live, refreshed
+        from kapelle.cli.live import live, refreshed
 
-        state = RunState(run)
-        with live(state.rows) as show, refreshed(client, state.known, run["id"]):
+        with refreshed(client, run) as known, live(known) as show:
 
             def show_event(event: Event) -> None:
-                state.update(event)
                 # What it ended with is said again, with what to type next, when the view is gone.
                 if event["kind"].removeprefix("run.") not in FINAL:
                     show(line(event))

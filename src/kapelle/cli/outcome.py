@@ -112,15 +112,16 @@ def _for_run(run: Run) -> list[str]:
 
 def doing_words(item: Task | Run) -> str:
     """What a task or a run is at beyond its status, and what it waits for."""
-    if check := item.get("checking"):
-        return f"checking: {check['name']}, {between(check['started_at'], None)}"
     if item["status"] == "waiting":
         return waiting_words(item)
+    said, far = item["reason"], ""
+    if check := item.get("checking"):
+        said = f"checking: {check['name']}, {between(check['started_at'], None)}"
     if item["status"] == "running" and item.get("progress"):
         from kapelle.cli.events import state_words
 
-        return state_words(item["progress"], item["spec"].get("max_iterations"))
-    return str(item["reason"] or "")
+        far = state_words(item["progress"], item["spec"].get("max_iterations"))
+    return ", ".join(filter(None, [far, said]))
 
 
 def waiting_words(task: Task) -> str:

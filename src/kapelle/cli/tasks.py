@@ -151,9 +151,9 @@ def wait_for(
         _until(settled, client, known, deadline)
         document([known[item["id"]] for item in items])
     elif sys.stdout.isatty():
-        from kapelle.cli.live import live, pending_rows
+        from kapelle.cli.live import live
 
-        with live(lambda _: pending_rows(known.values())):
+        with live(known.values()):
             _until(settled, client, known, deadline, poll_s=LIVE_POLL_S)
         for item in known.values():
             _show_end(item)

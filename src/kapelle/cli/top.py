@@ -13,7 +13,7 @@ import tty
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple
+from typing import Any
 
 from kapelle.cli.command import Json
 from kapelle.cli.follow import read_line
@@ -162,9 +162,9 @@ def page(items: list[Item], chosen: str, width: int, height: int, *, is_away: bo
     many = ", ".join(f"{counts[status]} {status}" for status in _ORDER if counts[status])
     away = "the daemon is away; running agents go on · " if is_away else ""
     head = fit(f"kapelle · {away}{many or 'nothing is at work'}", width)
-    keys = [f"{name} {key.word}" for item in items if item["id"] == chosen
-            for name, key in _KEYS.items() if key.fits(item)]  # fmt: skip
-    foot = "  ".join(["q quit", *keys, "↑↓ choose"]).replace("\n", "⏎")
+    keys = [_keys(item) for item in items if item["id"] == chosen] or [{}]
+    offered = [f"{key} {word}" for key, (word, _, _) in keys[0].items()]
+    foot = "  ".join(["q quit", *offered, "↑↓ choose"]).replace("\n", "⏎")
     (_, header), *rows = _rows(items, chosen, width)
     room = max(height - 3, 1)
     mine = next((number for number, (id, _) in enumerate(rows) if id == chosen), 0)
@@ -196,50 +196,38 @@ def _rows(items: list[Item], chosen: str, width: int) -> Iterator[tuple[str, str
         yield from ((item["id"], paint(fit(f"    {doing}", width), "dim")) for doing in below)
 
 
-class _Key(NamedTuple):
-    """What a key is for, when it is of use, the command that it stands for, what is asked first."""
-
-    word: str
-    fits: Callable[[Item], Any]
-    command: Callable[[Item], str]
-    asks: str = ""
-
-
-def _can_merge(item: Item) -> bool:
-    place = item["workspace"]
-    has_work = place["branch"] and place["commit"] and not place["owner"]
-    return bool(item["status"] == "completed" and has_work and not item["merged_at"])
-
-
-_KEYS = {
-    "a": _Key("answer", lambda item: item.get("questions", item["question"]),
-              lambda item: "runs answer" if is_run(item["id"]) else "resume", "Your answer: "),
-    "\n": _Key("look", lambda _: True, lambda _: "status"),
-    "l": _Key("logs", lambda _: True,
-              lambda item: "logs" if item["status"] in FINAL else "logs -f"),
-    "d": _Key("diff", lambda item: item["workspace"]["branch"], lambda _: "diff"),
-    "m": _Key("merge", _can_merge, lambda _: "merge", "Merge it? [y] "),
-    "c": _Key("cancel", lambda item: item["status"] not in FINAL, lambda _: "cancel",
-              "Cancel it? [y] "),
-    "r": _Key("retry", lambda item: item["status"] in FINAL and not is_run(item["id"]),
-              lambda _: "retry", "Start it again? [y] "),
-}  # fmt: skip
+def _keys(item: Item) -> dict[str, tuple[str, str, str]]:
+    """What can be done with it, by key: the word, the command, and what is asked before."""
+    is_ended, place = item["status"] in FINAL, item["workspace"]
+    keys = {"\n": ("look", "status", ""), "l": ("logs", "logs" if is_ended else "logs -f", "")}
+    if item.get("questions", item["question"]):
+        keys["a"] = ("answer", "runs answer" if is_run(item["id"]) else "resume", "Your answer: ")
+    if place["branch"]:
+        keys["d"] = ("diff", "diff", "")
+    has_work = place["commit"] and not place["owner"] and not item["merged_at"]
+    if item["status"] == "completed" and has_work:
+        keys["m"] = ("merge", "merge", "Merge it? [y] ")
+    if not is_ended:
+        keys["c"] = ("cancel", "cancel", "Cancel it? [y] ")
+    elif not is_run(item["id"]):
+        keys["r"] = ("retry", "retry", "Start it again? [y] ")
+    return keys
 
 
-def _act(key: _Key, item: Item) -> None:
+def _act(word: str, command: str, asks: str, item: Item) -> None:
     """Do what a key stands for as the command does it, and let its words be read."""
     from kapelle.cli.main import guarded
 
-    question = (item.get("questions") or [{}])[0]
-    arguments = [*key.command(item).split(), question.get("token", item["id"])]
+    question: dict[str, Any] = (item.get("questions") or [{}])[0] if word == "answer" else {}
+    arguments = [*command.split(), str(question.get("token", item["id"]))]
     say(one_line(item["title"], 70))
-    if key.word == "answer":
+    if word == "answer":
         say(f"? {one_line(str(question.get('text', item['question'])))}")
     with suppress(KeyboardInterrupt):
-        typed = (read_line(key.asks) or "").strip() if key.asks else ""
-        if key.asks and (not typed if key.word == "answer" else typed.lower() not in {"y", "yes"}):
+        typed = (read_line(asks) or "").strip() if asks else "y"
+        if not typed or (word != "answer" and typed.lower() not in {"y", "yes"}):
             return
-        arguments += [typed] if key.word == "answer" else []
+        arguments += [typed] if word == "answer" else []
         say(f"$ kapelle {shlex.join(arguments)}")
         guarded(arguments)
         read_line("\nEnter goes back. ")
@@ -319,7 +307,7 @@ def _watch(known: _Known) -> None:
                 if typed in _STEPS and ids:
                     at = max(min(at + _STEPS[typed], len(ids) - 1), 0)
                     chosen = ids[at]
-                elif items and typed in _KEYS and _KEYS[typed].fits(items[at]):
+                elif items and typed in (keys := _keys(items[at])):
                     with screen.left():
-                        _act(_KEYS[typed], items[at])
+                        _act(*keys[typed], items[at])
     raise known.problem

@@ -52,7 +52,7 @@ def trust(
     if as_json:
         document(found)
         return
-    _explain(found)
+    _explain(found, whole=show)
     place = one_line(found["directory"])
     if not found["items"]:
         say(f"{place} has nothing that could be executed, so it needs no trust.")
@@ -105,18 +105,20 @@ def _absolute(directory: str | None) -> str:
     return os.path.abspath(directory) if directory else str(absolute_directory(None))
 
 
-def _explain(found: dict[str, Any]) -> None:
-    """What stands there, each in a line, or of what changed the lines that went and came."""
-    lines = [one_line(line) for line in found["difference"]] or [*map(_line, found["items"])]
-    for line in lines[:_MOST_LINES]:
-        say(f"  {line}")
-    if len(lines) > _MOST_LINES:
-        say(f"  and {counted(len(lines) - _MOST_LINES, 'line')} more: kapelle trust --show --json")
-
-
-def _line(item: dict[str, str]) -> str:
-    text, lines = one_line(item["text"]), counted(len(item["text"].splitlines()), "line")
-    return one_line(item["name"]) + (f" ({lines})" if "\n" in item["text"] else f" = {text}")
+def _explain(found: dict[str, Any], *, whole: bool = False) -> None:
+    """What stands there, each thing in a line or whole, or of what changed what went and came."""
+    items = [(item["name"], item["text"].splitlines()) for item in found["items"]]
+    lines = found["difference"] or [
+        f"{name}: {line}" if whole else f"{name} ({counted(len(text), 'line')})"
+        if len(text) > 1 else f"{name} = {line}"
+        for name, text in items
+        for line in (text if whole else text[:1] or [""])
+    ]  # fmt: skip
+    most = len(lines) if whole else _MOST_LINES
+    for line in lines[:most]:
+        say(f"  {one_line(line)}")
+    if len(lines) > most:
+        say(f"  and {counted(len(lines) - most, 'line')} more: kapelle trust --show")
 
 
 def _list(known: list[dict[str, Any]], as_json: bool) -> None:

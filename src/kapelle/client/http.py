@@ -174,6 +174,16 @@ class Connection:
                     raise
             self._wait_for_return()
 
+    def exchange(
+        self, path: str, body: Any, headers: dict[str, str], timeout: float
+    ) -> Iterator[dict[str, Any]]:
+        """The JSON objects that answer one, beside the API: none, one, or a stream of them."""
+        with self._exchange("POST", path, body, headers, timeout) as response:
+            if response.headers.get("Content-Type", "").startswith(EVENT_STREAM):
+                yield from (event.data for event in parse(_lines(response)))
+            elif content := response.read().strip():
+                yield json.loads(content)
+
     def _ask(
         self,
         method: str,

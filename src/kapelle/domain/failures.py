@@ -48,13 +48,14 @@ class Policy:
 
 _LOG_IN = "Log in with the agent's own program, or: kapelle agents config set {agent} api_key"
 _PAY = "Add credit or raise the spend limit at the provider, then: kapelle retry {task}"
+_LATER = "Its limit does not end as it says. Later: kapelle retry {task}"
 _OTHER_MODEL = "Choose another model: kapelle agents config set {agent} model NAME"
 _MAKE_ROOM = "Free some disk space, then: kapelle retry {task}"
 _LOOK = "Look at what it did: kapelle logs {task}; then: kapelle retry {task}"
 _RAISE = "Raise the limit: kapelle resume {task} with --budget or --max-turns"
 
 POLICIES: dict[FailureClass, Policy] = {
-    FailureClass.RATE_LIMIT: Policy(Response.WAIT_FOR_RESET, switches=True),
+    FailureClass.RATE_LIMIT: Policy(Response.WAIT_FOR_RESET, switches=True, fix=_LATER),
     FailureClass.OVERLOADED: Policy(Response.OUTLAST, switches=True),
     FailureClass.AUTHENTICATION: Policy(Response.STOP, fix=_LOG_IN),
     FailureClass.BILLING: Policy(Response.STOP, fix=_PAY),
@@ -84,6 +85,7 @@ class Failure:
     kind: FailureClass
     evidence: str
     retry_at: datetime | None = None
+    of_model: bool = False  # whether the limit is said to be that of the model alone
 
     @property
     def policy(self) -> Policy:

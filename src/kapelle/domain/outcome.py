@@ -13,11 +13,14 @@ Waiting = Literal["input", "rate_limit"]
 Mode = Literal["fresh", "resume"]
 
 # A limit that does not say when it ends is asked again after this long, then after twice as long.
-_UNSTATED_S = 60.0
-_LONGEST_UNSTATED_S = 900.0
-# What an agent says of its limits is only words: no wait is longer, and repeated ones grow.
+_UNSTATED = timedelta(seconds=60)
+# What an agent says of its limits is only words: no wait is longer, and a task that is refused
+# again and again waits for longer than the limit, so that others try before it.
 _LONGEST_WAIT = timedelta(days=8)
-_LONGEST_FLOOR_S = 300.0
+_LONGEST_GROWTH_S = 900.0
+# After so many refusals in a row over so long nobody believes that it ends.
+_MOST_REFUSALS = 20
+_LONGEST_REFUSED = timedelta(hours=6)
 # How long a provider that is overloaded is asked again, whatever the retry policy says.
 _OUTLAST = timedelta(minutes=30)
 _OUTLAST_RETRY = RetrySpec(delay_s=5, max_delay_s=300)
@@ -27,6 +30,7 @@ _OUTLAST_RETRY = RetrySpec(delay_s=5, max_delay_s=300)
 class Evidence:
     """Everything known about an attempt that has ended."""
 
+    agent: str
     exit: Exit
     stop: str | None  # "cancel" or "requeue": a person wanted it to end
     detail: str | None
@@ -49,6 +53,8 @@ class History:
     can_switch: bool = False  # whether another agent could take over
     others_free_at: datetime | None = None  # when the pause of the first other agent ends
     had_session: bool = False  # whether it went on with an earlier conversation
+    refusals: int = 1  # attempts in a row that met a limit, this one included
+    refused_since: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,9 @@ def decide(
         return Outcome(status, TaskStatus.WAITING, evidence.reason, "input", next_mode="resume")
     failure = evidence.failure or Failure(FailureClass.UNKNOWN, "")
     reason = evidence.reason or evidence.detail or "the agent failed"
+    if failure.kind is FailureClass.RATE_LIMIT and not history.can_switch:
+        refused = f"was refused {history.refusals} times in a row"
+        reason = f"{evidence.agent} {refused if history.refusals > 1 else 'is rate-limited'}"
     return _respond(failure, status, reason, retry, history, now, jitter)
 
 
@@ -97,7 +106,7 @@ def _respond(
         mode: Mode = "fresh" if failure.kind is FailureClass.CAPABILITY else "resume"
         return Outcome(status, again, reason, spends_a_try=False, next_mode=mode)
     match failure.policy.response:
-        case Response.WAIT_FOR_RESET:
+        case Response.WAIT_FOR_RESET if not _is_hopeless(history, now):
             return _wait(failure, status, reason, history, now)
         case Response.OUTLAST if _still_patient(history, now):
             pause = backoff_s(_OUTLAST_RETRY, history.overloads, jitter)
@@ -105,7 +114,7 @@ def _respond(
             return Outcome(status, again, reason, None, at, spends_a_try=False, next_mode="resume")
         case Response.AGAIN if history.had_session:
             return Outcome(status, again, reason, spends_a_try=False, next_mode="resume")
-        case Response.STOP:
+        case Response.STOP | Response.WAIT_FOR_RESET:
             return Outcome(status, TaskStatus.FAILED, reason)
         case Response.OUTLAST | Response.AGAIN | Response.RETRY:
             pass
@@ -121,13 +130,21 @@ def _respond(
 def _wait(
     failure: Failure, status: AttemptStatus, reason: str, history: History, now: datetime
 ) -> Outcome:
-    at = reset(failure.retry_at, history.number, now)
+    at = reset(failure.retry_at, now)
+    again = history.refusals - 1
+    least_s = 1.0 if failure.retry_at else _UNSTATED.total_seconds()
+    at += timedelta(seconds=min(least_s * (2.0 ** min(again, 20) - 1), _LONGEST_GROWTH_S))
     if history.others_free_at is not None:
         at = min(at, history.others_free_at)
         reason = f"all of its agents are limited; the last: {reason}"
     return Outcome(
         status, TaskStatus.WAITING, reason, "rate_limit", at, spends_a_try=False, next_mode="resume"
     )
+
+
+def _is_hopeless(history: History, now: datetime) -> bool:
+    since = history.refused_since or now
+    return history.refusals >= _MOST_REFUSALS and now - since >= _LONGEST_REFUSED
 
 
 def _still_patient(history: History, now: datetime) -> bool:
@@ -140,10 +157,7 @@ def backoff_s(retry: RetrySpec, tries: int, jitter: float) -> float:
     return min(delay, retry.max_delay_s)
 
 
-def reset(stated: datetime | None, number: int, now: datetime) -> datetime:
-    """When to try again after a limit that the attempt of this number met."""
-    growth = 2.0 ** min(number - 1, 20)
-    if stated is None:
-        return now + timedelta(seconds=min(_UNSTATED_S * growth, _LONGEST_UNSTATED_S))
-    floor = now + timedelta(seconds=min(growth, _LONGEST_FLOOR_S))
-    return min(max(stated, floor), now + _LONGEST_WAIT)
+def reset(stated: datetime | None, now: datetime) -> datetime:
+    """When a limit ends, by the word of whoever set it, within reason."""
+    at = stated or now + _UNSTATED
+    return min(max(at, now + timedelta(seconds=1)), now + _LONGEST_WAIT)

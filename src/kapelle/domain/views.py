@@ -176,3 +176,20 @@ class PatternView(Record):
     spec_schema: dict[str, Any]
     # Of one that is not, only what its file says is known.
     trusted: bool = True
+
+
+class RestingView(Record):
+    """A task or run that has ended, or that waits for a person."""
+
+    id: str
+    title: str
+    status: str
+    verified: bool | None
+    reason: str | None
+    question: str | None
+    result: Any
+
+
+class WaitView(Record):
+    resting: list[RestingView]
+    pending: list[str]

@@ -189,9 +189,9 @@ def left_out(omitted: Sequence[str]) -> str:
     )
 
 
-def hints(origin: Origin, variables: Variables, *texts: str) -> list[str]:
-    """What a failed command may have missed in its environment: texts are it and its output."""
-    words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", "\n".join(texts)))
+def with_hints(output: str, command: str, origin: Origin, variables: Variables) -> str:
+    """The output of a failed command, and below it what it may have missed in its environment."""
+    words = set(re.findall(r"[A-Za-z_][A-Za-z0-9_]*", f"{command}\n{output}"))
     missing = [name for name in (origin.shell.dropped if origin.shell else ()) if name in words]
     found = [left_out(variables.omitted)] if variables.omitted else []
     found += [f"In the worktree, {entry}." for entry in variables.mapped]
@@ -200,9 +200,7 @@ def hints(origin: Origin, variables: Variables, *texts: str) -> list[str]:
             f"Set in your shell and not passed on: {', '.join(missing)}. Add --env {missing[0]}, or"
             f" `kapelle config set environment.pass '[\"{missing[0]}\"]'`."
         )
-    if _BASH.search(texts[-1]):
-        found.append("Commands run under /bin/sh: for bash, write bash -o pipefail -c '…'.")
-    return found
+    return "\n".join([output.rstrip("\n"), *(f"[{hint}]" for hint in found)]).lstrip("\n")
 
 
 def place(process_dir: Path, files: Mapping[str, str]) -> None:

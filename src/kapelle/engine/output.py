@@ -3,7 +3,7 @@
 
 import glob
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,11 +131,6 @@ def side_log_lines(process_dir: Path, session_id: str | None) -> Iterator[str]:
     path = find_side_log(log.pattern, session_id or log.session_id) if log else None
     if log is not None and path is not None:
         yield from lines_of(path, max(0, path.stat().st_size - log.begin))
-
-
-def with_hints(output: str, hints: Sequence[str]) -> str:
-    """The output of a failed command, and below it what may help."""
-    return "\n".join([output.rstrip("\n"), *(f"[{hint}]" for hint in hints)]).lstrip("\n")
 
 
 def check_facts(result: CheckResult) -> dict[str, Any]:

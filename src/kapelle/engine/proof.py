@@ -15,7 +15,6 @@ from kapelle.domain.errors import Conflict, LimitReached, Tampered, WorkspaceErr
 from kapelle.domain.specs import CheckKind, CheckSpec, Prove
 from kapelle.domain.task import CheckResult, Workspace
 from kapelle.engine.environment import Origin
-from kapelle.engine.output import with_hints
 from kapelle.engine.parts import Parts
 from kapelle.runner.process_dir import Ended
 from kapelle.runner.shim.failpoints import failpoint
@@ -75,7 +74,7 @@ class Subject:
             await self.parts.db.write(attempts.remember_proof, key, proved, proof)
         result = result.model_copy(update={"proved": proved, "proof": proof})
         if policy == "required" and proved is not True:
-            output = with_hints(result.output, [proof, _ADVICE])
+            output = f"{result.output}\n[{proof} {_ADVICE}]".lstrip()
             result = result.model_copy(update={"passed": False, "output": output})
         return result
 

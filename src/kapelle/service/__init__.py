@@ -1,7 +1,14 @@
 """Every use case, once: what the front ends call and nothing else decides."""
 
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+from kapelle.domain.errors import NotFound
+from kapelle.domain.run import Run
+from kapelle.domain.task import Task
+from kapelle.domain.views import RestingView, WaitView
 from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
@@ -30,3 +37,32 @@ class Service:
     agents: Agents
     usage: Usages
     trust: Trust
+
+    async def wait(self, ids: Sequence[str], for_all: bool, timeout_s: float) -> WaitView:
+        """Those of several tasks and runs that have ended or wait for a person, once one or all
+        of them do, or when time is up."""
+        waits = [asyncio.create_task(self._wait(text, timeout_s)) for text in dict.fromkeys(ids)]
+        when = asyncio.FIRST_EXCEPTION if for_all else asyncio.FIRST_COMPLETED
+        try:
+            await asyncio.wait(waits, return_when=when)
+            found = [wait.result() for wait in waits if wait.done()]
+        finally:
+            for wait in waits:
+                wait.cancel()
+        resting = [work for work in found if _is_resting(work)]
+        shown = [RestingView.model_validate(work, from_attributes=True) for work in resting]
+        known = {text for work in resting for text in ids if work.id.endswith(text)}
+        return WaitView(resting=shown, pending=[text for text in ids if text not in known])
+
+    async def _wait(self, text: str, timeout_s: float) -> Task | Run:
+        try:
+            return await self.tasks.wait(text, timeout_s)
+        except NotFound:
+            with suppress(NotFound):
+                return await self.runs.wait(text, timeout_s)
+        raise NotFound(f"There is no task or run {text!r}.", hint="`kapelle list` shows the ids.")
+
+
+def _is_resting(work: Task | Run) -> bool:
+    asks = work.waiting_for in {"input", "trust"}
+    return work.ended_at is not None or asks or work.status == "paused"

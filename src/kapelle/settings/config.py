@@ -18,7 +18,7 @@ from kapelle.domain.environment import looks_secret
 from kapelle.domain.errors import InvalidInput, problem
 from kapelle.home import Home, write_private
 from kapelle.settings import trust
-from kapelle.settings.files import Stamp, leaves, read_toml, stamp
+from kapelle.settings.files import Stamp, leaves, names_in, read_toml, stamp
 from kapelle.settings.models import REPOSITORY_KEYS, Settings, Tasks
 
 # Variables that lead a program elsewhere: to another server, another configuration, other code.
@@ -100,7 +100,9 @@ def _unknown(where: str, keys: list[str]) -> InvalidInput:
     near = difflib.get_close_matches(keys[-1].lower(), known, 1, 0.5)
     if near:
         return InvalidInput(f"{problem}; did you mean {prefix}{near[0]}?")
-    return InvalidInput(f"{problem}; known are {', '.join(sorted(known))}.")
+    # The names of models have dots.
+    hint = f'In quotes: prices."{".".join(keys[1:])}"' if keys[0] == "prices" else None
+    return InvalidInput(f"{problem}; known are {', '.join(sorted(known))}.", hint=hint)
 
 
 def children_of(annotation: Any) -> dict[str, Any]:
@@ -236,7 +238,7 @@ def set_value(path: Path, dotted_key: str, text: str, scope: Scope = "user") -> 
     """Write one setting to a config file, keeping the rest of it as it is."""
     import tomlkit
 
-    keys = dotted_key.split(".")
+    keys = names_in(dotted_key)
     value = value_of(annotation_of(keys, str(path)), text)
     table: Any = (document := tomlkit.parse(read_toml(path)[0]))
     while len(keys) > 1 and isinstance(table.get(keys[0]), dict):
@@ -254,7 +256,7 @@ def reset_value(path: Path, dotted_key: str, scope: Scope = "user") -> None:
     """Remove one setting from a config file; one that is not in it is no error."""
     import tomlkit
 
-    keys = dotted_key.split(".")
+    keys = names_in(dotted_key)
     annotation_of(keys, str(path))
     table: Any = (document := tomlkit.parse(read_toml(path)[0]))
     for key in keys[:-1]:

@@ -1,5 +1,6 @@
 """Files with settings: what they hold as TOML, and whether they are still what they were."""
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,9 +39,16 @@ def read_toml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is no table, by its dotted key."""
-    for key, value in values.items():
+    """Every value that is no table, by its dotted key; names_in takes that apart again."""
+    for name, value in values.items():
+        key = f'"{name}"' if "." in name else name
         if isinstance(value, dict) and value:
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
+
+
+def names_in(dotted_key: str) -> list[str]:
+    """The names that a dotted key is made of; one in quotes may have dots itself."""
+    names = re.split(r"""\.(?=(?:[^"]*"[^"]*")*[^"]*$)""", dotted_key)
+    return [name.strip('"') for name in names]

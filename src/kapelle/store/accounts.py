@@ -34,7 +34,25 @@ def pause(connection: sa.Connection, account: str, until: datetime, reason: str)
 
 
 def release(connection: sa.Connection, account: str) -> None:
+    """Lift the pauses of an account and of the models under it."""
+    models = accounts.update().where(accounts.c.id.startswith(f"{account}#", autoescape=True))
+    connection.execute(models.values(paused_until=None))
     update(connection, account, paused_until=None, reason=None, failures_in_a_row=0)
+
+
+def succeeded(connection: sa.Connection, account: str, of_model: str, now: datetime) -> None:
+    """An attempt under an account and one of its models has not been refused."""
+    update(connection, account, verified_at=now, failures_in_a_row=0)
+    over = accounts.update().where(accounts.c.id.in_([account, of_model]))
+    over = over.where(accounts.c.paused_until <= now)
+    connection.execute(over.values(paused_until=None, reason=None))
+
+
+def on_trial(connection: sa.Connection, now: datetime) -> dict[str, datetime]:
+    """The accounts whose pause has ended and with which nothing has succeeded since."""
+    query = sa.select(accounts.c.id, accounts.c.paused_until)
+    rows = connection.execute(query.where(accounts.c.paused_until <= now))
+    return {account: until for account, until in rows}
 
 
 def update(connection: sa.Connection, account: str, /, **values: Any) -> None:

@@ -76,6 +76,13 @@ def running(connection: sa.Connection, performer: str) -> list[str]:
     return list(connection.execute(_RUNNING, {"performer": performer}).scalars())
 
 
+def begun_under(connection: sa.Connection, account: str, since: datetime) -> bool:
+    """Whether an attempt under this account runs that has begun since then."""
+    query = sa.select(sa.literal(1)).where(attempts.c.status == AttemptStatus.RUNNING)
+    query = query.where(attempts.c.account == account, attempts.c.started_at >= since)
+    return connection.execute(query.limit(1)).scalar() is not None
+
+
 def take_over(connection: sa.Connection, performer: str) -> int:
     """Claim every attempt that another performer left running; returns how many."""
     claimed = attempts.c.performer.is_distinct_from(performer)

@@ -27,7 +27,8 @@ _STARTS_NOTHING = sa.or_(
 )
 _HELD = sa.select(sa.literal(1)).where(runs.c.id == tasks.c.run_id, _STARTS_NOTHING)
 _NEXT_QUEUED = (
-    sa.select(tasks.c.id, tasks.c.agent, tasks.c.fallback_agents, tasks.c.directory, tasks.c.env)
+    sa.select(tasks.c.id, tasks.c.agent, tasks.c.model, tasks.c.fallback_agents)
+    .add_columns(tasks.c.directory, tasks.c.env)
     .where(tasks.c.status == TaskStatus.QUEUED)
     .where(sa.or_(tasks.c.not_before.is_(None), tasks.c.not_before <= sa.bindparam("now")))
     .where(sa.or_(tasks.c.run_id.is_(None), ~_HELD.exists()))

@@ -34,9 +34,9 @@ def grouped(
     """
     key = _KEYS[wanted.by]
     used = attempts.c.input_tokens + attempts.c.output_tokens
-    silent = attempts.c.input_tokens.is_(None) & attempts.c.exit_kind.is_distinct_from(
-        "not_started"
-    )
+    # Who tells of answers and of no token at all does not count them.
+    untold = attempts.c.input_tokens.is_(None) | ((used == 0) & (attempts.c.turns > 0))
+    silent = untold & attempts.c.exit_kind.is_distinct_from("not_started")
     query = (
         sa.select(
             key.label("key"),

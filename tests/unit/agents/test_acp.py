@@ -13,6 +13,7 @@ from kapelle.agents.bridges.acp import Job
 from kapelle.agents.bridges.acp.session import choice
 from kapelle.agents.bridges.acp.updates import ToolCall
 from kapelle.agents.events import Json
+from kapelle.agents.failures import failure_of
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.specs import McpServer
 from kapelle.settings import AgentSettings
@@ -206,3 +207,48 @@ def test_tool_calls_are_told_once_with_their_input_and_output(
     call, result = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
     assert (call["kind"], call["name"], call["data"]) == ("tool_call", name, data)
     assert (result["kind"], result["name"], result.get("text", "")) == ("tool_result", name, text)
+
+
+def retried(program: str, line: str) -> list[tuple[str, object]]:
+    """What a line of a known agent's standard error, or of its side log, says of a refusal."""
+    agent = AcpAgent("mine", AgentSettings(command=[program]))
+    found = agent.parse_stderr(line) or agent.parse(line)
+    failures = [(failure_of(event), event) for event in found if event.kind == "notice"]
+    return [(str(failure.kind), failure.retry_at) for failure, _ in failures if failure]
+
+
+def test_a_refusal_that_an_agent_keeps_to_itself_is_read_where_it_notes_it(tmp_path: Path) -> None:
+    gemini = "Attempt 3 failed with status 429. Retrying with backoff... _ApiError: {"
+    assert retried("gemini", gemini) == [("rate_limit", None)]
+    assert retried("gemini", "YOLO mode is enabled.") == []
+    logged = (
+        'timestamp=2026-11-16T07:22:39Z level=ERROR message="stream error" a=b error.error="{}"'
+    )
+    assert retried("opencode", logged.format("AI_APICallError: slow down")) == [
+        ("overloaded", None)
+    ]
+    limit = "AI_APICallError: Resource has been exhausted (e.g. check quota)."
+    assert retried("opencode", logged.format(limit)) == [("rate_limit", None)]
+    noted = {"event.name": "qwen-code.api_error", "status_code": 429, "error_message": "no"}
+    chat = {"sessionId": "s", "systemPayload": {"uiEvent": noted}}
+    assert retried("qwen", json.dumps(chat)) == [("rate_limit", None)]
+    facts = {"http_status": 429, "retry_after_ms": 600_000}
+    log = "2026-11-16T06:40:51.343Z [WARNING] [rust:model] Model provider request failed "
+    ((kind, until),) = retried("copilot", log + json.dumps(facts))
+    assert (kind, until is not None) == ("rate_limit", True)
+    assert retried("copilot", "2026-11-16T06:40:51.343Z [INFO] Rate limit exceeded") == []
+    # Where they note it is said to those that watch them.
+    for name in ("gemini", "qwen", "copilot"):
+        assert ordered(tmp_path, program(tmp_path, name)).side_log
+    assert "--print-logs" in ordered(tmp_path, program(tmp_path, "opencode")).argv
+    assert ordered(tmp_path, program(tmp_path, "claude-agent-acp")).env["CLAUDE_CODE_MAX_RETRIES"]
+
+
+def test_copilot_gets_servers_and_model_beside_the_protocol(tmp_path: Path) -> None:
+    server = McpServer(command=["box"], env={"KEY": "secret"})
+    settings = program(tmp_path, "copilot")
+    command = ordered(tmp_path, settings, model="gpt-4.1", mcp_servers={"b": server})
+    job = Job.of_text(command.files["acp.json"])
+    assert (job.mcp_servers, job.model, command.env["COPILOT_MODEL"]) == ({}, None, "gpt-4.1")
+    assert f"--additional-mcp-config=@{tmp_path / 'copilot-mcp.json'}" in command.argv
+    assert "secret" in command.files["copilot-mcp.json"]

@@ -130,3 +130,23 @@ def test_a_notice_is_read_alike() -> None:
     assert found is not None
     assert found.kind is FailureClass.RATE_LIMIT
     assert failure_of(AgentEvent("notice", "hook trust bypassed")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "of_model"),
+    [
+        ("This request would exceed your account's rate limit. Please try again later.",
+         "rate_limit", False),
+        ("Resource has been exhausted (e.g. check quota).", "rate_limit", False),
+        ("Service tier capacity exceeded for this model.", "rate_limit", True),
+        ("Rate limit reached for gpt-4.1 in organization org-1 on tokens per min", "rate_limit",
+         True),
+        ("You have hit your Opus limit, resets 5pm", "rate_limit", True),
+        ("Provider returned error", "overloaded", False),
+        ("Bad Gateway", "overloaded", False),
+    ],
+)  # fmt: skip
+def test_providers_words_for_limits(text: str, kind: str, of_model: bool) -> None:
+    found = failure_of(AgentEvent("notice", text))
+    assert found is not None
+    assert (found.kind, found.of_model) == (kind, of_model)

@@ -15,6 +15,7 @@ from kapelle.domain.task import Exit
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GOOD = Evidence(
+    agent="oboe",
     exit=Exit(kind="exited", code=0),
     stop=None,
     detail=None,
@@ -82,6 +83,27 @@ def test_a_rate_limit_waits_for_its_reset_and_spends_no_try() -> None:
     outcome = decide(limited, RetrySpec(), FIRST, NOW, 0.5)
     assert (outcome.task, outcome.not_before) == (TaskStatus.WAITING, reset)
     assert (outcome.spends_a_try, outcome.next_mode) == (False, "resume")
+
+
+def refused(times: int, since: datetime = NOW, at: datetime | None = None) -> Outcome:
+    limited = replace(BAD, failure=Failure(FailureClass.RATE_LIMIT, "429", at))
+    history = History(times, 1, refusals=times, refused_since=since)
+    return decide(limited, RetrySpec(), history, NOW, 0.5)
+
+
+def test_who_is_refused_again_lets_others_try_before_it_and_says_so() -> None:
+    reset = NOW + timedelta(seconds=30)
+    waits = [((refused(n, at=reset).not_before or NOW) - reset).seconds for n in (1, 2, 3, 13)]
+    assert waits == [0, 1, 3, 900]
+    assert refused(13, at=reset).reason == "oboe was refused 13 times in a row"
+    unstated = [((refused(n).not_before or NOW) - NOW).seconds for n in (1, 2, 3, 13)]
+    assert unstated == [60, 120, 240, 960]
+
+
+def test_a_limit_that_never_ends_is_not_believed_for_ever() -> None:
+    assert refused(20, NOW - timedelta(hours=5)).task is TaskStatus.WAITING
+    assert refused(19, NOW - timedelta(hours=7)).task is TaskStatus.WAITING
+    assert refused(20, NOW - timedelta(hours=7)).task is TaskStatus.FAILED
 
 
 def test_another_agent_takes_over_at_once_where_there_is_one() -> None:
@@ -163,10 +185,10 @@ def test_no_stated_reset_is_believed_beyond_reason(year: int) -> None:
     stated = datetime(year, 1, 1, tzinfo=UTC)
     limited = replace(BAD, failure=Failure(FailureClass.RATE_LIMIT, "429", stated))
     waits = [
-        (decide(limited, RetrySpec(), History(number, 1), NOW, 0.5).not_before or NOW) - NOW
-        for number in (1, 5, 50)
+        (decide(limited, RetrySpec(), History(1, 1, refusals=n), NOW, 0.5).not_before or NOW) - NOW
+        for n in (1, 5, 50)
     ]
     assert timedelta(seconds=1) <= min(waits)
-    assert max(waits) <= timedelta(days=8)
+    assert max(waits) <= timedelta(days=8, minutes=15)
     if year < 2026:
-        assert waits == [timedelta(seconds=seconds) for seconds in (1, 16, 300)]
+        assert waits == [timedelta(seconds=seconds) for seconds in (1, 16, 901)]

@@ -1,15 +1,18 @@
 """Any agent that speaks the Agent Client Protocol, by its command."""
 
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kapelle.agents.adapters.claude import ClaudeAgent
+from kapelle.agents.adapters.codex import CodexAgent
+from kapelle.agents.adapters.copilot import CopilotAgent
 from kapelle.agents.adapters.gemini import GeminiAgent
 from kapelle.agents.adapters.opencode import OpencodeAgent
+from kapelle.agents.adapters.qwen import QwenAgent
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, on_path
 from kapelle.agents.bridges.acp import Job
+from kapelle.agents.events import AgentEvent, json_object, parse_event
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.settings import AgentSettings
 
@@ -19,58 +22,47 @@ _JOB = "acp.json"
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What Kapelle knows about an agent by the name of its program."""
+    """What Kapelle knows about an agent by the name of its program; own is the adapter for its
+    other way to speak."""
 
     command: tuple[str, ...]
-    access: Access
-    tested: str | None
-    passes: tuple[str, ...] = ()
-    drops: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    own: type[Agent] = Agent
+    access: Access | None = None  # where it is another one than that of the adapter
+    tested: str | None = None
     base_url: str | None = None  # the variable that takes it
     fork: bool = True
     cost: bool = False
 
 
-_UNKNOWN = Known((), Access(needed=False), tested=None, fork=False)
+_UNKNOWN = Known((), access=Access(needed=False), fork=False)
 # By a short name: one word is enough as the command of those.
 _KNOWN = {
     "claude": Known(
         ("claude-agent-acp",),
+        ClaudeAgent,
         replace(ClaudeAgent.access, login_files=("~/.claude/.credentials.json",)),
         tested="0.49.0",
-        passes=ClaudeAgent.passes,
-        drops=ClaudeAgent.drops,
-        # Without it there is no mode that asks for nothing when the user is root.
-        env={"IS_SANDBOX": "1", "DISABLE_AUTOUPDATER": "1"},
         base_url="ANTHROPIC_BASE_URL",
         cost=True,
     ),
     "codex": Known(
         ("codex-acp",),
+        CodexAgent,
         Access(("OPENAI_API_KEY", "CODEX_API_KEY"), ("~/.codex/auth.json",)),
         tested="2.6.0",
-        passes=("CODEX_*", "OPENAI_*"),
     ),
     "gemini": Known(
-        ("gemini", "--acp"),
-        GeminiAgent.access,
-        tested=GeminiAgent.tested,
-        passes=GeminiAgent.passes,
-        drops=GeminiAgent.drops,
-        # A relaunched child would outlive its parent.
-        env={"GEMINI_CLI_NO_RELAUNCH": "true", "GEMINI_CLI_TRUST_WORKSPACE": "true"},
-        base_url="GOOGLE_GEMINI_BASE_URL",
-        fork=False,
+        ("gemini", "--acp"), GeminiAgent, base_url="GOOGLE_GEMINI_BASE_URL", fork=False
     ),
     "opencode": Known(
         ("opencode", "acp"),
+        OpencodeAgent,
         replace(OpencodeAgent.access, variables=("ANTHROPIC_API_KEY", "OPENAI_API_KEY")),
-        tested=OpencodeAgent.tested,
-        passes=(*OpencodeAgent.passes, "XDG_*"),
-        drops=OpencodeAgent.drops,
-        env={"OPENCODE_DISABLE_AUTOUPDATE": "1"},
         cost=True,
+    ),
+    "qwen": Known(("qwen", "--acp"), QwenAgent, base_url="OPENAI_BASE_URL", fork=False),
+    "copilot": Known(
+        ("copilot", "--acp"), CopilotAgent, base_url="COPILOT_PROVIDER_BASE_URL", fork=False
     ),
 }
 
@@ -86,10 +78,11 @@ class AcpAgent(Agent):
         program = Path(command[0]).name if command else ""
         fitting = (known for known in _KNOWN.values() if known.command[0] == program)
         known = self._known = next(fitting, _UNKNOWN)
-        self.access = known.access
-        self.passes = known.passes
-        self.drops = known.drops
-        self.tested = known.tested
+        own = self._own = known.own(name, settings)
+        self.access = known.access or own.access
+        self.passes = own.passes
+        self.drops = own.drops
+        self.tested = known.tested or own.tested
         self.capabilities = Capabilities(
             resume=True, fork=known.fork, model=True, system_prompt=True, mcp=True, acp=True,
             usage=True, cost=known.cost,
@@ -111,8 +104,17 @@ class AcpAgent(Agent):
             return found
         raise self.not_found(command[0])
 
+    def parse(self, line: str) -> list[AgentEvent]:
+        """The event that the bridge printed, or what a line of the agent's side log says."""
+        ours = self._known is _UNKNOWN or "kind" in json_object(line)
+        return parse_event(line) if ours else self._own.parse(line)
+
+    def parse_stderr(self, line: str) -> list[AgentEvent]:
+        return self._own.parse_stderr(line)
+
     def command(self, request: AgentRequest) -> Command:
         settings = request.settings
+        own = self._own.over_acp(request)
         job = Job(
             permissions=settings.permissions,
             answer=request.answer,
@@ -123,13 +125,15 @@ class AcpAgent(Agent):
             system_prompt=request.system_prompt,
             mcp_servers={name: server.model_dump() for name, server in request.mcp_servers.items()},
         )
+        job = replace(job, **{name: getattr(Job(), name) for name in self._own.beside_acp})
         # -P: a module of the workspace must not take the place of one of ours.
         argv = [sys.executable, "-P", "-m", _BRIDGE, "--job", str(request.beside(_JOB)), "--"]
-        argv += [self.executable(), *_full_command(settings)[1:], *settings.extra_args]
-        return Command(argv, self.environment(request), request.stdin, {_JOB: job.to_text()})
+        argv += [self.executable(), *_full_command(settings)[1:], *own.argv, *settings.extra_args]
+        env, files = own.env | self.environment(request), {_JOB: job.to_text(), **own.files}
+        return Command(argv, env, request.stdin, files, own.side_log)
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
-        env = dict(self._known.env)
+        env = {}
         if url := request.settings.base_url:
             if self._known.base_url is None:
                 raise AgentMisconfigured(

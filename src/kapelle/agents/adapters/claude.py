@@ -83,7 +83,7 @@ class ClaudeAgent(Agent):
     restraint = (["--dangerously-skip-permissions"], ["--permission-mode", "acceptEdits"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, max_turns=True, budget=True, system_prompt=True,
-        mcp=True, hooks=True, usage=True, cost=True,
+        mcp=True, usage=True, cost=True,
     )  # fmt: skip
     access = Access(
         ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
@@ -109,6 +109,11 @@ class ClaudeAgent(Agent):
         # The clouds have credentials of their own, and macOS keeps a login in its keychain.
         clouds = any({**os.environ, **settings.env}.get(name) for name in _CLOUDS)
         self.access = replace(self.access, needed=not (clouds or sys.platform == "darwin"))
+
+    def over_acp(self, request: AgentRequest) -> Command:
+        # Without the first there is no mode that asks for nothing when the user is root.
+        env = {"IS_SANDBOX": "1", **_DEFAULTS}
+        return Command([], {name: env[name] for name in env.keys() - request.environ.keys()})
 
     def command(self, request: AgentRequest) -> Command:
         argv = [self.executable(), "-p", "--output-format", "stream-json", "--verbose"]

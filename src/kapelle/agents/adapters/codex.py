@@ -70,7 +70,7 @@ class CodexAgent(Agent):
     tested = "0.166.0"
     restraint = (["--dangerously-bypass-approvals-and-sandbox"], ["--sandbox", "workspace-write"])
     capabilities = Capabilities(
-        resume=True, fork=True, model=True, system_prompt=True, mcp=True, hooks=True, usage=True
+        resume=True, fork=True, model=True, system_prompt=True, mcp=True, usage=True
     )
     # Its own provider takes no key from OPENAI_API_KEY.
     access = Access(("CODEX_API_KEY",), ("{home}/auth.json",))

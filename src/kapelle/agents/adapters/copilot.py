@@ -1,9 +1,11 @@
 """GitHub Copilot CLI: `copilot --output-format json`, one JSON object a line."""
 
 import glob
+import re
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
 from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
+from kapelle.agents.resets import retry_at
 from kapelle.domain.failures import FailureClass
 
 # The categories of its own schema that leave no doubt.
@@ -18,6 +20,9 @@ _INSTRUCTIONS = "kapelle.instructions.md"  # copilot looks for *.instructions.md
 _SERVERS = "copilot-mcp.json"
 _LOCAL = {"type": "local", "tools": ["*"]}
 _REMOTE = {"type": "http", "tools": ["*"]}
+_LOGS = "copilot-logs"
+_LOGGED = re.compile(r"\d{4}-\d\d-\d\dT\S+ \[")
+_FAILED = "Model provider request failed "
 _SPANS = "copilot-spans.jsonl"
 _SPANS_IN = "COPILOT_OTEL_FILE_EXPORTER_PATH"
 _FOLDERS = "COPILOT_CUSTOM_INSTRUCTIONS_DIRS"
@@ -47,6 +52,7 @@ class CopilotAgent(Agent):
         "COPILOT_CLI_RESOLVED_DIST_DIR", "COPILOT_LOADER_PID", "COPILOT_OTEL_*",
     )  # fmt: skip
 
+    beside_acp = ("model", "mcp_servers")
     last_words = (
         ("No session, task, or name matched", FailureClass.SESSION_LOST),
         (rf"Error: .*(?={_OFFLINE})(?={_LOGIN})", FailureClass.ENVIRONMENT),
@@ -68,17 +74,31 @@ class CopilotAgent(Agent):
         if request.system_prompt:
             files[_INSTRUCTIONS] = request.system_prompt
             env[_FOLDERS] = ",".join(filter(None, [str(folder), env.get(_FOLDERS)]))
-        if request.mcp_servers:
-            files[_SERVERS] = request.mcp_config(_LOCAL, _REMOTE)
-            argv.append(f"--additional-mcp-config=@{folder / _SERVERS}")
+        argv += self._servers(request, files)
         log = glob.escape(env[_SPANS_IN])
         return Command(argv + request.settings.extra_args, env, request.stdin, files, log)
 
+    def over_acp(self, request: AgentRequest) -> Command:
+        # Only its log tells that a provider refuses; it drops servers by command without a word.
+        files: dict[str, str] = {}
+        folder = str(request.beside(_LOGS))
+        argv = [f"--log-dir={folder}", "--no-auto-update", *self._servers(request, files)]
+        env = {"COPILOT_MODEL": request.chosen_model} if request.chosen_model else {}
+        return Command(argv, env, files=files, side_log=f"{glob.escape(folder)}/*.log")
+
+    @staticmethod
+    def _servers(request: AgentRequest, files: dict[str, str]) -> list[str]:
+        if not request.mcp_servers:
+            return []
+        files[_SERVERS] = request.mcp_config(_LOCAL, _REMOTE)
+        return [f"--additional-mcp-config=@{request.beside(_SERVERS)}"]
+
     def parse(self, line: str) -> list[AgentEvent]:
-        """The events of one line; what is no JSON is a message to a person."""
+        """The events of one line; what is no JSON is a message to a person, or its log's."""
         value = json_object(line)
         if not value:
-            return [AgentEvent("notice", line.strip())] if line.strip() else []
+            said = [AgentEvent("notice", line.strip())] if line.strip() else []
+            return _refused(line) if _LOGGED.match(line) else said
         data = value.mapping("data")
         match value.get("type"):
             case "assistant.message":
@@ -100,6 +120,18 @@ class CopilotAgent(Agent):
             case "span":
                 return _span(value.mapping("attributes"))
         return []
+
+
+def _refused(line: str) -> list[AgentEvent]:
+    """A request that its provider did not answer; it makes it again, and says nothing else."""
+    facts = json_object(line.partition(_FAILED)[2])
+    if not facts:
+        return []
+    status, wait_ms = facts.count("http_status"), facts.count("retry_after_ms")
+    at = retry_at({"retry-after-ms": str(wait_ms)}, status) if wait_ms else None
+    text = f"a request failed with status {status}" if status else "a request was not answered"
+    name = "" if status else FailureClass.OVERLOADED
+    return [error(text, name, "notice", status=status, retry_at=at)]
 
 
 def _message(data: Json) -> list[AgentEvent]:

@@ -63,6 +63,12 @@ _STATUSES = {
 }
 # Kapelle itself tries again, and knows when.
 _ATTEMPTS = 3
+_QUOTE = 300
+_LOG = "gemini.log"
+# Without the first it runs as a child of itself, which signals do not reach.
+_VARIABLES = {"GEMINI_CLI_NO_RELAUNCH": "true", "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+# What it says of a request that it makes again.
+_RETRIED = re.compile(r"Attempt \d+ failed(?: with status (\d{3}))?\b.*?Retrying")
 
 
 class GeminiAgent(Agent):
@@ -92,12 +98,17 @@ class GeminiAgent(Agent):
 
     home = ("GEMINI_CLI_HOME", "")
 
+    def over_acp(self, request: AgentRequest) -> Command:
+        # Over ACP it keeps standard error to itself until it ends.
+        log = str(request.beside(_LOG))
+        env = {**_VARIABLES, "GEMINI_DEBUG_LOG_FILE": log}
+        return Command([], env, side_log=glob.escape(log))
+
     def command(self, request: AgentRequest) -> Command:
         model = request.chosen_model or _DEFAULT_MODEL
         argv = [self.executable(), "-o", "stream-json", "--approval-mode", "yolo", "-m", model]
         env = self.environment(request)
-        # Otherwise it runs as a child of itself, which signals do not reach.
-        env |= {"GEMINI_CLI_NO_RELAUNCH": "true", "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+        env |= _VARIABLES
         if request.settings.base_url:
             env["GOOGLE_GEMINI_BASE_URL"] = request.settings.base_url
         session, side_log = _session(request, self.home_in(request.environ, env))
@@ -108,8 +119,10 @@ class GeminiAgent(Agent):
         return Command(argv, env, _stdin(request), files, side_log)
 
     def parse(self, line: str) -> list[AgentEvent]:
-        """The events of one line; what is no JSON object says nothing."""
+        """The events of one line; what is no JSON object is at most one of its log."""
         value = json_object(line)
+        if not value:
+            return self.parse_stderr(line)
         match value.get("type"):
             case "init":
                 return _begin(value)
@@ -127,6 +140,12 @@ class GeminiAgent(Agent):
             case "gemini":
                 return _answer(value)
         return []
+
+    def parse_stderr(self, line: str) -> list[AgentEvent]:
+        found = _RETRIED.search(line[:_QUOTE])
+        name = "" if found and found[1] else FailureClass.OVERLOADED
+        status = int(found[1] or 0) if found else 0
+        return [error(line.strip()[:_QUOTE], name, "notice", status=status)] if found else []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)

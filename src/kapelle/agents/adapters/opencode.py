@@ -2,12 +2,13 @@
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
 from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
-from kapelle.agents.failures import place_behind
+from kapelle.agents.failures import failure_of, place_behind
 from kapelle.agents.resets import retry_at
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import McpServer
@@ -28,6 +29,8 @@ _LOGGED = ("level=ERROR ", "message=failed ", ' error="')
 # A request that failed, after which it waits without a word and asks again.
 _RETRIED = ("level=ERROR ", 'message="stream error" ', ' error.error="')
 _LONGEST_CAUSE = 1000
+# Its retries are silent and cannot be limited; the log tells of them on stderr at least.
+_LOGS = ["--print-logs", "--log-level", "ERROR"]
 
 
 class OpencodeAgent(Agent):
@@ -65,11 +68,13 @@ class OpencodeAgent(Agent):
     )  # fmt: skip
     last_words = (("Session not found", FailureClass.SESSION_LOST),)
 
+    def over_acp(self, request: AgentRequest) -> Command:
+        return Command(_LOGS, {"OPENCODE_DISABLE_AUTOUPDATE": "1"})
+
     def command(self, request: AgentRequest) -> Command:
         model = self._model(request)
         argv = [self.executable(), "run", "--format", "json", "--auto"]
-        # Its retries are silent and cannot be limited; the log tells of them on stderr at least.
-        argv += ["--print-logs", "--log-level", "ERROR"]
+        argv += _LOGS
         # It works where PWD says, not in its working directory, unless it is told.
         argv += ["--dir", str(request.workspace)]
         argv += self.options({"--model": model, "--session": request.session_id})
@@ -103,7 +108,10 @@ class OpencodeAgent(Agent):
 
     def parse_stderr(self, line: str) -> list[AgentEvent]:
         cause = _cause(line, _RETRIED)
-        return [AgentEvent("notice", cause)] if cause else []
+        notice = AgentEvent("notice", cause)
+        # It asks again only where that may help, whatever the words are.
+        notice = notice if failure_of(notice) else replace(notice, name=FailureClass.OVERLOADED)
+        return [notice] if cause else []
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
         verdict = super().judge(summary, exit, tail)

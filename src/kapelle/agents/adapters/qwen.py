@@ -16,6 +16,8 @@ _DEFAULTS = {
     "model": {"generationConfig": {"maxRetries": 0}},
     "security": {"auth": {"selectedType": "openai"}},
     "general": {"enableAutoUpdate": False},
+    # A request more after each answer, over ACP, for what a person might say next.
+    "ui": {"enableFollowupSuggestions": False},
     # Otherwise every attempt ends with further questions to the model, about what to remember.
     "memory": {"enableManagedAutoMemory": False, "enableManagedAutoDream": False},
 }
@@ -59,15 +61,21 @@ class QwenAgent(Agent):
     home = ("QWEN_RUNTIME_DIR", "QWEN_HOME", ".qwen")
     last_words = ((r"No saved session found with ID \S+", FailureClass.SESSION_LOST),)
 
-    def command(self, request: AgentRequest) -> Command:
-        argv = [self.executable(), "--yolo", "-o", "stream-json"]
-        files = {_SETTINGS: json.dumps(_DEFAULTS)}
+    def over_acp(self, request: AgentRequest) -> Command:
         env = {
             "QWEN_CODE_SYSTEM_DEFAULTS_PATH": str(request.beside(_SETTINGS)),
             # Otherwise it runs as a child of its child, with a warning that nobody reads.
             "QWEN_CODE_NO_RELAUNCH": "true",
             "QWEN_CODE_SUPPRESS_YOLO_WARNING": "1",
-        } | self.environment(request)
+        }
+        known = env | self.environment(request)
+        chat = self.side_log(request, known, "projects/*/chats/{session}.jsonl")
+        return Command([], env, files={_SETTINGS: json.dumps(_DEFAULTS)}, side_log=chat)
+
+    def command(self, request: AgentRequest) -> Command:
+        argv = [self.executable(), "--yolo", "-o", "stream-json"]
+        begun = self.over_acp(request)
+        env, files = begun.env | self.environment(request), dict(begun.files)
         if request.mcp_servers:
             files[_MCP] = request.mcp_config(_MCP_FIELDS, _MCP_FIELDS, url_key="httpUrl")
             argv += ["--mcp-config", str(request.beside(_MCP))]
@@ -87,8 +95,7 @@ class QwenAgent(Agent):
             text = self.require_argument(request.system_prompt, "a system prompt", hint)
             argv.append(f"--append-system-prompt={text}")
         argv += request.settings.extra_args
-        chat = self.side_log(request, env, "projects/*/chats/{session}.jsonl")
-        return Command(argv, env, request.stdin, files, chat)
+        return Command(argv, env, request.stdin, files, begun.side_log)
 
     def parse(self, line: str) -> list[AgentEvent]:
         event = json_object(line)

@@ -1,6 +1,6 @@
 """Tasks: submit, list, look, wait, change their course; what one changed, and merging it."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, Field
@@ -9,7 +9,7 @@ from kapelle.api.routes import PATCH, IdempotencyKey, Into, WaitSeconds
 from kapelle.api.security import UseCases, own_task_only, owner_only
 from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, Spec, TaskSpec, Text
 from kapelle.domain.task import Task, TaskFilter
-from kapelle.domain.views import DiffView, MergePreview, MergeView
+from kapelle.domain.views import DiffView, MergePreview, MergeView, WaitView
 from kapelle.engine.tasks.actions import NewLimits
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
@@ -142,3 +142,20 @@ async def preview_merge(task_id: str, service: UseCases, into: Into = None) -> M
 async def give_up_merge(task_id: str, service: UseCases) -> None:
     """End a merge that is under way."""
     await service.work.give_up_merge("task", task_id)
+
+
+work_router = APIRouter(prefix="/wait", tags=["work"], dependencies=_owner)
+
+Ids = Annotated[list[str], Query(min_length=1, max_length=200, description="of tasks and runs")]
+Until = Annotated[
+    Literal["any", "all"], Query(description="whether one of them is enough, or all must rest")
+]
+
+
+@work_router.get("")
+async def wait_for_several(
+    ids: Ids, service: UseCases, until: Until = "any", timeout_s: WaitSeconds = 25
+) -> WaitView:
+    """Those of several tasks and runs that have ended or wait for a person, as soon as there are;
+    after timeout_s, those that there are: then call again for what is pending."""
+    return await service.wait(ids, until == "all", timeout_s)

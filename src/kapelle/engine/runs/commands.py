@@ -7,9 +7,9 @@ from pathlib import Path
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult, Workspace
-from kapelle.engine.environment import Origin, hints
+from kapelle.engine.environment import Origin, with_hints
 from kapelle.engine.launch import command_variables, launch_command
-from kapelle.engine.output import SHOWN_OUTPUT, check_facts, check_result, with_hints
+from kapelle.engine.output import SHOWN_OUTPUT, check_facts, check_result
 from kapelle.engine.parts import CHECK_STARTED, Parts
 from kapelle.engine.proof import Subject
 from kapelle.engine.retry import retried
@@ -86,8 +86,7 @@ class Commands:
         if not ended.succeeded:
             settings, origin = self.parts.settings(self.spec.directory), await self._origin(task)
             seen = command_variables(self.parts, settings, self.spec.env | env, origin)
-            said = await asyncio.to_thread(hints, origin, seen, spec.command or "", output)
-            output = with_hints(output, said)
+            output = await asyncio.to_thread(with_hints, output, spec.command or "", origin, seen)
         result = check_result(spec, ended, output)
         workspace, directory = await self._workspace(task)
         tip = None

@@ -26,6 +26,20 @@ class Candidate:
 
     agent: str
     account: str
+    model: str | None = None  # as it is asked for; None is the agent's own choice
+
+    @property
+    def limits(self) -> tuple[str, str]:
+        return self.account, of_model(self.account, self.model)
+
+    def pause(self, paused: Paused) -> tuple[datetime, str] | None:
+        """Until when and why it may not work: the last of the limits of account and model."""
+        return max((paused[limit] for limit in self.limits if limit in paused), default=None)
+
+
+def of_model(account: str, model: str | None) -> str:
+    """The account that stands for the limits of one model under another one."""
+    return f"{account}#{model or 'default'}"[:120]
 
 
 @dataclass(frozen=True)
@@ -45,14 +59,23 @@ def candidates(parts: Parts, task: Any) -> list[Candidate]:
         return [Candidate(task["agent"], task["agent"])]
     names = dict.fromkeys([task["agent"], *task["fallback_agents"]])
     own = parts.secrets.env(task["id"]) if task["env"] else {}
-    return [Candidate(name, _account(parts, name, settings, own)) for name in names]
+    return [
+        Candidate(name, _account(parts, name, settings, own), _model(task, name, settings))
+        for name in names
+    ]
+
+
+def _model(task: Any, name: str, settings: Settings) -> str | None:
+    named = task["model"] if name == task["agent"] else None
+    configured = settings.agents[name].model if name in settings.agents else None
+    return named or configured
 
 
 def choose(
     connection: Connection, task_id: str, among: Sequence[Candidate], paused: Paused
 ) -> Candidate | None:
     """The first that is not paused and has not just shown that it cannot; None if all pause."""
-    able = [candidate for candidate in among if candidate.account not in paused]
+    able = [candidate for candidate in among if candidate.pause(paused) is None]
     if len(able) < 2:
         return able[0] if able else None
     failed = given_up(connection, task_id)

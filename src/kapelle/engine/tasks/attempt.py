@@ -18,7 +18,7 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import CheckKind, CheckSpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Exit, Task, Usage, Workspace
-from kapelle.engine.environment import Origin, Variables
+from kapelle.engine.environment import Origin, Variables, with_hints
 from kapelle.engine.launch import command_variables, launch_command
 from kapelle.engine.parts import TAMPERED, Parts, tampered
 from kapelle.runner.process_dir import Ended, Launch, Process
@@ -135,6 +135,10 @@ class Attempt:
     def variables(self) -> Variables:
         """What its checks and other commands see."""
         return command_variables(self.parts, self.settings, self.env, self.origin)
+
+    def with_hints(self, output: str, command: str) -> str:
+        """What a command of its printed that failed, and what it may have missed."""
+        return with_hints(output, command, self.origin, self.variables)
 
     @property
     def owner(self) -> str:

@@ -148,6 +148,7 @@ async def _set_up(attempt: Attempt, command: str) -> None:
     process_dir, ended = await attempt.execute_command(_SETUP, command, timeout_s)
     if not ended.succeeded:
         words = tail_text(process_dir / "err.log", 500) or tail_text(process_dir / "out.log", 500)
+        words = await asyncio.to_thread(attempt.with_hints, words.strip(), command)
         how = ended.ending(timeout_s)
-        raise WorkspaceError(f"The workspace's setup command failed ({how}): {words.strip()}")
+        raise WorkspaceError(f"The workspace's setup command failed ({how}): {words}")
     await attempt.write(processes.note_success, attempt.id, _SETUP)

@@ -5,7 +5,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -34,6 +34,10 @@ from kapelle.store.database import Connection
 _MB = 1_000_000
 # Whoever trusts the repository wakes what waits for that; this is for changes of its files.
 _TRUST_AGAIN = timedelta(minutes=10)
+# The first attempt after a limit goes alone; a refusal would have ended it by then.
+_TRIAL = timedelta(seconds=30)
+_TRIED = "another task tries first whether the limit is over"
+_SWEEP_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
     One whose agents are all limited waits for the first of them.
     """
     paused = accounts.paused(connection, datetime.now(UTC))
+    ended = accounts.on_trial(connection, datetime.now(UTC))
     begun = []
     for task_id, among in ready:
         task = tasks.row(connection, task_id)
@@ -116,15 +121,25 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
         chosen = choose(connection, task_id, among, paused)
         if chosen is None:
             _wait(connection, task, among, paused)
+        elif _is_tried(connection, chosen, ended):
+            soon = datetime.now(UTC) + timedelta(seconds=_SWEEP_S)
+            tasks.update(connection, task_id, not_before=soon, reason=_TRIED)
         else:
             begun.append(_begin(connection, task, chosen, performer))
     return begun
 
 
+def _is_tried(connection: Connection, chosen: Candidate, ended: Mapping[str, datetime]) -> bool:
+    """Whether somebody else finds out right now if a limit is over that has ended by its word."""
+    ends = [ended[limit] for limit in chosen.limits if limit in ended]
+    recently = datetime.now(UTC) - _TRIAL
+    return any(attempts.begun_under(connection, chosen.account, max(e, recently)) for e in ends)
+
+
 def _wait(
     connection: Connection, task: tasks.Row, among: Sequence[Candidate], paused: Paused
 ) -> None:
-    until, reason = min(paused[candidate.account] for candidate in among)
+    until, reason = min(filter(None, (candidate.pause(paused) for candidate in among)))
     if len(among) > 1:
         reason = f"all of its agents are limited; first, {reason}"
     # When it goes on is a field, which every view tells.
@@ -168,7 +183,6 @@ def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer
 
 
 _log = logging.getLogger("kapelle.queue")
-_SWEEP_S = 2.0
 _READING_S = 1.0
 
 

@@ -14,7 +14,7 @@ from kapelle.domain.outcome import Evidence, History, Outcome, decide, reset
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import TaskStatus
 from kapelle.engine.parts import Parts
-from kapelle.engine.tasks.accounts import Candidate, candidates, given_up
+from kapelle.engine.tasks.accounts import Candidate, candidates, given_up, of_model
 from kapelle.engine.tasks.attempt import ClaimLost, Findings, Finish, require_claim
 from kapelle.settings.models import Failures
 from kapelle.store import accounts, attempts, events, tasks
@@ -111,12 +111,14 @@ class _Settlement:
         if account is None:
             return
         if failure is None or failure.kind is FailureClass.CHECKS:
-            accounts.update(connection, account, verified_at=self.now, failures_in_a_row=0)
+            accounts.succeeded(connection, account, self._model_account, self.now)
         elif failure.kind is FailureClass.AUTHENTICATION:
             accounts.update(connection, account, verified_at=None)
         elif failure.kind is FailureClass.RATE_LIMIT:
-            until = reset(failure.retry_at, self.attempt["number"], self.now)
-            self._pause_account(until, f"{agent} is rate-limited")
+            if not self._refused_alone():
+                until = reset(failure.retry_at, self.now)
+                scope = f" for {self.attempt['model'] or 'its model'}" if failure.of_model else ""
+                self._pause_account(until, f"{agent} is rate-limited{scope}", failure.of_model)
         elif failure.policy.trips and self.finish.exit.kind != "not_started":
             # The circuit breaker: failures in a row that are the environment's pause the account.
             most = self.failures.breaker
@@ -125,8 +127,26 @@ class _Settlement:
                 self._pause_account(until, f"{agent} failed {most} times in a row")
                 accounts.update(connection, account, failures_in_a_row=0)
 
-    def _pause_account(self, until: datetime, reason: str) -> None:
-        attempt, account = self.attempt, self.attempt["account"]
+    @property
+    def _model_account(self) -> str:
+        return of_model(self.attempt["account"], self.attempt["model"])
+
+    def _refused_alone(self) -> bool:
+        """Whether others succeeded under the account since this task was refused before."""
+        before = self._refusals()[1:2]
+        known = accounts.of_ids(self.connection, [self.attempt["account"]]).values()
+        success = next((row["verified_at"] for row in known), None)
+        return bool(before and success and success > before[0]["ended_at"])
+
+    def _refusals(self) -> list[Row]:
+        """The attempts in a row that met a limit of this agent, the last one first."""
+        past = reversed(attempts.of_task(self.connection, self.task["id"]))
+        own = (row for row in past if row["agent"] == self.attempt["agent"])
+        return list(takewhile(lambda row: row["failure"] == FailureClass.RATE_LIMIT, own))
+
+    def _pause_account(self, until: datetime, reason: str, of_model: bool = False) -> None:
+        attempt = self.attempt
+        account = self._model_account if of_model else attempt["account"]
         accounts.pause(self.connection, account, until, reason)
         events.append(
             self.connection, "account.paused", attempt["task_id"], attempt["id"],
@@ -136,6 +156,7 @@ class _Settlement:
     def _evidence(self) -> Evidence:
         task, findings = self.task, self.findings
         return Evidence(
+            agent=self.attempt["agent"],
             exit=self.finish.exit,
             stop=task["stop"],
             detail=task["reason"] if task["stop"] else self.finish.detail,
@@ -157,10 +178,13 @@ class _Settlement:
         paused = accounts.paused(self.connection, self.now)
         failed = given_up(self.connection, task["id"]) | {attempt["agent"]}
         able = [other for other in self.others if other.agent not in failed]
-        pauses = [paused[other.account][0] for other in able if other.account in paused]
+        pauses = [pause[0] for other in able if (pause := other.pause(paused))]
+        refusals = self._refusals()
         return History(
             number=attempt["number"],
             tries=task["tries"],
+            refusals=len(refusals),
+            refused_since=(refusals[-1]["ended_at"] or self.now) if refusals else None,
             overloads=len(overloaded),
             # It may have worked for hours before it met the first.
             overloaded_since=(overloaded[-1]["ended_at"] or self.now) if overloaded else None,

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -78,13 +78,12 @@ async def examine(
         agent, settings, model=spec.model, system_prompt=spec.system_prompt, mcp=spec.mcp,
         max_turns=spec.max_turns, budget=spec.budget_usd,
     )  # fmt: skip
-    if len(spec.prompt) > _LARGE_PROMPT:
-        # Better to hear now than from a failed attempt that it does not fit into argv.
+    if len(spec.prompt) > _LARGE_PROMPT or spec.mcp:
+        # Better to hear now than from a failed attempt that it cannot be given that.
         adapter = registry.get(agent, settings)
-        place = (Path(spec.directory), Path(os.devnull))
-        adapter.command(
-            AgentRequest(spec.prompt, *place, adapter.settings, spec.system_prompt, spec.model)
-        )
+        place = (Path(spec.directory), parts.home.attempts / "prompt")
+        request = AgentRequest(spec.prompt, *place, adapter.settings, spec.system_prompt)
+        adapter.command(replace(request, model=spec.model, mcp_servers=spec.mcp))
     if belonging is not None and belonging.workspace_owner:
         return settings, agent, WorkspaceKind.WORKTREE
     return settings, agent, await workspace_kind(parts, spec, settings)
@@ -201,7 +200,8 @@ def require_abilities(
     budget: object = None,
 ) -> None:
     """Raise InvalidInput if an agent is given what it cannot take."""
-    able = registry.get(agent, settings).capabilities
+    adapter = registry.get(agent, settings)
+    able = adapter.capabilities
     for name, wanted, can in (
         ("model", model, able.model),
         ("system prompt", system_prompt, able.system_prompt),
@@ -212,6 +212,7 @@ def require_abilities(
         if wanted and not can:
             raise InvalidInput(
                 f"The agent {agent} cannot be given a {name}.",
-                hint="docs/agents.md tells what each agent can; a command template needs the "
-                "placeholder for it, or has to tell what it used.",
+                hint="A command template needs the placeholder for it, or has to tell what it used."
+                if adapter.settings.command
+                else "docs/agents.md tells what each agent can.",
             )

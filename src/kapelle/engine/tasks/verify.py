@@ -19,7 +19,7 @@ from kapelle.domain.errors import (
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
-from kapelle.engine.environment import Origin, hints
+from kapelle.engine.environment import Origin
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
     attempt_usage,
@@ -29,7 +29,6 @@ from kapelle.engine.output import (
     read_output,
     session_counters,
     total_usage,
-    with_hints,
 )
 from kapelle.engine.parts import CHECK_STARTED
 from kapelle.engine.proof import Subject, counted_files
@@ -252,10 +251,7 @@ async def _make_check(attempt: Attempt, position: int, check: CheckSpec) -> Chec
             process_dir, ended = await attempt.execute_command(name, command, check.timeout_s)
         output = await asyncio.to_thread(both_streams, process_dir, SHOWN_OUTPUT)
         if not ended.succeeded:
-            said = await asyncio.to_thread(
-                hints, attempt.origin, attempt.variables, check.command or "", output
-            )
-            output = with_hints(output, said)
+            output = await asyncio.to_thread(attempt.with_hints, output, check.command or "")
         return check_result(check, ended, output)
     began = time.monotonic()
     if check.kind is CheckKind.DIFF_NOT_EMPTY:

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -160,7 +160,7 @@ _ENDED_FOR = "ended_for.json"
 def record_cause(process_dir: Path, failure: Failure) -> None:
     """Write down why a process is ended, before it is."""
     retry_at = failure.retry_at.isoformat() if failure.retry_at else None
-    body = {"kind": failure.kind, "evidence": failure.evidence, "retry_at": retry_at}
+    body = asdict(failure) | {"retry_at": retry_at}
     files.replace(str(process_dir / _ENDED_FOR), json.dumps(body).encode())
 
 
@@ -169,7 +169,8 @@ def recorded_cause(process_dir: Path) -> Failure | None:
     try:
         found = json.loads((process_dir / _ENDED_FOR).read_bytes())
         kind = FailureClass(found["kind"])
-        return Failure(kind, str(found["evidence"]), reset_stated(found.get("retry_at")))
+        until, of_model = reset_stated(found.get("retry_at")), found.get("of_model") is True
+        return Failure(kind, str(found["evidence"]), until, of_model)
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

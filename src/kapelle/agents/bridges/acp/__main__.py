@@ -22,7 +22,7 @@ from acp.connection import Connection
 from acp.meta import AGENT_METHODS, CLIENT_METHODS
 
 from kapelle.agents.bridges.acp import Job
-from kapelle.agents.bridges.acp.process import AgentProcess, failure_in, failure_of
+from kapelle.agents.bridges.acp.process import AgentProcess, failure_in, failure_of, failure_told
 from kapelle.agents.bridges.acp.session import Session
 from kapelle.agents.bridges.acp.updates import Updates
 from kapelle.agents.bridges.base import Failed, emit
@@ -148,7 +148,9 @@ class Turn:
         updates.meter.finish(response)
         if self._stopping or self._asked.is_set():
             return
-        _check(response, updates.refused, said)
+        _check(response, updates.refused)
+        if updates.failure:
+            raise failure_told(updates.failure)
         emit("result", said)
 
     async def _wait_for_replay(self) -> None:
@@ -219,7 +221,7 @@ class Turn:
         await self._connection.send_notification(AGENT_METHODS["session_cancel"], params)
 
 
-def _check(response: Json, refused: str, said: str) -> None:
+def _check(response: Json, refused: str) -> None:
     """Raises Failed unless the turn ended well."""
     if failure := failure_in(response):
         raise failure
@@ -229,9 +231,6 @@ def _check(response: Json, refused: str, said: str) -> None:
     # opencode ends a turn as if all were well when it was not permitted to go on.
     if refused:
         raise Failed(f"It stopped, because this was not permitted: {refused}", "task")
-    # copilot says what its provider refused as if it were its answer, for which nothing was used.
-    if said.startswith("Error: ") and not response.mapping("usage"):
-        raise Failed(said)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ _CLOSING_S = 1.0
 _TERMINATING_S = 3.0
 _AUTHENTICATION_REQUIRED = -32000
 _STATUS = re.compile(
-    r"(?:API Error|status(?: code)?|HTTP|request rejected)\W{0,4}([45]\d\d)\b", re.IGNORECASE
+    r"(?:\berror|status(?: code)?|HTTP|request rejected)\W{0,4}([45]\d\d)\b", re.IGNORECASE
 )
 _STATUS_KEYS = frozenset({"status", "statusCode", "status_code", "httpStatusCode", "code"})
 _TYPE_KEYS = frozenset({"errorKind", "codexErrorInfo", "type", "status"})
@@ -158,7 +158,11 @@ def failure_in(response: Json) -> Failed | None:
     failure = session_failure(response)
     if failure.get("severity") != "error":
         return None
-    text = failure.text("title") or "The turn failed."
+    return failure_told(failure.text("title") or "The turn failed.")
+
+
+def failure_told(text: str) -> Failed:
+    """The failure that a text tells of."""
     found = _STATUS.search(text)
     name = "context_overflow" if "context window" in text else ""
     return Failed(text, name, status=int(found[1]) if found else None)

@@ -30,9 +30,8 @@ _KEYS = {
     "codex-api-key": "CODEX_API_KEY",
 }
 # The modes in which the well-known agents ask for nothing, the letters and digits of their names.
-_AUTONOMOUS = (
-    "bypasspermissions", "agentfullaccess", "fullaccess", "yolo", "autopilot", "allowall",
-)  # fmt: skip
+# None is Copilot's autopilot: it prompts the model again and again after its answer.
+_AUTONOMOUS = ("bypasspermissions", "agentfullaccess", "fullaccess", "yolo", "allowall")
 
 
 class Session:
@@ -163,7 +162,9 @@ class Session:
                 text = f"The agent refuses the model {wanted}. It offers: {known}."
                 raise Failed(f"{text} {failure_of(error)}", "capability") from None
         if current not in {"", "default", "auto"}:
-            emit("model", _without_variant(current))
+            # Qwen's ids are its own: $runtime|openai|m1(openai).
+            name = models.options.get(current, "") if "|" in current else ""
+            emit("model", name or _without_variant(current))
 
     async def _set(self, choice: "Choice", session_id: str, value: str) -> None:
         params = {"sessionId": session_id, **choice.params, choice.key: value}

@@ -96,6 +96,7 @@ class UsageMeter:
         self._fresh = True  # whether what the agent says next is a new answer of the model
         self._earlier: Counter[str] = Counter()  # tokens of the answers before this one
         self._now: Counter[str] = Counter()
+        self._exact = False  # whether they are counted, not estimated
         self._context = 0  # by the last word about it
 
     def start_answer(self) -> bool:
@@ -113,16 +114,24 @@ class UsageMeter:
     def update(self, update: Json) -> None:
         """A usage_update: the context's size, and perhaps the session's cost so far."""
         used, cost = update.get("used"), update.mapping("cost")
+        if used == self._context and not cost:
+            return  # Copilot says it again with each request that it makes again
         if isinstance(used, int) and used > 0:
             # Some agents tell at an answer's start, some only after its tools have run.
             if self.turns == 0 or (self._fresh and self._now):
                 self._begin()
             self._estimate(used)
         amount = cost.get("amount")
-        if isinstance(amount, int | float) and cost.get("currency", "USD") == "USD":
+        # OpenCode counts 0 for a model whose price it does not know.
+        if amount and isinstance(amount, int | float) and cost.get("currency", "USD") == "USD":
             self._emit(cost_usd=amount, of_session=self._of_session)
         else:
             self._emit()
+
+    def count(self, usage: Json) -> None:
+        """What Qwen says at its end that an answer took."""
+        self._now, self._exact = Counter(_tokens(usage)), True
+        self._emit()
 
     def finish(self, response: Json) -> None:
         """Report what the answer to session/prompt says was used."""
@@ -143,9 +152,11 @@ class UsageMeter:
         self.turns += 1
         self._fresh = False
         self._earlier.update(self._now)
-        self._now = Counter()
+        self._now, self._exact = Counter(), False
 
     def _estimate(self, used: int) -> None:
+        if self._exact:
+            return
         if not self._now:
             # What an earlier answer has seen comes from the provider's cache, as a rule.
             self._now["input_tokens"] = used
@@ -179,9 +190,11 @@ class Updates:
     """Prints one prompt's updates; text is held back until its line, or the answer, is complete."""
 
     def __init__(self, agent: str) -> None:
+        self._agent = agent
         self.meter = UsageMeter(agent)
         self._line = ""
         self._answer = ""
+        self._chunks = 0  # of the answer so far
         self._message_id: object = None
         self._text_turn = 0  # the turn of the last text
         self._tools: dict[str, ToolCall] = {}
@@ -220,6 +233,11 @@ class Updates:
         self.refused = tool.title
         self.meter.end_tool()
 
+    @property
+    def failure(self) -> str:
+        """What the agent itself tells as an answer, where it calls it an error: in one piece."""
+        return self._answer if self._chunks == 1 and self._answer.startswith("Error: ") else ""
+
     def finish(self) -> str:
         """Print what is still held back; returns the final answer."""
         self._flush()
@@ -227,16 +245,25 @@ class Updates:
 
     def _add_text(self, update: Json) -> None:
         text = update.text("content", "text")
+        if usage := update.mapping("_meta", "usage"):
+            self.meter.count(usage)
         if not text or _MODE_NOTE.fullmatch(text):
+            return
+        if self._agent == "Copilot" and text.startswith("Info: "):
+            self._flush()
+            emit("notice", text, "overloaded" if "API error" in text else "")
             return
         message_id = update.get("messageId", self._message_id)
         if message_id != self._message_id and self._text_turn == self.meter.turns:
             self.meter.end_tool()
-        if self.meter.start_answer() or message_id != self._message_id:
+        begins = self.meter.start_answer()  # unless a usage or a thought came before the text
+        begins |= message_id != self._message_id or self._text_turn != self.meter.turns
+        if begins:
             self._flush()
             self._answer = ""
         self._message_id, self._text_turn = message_id, self.meter.turns
         self._answer += text
+        self._chunks = 1 if begins else self._chunks + 1
         self.refused = ""
         head, newline, self._line = (self._line + text).rpartition("\n")
         if newline and head:
@@ -263,6 +290,7 @@ class Updates:
 
 def _emit_retry(update: Json) -> None:
     """Codex tells of errors that it outlasts in fields of its own."""
-    message = update.text("_meta", "codex", "error", "message")
-    if said := message or session_failure(update).text("title"):
-        emit("notice", said)
+    failure = session_failure(update)
+    if said := update.text("_meta", "codex", "error", "message") or failure.text("title"):
+        again = "overloaded" if said.startswith("Reconnecting") else ""
+        emit("notice", said, "rate_limit" if failure.get("category") == "limit" else again)

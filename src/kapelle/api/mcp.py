@@ -1,0 +1,348 @@
+"""The Model Context Protocol at /mcp: every tool is a route, called with its caller's own rights.
+
+Names and schemas come from the routes and specs; only what an agent must know besides is here. No
+state is kept between two requests, so every revision of the protocol is served alike.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import mcp_types as types
+from fastapi import FastAPI
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
+
+from kapelle import __version__
+from kapelle.api.security import MAX_BODY
+from kapelle.patterns.registry import built_in
+
+_PREFIX = "/api/v1"
+# Where a client works, if it says so: the directory of what it asks for.
+DIRECTORY_HEADER = "x-kapelle-directory"
+_IN_PATH = re.compile(r"\{(\w+)\}")
+_LEFT_OUT = {"title", "x-cli", "default", "pattern", "properties", "$defs"}
+_PROGRESS_S = 5.0
+# What one answer may hold: an agent pays for every word of it.
+_MOST_EVENTS, _MOST_TEXT = 200, 60_000
+
+_INSTRUCTIONS = """\
+Kapelle runs coding agents in the background, each in a git worktree of its own, checks what they
+did and merges what passed. Hand over work with task_create (one agent, one piece of work; give it
+checks, or nobody verifies it) or with one of the *_start tools (loop, team, pipeline, best_of:
+several agents after a pattern). Both return an id at once. Then call wait with the ids: it answers
+within a minute and says in `pending` what to call it again for. task_get tells the outcome with the
+evidence of every check, task_diff what changed, task_logs what the agent did; task_merge brings it
+into the branch that it came from. Work that builds on other work names it in depends_on instead of
+waiting for it. Ids may be shortened."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A route as a tool; about says what its own description does not."""
+
+    name: str
+    method: str
+    path: str
+    about: str = ""
+    read_only: bool = False
+    destructive: bool = False
+    # What is sent whatever was asked for.
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    pattern: str = ""
+
+    @property
+    def takes_directory(self) -> bool:
+        return bool(self.pattern) or self.name in {"task_create", "pattern_list", "agent_list"}
+
+
+def _read(name: str, path: str, about: str = "", **fixed: Any) -> Tool:
+    return Tool(name, "get", path, about, read_only=True, fixed=fixed)
+
+
+def _write(name: str, path: str, about: str = "", *, destructive: bool = False) -> Tool:
+    return Tool(name, "post", path, about, destructive=destructive)
+
+
+TOOLS = (
+    _write("task_create", "/tasks", "Say in checks how to see that it is done."),
+    _read("task_get", "/tasks/{task_id}"),
+    _read("task_list", "/tasks"),
+    _read("task_logs", "/tasks/{task_id}/transcript", "Go on with last_event_id = cursor."),
+    _read("task_diff", "/tasks/{task_id}/diff"),
+    _write("task_cancel", "/tasks/{task_id}/cancel", destructive=True),
+    _write("task_retry", "/tasks/{task_id}/retry", destructive=True),
+    _write("task_resume", "/tasks/{task_id}/resume"),
+    _write("task_merge", "/tasks/{task_id}/merge"),
+    _write("run_start", "/runs", "For patterns without a tool of their own: see pattern_list."),
+    _read("run_get", "/runs/{run_id}"),
+    _read("run_list", "/runs"),
+    _read("run_steps", "/runs/{run_id}/steps"),
+    _read("run_tail", "/events", "Go on with after = cursor.", follow="false"),
+    _read("run_diff", "/runs/{run_id}/diff"),
+    _write("run_pause", "/runs/{run_id}/pause"),
+    _write("run_resume", "/runs/{run_id}/resume"),
+    _write("run_answer", "/runs/{run_id}/answer"),
+    _write("run_cancel", "/runs/{run_id}/cancel", destructive=True),
+    _write("run_merge", "/runs/{run_id}/merge"),
+    _read("wait", "/wait", "Call it again while something is pending."),
+    _write("schedule_create", "/schedules"),
+    _read("schedule_list", "/schedules"),
+    _read("schedule_get", "/schedules/{schedule_id}"),
+    _write("schedule_pause", "/schedules/{schedule_id}/pause"),
+    _write("schedule_resume", "/schedules/{schedule_id}/resume"),
+    _write("schedule_run", "/schedules/{schedule_id}/run"),
+    _write("schedule_cancel", "/schedules/{schedule_id}/cancel", destructive=True),
+    _read("pattern_list", "/patterns"),
+    _read("agent_list", "/agents"),
+    _write("agent_check", "/agents/{name}/check"),
+    _read("usage_get", "/usage"),
+    _read("daemon_get", "/daemon"),
+)
+
+
+class Mcp:
+    """The server, which costs 60 MB: it is made when the first request comes."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        patterns = {item.name: item for item in built_in()}
+        self._tools = {tool.name: tool for tool in (*TOOLS, *map(_start, patterns))}
+        document = app.openapi()
+        self.listed = []
+        self._queries: dict[str, set[str]] = {}
+        for tool in self._tools.values():
+            if tool.pattern:
+                item = patterns[tool.pattern]
+                about, schema = item.summary, item.spec_schema
+            else:
+                operation = document["paths"][f"{_PREFIX}{tool.path}"][tool.method]
+                about, schema = operation["description"], _arguments(operation, document)
+                given = operation.get("parameters", ())
+                self._queries[tool.name] = {one["name"] for one in given if one["in"] == "query"}
+            self.listed.append(_listed(tool, about, schema))
+        server = Server(
+            "kapelle", version=__version__, instructions=_INSTRUCTIONS,
+            on_list_tools=self._list, on_call_tool=self._call,
+        )  # fmt: skip
+        # Host, Origin and token were judged by the guard before this.
+        security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+        self._manager = StreamableHTTPSessionManager(
+            server, stateless=True, security_settings=security, max_request_body_size=MAX_BODY
+        )
+        self._serving: asyncio.Task[None] | None = None
+        self._ready = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._serving is None:
+            self._serving = asyncio.create_task(self._serve())
+        await self._ready.wait()
+        await self._manager.handle_request(scope, receive, send)
+
+    async def _serve(self) -> None:
+        async with self._manager.run():
+            self._ready.set()
+            await asyncio.Event().wait()
+
+    async def _list(
+        self, _context: ServerRequestContext, _params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=self.listed)
+
+    async def _call(
+        self, context: ServerRequestContext, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        tool = self._tools.get(params.name)
+        if tool is None:
+            return _answer(f"There is no tool {params.name}; tools/list names them.", failed=True)
+        request: Request = context.request  # type: ignore[assignment]
+        arguments = {**(params.arguments or {}), **tool.fixed}
+        if (here := request.headers.get(DIRECTORY_HEADER)) and tool.takes_directory:
+            arguments.setdefault("directory", here)
+        calling = asyncio.create_task(
+            _call(self._app, tool, self._queries.get(tool.name, set()), arguments, request.scope)
+        )
+        try:
+            while not (await asyncio.wait([calling], timeout=_PROGRESS_S))[0]:
+                await context.session.report_progress(0, message=f"{tool.name} goes on")
+            return calling.result()
+        finally:
+            calling.cancel()
+
+
+def _start(pattern: str) -> Tool:
+    return Tool(f"{pattern.replace('-', '_')}_start", "post", "/runs", pattern=pattern)
+
+
+def _listed(tool: Tool, about: str, schema: dict[str, Any]) -> types.Tool:
+    properties = {
+        name: field
+        for name, field in schema.get("properties", {}).items()
+        if name not in {"shell", *tool.fixed}
+    }
+    # A client that says where it is need not say it with every call.
+    required = [name for name in schema.get("required", []) if name != "directory"]
+    short = {"type": "object", "properties": properties, "required": required}
+    return types.Tool(
+        name=tool.name,
+        description=f"{' '.join(about.split())} {tool.about}".strip(),
+        input_schema=_compact(short, schema.get("$defs", {})),
+        annotations=types.ToolAnnotations(
+            read_only_hint=tool.read_only,
+            destructive_hint=tool.destructive,
+            idempotent_hint=tool.read_only,
+            open_world_hint=False,
+        ),
+    )
+
+
+def _arguments(operation: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:
+    """What a route takes in its path, query, headers and body, as one object."""
+    defs = document["components"]["schemas"]
+    properties, required = dict[str, Any](), list[str]()
+    for parameter in operation.get("parameters", ()):
+        name = parameter["name"].replace("-", "_")
+        properties[name] = {**parameter["schema"], "description": parameter.get("description", "")}
+        required += [name] if parameter.get("required") else []
+    if "requestBody" in operation:
+        body = _resolved(operation["requestBody"]["content"]["application/json"]["schema"], defs)
+        properties |= body["properties"]
+        required += body.get("required", [])
+    return {"properties": properties, "required": required, "$defs": defs}
+
+
+def _resolved(schema: dict[str, Any], defs: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema itself, where a reference or "this or null" stands for it."""
+    if "$ref" in schema:
+        named: dict[str, Any] = defs[schema["$ref"].rpartition("/")[2]]
+        return _resolved(named, defs)
+    choices = [one for one in schema.get("anyOf", ()) if one.get("type") != "null"]
+    return _resolved(choices[0], defs) if len(choices) == 1 else schema
+
+
+def _compact(schema: Any, defs: Mapping[str, Any]) -> Any:
+    """A schema without what an agent has no use for, in which every reference is resolved."""
+    if isinstance(schema, list):
+        return [_compact(one, defs) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    about = {"description": schema["description"]} if schema.get("description") else {}
+    found = {**_resolved(schema, defs), **about}
+    named = {name: _compact(one, defs) for name, one in found.get("properties", {}).items()}
+    kept = {
+        name: _compact(value, defs)
+        for name, value in found.items()
+        if name not in _LEFT_OUT and value is not None and value != "" and value != []
+    }
+    return {**kept, **({"properties": named} if named else {})}
+
+
+async def _call(
+    app: FastAPI, tool: Tool, in_query: set[str], arguments: dict[str, Any], caller: Scope
+) -> types.CallToolResult:
+    """Ask the route, as the one who called the tool."""
+    path, headers = f"{_PREFIX}{tool.path}", []
+    for name in _IN_PATH.findall(tool.path):
+        if not isinstance(value := arguments.pop(name, None), str) or not value:
+            return _answer(f"`{name}` is missing: the id of what is meant.", failed=True)
+        path = path.replace(f"{{{name}}}", quote(value, safe=""))
+    for name in ("idempotency_key", "last_event_id"):
+        if isinstance(value := arguments.pop(name, None), str):
+            headers.append((name.replace("_", "-").encode(), value.encode("latin-1", "replace")))
+    # What a route that only reads does not know is its to refuse.
+    asked = set(arguments) if tool.method == "get" else in_query & set(arguments)
+    query = urlencode({name: arguments.pop(name) for name in asked}, doseq=True)
+    body: Any = {"pattern": tool.pattern, "spec": arguments} if tool.pattern else arguments
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": tool.method.upper(),
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "headers": [(b"content-type", b"application/json"), *headers],
+        "kapelle.caller": caller["kapelle.caller"],
+        "client": caller.get("client"),
+        "server": caller.get("server"),
+    }
+    content = json.dumps(body).encode() if tool.method == "post" else b""
+    status, kind, data = await _asked(app, scope, content)
+    if kind.startswith("text/event-stream"):
+        return _answer(_events(data))
+    found = json.loads(data)
+    if status >= 400:
+        error = found["error"]
+        return _answer(" ".join(filter(None, (error["message"], error.get("hint")))), failed=True)
+    shown = found if isinstance(found, dict) else {"items": found}
+    # That a whole list is empty is an answer, that a field of something is not worth its words.
+    return _answer({name: _filled(one) for name, one in shown.items() if one is not None})
+
+
+async def _asked(app: FastAPI, scope: Scope, body: bytes) -> tuple[int, str, bytes]:
+    """The status, the media type and the body of an answer; a stream is cut where it is long."""
+    status, kind, found = 500, "", bytearray()
+    given = [{"type": "http.request", "body": body}]
+    gone = asyncio.Event()
+
+    async def receive() -> Message:
+        if not given:
+            await gone.wait()
+        return given.pop() if given else {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        nonlocal status, kind
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            kind = dict(message["headers"]).get(b"content-type", b"").decode()
+        else:
+            found.extend(message.get("body", b""))
+            if kind.startswith("text/event-stream") and len(found) > _MOST_TEXT:
+                raise _Enough
+
+    with suppress(_Enough):
+        await app(scope, receive, send)
+    return status, kind, bytes(found)
+
+
+class _Enough(Exception):
+    """More of a stream than an agent should have to read at once."""
+
+
+def _events(data: bytes) -> dict[str, Any]:
+    """The events of a stream, and the cursor behind the last of them."""
+    found: list[dict[str, Any]] = []
+    cursor = None
+    for block in data.decode("utf-8", "replace").split("\n\n")[:-1]:
+        lines = (line.partition(": ") for line in block.splitlines())
+        fields = {name: value for name, _, value in lines}
+        if "data" in fields:
+            found.append({"kind": fields.get("event"), **_filled(json.loads(fields["data"]))})
+            cursor = fields.get("id", cursor)
+    return {"events": found, "cursor": cursor}
+
+
+def _filled(found: Any) -> Any:
+    """An answer without its empty fields."""
+    if isinstance(found, list):
+        return [_filled(one) for one in found]
+    if not isinstance(found, dict):
+        return found
+    return {name: _filled(one) for name, one in found.items() if one not in (None, [], {})}
+
+
+def _answer(found: Any, *, failed: bool = False) -> types.CallToolResult:
+    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+    content: list[Any] = [types.TextContent(type="text", text=text)]
+    structured = None if isinstance(found, str) else found
+    return types.CallToolResult(content=content, structured_content=structured, is_error=failed)

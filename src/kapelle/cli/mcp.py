@@ -1,0 +1,234 @@
+"""`kapelle mcp`: the daemon's MCP server over stdin and stdout, and its entry in the configuration
+of a client."""
+
+import json
+import os
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kapelle.cli.command import LightCommand, command_group
+from kapelle.cli.output import data, say
+from kapelle.client.environment import shell_for
+from kapelle.client.http import Cancellation, Cancelled, Connection, cancellation
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
+from kapelle.home import write_private
+
+_VERSION = "mcp-protocol-version"
+_VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+# Longer than any call takes: `wait` answers within a minute.
+_SILENCE_S, _CALL_S = 90.0, 120
+_INTERNAL_ERROR = -32603
+
+
+class Bridge:
+    """Hands each message on to the daemon's /mcp, several at once, and its answers back."""
+
+    def __init__(self) -> None:
+        self._connection = Connection()
+        self._lock = threading.Lock()
+        self._version: str | None = None
+        self._open: dict[object, Cancellation] = {}
+
+    def run(self) -> None:
+        """Until the client closes its end."""
+        for line in sys.stdin.buffer:
+            if not line.strip():
+                continue
+            try:
+                message = json.loads(line)
+            except ValueError:
+                self._answer({"jsonrpc": "2.0", "id": None, "error": _error(-32700, "no JSON")})
+                continue
+            self._take(message)
+
+    def _take(self, message: Any) -> None:
+        fields = message if isinstance(message, dict) else {}
+        if fields.get("method") == "notifications/cancelled":
+            # The daemon notices that nobody waits for the answer any more.
+            if scope := self._open.get(fields.get("params", {}).get("requestId")):
+                scope.request()
+            return
+        scope = self._open[fields.get("id")] = Cancellation()
+        work = threading.Thread(target=self._forward, args=(message, fields, scope), daemon=True)
+        work.start()
+        if fields.get("method") == "initialize":
+            work.join()  # what comes next depends on the version that is agreed upon
+
+    def _forward(self, message: Any, fields: dict[str, Any], scope: Cancellation) -> None:
+        cancellation.set(scope)
+        try:
+            for answer in self._connection.exchange(
+                "/mcp", _located(self._connection, message), self._headers(fields), _SILENCE_S
+            ):
+                agreed = answer.get("result", {}).get("protocolVersion")
+                self._version = agreed or self._version
+                self._answer(answer)
+        except Cancelled:
+            pass
+        except KapelleError as error:
+            if "id" in fields:
+                told = _error(_INTERNAL_ERROR, error.with_hint)
+                self._answer({"jsonrpc": "2.0", "id": fields["id"], "error": told})
+        finally:
+            self._open.pop(fields.get("id"), None)
+
+    def _headers(self, fields: dict[str, Any]) -> dict[str, str]:
+        """What newer revisions of the protocol want to be said before the message."""
+        headers = {"Accept": "application/json, text/event-stream"}
+        params = fields.get("params") or {}
+        version = (params.get("_meta") or {}).get(_VERSION_KEY) if fields else None
+        if version:
+            headers |= {_VERSION: str(version), "mcp-method": str(fields.get("method"))}
+            if name := params.get("name") or params.get("uri"):
+                headers["mcp-name"] = str(name)
+        elif self._version and fields.get("method") != "initialize":
+            headers[_VERSION] = self._version
+        return headers
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        with self._lock:
+            sys.stdout.write(json.dumps(message) + "\n")
+            sys.stdout.flush()
+
+
+def _located(connection: Connection, message: Any) -> Any:
+    """A call that starts work, with the directory and the environment that the client is in."""
+    if not isinstance(message, dict) or message.get("method") != "tools/call":
+        return message
+    params = message.get("params") or {}
+    name, given = str(params.get("name")), params.get("arguments") or {}
+    if name == "run_start" and isinstance(given.get("spec"), dict):
+        given = {**given, "spec": _here(connection, given["spec"])}
+    elif name == "task_create" or (name.endswith("_start") and name != "run_start"):
+        given = _here(connection, given)
+    elif name in {"pattern_list", "agent_list"}:
+        given = {"directory": os.getcwd(), **given}
+    return {**message, "params": {**params, "arguments": given}}
+
+
+def _here(connection: Connection, spec: dict[str, Any]) -> dict[str, Any]:
+    placed = {"directory": os.getcwd(), **spec}
+    if connection.address.url is not None:
+        return placed
+    return {"shell": shell_for(connection.address.home, placed["directory"]), **placed}
+
+
+def _error(code: int, message: str) -> dict[str, Any]:
+    return {"code": code, "message": message}
+
+
+mcp = command_group(
+    "Serve Kapelle's tools to an agent or editor over stdin and stdout.",
+    lambda _as_json: Bridge().run(),
+)
+
+# Where each client keeps its servers, under which key, and what an entry of it looks like.
+_CLIENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "claude": ("~/.claude.json", "mcpServers", {"type": "stdio", "timeout": _CALL_S * 1000}),
+    "codex": (
+        "~/.codex/config.toml",
+        "mcp_servers",
+        {"startup_timeout_sec": 30, "tool_timeout_sec": _CALL_S},
+    ),
+    "copilot": ("~/.copilot/mcp-config.json", "mcpServers", {"type": "local", "tools": ["*"]}),
+    "cursor": ("~/.cursor/mcp.json", "mcpServers", {}),
+    "gemini": ("~/.gemini/settings.json", "mcpServers", {"timeout": _CALL_S * 1000}),
+    "opencode": (
+        "~/.config/opencode/opencode.json",
+        "mcp",
+        {"type": "local", "enabled": True, "timeout": 30_000},
+    ),
+    "qwen": ("~/.qwen/settings.json", "mcpServers", {"timeout": _CALL_S * 1000}),
+    "vscode": (".vscode/mcp.json", "servers", {"type": "stdio"}),
+    "project": (".mcp.json", "mcpServers", {"type": "stdio", "timeout": _CALL_S * 1000}),
+}
+
+
+@mcp.command(cls=LightCommand)
+def install(
+    client: Annotated[str, typer.Argument(metavar="|".join(_CLIENTS), show_default=False)],
+    show: Annotated[
+        bool, typer.Option("--print", help="Only print what would be written, and where.")
+    ] = False,
+) -> None:
+    """Tell a client about Kapelle's tools, in its own configuration; project is .mcp.json here."""
+    if client not in _CLIENTS:
+        raise InvalidInput(f"{client!r} is none of {', '.join(_CLIENTS)}.")
+    place, key, entry = _CLIENTS[client]
+    path = Path(place).expanduser().absolute()
+    # Editors do not have the PATH of a shell; a project is shared with other machines.
+    program = "kapelle" if client == "project" else shutil.which("kapelle") or "kapelle"
+    entry = {**entry, **_command(client, program)}
+    text = _added(path, key, entry)
+    if show:
+        say(str(path))
+        data(text.rstrip("\n"))
+        return
+    if text == _read(path):
+        say(f"{path} has it already.")
+        return
+    mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
+    write_private(path, text.encode())
+    path.chmod(mode)
+    say(f"{path} names kapelle now; start {client} again.")
+
+
+def _command(client: str, program: str) -> dict[str, Any]:
+    if client == "opencode":
+        return {"command": [program, "mcp"]}
+    return {"command": program, "args": ["mcp"]}
+
+
+def _added(path: Path, key: str, entry: dict[str, Any]) -> str:
+    """A configuration with the entry in it and all else as it is."""
+    text = _read(path)
+    try:
+        if path.suffix == ".toml":
+            return _added_toml(text, key, entry, path)
+        found = json.loads(text or "{}")
+        servers = found.setdefault(key, {})
+        if servers.get("kapelle") == entry:
+            return text
+        _require_free(servers, path)
+        servers["kapelle"] = entry
+    except (ValueError, AttributeError, TypeError) as error:
+        wanted = json.dumps({key: {"kapelle": entry}}, indent=2)
+        raise InvalidInput(
+            f"{path} cannot be read as plain {path.suffix[1:].upper()}: {error}",
+            hint=f"It is left as it is. Put this into it by hand:\n{wanted}",
+        ) from None
+    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+
+
+def _added_toml(text: str, key: str, entry: dict[str, Any], path: Path) -> str:
+    import tomlkit
+
+    found = tomlkit.parse(text)
+    servers = found.setdefault(key, tomlkit.table(is_super_table=True))
+    if servers.get("kapelle") == entry:
+        return text
+    _require_free(servers, path)
+    servers["kapelle"] = entry
+    return tomlkit.dumps(found)
+
+
+def _require_free(servers: Any, path: Path) -> None:
+    if "kapelle" in servers:
+        raise Conflict(
+            f"{path} has another server named kapelle, which is left as it is.",
+            hint="Take that one out first, or look with --print.",
+        )
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} cannot be read: {error}") from error
