@@ -366,15 +366,12 @@ async def _look_after(lock: Lock, record: _Record, db: Database, stopping: Stopp
         await asyncio.sleep(_LOOK_S)
         try:
             lock.keep()
+            record.write()
         except Unavailable as error:
             _log.error("this daemon leaves: %s", error.message)
             stopping.event.set()
         except OSError as error:
-            _log.error("the lock cannot be looked at: %s", error)
-        try:
-            record.write()
-        except OSError as error:
-            _log.error("the daemon's record cannot be written: %s", error)
+            _log.error("the daemon's lock and record cannot be looked after: %s", error)
         await _rescue(db)
 
 

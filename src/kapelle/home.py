@@ -91,11 +91,7 @@ class Home:
         """Take a few megabytes of a disk that has plenty, for when it has none."""
         free = os.statvfs(self.root)
         if not self.reserve.exists() and free.f_bavail * free.f_frsize > 4 * _RESERVE_BYTES:
-            descriptor = os.open(self.reserve, os.O_WRONLY | os.O_CREAT, 0o600)
-            try:
-                os.write(descriptor, bytes(_RESERVE_BYTES))
-            finally:
-                os.close(descriptor)
+            self.reserve.write_bytes(bytes(_RESERVE_BYTES))
 
     def give_up_reserve(self) -> bool:
         """Make some room on a full disk; whether there was any left to give up."""
@@ -108,17 +104,9 @@ class Home:
     def create(self) -> None:
         """Make the directories, readable by their owner only."""
         for directory in (
-            self.root,
-            self.backups,
-            self.attempts,
-            self.runs,
-            self.checks,
-            self.processes,
-            self.worktrees,
-            self.runner,
-            self.git,
-            self.secrets,
-        ):
+            self.root, self.backups, self.attempts, self.runs, self.checks, self.processes,
+            self.worktrees, self.runner, self.git, self.secrets,
+        ):  # fmt: skip
             _make_private(directory)
         if self.socket.parent != self.root:
             _make_private(self.socket.parent)
@@ -142,14 +130,17 @@ def _make_private(directory: Path) -> None:
 
 def in_repository(home: Home, directory: Path, *names: str) -> list[Path]:
     """What has these names, each in the nearest .kapelle from a directory to its git toplevel."""
-    directory, found = Path(os.path.realpath(directory)), dict[str, Path]()
-    for parent in (directory, *directory.parents):
-        folder = parent / ".kapelle"
+    place, above, found = os.path.realpath(directory), "", dict[str, Path]()
+    while place != above:  # in plain texts, for every task asks this some times
+        folder = f"{place.rstrip('/')}/.kapelle"
         # KAPELLE_HOME may itself be called .kapelle and lie above the directory.
-        if os.path.isdir(folder) and folder != home.config.parent.resolve():
-            here = {name: folder / name for name in names if os.path.exists(folder / name)}
+        if os.path.isdir(folder) and folder != os.path.realpath(home.config.parent):
+            here = {
+                name: Path(folder, name) for name in names if os.path.exists(f"{folder}/{name}")
+            }
             found = {**here, **found}
-        if os.path.exists(parent / ".git"):
+        above, place = place, os.path.dirname(place)
+        if os.path.exists(f"{above}/.git"):
             break
     return [found[name] for name in names if name in found]
 

@@ -47,7 +47,7 @@ _VERDICTS = {
 # Facts of the built-in patterns, which the sentences below are made of.
 _KNOWN_FACTS = frozenset(
     {"iteration", "failures", "best", "verdict", "score", "problem", "feedback", "step", "steps",
-     "doing", "phase", "lack", "subgoals", "merged", "verified"}
+     "doing", "phase", "lack", "subgoals", "merged", "planned", "verified"}
 )  # fmt: skip
 
 
@@ -201,8 +201,11 @@ def _place(facts: Facts, limit: int | None = None) -> list[str]:
         of = f" of {limit}" if limit else ""
         found.append(f"iteration {facts['iteration']}{of}")
     if facts.get("phase"):
-        lack = f": {one_line(str(facts['lack']), _PROBLEM)}" if facts.get("lack") else ""
-        found.append(f"{one_line(str(facts['phase']), 60)}{lack}")
+        about, subgoals = facts.get("lack"), facts.get("subgoals")
+        if facts["phase"] == "work" and isinstance(subgoals, list):
+            about = ", ".join(str(one["title"]) for one in subgoals if isinstance(one, dict))
+        more = f": {one_line(str(about), _PROBLEM)}" if about else ""
+        found.append(f"{one_line(str(facts['phase']), 60)}{more}")
     if facts.get("step") is not None:
         doing = f": {one_line(str(facts['doing']), 60)}" if facts.get("doing") else ""
         found.append(f"step {facts['step']} of {facts.get('steps')}{doing}")
@@ -216,7 +219,7 @@ def _more(facts: Facts) -> list[str]:
     return [
         one_line(f"{key.replace('_', ' ')} {value_words(value)}", 80)
         for key, value in facts.items()
-        if key not in _KNOWN_FACTS and value is not None
+        if key not in _KNOWN_FACTS and value is not None and not isinstance(value, list | dict)
     ]
 
 

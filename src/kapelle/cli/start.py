@@ -310,7 +310,7 @@ def _by_key(option: Option) -> Option:
     """The option as `kapelle start` takes it: by the name of its field too, never an argument."""
     key = "--" + "-".join(option.path).replace("_", "-")
     others = [name for name in option.names if name != key]
-    kept = ("flags", "group", "implies", "timeout", "complete")
+    kept = ("flags", "group", "implies", "timeout", "file", "complete")
     is_prompts = option.kind == "prompts"
     words = option.description if is_prompts else option.help
     return replace(

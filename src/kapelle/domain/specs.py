@@ -86,7 +86,10 @@ class CheckSpec(Spec):
         if isinstance(value, str):
             if value in {CheckKind.DIFF_NOT_EMPTY, CheckKind.NO_ERROR_IN_OUTPUT}:
                 return {"kind": value}
-            return {"command": value}
+            value = {"command": value}
+        if isinstance(value, dict) and isinstance(value.get("command"), str):
+            # As other conductors of agents spell it.
+            value = {**value, "command": value["command"].removeprefix("custom_command:")}
         return value
 
     @model_validator(mode="after")

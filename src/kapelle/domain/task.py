@@ -1,7 +1,7 @@
 """A task, its attempts and checks, as every front end shows them."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -178,7 +178,7 @@ class Event(Record):
     task_id: str | None
     attempt_id: str | None
     run_id: str | None
-    data: dict[str, str | int | float | bool | None]
+    data: dict[str, Any]
 
     def __hash__(self) -> int:
         return self.seq

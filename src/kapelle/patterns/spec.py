@@ -104,6 +104,11 @@ class PatternSpec(WorkSpec):
         """Every agent that will be called as far as that is known."""
         return [self.role(None)] if self.agent else []
 
+    @property
+    def places(self) -> list[tuple[str, bool]]:
+        """The directories of tasks besides its own, and whether each shares the run's workspace."""
+        return []
+
     def role(
         self, agent: str | None, model: str | None = None, system_prompt: str | None = None
     ) -> Role:

@@ -199,6 +199,8 @@ def _values(spec: ScheduleSpec, examined: Examined, now: datetime) -> dict[str, 
     }
     if spec.cron is not None:
         values["next_at"] = next_by_cron(values, now)
+        if values["next_at"] is None:
+            raise InvalidInput("expires_at: no slot of its cron comes before that.")
     elif spec.every_s is not None:
         values["next_at"] = now
     else:

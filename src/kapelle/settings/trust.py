@@ -69,7 +69,7 @@ def executable(home: Home, directory: Path) -> Executable:
     for path in found:
         for file in pattern_files(path) if path.name == "patterns" else [path]:
             try:
-                for part in (path.parent, path, file):
+                for part in dict.fromkeys((path.parent, path, file)):
                     require_ours(part, directory)
                 files.append((file, stamp(file)))
             except (OSError, InvalidInput) as error:
@@ -94,8 +94,10 @@ def source(path: Path) -> str:
 
 def standing(home: Home, found: Executable, environ: Mapping[str, str]) -> Standing:
     """Whether what was found there is trusted."""
+    if not found.items:
+        return "not_needed"
     known = records(home)
-    ours = [known[key] for key in map(str, _places(found.place)) if key in known]
+    ours = [known[key] for key in map(str, _places(found.place)) if key in known] if known else []
     if any(record.digest == found.digest and not record.dropped for record in ours):
         return "trusted"
     if is_trusted_by(environ, found.place):

@@ -8,9 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.failures import FailureClass
 from kapelle.domain.states import AttemptStatus
-from kapelle.domain.task import Attempt, CheckResult, Exit, Usage, Warning
+from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
 from kapelle.store.query import Rows
 from kapelle.store.tables import attempts, checks, proofs, tasks
 
@@ -36,6 +35,11 @@ _RUNNING = (
 )
 _STORED = tuple(name for name in Attempt.model_fields if name in attempts.c)
 
+_IDS: sa.BindParameter[str] = sa.bindparam("ids", expanding=True)
+_OF_TASKS = sa.select(attempts).where(attempts.c.task_id.in_(_IDS))
+_OF_TASKS = _OF_TASKS.order_by(attempts.c.task_id, attempts.c.number)
+_CHECKS_OF = sa.select(checks).where(checks.c.attempt_id.in_(_IDS))
+_CHECKS_OF = _CHECKS_OF.order_by(checks.c.attempt_id, checks.c.position)
 _rows = Rows(attempts, "attempt")
 row, update, ended_of = _rows.row, _rows.update, _rows.ended_of
 
@@ -104,13 +108,8 @@ def in_workspace(connection: sa.Connection, owner: str) -> list[str]:
 def of_tasks(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[Attempt]]:
     if not ids:
         return {}
-    query = (
-        sa.select(attempts)
-        .where(attempts.c.task_id.in_(ids))
-        .order_by(attempts.c.task_id, attempts.c.number)
-    )
     found: dict[str, list[Attempt]] = defaultdict(list)
-    for mapping in connection.execute(query).mappings():
+    for mapping in connection.execute(_OF_TASKS, {"ids": ids}).mappings():
         found[mapping["task_id"]].append(_attempt(mapping))
     return found
 
@@ -140,13 +139,8 @@ def recorded_checks(connection: sa.Connection, attempt_id: str) -> dict[int, Che
 def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[CheckResult]]:
     if not ids:
         return {}
-    query = (
-        sa.select(checks)
-        .where(checks.c.attempt_id.in_(ids))
-        .order_by(checks.c.attempt_id, checks.c.position)
-    )
     found: dict[str, list[CheckResult]] = defaultdict(list)
-    for mapping in connection.execute(query).mappings():
+    for mapping in connection.execute(_CHECKS_OF, {"ids": ids}).mappings():
         found[mapping["attempt_id"]].append(CheckResult.model_validate(dict(mapping)))
     return found
 
@@ -162,16 +156,10 @@ def remember_proof(connection: sa.Connection, digest: str, proved: bool | None, 
 
 
 def _attempt(mapping: sa.RowMapping) -> Attempt:
-    # What was written by us needs no validation, which is most of the cost of a long list.
-    kind, failure = mapping["exit_kind"], mapping["failure"]
-    values = {name: mapping[name] for name in _STORED}
-    values["exit"] = (
-        Exit(kind=kind, code=mapping["exit_code"], signal=mapping["exit_signal"]) if kind else None
+    exit = {name: mapping[f"exit_{name}"] for name in Exit.model_fields}
+    used = {name: mapping[name] for name in Usage.model_fields}
+    return Attempt.model_validate(
+        {name: mapping[name] for name in _STORED}
+        | {"exit": exit if exit["kind"] else None}
+        | {"usage": used if used["input_tokens"] is not None else None}
     )
-    counted = {name: mapping[name] for name in Usage.model_fields}
-    used = counted["input_tokens"] is not None
-    values["usage"] = Usage.model_validate(counted) if used else None
-    values["status"] = AttemptStatus(mapping["status"])
-    values["failure"] = FailureClass(failure) if failure else None
-    values["warnings"] = [Warning.model_validate(warning) for warning in mapping["warnings"]]
-    return Attempt.model_construct(**values)

@@ -115,8 +115,8 @@ class Database:
         path, backups, opened = self._file
         if self._damage is None and file_identity(path) == opened:
             return None
-        what = f"damaged: {self._damage}" if self._damage else "gone, or it is not the one that"
-        what = what if self._damage else f"{what} this daemon opened"
+        gone = "gone, or it is not the one that this daemon opened"
+        what = f"damaged: {self._damage}" if self._damage else gone
         return Unavailable(
             f"The database {path} is {what}. Nothing is stored or started; agents go on.",
             hint=f"`kapelle stop`. {backup.advice(path, backups)} Then start it again.",

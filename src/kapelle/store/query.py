@@ -45,6 +45,8 @@ class Rows:
         self._table, self._kind, self._list = table, kind, list_command
         # Built once: putting a statement together costs more than running it.
         self._row = sa.select(table).where(table.c.id == sa.bindparam("row_id"))
+        some = sa.select(table).where(table.c.id.in_(sa.bindparam("ids", expanding=True)))
+        self._some = some.order_by(table.c.id.desc())
         self._update = table.update().where(table.c.id == sa.bindparam("row_id"))
 
     def find(self, connection: sa.Connection, id_: str) -> Row | None:
@@ -152,9 +154,9 @@ class Rows:
             if ids and total > _MOST_LETTERS:
                 break
             ids.append(one)
-        rows = sa.select(self._table).where(id_.in_(ids)).order_by(id_.desc())
         more = len(found) > len(ids)
-        return list(connection.execute(rows).mappings()), ids[-1] if more else None
+        rows = connection.execute(self._some, {"ids": ids}).mappings()
+        return list(rows), ids[-1] if more else None
 
     def _conditions(self, wanted: Filter) -> list[sa.ColumnElement[bool]]:
         columns, values = self._table.c, vars(wanted)

@@ -12,6 +12,7 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import FINAL, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import Attempt, CheckResult, Task, TaskFilter
+from kapelle.domain.text import excerpt
 from kapelle.store import attempts, events
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
@@ -39,6 +40,11 @@ _NEXT_DUE = (
     sa.select(sa.func.min(tasks.c.not_before))
     .where(tasks.c.status.in_([TaskStatus.QUEUED, TaskStatus.WAITING]))
     .where(tasks.c.not_before.is_not(None))
+)
+_DEPENDENCIES_OF = (
+    sa.select(dependencies.c.task_id, dependencies.c.depends_on)
+    .where(dependencies.c.task_id.in_(sa.bindparam("ids", expanding=True)))
+    .order_by(dependencies.c.depends_on)
 )
 _last_end = (
     sa.select(sa.func.max(attempts_table.c.ended_at))
@@ -265,13 +271,8 @@ def replace_dependencies(
 
 
 def _dependencies_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[str]]:
-    query = (
-        sa.select(dependencies.c.task_id, dependencies.c.depends_on)
-        .where(dependencies.c.task_id.in_(ids))
-        .order_by(dependencies.c.depends_on)
-    )
     found: dict[str, list[str]] = defaultdict(list)
-    for task_id, other in connection.execute(query):
+    for task_id, other in connection.execute(_DEPENDENCIES_OF, {"ids": ids}):
         found[task_id].append(other)
     return found
 
@@ -399,6 +400,8 @@ def _apply_status(
         facts["waiting_for"] = values["waiting_for"]
     if status is TaskStatus.COMPLETED:
         facts["verified"] = get(connection, task_id).verified
+    if values.get("result"):
+        facts["text"] = excerpt(values["result"])
     events.append(connection, f"task.{status}", task_id, **facts)
     return [task_id] if status in FINAL else []
 

@@ -8,7 +8,7 @@ from kapelle.workspaces.commit import require_commit, tip_of
 from kapelle.workspaces.files import shown_path
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
 from kapelle.workspaces.index import Staging, files_place
-from kapelle.workspaces.refs import Refs
+from kapelle.workspaces.refs import ARCHIVE, Refs
 from kapelle.workspaces.repository import WorkTree, find_checkout, read_work_tree
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker
@@ -111,7 +111,11 @@ async def _content(marker: Marker, scratch: Path) -> tuple[Place, str]:
             # Replaced meanwhile, it may have been foreign files that were staged.
             if marker.present:
                 return place, tree
-    return marker.objects, await tip_of(marker)
+    tip = await tip_of(marker)
+    if tip == marker.base_commit:
+        # What failed was never committed, but kept when its worktree was removed.
+        tip = await marker.refs.read(f"{ARCHIVE}{marker.task_id}/final") or tip
+    return marker.objects, tip
 
 
 async def _diff(place: Place, old: str, new: str) -> Diff:

@@ -12,6 +12,7 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
 from kapelle.engine.parts import Parts
+from kapelle.engine.runs.git import foreign, is_here
 from kapelle.engine.runs.patterns import find_pattern
 from kapelle.engine.tasks.submit import (
     Also,
@@ -87,6 +88,10 @@ async def examine(
     for name in checked.fallback_agents:
         require_agent(name, settings)
     kind = await workspace_kind(parts, checked, settings)
+    for place, shares in checked.places:
+        here = await is_here(parts.workspaces, checked, require_directory(place))
+        if shares and not here and kind is WorkspaceKind.WORKTREE:
+            raise foreign(place)
     if checked.needs_git and kind is not WorkspaceKind.WORKTREE:
         raise InvalidInput(
             f"This {pattern} needs a git repository with worktrees.",
