@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kapelle.domain.errors import Conflict
 from kapelle.domain.task import Workspace
+from kapelle.domain.views import MergePreview
 from kapelle.workspaces.commit import (
     Commit,
     archive_worktree,
@@ -45,7 +46,6 @@ from kapelle.workspaces.merge import (
     Candidate,
     Merge,
     Merger,
-    Preview,
     Style,
     marked_files,
     standing_conflicts,
@@ -304,7 +304,7 @@ class Workspaces:
                 await asyncio.sleep(0.01 * number)
         raise Conflict(f"{target} kept moving.", hint="Merge again later.")
 
-    async def preview_merge(self, owner: str, into: str | None) -> Preview:
+    async def preview_merge(self, owner: str, into: str | None) -> MergePreview:
         """How a merge of the owner's branch would go."""
         marker = self._markers.require(owner)
         merger = Merger(marker, "", None)
