@@ -7,7 +7,7 @@ from urllib.parse import quote
 import typer
 
 from kapelle.cli.config import current, root
-from kapelle.cli.format import one_line
+from kapelle.cli.format import one_line, status_words
 from kapelle.cli.output import say
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, NotFound
@@ -112,7 +112,7 @@ def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
     else:
         query = {"limit": 100, "repository": None if what == "schedules" else here()}
         for item in client.get(f"/{what}", query, timeout=2)[what]:
-            yield item["id"], f"{item['status']}: {item['title']}"
+            yield item["id"], f"{status_words(item)}: {item['title']}"
 
 
 def _argument(whose: str, what: str, *, several: bool = False, newest: bool = False) -> Any:
