@@ -137,8 +137,12 @@ def _of_run(what: str, data: dict[str, Any]) -> Passage | None:
     reason = f": {data['reason']}" if data.get("reason") else ""
     words = _RUN_WORDS.get(what, f"{what.capitalize()}{{why}}")
     # What an event does not tell is left out of its sentence.
-    words = words.format_map(defaultdict(str, data, why=reason))
+    words = words.format_map(defaultdict(str, data, why=_unverified(data) + reason))
     return Passage(one_line(words, _WIDTH), _STYLES.get(what))
+
+
+def _unverified(data: dict[str, Any]) -> str:
+    return ", not verified" if data.get("verified") is False else ""
 
 
 def _of_task(what: str, event: Event) -> Passage | None:
@@ -147,6 +151,7 @@ def _of_task(what: str, event: Event) -> Passage | None:
     title = short_title(str(event["data"].get("title") or ""), _title_width())
     reason = event["data"].get("reason")
     why = f": {one_line(str(reason), _WIDTH)}" if reason and what != "completed" else ""
+    why += _unverified(event["data"])
     if what == "waiting" and event["data"].get("waiting_for") == "input":
         why += f' (answer with `kapelle resume {event["task_id"]} "…"`)'
     style = None if what == "running" else _STYLES[what]

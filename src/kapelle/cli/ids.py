@@ -59,7 +59,7 @@ def _completing(*nouns: Noun) -> Callable[[str], Completions]:
 
 
 def _known(noun: Noun, incomplete: str) -> Completions:
-    from kapelle.cli.format import one_line
+    from kapelle.cli.format import one_line, status_words
     from kapelle.client.http import Connection
 
     try:
@@ -68,7 +68,7 @@ def _known(noun: Noun, incomplete: str) -> Completions:
         # A completion must never disturb the line that is being typed.
         return []
     return [
-        (item["id"], f"{item['status']}: {one_line(item['title'], 50)}")
+        (item["id"], f"{status_words(item)}: {one_line(item['title'], 50)}")
         for item in page[f"{noun}s"]
         if item["id"].startswith(incomplete)
     ]

@@ -109,8 +109,8 @@ def _preview(seen: dict[str, Any]) -> Iterator[str]:
     yield field("conflicts", one_line(", ".join(seen["conflicts"]) or "none"))
     if seen["dirty"]:
         yield field("in the way", f"uncommitted: {one_line(', '.join(seen['dirty']))}")
-    if seen["checks"]:
-        yield field("again", f"on the result: {one_line(', '.join(seen['checks']))}")
+    if seen["check_again"]:
+        yield field("checks", f"are made again on the result, for {seen['base']} has moved")
     if seen["problem"]:
         yield field("problem", one_line(seen["problem"]))
     if seen["already"]:

@@ -275,6 +275,7 @@ def _lines(step: Step, task: Task | None) -> Iterator[str]:
     sign = paint(_MARKS.get(status, "▸"), style)
     took = between(step["started_at"], step["ended_at"])
     took += f", {status}" if status in _AT_REST else ""
+    took += ", not verified" if result.get("verified") is False else ""
     title = short_title(step["label"], max((terminal_width() or 120) - 15, 30))
     yield f"    {sign} {title} {paint(took, 'dim')}".rstrip()
     yield paint(f"      {step['subject']}", "dim")

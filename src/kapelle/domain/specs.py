@@ -67,6 +67,10 @@ Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 
 
+# When a check is proved to look at the work: made again, it must fail where that holds nonsense.
+Prove = Literal["never", "once", "always", "required"]
+
+
 class CheckSpec(Spec):
     """One condition the work must meet; as a plain string, a built-in's name or a shell command."""
 
@@ -74,6 +78,7 @@ class CheckSpec(Spec):
     command: Text | None = Field(default=None, max_length=100_000)
     name: Name | None = None
     timeout_s: Seconds = 600
+    prove: Prove | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -224,6 +229,16 @@ class WorkSpec(Spec):
         default=None,
         description="what all its attempts together may cost",
         json_schema_extra=option("--budget", metavar="USD", kind="usd"),
+    )
+
+    prove: Prove | None = Field(
+        default=None,
+        description="when a check that passed is made again where the changed files are garbled, "
+        "to see that it looks at them: never, once for each repository and command, always, or "
+        "required; by default tasks.prove",
+        json_schema_extra=option(
+            help="when it is proved that checks look at the work; required fails it if they do not"
+        ),
     )
 
     @property

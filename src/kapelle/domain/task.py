@@ -83,6 +83,16 @@ class CheckResult(Record):
     directory: str | None = None
     out_sha256: str | None = None  # of all that it printed, not of the part that is shown
     err_sha256: str | None = None
+    # Whether it looks at the work: False if it passes where that holds nonsense, None if not known.
+    proved: bool | None = None
+    proof: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Its name; with why that is not enough, where it passed and had to be proved."""
+        return (
+            f"{self.name} ({self.proof})" if not self.passed and self.exit_code == 0 else self.name
+        )
 
 
 class RunningCheck(Record):
@@ -144,7 +154,7 @@ class Task(Record):
     attempts: list[Attempt]
     checks: list[CheckResult]
     checking: RunningCheck | None = None  # the one that is being made
-    verified: bool | None = None  # of a completed one: whether any check was made
+    verified: bool | None = None  # of a completed one: whether a check was made that is not blind
     result: str | None
 
 

@@ -109,13 +109,14 @@ class Output:
         if self._is_deleted(attempt):
             yield place.event(AgentEvent("notice", f"Its {_DELETED}"))
         while True:
+            # First what it complained of: the answer is what one looks for at the end.
+            err = await asyncio.to_thread(err_log.lines, ended=ended)
+            for text, place.err in err:
+                yield place.event(AgentEvent("stderr", text))
             out = await asyncio.to_thread(out_log.lines, ended=ended)
             for text, end in out:
                 for line in _unsent(parse(text), place, end):
                     yield line
-            err = await asyncio.to_thread(err_log.lines, ended=ended)
-            for text, place.err in err:
-                yield place.event(AgentEvent("stderr", text))
             if out or err:
                 continue
             for line in await self._check_lines(attempt, place, told):

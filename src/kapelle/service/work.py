@@ -77,7 +77,7 @@ class Work:
         if going is None:
             going = self._merges[work.id] = _Going(wanted)
             going.task = asyncio.create_task(self._merge(work, wanted, going))
-            going.task.add_done_callback(lambda _: self._merges.pop(work.id))
+            going.task.add_done_callback(lambda task: self._ended(work.id, task))
         elif going.wanted != wanted:
             raise Conflict(f"{work.id} is being merged otherwise: {going.phase}.")
         await asyncio.wait({going.task}, timeout=timeout_s)
@@ -85,8 +85,12 @@ class Work:
             base = wanted.into or work.workspace.base
             return MergeView(id=work.id, status="under_way", base=base, phase=going.phase)
         if going.task.cancelled():
-            raise Conflict(f"The merge of {work.id} was given up; nothing was changed.")
+            raise Conflict(f"The merge of {work.id} was given up.")
         return going.task.result()
+
+    def _ended(self, id_: str, task: asyncio.Task[MergeView]) -> None:
+        del self._merges[id_]
+        _ = task.cancelled() or task.exception()  # which it may be that nobody asks for
 
     async def give_up_merge(self, kind: Kind, text: str) -> None:
         """End a merge that is under way; what it has moved already stays."""
@@ -151,27 +155,14 @@ class Work:
     async def preview_merge(self, kind: Kind, text: str, into: str | None) -> MergePreview:
         """How a merge would go, without merging."""
         work = await self._get(kind, text)
-        problem = None
+        _require_mergeable(work, force=True)
+        await recall(self._parts, work)
+        seen = await self._parts.workspaces.preview_merge(work.id, into or work.workspace.base)
         try:
             _require_mergeable(work, force=False)
         except Conflict as error:
-            problem = error.message
-            if work.workspace.branch is None or work.workspace.owner is not None:
-                raise
-        await recall(self._parts, work)
-        seen = await self._parts.workspaces.preview_merge(work.id, into or work.workspace.base)
-        checks = await Verification(self._parts, work, str).commands()
-        return MergePreview(
-            id=work.id,
-            base=seen.base,
-            ahead=seen.ahead,
-            behind=seen.behind,
-            already=seen.already,
-            conflicts=seen.conflicts,
-            dirty=seen.dirty,
-            checks=[check.label for check in checks if seen.is_other],
-            problem=problem or seen.problem,
-        )
+            return seen.model_copy(update={"problem": error.message})
+        return seen
 
     async def _drop_trust(self, work: Task | Run) -> bool:
         """An agent's change of what a repository executes is nobody's word but the agent's."""

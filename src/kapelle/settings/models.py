@@ -10,6 +10,7 @@ from kapelle.domain.specs import (
     McpServer,
     Money,
     Name,
+    Prove,
     Seconds,
     ServerName,
     Text,
@@ -56,6 +57,8 @@ class Tasks(Section):
     """Answers of the model in one attempt: the same cap for agents that never stop."""
     budget_usd: Money | None = None
     """US dollars that all attempts of a task may cost together; when not set, any amount."""
+    prove: Prove = "once"
+    """When a passed check is made again on garbled files: never, once, always or required."""
     grace_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 10
     """Seconds between asking a process to end and killing it."""
 
@@ -67,6 +70,8 @@ class WorkspaceSettings(Section):
     """Untracked files or directories copied into a new worktree."""
     link: list[Text] = []
     """Untracked files or directories linked into a new worktree."""
+    checkout_paths: Literal["replace", "keep"] = "replace"
+    """What leads from a worktree into your checkout: replace it by its own, or keep it."""
     setup: Text | None = None
     """Shell command run in a new worktree before the agent."""
     setup_timeout_s: Seconds = 600

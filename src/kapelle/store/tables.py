@@ -182,6 +182,8 @@ attempts = sa.Table(
     sa.Column("secret", sa.String(64)),
     # What its checks are made on, written before the first of them.
     sa.Column("checked_commit", SafeText),
+    # What the user's repository was like before its agent began.
+    sa.Column("repository", SafeJson),
     sa.Column("diagnosis", SafeText),
     sa.Column("question", SafeText),
     sa.Column("exit_kind", sa.String(20)),
@@ -234,6 +236,17 @@ checks = sa.Table(
     sa.Column("directory", SafeText),
     sa.Column("out_sha256", sa.String(64)),
     sa.Column("err_sha256", sa.String(64)),
+    sa.Column("proved", sa.Boolean),
+    sa.Column("proof", SafeText),
+)
+
+# What is known of the checks of a repository: whether they look at the work.
+proofs = sa.Table(
+    "proofs",
+    metadata,
+    sa.Column("digest", sa.String(64), primary_key=True),  # of the repository and the command
+    sa.Column("proved", sa.Boolean),
+    sa.Column("proof", SafeText, nullable=False),
 )
 
 # Processes beside the agents': set-up commands, questions, checks, and the steps of runs. A row is

@@ -237,7 +237,9 @@ def _task(
         "workspace": workspace_of(row),
         "attempts": tries,
         "checks": made,
-        "verified": bool(made) if row["status"] == TaskStatus.COMPLETED else None,
+        "verified": any(one.proved is not False for one in made)
+        if row["status"] == TaskStatus.COMPLETED
+        else None,
     }
     return Task.model_validate(values)
 
@@ -396,6 +398,8 @@ def _apply_status(
     facts = {"title": task["title"], "reason": reason}
     if status is TaskStatus.WAITING:
         facts["waiting_for"] = values["waiting_for"]
+    if status is TaskStatus.COMPLETED:
+        facts["verified"] = get(connection, task_id).verified
     if values.get("result"):
         facts["text"] = excerpt(values["result"])
     events.append(connection, f"task.{status}", task_id, **facts)

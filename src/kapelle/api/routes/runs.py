@@ -2,14 +2,14 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 
-from kapelle.api.routes import PATCH, IdempotencyKey, Into, WaitSeconds
+from kapelle.api.routes import IdempotencyKey, WaitSeconds
 from kapelle.api.security import UseCases, owner_only
 from kapelle.domain.run import Run, RunFilter, Step
-from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, Name, Spec, Text
-from kapelle.domain.views import DiffView, MergePreview, MergeView, PatternView
+from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, Text
+from kapelle.domain.views import PatternView
 
 router = APIRouter(prefix="/runs", tags=["runs"], dependencies=[Depends(owner_only)])
 
@@ -88,39 +88,6 @@ async def cancel(run_id: str, service: UseCases, body: CancelRun | None = None) 
     """End a run with all that it started, or leave its tasks to go on."""
     body = body or CancelRun()
     return await service.runs.cancel(run_id, body.reason, with_tasks=body.with_tasks)
-
-
-@router.get("/{run_id}/diff")
-async def diff(run_id: str, service: UseCases) -> DiffView:
-    """Everything that the run has brought together in its worktree since it began."""
-    return await service.work.diff("run", run_id)
-
-
-@router.get("/{run_id}/patch", **PATCH)
-async def patch(run_id: str, service: UseCases) -> Response:
-    """The diff alone, byte for byte but for secrets."""
-    return Response(await service.work.patch("run", run_id), media_type="text/x-diff")
-
-
-@router.post("/{run_id}/merge")
-async def merge(
-    run_id: str, service: UseCases, body: MergeSpec | None = None, timeout_s: WaitSeconds = 25
-) -> MergeView:
-    """Merge a completed run's branch into its base, or another branch; where that takes longer
-    than timeout_s it is under way: ask again to wait for it."""
-    return await service.work.merge("run", run_id, body or MergeSpec(), timeout_s)
-
-
-@router.get("/{run_id}/merge")
-async def preview_merge(run_id: str, service: UseCases, into: Into = None) -> MergePreview:
-    """How a merge of the run's branch would go, without merging."""
-    return await service.work.preview_merge("run", run_id, into)
-
-
-@router.delete("/{run_id}/merge")
-async def give_up_merge(run_id: str, service: UseCases) -> None:
-    """End a merge that is under way."""
-    await service.work.give_up_merge("run", run_id)
 
 
 @router.post("/{run_id}/archive")

@@ -11,7 +11,7 @@ from kapelle.agents import registry
 from kapelle.agents.base import AgentRequest
 from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
 from kapelle.domain.ids import new_id
-from kapelle.domain.specs import TaskSpec, WorkspaceKind
+from kapelle.domain.specs import CheckSpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
@@ -130,6 +130,10 @@ def _submit(connection: Connection, spec: TaskSpec, values: dict[str, Any], also
     return task
 
 
+def _of_task(check: CheckSpec, spec: TaskSpec) -> CheckSpec:
+    return check.model_copy(update={"prove": check.prove or spec.prove})
+
+
 def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging) -> dict[str, Any]:
     named = spec.fallback_agents or settings.fallback_agents
     checks = spec.checks or ([] if belonging.run_id else settings.checks)
@@ -145,7 +149,7 @@ def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging
         "priority": int(spec.priority.removeprefix("P")),
         "continue_from": None,
         "fallback_agents": [name for name in dict.fromkeys(named) if name != agent],
-        "check_specs": [check.model_dump(mode="json") for check in checks],
+        "check_specs": [_of_task(check, spec).model_dump(mode="json") for check in checks],
         # Of what may be secret only the names.
         "env": sorted(spec.env),
         "mcp": sorted(spec.mcp),
