@@ -90,6 +90,7 @@ def test_checks_that_were_made_before_a_crash_are_not_made_again(tmp_path: Path)
         assert (tmp_path / "ledger").read_text(encoding="utf-8") == "0\n1\n2\n"
         response, body = instance.request("GET", f"/events?after=0&follow=false&task_id={task_id}")
         assert response.status == 200
+        assert body.count(b"event: check.started") == 3
         assert body.count(b"event: check.passed") == 3
     finally:
         instance.destroy()

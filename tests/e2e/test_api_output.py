@@ -106,6 +106,7 @@ def test_a_transcript_left_at_any_event_goes_on_with_exactly_the_rest(
     whole = everything(kapelle, path)
     assert len([event for event in whole if event.kind == "text"]) == 40
     assert len([event for event in whole if event.kind == "stderr"]) == 40
+    assert whole[-2].kind == "result", "what it complained of stands before the answer"
     assert len({event.id for event in whole[:-1]}) == len(whole) - 1
     for left in range(0, len(whole) - 1, 7):
         with Stream(kapelle, path, whole[left].id) as stream:

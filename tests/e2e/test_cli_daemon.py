@@ -188,6 +188,16 @@ def test_a_damaged_database_is_no_secret_of_the_log(idle: Instance) -> None:
     assert "✗ daemon: could not start the last time" in done.stdout
 
 
+def test_the_doctor_looks_at_another_directory(idle: Instance, tmp_path: Path) -> None:
+    place = tmp_path / "elsewhere"
+    (place / ".git").mkdir(parents=True)
+    (place / ".kapelle").mkdir()
+    (place / ".kapelle" / "config.toml").write_text("a = = 1\n", encoding="utf-8")
+    assert idle.cli("doctor", str(place)).returncode == 1
+    assert "✗ config" not in idle.cli("doctor").stdout
+    assert "is not a directory" in idle.cli("doctor", str(tmp_path / "gone")).stderr
+
+
 def test_a_broken_config_does_not_make_a_running_daemon_silent(idle: Instance) -> None:
     idle.cli("list", check=True)
     idle.home.config.write_text("a = = 1\n", encoding="utf-8")

@@ -50,7 +50,7 @@ def test_a_live_line_in_a_narrow_terminal(
     shown = terminals[0].shown
     assert "running" in shown
     assert "score 3, better, kept" in shown
-    assert "kapelle merge run_" in shown
+    assert "kapelle merge " in shown
 
 
 def test_an_interrupt_ends_only_the_watching(
@@ -71,10 +71,13 @@ def test_an_interrupt_ends_only_the_watching(
 def test_a_team_asks_in_the_terminal(
     kapelle: Instance, place: Path, terminals: list[Terminal]
 ) -> None:
-    terminals.append(Terminal(kapelle, "team", "-f", "--ask", cwd=place))
+    terminals.append(Terminal(kapelle, "team", "-f", cwd=place))
     terminal = terminals[0]
     terminal.read_until("What is the goal?")
     terminal.type("Write it\n")
+    terminal.read_until("? It is reached when")
+    terminal.read_until("Your answer [yes]: ")
+    terminal.type("it is there; it is green\n")
     terminal.read_until("? Which?")
     terminal.type("this\n")
     terminal.read_until("? How?")
@@ -86,3 +89,5 @@ def test_a_team_asks_in_the_terminal(
     assert "Answered: this" in shown
     assert "Answered: so" in shown
     assert "the goal is reached after iteration 1" in " ".join(shown.split())
+    run = run_of(kapelle, shown.split("run_")[1].split()[0].join(["run_", ""]))
+    assert run["result"]["success_criteria"] == ["it is there", "it is green"]

@@ -20,15 +20,35 @@ def test_a_team_is_followed_to_its_end(kapelle: Instance, place: Path) -> None:
     done = kapelle.cli("team", "Write it", "--verify", "test -s b.txt", "--progress", cwd=place)
     assert done.returncode == 0, done.stderr
     run_id = done.stdout.strip()
-    progress, verdict = done.stderr.splitlines()
-    told = json.loads(progress)
+    told, end = map(json.loads, done.stderr.splitlines())
     assert (told["run_id"], told["iteration"], told["merged"]) == (run_id, 1, 2)
-    assert f"{run_id} completed" in verdict
+    assert (told["planned"], told["checks"]) == (2, {"of": 1, "passed": 1})
+    assert (end["run_id"], end["status"]) == (run_id, "completed")
     text = kapelle.cli("status", run_id).stdout
     assert "1 of 1 checks passed" in text
     assert "review: approved" in text
     assert kapelle.cli("merge", run_id).returncode == 0
     assert (place / "b.txt").is_file()
+
+
+def test_criteria_and_a_limit_for_its_commands_are_given_and_what_was_said_is_shown(
+    kapelle: Instance, place: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "criteria.md"
+    file.write_text("- it is there\n\n* it is green\nit is *fast*\n", encoding="utf-8")
+    options = ["--criteria", "first", "--criteria-file", str(file), "--verify-timeout", "30s"]
+    done = kapelle.cli("team", "Write it", *options, "--verify", "true", "-f", cwd=place)
+    assert done.returncode == 0, done.stderr
+    run = kapelle.get(f"/runs/{done.stdout.strip()}")
+    wanted = ["first", "it is there", "it is green", "it is *fast*"]
+    assert run["spec"]["success_criteria"] == wanted
+    assert run["spec"]["verify"] == [{"command": "true", "timeout_s": 30}]
+    assert run["result"]["stopped_by"] == "goal"
+    assert "work: Part A, Part B" in done.stderr
+    assert f"\n{run['result']['final_output']}\n" in done.stderr
+    refused = kapelle.cli("team", "list", cwd=place)
+    assert refused.returncode == 2
+    assert "kapelle runs list --pattern team" in refused.stderr
 
 
 def test_a_team_as_json_is_one_document(kapelle: Instance, place: Path) -> None:

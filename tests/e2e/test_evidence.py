@@ -169,3 +169,7 @@ def test_what_no_check_was_made_on_is_called_so(shell: Instance, repository: Pat
     run = perform(shell, "pipeline", repository, steps=[play({"result": "done"})] * 2)
     assert (run["status"], run["verified"]) == ("completed", False)
     assert "completed, not verified" in shell.cli("runs", "list", check=True).stdout
+    assert "completed, not verified" in shell.cli("wait", run["id"]).stdout
+    shown = shell.cli("runs", "status", run["id"], check=True).stdout
+    assert shown.count(", not verified") == 3  # its own, and those of its two tasks
+    assert shell.cli("runs", "tail", run["id"]).stdout.count(", not verified") == 3

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import kapelle as api
+from tests.e2e.ensembles import perform, rule, with_playbook
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git, make_repository
 
@@ -327,7 +328,7 @@ def test_how_a_merge_would_go_can_be_asked(kapelle: Instance, repository: Path) 
     with api.connect(home=kapelle.home.root, start=False) as client:
         seen = client.tasks.preview_merge(task_id)
         assert (seen.base, seen.ahead, seen.behind) == ("main", 1, 1)
-        assert (seen.conflicts, seen.dirty, seen.checks) == ([], ["README.md"], ["true"])
+        assert (seen.conflicts, seen.dirty, seen.check_again) == ([], ["README.md"], True)
         git(repository, "checkout", "README.md")
         shown = kapelle.cli("merge", task_id, "--preview")
         assert "main: 1 ahead of it, 1 behind" in shown.stdout
@@ -337,3 +338,27 @@ def test_how_a_merge_would_go_can_be_asked(kapelle: Instance, repository: Path) 
     assert git(repository, "log", "-1", "--format=%s|%P", "main") == f"Say it|{base}"
     assert git(repository, "branch", "--list", "kapelle/*") == ""
     assert kapelle.get(f"/tasks/{task_id}/diff")["files"] == ["README.md"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "spec"),
+    [
+        ("loop", {"prompt": "Write it", "until": ["test -f n0 -a ! -f meanwhile.txt"]}),
+        ("pipeline", {"steps": ["Write it",
+                                {"prompt": "Look", "checks": ["test ! -f meanwhile.txt"]}]}),
+    ],
+)  # fmt: skip
+def test_what_decides_about_a_run_is_checked_on_the_result(
+    kapelle: Instance, repository: Path, pattern: str, spec: dict[str, Any]
+) -> None:
+    with_playbook(kapelle, rule("Write it", {"write": "n0", "content": "x"}))
+    run = perform(kapelle, pattern, repository, **spec)
+    assert run["status"] == "completed", run["reason"]
+    base = move_base(repository)
+    refused = kapelle.cli("merge", run["id"])
+    assert refused.returncode == 1
+    assert "meanwhile.txt` fails on what main would be" in refused.stderr
+    assert git(repository, "rev-parse", "main") == base
+    nothing_is_left(kapelle, repository)
+    assert kapelle.cli("merge", run["id"], "--rebase", "--no-verify").returncode == 0
+    assert git(repository, "rev-list", "--count", "--merges", "main") == "0"

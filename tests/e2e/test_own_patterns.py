@@ -32,7 +32,7 @@ def test_a_pattern_of_ones_own(kapelle: Instance, repository: Path) -> None:
     run = perform(kapelle, "own", repository, words=["one", "two", "three"])
     assert run["status"] == "completed", run["reason"]
     assert run["result"] == {"said": ["one", "two", "three"]}
-    with pytest.raises(ApiError, match="words: Field required"):
+    with pytest.raises(ApiError, match="words is missing"):
         start(kapelle, "own", repository)
     with pytest.raises(ApiError, match="did you mean own"):
         start(kapelle, "owm", repository)

@@ -75,7 +75,7 @@ def test_its_failure_and_its_refusals(kapelle: Instance, example: Path) -> None:
     assert run["status"] == "failed"
     assert run["reason"] == "they were not content in 1 rounds"
     assert run["result"] == {"wishes": ["More TESTS"]}
-    with pytest.raises(ApiError, match="second: Field required"):
+    with pytest.raises(ApiError, match="second is missing"):
         perform(kapelle, "two-reviewers", example, **spec)
     listed = kapelle.get(f"/patterns?directory={example}")
     mine = next(item for item in listed if item["name"] == "two-reviewers")

@@ -1,6 +1,9 @@
 """Pipelines: steps that build on each other, in one worktree or one each."""
 
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.e2e.ensembles import (
     FOR_EVER,
@@ -14,7 +17,7 @@ from tests.e2e.ensembles import (
     subjects,
     tasks_of,
 )
-from tests.e2e.instance import Instance
+from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import git, make_repository
 
 
@@ -113,9 +116,14 @@ def test_a_step_in_another_repository(kapelle: Instance, repository: Path, tmp_p
         play({"write": "one", "content": "1\n"}),
         {"prompt": play({"write": "two", "content": "2\n"}), "directory": str(other)},
     ]
-    run = perform(kapelle, "pipeline", repository, steps=steps)
-    assert run["status"] == "failed"
-    assert "--workspaces each" in run["reason"]
+    # It is heard of before anything has cost money.
+    kinds: list[tuple[str, dict[str, Any]]] = [("pipeline", {}), ("loop", {"until": ["true"]})]
+    for pattern, more in kinds:
+        with pytest.raises(ApiError, match="is not in the repository of the run"):
+            start(kapelle, pattern, repository, steps=steps, **more)
+    gone = [steps[0], {"prompt": "x", "directory": str(tmp_path / "gone")}]
+    with pytest.raises(ApiError, match="There is no directory"):
+        start(kapelle, "pipeline", repository, steps=gone, workspaces="each")
     run = perform(kapelle, "pipeline", repository, steps=steps, workspaces="each")
     assert run["status"] == "completed", run["reason"]
     second = run["result"]["steps"][1]["task"]

@@ -256,6 +256,7 @@ def test_old_work_is_archived_by_itself_and_old_output_deleted(
     places = {kapelle.home.worktrees / kept, kapelle.home.worktrees / f"{kept}.json"}
     _await(lambda: {*kapelle.home.worktrees.iterdir()} == places, kapelle)
     assert git(repository, "show", f"refs/kapelle/archive/{failed}/final:half.txt") == "x"
+    assert kapelle.get(f"/tasks/{failed}/diff")["files"] == ["half.txt"]
     assert kapelle.output(kept)
     kapelle.kill()
     _age(kapelle, 90)

@@ -127,7 +127,7 @@ def test_the_same_key_starts_one_run(kapelle: Instance, repository: Path) -> Non
         ("pipeline", {"steps": ["a", " "]}, "steps.1.prompt: the prompt is empty"),
         ("best-of", {"prompt": "x", "candidates": ["a"]}, "no choice"),
         ("team", {"goal": "x", "planner": "nobody"}, "There is no agent 'nobody'"),
-        ("team", {"goal": "x", "colour": "red"}, "colour: Extra inputs"),
+        ("team", {"goal": "x", "colour": "red"}, "colour is not known here"),
     ],
 )
 def test_bad_specifications_are_refused(

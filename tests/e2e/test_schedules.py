@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,7 @@ def test_what_repeats_is_controlled_from_the_command_line(
     assert "every 1s" in kapelle.cli("schedule", "list", "--status", "active").stdout
     paused = kapelle.cli("schedule", "pause", schedule[:-1])
     assert paused.stdout == f"{schedule}  paused\n"
+    assert kapelle.get(f"/schedules/{schedule[-5:]}")["next_at"] is None
     until(lambda: not kapelle.get(f"/schedules/{schedule}")["in_flight"], "rest")
     count = len(tasks_of(kapelle, schedule))
     time.sleep(2.5)
@@ -213,11 +215,16 @@ def test_wrong_schedules_get_a_sentence_and_leave_nothing(
     kapelle: Instance, tmp_path: Path
 ) -> None:
     body = {"spec": {"prompt": "x", "directory": str(tmp_path), "agent": "rehearsal"}}
+    soon = (datetime.now(UTC) + timedelta(minutes=5)).isoformat()
     for change, said in (
         ({"cron": "0 25 * * *"}, "an hour is 0 to 23"),
         ({"cron": "* * * * *", "timezone": "Berlin"}, "perhaps Europe/Berlin"),
         ({}, "a trigger is missing"),
         ({"at": "2020-01-01T00:00:00Z"}, "has passed"),
+        (
+            {"cron": "0 0 29 2 *", "expires_at": soon},
+            "no slot of its cron comes before that",
+        ),
         ({"every_s": 5, "spec": {"prompt": "", "directory": "/"}}, "prompt"),
         ({"every_s": 5, "spec": {"prompt": "x", "directory": "/no/where"}}, "no directory"),
         ({"every_s": 5, "spec": {**body["spec"], "agent": "nobody"}}, "no agent 'nobody'"),

@@ -23,6 +23,7 @@ from tests.e2e.ensembles import (
     with_playbook,
 )
 from tests.e2e.instance import Instance
+from tests.e2e.staging import kinds
 
 GOAL = {"goal": "Build all parts", "success_criteria": ["all parts are there"]}
 
@@ -247,3 +248,47 @@ def test_in_place_one_works_at_a_time(kapelle: Instance, tmp_path: Path) -> None
     )
     run = perform(kapelle, "team", place, **GOAL)
     assert run["status"] == "completed", run["reason"]
+
+
+def test_a_poor_planner_is_understood_and_what_was_said_is_in_the_events(
+    kapelle: Instance, repository: Path
+) -> None:
+    """The intake fails, the plan is a list of texts, and one part of it is text alone."""
+    words = {"id": "w", "title": "the words", "task": "WORK-WORDS", "text_only": True}
+    with_playbook(
+        kapelle,
+        rule("You prepare", {"fail": "quota exhausted"})
+        + rule("You plan", answer({"subgoals": ["WORK-FILE", words]}))
+        + rule("You review", answer(YES))
+        + rule("^WORK-FILE", {"write": "a.txt", "content": "a\n"}, {"result": "I wrote a."})
+        + rule("^WORK-WORDS", {"result": "All is well."}),
+    )
+    run = perform(kapelle, "team", repository, goal="Build it")
+    assert run["status"] == "completed", run["reason"]
+    result = run["result"]
+    assert result["success_criteria"] == ["The goal is reached as it is stated."]
+    assert (result["stopped_by"], on_branch(repository, run, "a.txt")) == ("goal", "a\n")
+    assert result["final_output"] == "## WORK-FILE\n\nI wrote a.\n\n## the words\n\nAll is well."
+    told = {fact["text"] for task in tasks_of(kapelle, run["id"])
+            for fact in kinds(kapelle, task["id"], "task.completed")}  # fmt: skip
+    assert {"I wrote a.", "All is well."} <= told
+    subgoals = [{"id": "WORK-FILE", "title": "WORK-FILE"}, {"id": "w", "title": "the words"}]
+    assert run["progress"]["subgoals"] == subgoals
+    assert run["progress"]["review"]["approves"]
+    limited = perform(kapelle, "team", repository, **GOAL, max_agent_calls=1)
+    assert limited["result"]["stopped_by"] == "budget"
+
+
+def test_in_place_a_second_try_is_not_told_to_begin_anew(kapelle: Instance, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    with_playbook(
+        kapelle,
+        rule("You plan", answer(one()))
+        + rule("You review", answer(YES))
+        + rule("may be in your files", {"result": "Done."})
+        + rule("^WORK", {"write": "half.txt", "content": "h\n"}, {"fail": "broke off"}),
+    )
+    run = perform(kapelle, "team", plain, **GOAL)
+    assert run["status"] == "completed", run["reason"]
+    assert len(run["result"]["iterations"][0]["outcomes"][0]["tasks"]) == 2

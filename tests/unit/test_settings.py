@@ -102,7 +102,7 @@ def test_reserved_words_are_spelt_plainly_in_files(home: Home) -> None:
         ("[agents.x]\ncomand = []\n", ["agents.x.comand", "agents.x.command"]),
         ("[[checks]]\ncomand = 'a'\n", ["checks.0.comand", "checks.0.command"]),
         ("zzzzzz = 1\n", ["no setting zzzzzz", "known are", "default_agent"]),
-        ("[limits]\nmax_attempts = 'many'\n", ["limits.max_attempts", "'many'", "integer"]),
+        ("[limits]\nmax_attempts = 'many'\n", ["limits.max_attempts", "'many'", "a whole number"]),
         ("[agents.'a b']\nmodel = 'x'\n", ["agents.a b"]),
         ("limits = 3\n", ["limits", "(it is 3)"]),
         ("a = [\n", ["line 1", "column 6"]),

@@ -78,10 +78,15 @@ class Fold:
         self._summary = Summary()
         self._last_text = ""
         self._in_pieces = False
+        self._is_taken_back = False
         self._tail = _Tail()
         self.count = Count()
 
     def add(self, event: AgentEvent) -> None:
+        # An error takes back the result before it, unless the agent goes on.
+        is_last = event.kind not in {"error", "text", "result"} and self._is_taken_back
+        late = event.kind == "error" and self._summary.result is not None
+        self._is_taken_back = is_last or late
         match event.kind:
             case "text":
                 self._add_text(event.text, event.data.get("delta") is True)
@@ -124,6 +129,7 @@ class Fold:
     def summary(self) -> Summary:
         return replace(
             self._summary,
+            is_error=self._summary.is_error or self._is_taken_back,
             usage=self.count.usage(),
             of_session=self.count.of_session,
             tail=self._tail.text(),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,6 +20,7 @@ from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.format import one_line, paint, size, wrapped
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
+from kapelle.cli.spec_options import absolute_directory
 from kapelle.client.autostart import log_lines, why_it_gave_up
 from kapelle.client.environment import shell_for
 from kapelle.client.http import Connection
@@ -52,11 +53,18 @@ class Finding:
     hint: str | None = None
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    directory: Annotated[
+        Path | None,
+        typer.Argument(metavar="DIR", help="Where to look; by default here.", show_default=False),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """Look for anything that keeps Kapelle from working.
 
     It changes nothing and starts no daemon. Exits with 1 when something is broken.
     """
+    os.chdir(absolute_directory(directory))
     findings = list(_examine(Home.default()))
     broken = sum(finding.state == "broken" for finding in findings)
     if as_json:

@@ -9,7 +9,7 @@ import typer
 
 from kapelle.cli.command import Follow, JsonLines
 from kapelle.cli.format import local, one_line, short_title, terminal_width, wrapped
-from kapelle.cli.ids import complete_run, complete_task
+from kapelle.cli.ids import completing
 from kapelle.cli.output import json_line
 from kapelle.cli.transcript import Passage, check_passage
 from kapelle.client.http import Connection
@@ -47,7 +47,7 @@ _VERDICTS = {
 # Facts of the built-in patterns, which the sentences below are made of.
 _KNOWN_FACTS = frozenset(
     {"iteration", "failures", "best", "verdict", "score", "problem", "feedback", "step", "steps",
-     "doing", "phase", "lack", "subgoals", "merged", "verified"}
+     "doing", "phase", "lack", "subgoals", "merged", "planned", "verified"}
 )  # fmt: skip
 
 
@@ -58,12 +58,12 @@ def events(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Only this task's.", autocompletion=complete_task),
+        typer.Option(metavar="ID", help="Only this task's.", autocompletion=completing("tasks")),
     ] = None,
     run: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="Only this run's and its tasks'.", autocompletion=complete_run
+            metavar="ID", help="Only this run's and its tasks'.", autocompletion=completing("runs")
         ),
     ] = None,
     as_json: JsonLines = False,
@@ -137,8 +137,12 @@ def _of_run(what: str, data: dict[str, Any]) -> Passage | None:
     reason = f": {data['reason']}" if data.get("reason") else ""
     words = _RUN_WORDS.get(what, f"{what.capitalize()}{{why}}")
     # What an event does not tell is left out of its sentence.
-    words = words.format_map(defaultdict(str, data, why=reason))
+    words = words.format_map(defaultdict(str, data, why=_unverified(data) + reason))
     return Passage(one_line(words, _WIDTH), _STYLES.get(what))
+
+
+def _unverified(data: dict[str, Any]) -> str:
+    return ", not verified" if data.get("verified") is False else ""
 
 
 def _of_task(what: str, event: Event) -> Passage | None:
@@ -147,6 +151,7 @@ def _of_task(what: str, event: Event) -> Passage | None:
     title = short_title(str(event["data"].get("title") or ""), _title_width())
     reason = event["data"].get("reason")
     why = f": {one_line(str(reason), _WIDTH)}" if reason and what != "completed" else ""
+    why += _unverified(event["data"])
     if what == "waiting" and event["data"].get("waiting_for") == "input":
         why += f' (answer with `kapelle resume {event["task_id"]} "…"`)'
     style = None if what == "running" else _STYLES[what]
@@ -196,8 +201,11 @@ def _place(facts: Facts, limit: int | None = None) -> list[str]:
         of = f" of {limit}" if limit else ""
         found.append(f"iteration {facts['iteration']}{of}")
     if facts.get("phase"):
-        lack = f": {one_line(str(facts['lack']), _PROBLEM)}" if facts.get("lack") else ""
-        found.append(f"{one_line(str(facts['phase']), 60)}{lack}")
+        about, subgoals = facts.get("lack"), facts.get("subgoals")
+        if facts["phase"] == "work" and isinstance(subgoals, list):
+            about = ", ".join(str(one["title"]) for one in subgoals if isinstance(one, dict))
+        more = f": {one_line(str(about), _PROBLEM)}" if about else ""
+        found.append(f"{one_line(str(facts['phase']), 60)}{more}")
     if facts.get("step") is not None:
         doing = f": {one_line(str(facts['doing']), 60)}" if facts.get("doing") else ""
         found.append(f"step {facts['step']} of {facts.get('steps')}{doing}")
@@ -211,7 +219,7 @@ def _more(facts: Facts) -> list[str]:
     return [
         one_line(f"{key.replace('_', ' ')} {value_words(value)}", 80)
         for key, value in facts.items()
-        if key not in _KNOWN_FACTS and value is not None
+        if key not in _KNOWN_FACTS and value is not None and not isinstance(value, list | dict)
     ]
 
 

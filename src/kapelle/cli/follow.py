@@ -239,7 +239,10 @@ def _interruptible(noun: str, some_id: str, again: str, stop: str) -> Iterator[N
 
 
 def conclude(item: Task | Run) -> None:
-    """Say what became of a task or a run, and what to type next."""
+    """Say what became of a task or a run, what was answered, and what to type next."""
+    said = item["result"].get("final_output") if isinstance(item["result"], dict) else None
+    if said:
+        say(f"\n{clean(said)}\n")
     say(wrapped(verdict(item), 2))
     for text in command_lines(next_commands(item)) if sys.stderr.isatty() else ():
         say(text)

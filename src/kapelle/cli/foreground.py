@@ -71,6 +71,8 @@ def _watch(client: Connection, run: Run, params: Params, seen: int) -> None:
             break
     if as_json:
         document(run)
+    elif params["progress"]:
+        _tell(run["id"], **{name: run[name] for name in ("status", "reason", "ended_at")})
     elif not run["questions"]:
         conclude(run)
     _explain_resume(run, as_json)
@@ -92,7 +94,11 @@ def _show_iterations(event: Event) -> None:
     """One line of JSON on stderr for every iteration."""
     facts: dict[str, Any] = event["data"]
     if event["kind"] == "run.progress" and facts.get("phase") in _ENDS:
-        complain(json.dumps({"run_id": event["run_id"], "at": event["at"], **facts}))
+        _tell(event["run_id"], at=event["at"], **facts)
+
+
+def _tell(run_id: str, **facts: Any) -> None:
+    complain(json.dumps({"run_id": run_id, **facts}))
 
 
 def _ask_all(client: Connection, run: Run) -> bool:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kapelle.cli.spec_options import Schema, absolute_directory, resolved, schemas
 from kapelle.cli.values import duration_s, not_empty
-from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.errors import InvalidInput, KapelleError, problem
+from kapelle.domain.text import shown
 
 if TYPE_CHECKING:
     import yaml
@@ -20,27 +21,6 @@ MAX_VALUES = 10_000
 _COUNTED = frozenset({"steps", "checks"})
 _USE = re.compile(r"\$\$\{|\$\{([^}\n]*)\}|\$\{")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-# What pydantic says about a value, in the words of somebody who writes files.
-_WORDS = {
-    "missing": "is missing",
-    "list_type": "must be a list, not {given}",
-    "dict_type": "must be a mapping, not {given}",
-    "model_type": "must be text or a mapping, not {given}",
-    "string_type": "must be text, not {given}",
-    "string_too_short": "is empty",
-    "string_pattern_mismatch": "holds a character that is not allowed there",
-    "int_parsing": "must be a whole number, not {given}",
-    "int_type": "must be a whole number, not {given}",
-    "float_parsing": "must be a number, not {given}",
-    "float_type": "must be a number, not {given}",
-    "greater_than": "must be more than {gt:g}, not {given}",
-    "greater_than_equal": "must be at least {ge:g}, not {given}",
-    "less_than_equal": "must be at most {le:g}, not {given}",
-    "enum": "must be {expected}, not {given}",
-    "literal_error": "must be {expected}, not {given}",
-    "too_short": "must have at least {min_length} items, not {actual_length}",
-    "too_long": "may have at most {max_length} items, not {actual_length}",
-}
 _YAML = "tag:yaml.org,2002:"
 _TYPES = ("str", "int", "float", "bool", "null", "map", "seq", "timestamp", "merge", "value")
 
@@ -346,7 +326,7 @@ def _directory(source: _Source, given: str) -> str:
         return absolute_directory(source.directory / given)
     except InvalidInput:
         hint = "A relative path begins at the directory of the file."
-        raise InvalidInput(f"{_shown(given)} is not a directory", hint=hint) from None
+        raise InvalidInput(f"{shown(given)} is not a directory", hint=hint) from None
 
 
 def _validated(
@@ -384,11 +364,8 @@ def _words(error: Any, place: Place, pattern: str) -> tuple[str, str]:
         words = f"{prefix}there is no key {key!r}{_meant(str(key), known)}"
         return words, f"Known are {', '.join(known)}."
     name = _place_words(place) or f"the {pattern}"
-    if error["type"] in _WORDS:
-        facts = {**error.get("ctx", {}), "given": _shown(error["input"])}
-        return f"{name} {_WORDS[error['type']].format_map(facts)}", ""
-    words = error["msg"].removeprefix("Value error, ")
-    return f"{name}: {words[:1].lower()}{words[1:]}", ""
+    value = error["input"]
+    return problem(error, name, shown(value) if isinstance(value, str) else _kind(value)), ""
 
 
 def _place_words(place: Place) -> str:
@@ -419,11 +396,3 @@ def _meant(name: str, known: Collection[str]) -> str:
 def _kind(value: Any) -> str:
     names = {dict: "a mapping", list: "a list", type(None): "nothing"}
     return names.get(type(value), "text")
-
-
-def _shown(value: Any) -> str:
-    """A value in a sentence: short, and on one line."""
-    if not isinstance(value, str):
-        return _kind(value)
-    cut = value if len(value) <= 60 else value[:59] + "…"
-    return repr(cut) if cut.isprintable() else ascii(cut)

@@ -22,7 +22,7 @@ import typer
 
 from kapelle.cli import values
 from kapelle.cli.config import current
-from kapelle.cli.ids import complete_schedule, complete_task
+from kapelle.cli.ids import completing
 from kapelle.cli.prompt import read_prompt, read_prompts
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.options import KEY
@@ -31,7 +31,6 @@ Schema = dict[str, Any]
 Params = Mapping[str, Any]
 Spec = dict[str, Any]
 
-_COMPLETE = {"task": complete_task, "schedule": complete_schedule}
 _METAVARS = {
     "boolean": "", "object": "JSON", "pairs": "NAME=VALUE", "any": "VALUE", "integer": "NUMBER",
     "number": "NUMBER",
@@ -54,6 +53,8 @@ _ALL: dict[str, Callable[[Any, str], Any]] = {
     "pairs": values.pairs,
     "servers": values.mcp_servers,
 }
+# What people type who look for the runs of a pattern.
+_OF_RUNS = frozenset({"list", "ls", "status", "cancel", "pause", "resume", "result", "tail"})
 _REPEATED = frozenset({"check", "prompts", *_ALL})
 
 
@@ -278,10 +279,7 @@ def _annotations(option: Option, hidden: bool) -> dict[str, Any]:
         if more := about.get("more"):
             info = typer.Option(more[0], metavar=argument, help=more[1])
             made[f"{option.name}_more"] = Annotated[list[str] | None, info]
-        if file := about.get("file"):
-            info = typer.Option(file[0], metavar="FILE", help=file[1])
-            made[f"{option.name}_file"] = Annotated[Path | None, info]
-        return made
+        return made | _file(option, hidden)
     for name, _, help in about.get("flags", ()):
         info = typer.Option(name, help=help, hidden=hidden)
         made[_flag_name(option, name)] = Annotated[bool, info]
@@ -292,14 +290,22 @@ def _annotations(option: Option, hidden: bool) -> dict[str, Any]:
         if option.kind == "integer":
             facts |= {"min": option.limits.get("minimum"), "max": option.limits.get("maximum")}
         if complete := about.get("complete"):
-            facts["autocompletion"] = _COMPLETE[complete]
+            facts["autocompletion"] = completing(complete)
         kind = _TYPES.get(option.kind, str)
         kind = list[kind] if option.repeatable else kind
         made[option.name] = Annotated[kind | None, typer.Option(*option.names, **facts)]
+    made |= _file(option, hidden)
     if timeout := about.get("timeout"):
         info = typer.Option(timeout[0], metavar="DURATION", help=timeout[1], hidden=hidden)
         made[f"{option.name}_timeout"] = Annotated[str | None, info]
     return made
+
+
+def _file(option: Option, hidden: bool) -> dict[str, Any]:
+    if not (file := option.about.get("file")):
+        return {}
+    info = typer.Option(file[0], metavar="FILE", help=file[1], hidden=hidden)
+    return {f"{option.name}_file": Annotated[Path | None, info]}
 
 
 def _flag_name(option: Option, flag: str) -> str:
@@ -342,7 +348,12 @@ def _take(spec: Spec, option: Option, value: Any) -> None:
 def _given(option: Option, params: Params) -> Any:
     if option.kind == "prompts":
         return params.get(option.name) or None
-    value = option.value(params.get(option.name), params)
+    typed, file = params.get(option.name), params.get(f"{option.name}_file")
+    if file is not None:
+        text = read_prompt(None, file, "Write one in each line.", option.about["file"][0])
+        found = (re.sub(r"^\s*[-*]\s", "", line).strip() for line in text.splitlines())
+        typed = [*(typed or ()), *filter(None, found)]
+    value = option.value(typed, params)
     set_by = {option.flag: value} if value is not None else {}
     for name, meant, _ in option.about.get("flags", ()):
         if params.get(_flag_name(option, name)):
@@ -367,6 +378,11 @@ def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> 
     if followers and typed is None and file is None:
         spec[later] = read_prompts(followers, words, 1)
         return
+    if typed in _OF_RUNS and command != "run":
+        raise InvalidInput(
+            f"{typed!r} is taken for no {option.key}, but for a command.",
+            hint=f"Write `kapelle runs {typed}`, or `kapelle runs list --pattern {command}`.",
+        )
     hint = f'Write `kapelle {command} "what to do"`' + (
         f", `{about['file'][0]} FILE`, or pipe it in with `-`." if about.get("file") else "."
     )
@@ -375,6 +391,8 @@ def _read_argument(spec: Spec, option: Option, params: Params, command: str) -> 
 
         if can_ask():
             typed = read_line(about["ask"]) or ""
+            if params.get("follow") and not params.get("as_json"):
+                spec.update({**about.get("asked", {}), **spec})
     elif typed is None and file == Path("-"):
         typed, file = "-", None
     text = read_prompt(typed, file, hint, option.key)

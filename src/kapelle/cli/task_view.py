@@ -9,6 +9,7 @@ from kapelle.cli.format import (
     between,
     command_lines,
     cost,
+    elapsed_s,
     field,
     heading,
     last_lines,
@@ -49,8 +50,8 @@ def _circumstances(task: Task) -> Iterator[str]:
         yield field("limits", ", ".join(limits))
     if task["mcp"]:
         yield field("mcp", one_line(", ".join(task["mcp"])))
-    taken = between(task["started_at"], task["ended_at"])
-    ran = f", ran {taken}" if taken else ""
+    took = [elapsed_s(one["started_at"], one["ended_at"]) for one in task["attempts"]]
+    ran = f", ran {short(sum(took))}" if took else ""
     yield field("time", f"created {between(task['created_at'], None)} ago{ran}")
     yield field("priority", task["priority"])
     if task["project"] or task["tags"]:
@@ -75,13 +76,17 @@ def _claim_and_verdict(task: Task) -> Iterator[str]:
         yield field("claimed", f"{claimed} {paint('(what the agent says of itself)', 'dim')}")
     if checks:
         passed = sum(check["passed"] for check in checks)
-        yield field("verified", f"{passed} of {len(checks)} checks passed")
+        blind = ", but none looks at the work" if task.get("verified") is False else ""
+        yield field("verified", f"{passed} of {len(checks)} checks passed{blind}")
     elif task["status"] == "completed":
         yield field("verified", "not verified: the task has no checks")
     for check in checks:
         took = f" ({check['duration_s']:.1f}s)" if check.get("duration_s") is not None else ""
         on = f" on {check['commit'][:12]}" if check.get("commit") else ""
-        yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{took}{on}"
+        proved = ", proved" if check.get("proved") else ""
+        yield f"    {mark(check['passed'])} {one_line(check['name'], 100)}{took}{on}{proved}"
+        if check.get("proof") and not check["proved"]:
+            yield paint(f"        {one_line(check['proof'], 300)}", "yellow")
         if not check["passed"] and check["output"].strip():
             yield from (f"        {line}" for line in last_lines(check["output"], CHECK_TAIL))
 

@@ -67,7 +67,12 @@ def check_passage(check: dict[str, Any]) -> Passage:
     took = f" ({short(check['duration_s'])})" if check.get("duration_s") is not None else ""
     name = one_line(f"{check.get('name')}", LINE_WIDTH) + took
     if check.get("passed"):
-        return Passage(f"✓ check passed: {name}", "green")
+        blind = (
+            f"\n    {one_line(check['proof'], LINE_WIDTH)}"
+            if check.get("proof") and not check.get("proved")
+            else ""
+        )
+        return Passage(f"✓ check passed: {name}{blind}", "yellow" if blind else "green")
     said = clean(str(check.get("output") or "")).strip()
     below = [f"    {line}" for line in last_lines(said, CHECK_LINES)] if said else []
     return Passage("\n".join([f"✗ check failed: {name}", *below]), "red")

@@ -78,12 +78,8 @@ def read_object(text: str, schema: dict[str, Any]) -> dict[str, Any]:
 def _misfit(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return f"The JSON does not fit what was asked for: {shown(str(error))}."
-    found = error.errors(include_url=False, include_context=False)
-    problems = [
-        printable(problem(item))
-        + ("" if item["type"] == "missing" else f" (it is {shown(item['input'])})")
-        for item in found[:_MOST_PROBLEMS]
-    ]
+    found = error.errors(include_url=False)
+    problems = [printable(problem(item)) for item in found[:_MOST_PROBLEMS]]
     if len(found) > _MOST_PROBLEMS:
         problems.append(f"and {len(found) - _MOST_PROBLEMS} more")
     return f"The JSON does not fit what was asked for: {'; '.join(problems)}."

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from kapelle.domain.text import shown
+
 if TYPE_CHECKING:
     from pydantic import ValidationError
 
@@ -113,15 +115,45 @@ def class_of(code: str) -> type[KapelleError]:
     return KapelleError
 
 
+# What pydantic finds wrong with a value, in words that say what it has to be.
+_WORDS = {
+    "missing": "is missing",
+    "extra_forbidden": "is not known here",
+    "list_type": "must be a list",
+    "dict_type": "must be a mapping",
+    "model_type": "must be text or a mapping",
+    "string_type": "must be text",
+    "string_too_short": "is empty",
+    "string_too_long": "may have at most {max_length:,} characters",
+    "string_pattern_mismatch": "holds a character that is not allowed there",
+    **dict.fromkeys(("bool_parsing", "bool_type"), "must be true or false"),
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "must be a whole number"),
+    **dict.fromkeys(("float_parsing", "float_type", "finite_number"), "must be a number"),
+    "greater_than": "must be more than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+    **dict.fromkeys(("enum", "literal_error"), "must be {expected}"),
+    "too_short": "must have at least {min_length} items, not {actual_length}",
+    "too_long": "may have at most {max_length} items, not {actual_length}",
+}
+
+
 def sentence(error: "ValidationError", most: int = 10) -> str:
     """What pydantic found wrong, each with its place, without a full stop at the end."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)
+    found = error.errors(include_url=False, include_input=False)
     more = [f"and {len(found) - most} more"] if len(found) > most else []
     return "; ".join([*map(problem, found[:most]), *more])
 
 
-def problem(details: Any) -> str:
-    """One of pydantic's findings with its place, such as `steps.2.prompt: Field required`."""
-    place = ".".join(str(part) for part in details["loc"] if part != "[key]")
-    text = str(details["msg"]).removeprefix("Value error, ")
-    return f"{place}: {text}" if place else text
+def problem(details: Any, place: str = "", given: str = "") -> str:
+    """One of pydantic's findings with its place, such as `steps.2.prompt is missing`, and with
+    what was given where that is among the details."""
+    place = place or ".".join(str(part) for part in details["loc"] if part != "[key]")
+    words = _WORDS.get(details["type"])
+    if words is None:
+        text = str(details["msg"]).removeprefix("Value error, ")
+        return f"{place}: {text}" if place else text
+    told = words.format_map(details.get("ctx", {}))
+    if words.startswith("must be") and (given or "input" in details):
+        told += f", not {given or shown(details['input'])}"
+    return f"{place or 'it'} {told}"

@@ -25,7 +25,8 @@ def option(
     flags: Mapping[str, tuple[str | bool, str]] | None = None,
     implies: Mapping[str, str] | None = None,
     timeout: tuple[str, str] | None = None,
-    complete: Literal["schedule", "task"] | None = None,
+    file: tuple[str, str] | None = None,
+    complete: Literal["agents", "model", "project", "schedules", "tasks"] | None = None,
     hidden: bool = False,
 ) -> dict[str, Any]:
     """A field as an option.
@@ -33,12 +34,13 @@ def option(
     A long name stands instead of --its-name, short ones beside it. Flags are options without a
     value that set the field, each with that value and a help. implies names values that other
     fields get with this one. timeout is the name and the help of an option that limits every check
-    of the field. What is hidden is understood but not shown in the help of a command.
+    of the field, file of one that reads a list of texts, one in each line. What is hidden is
+    understood but not shown in the help of a command.
     """
     return _metadata(
         names=[*names], metavar=metavar, help=help, kind=kind, complete=complete, hidden=hidden,
         flags=[[name, *flag] for name, flag in (flags or {}).items()],
-        implies=dict(implies or {}), timeout=[*(timeout or ())],
+        implies=dict(implies or {}), timeout=[*(timeout or ())], file=[*(file or ())],
     )  # fmt: skip
 
 
@@ -48,18 +50,19 @@ def argument(
     help: str,
     file: tuple[str, str] | None = None,
     ask: str = "",
+    asked: Mapping[str, bool] | None = None,
     before: str = "",
     more: tuple[str, str] | None = None,
 ) -> dict[str, Any]:
     """A text, or a list of texts, that stands on the command line without an option.
 
     file is the name and the help of an option that reads it from a file, more of one that adds to
-    a list. With ask, a person at a terminal is asked for what is missing. before is a list of
-    which the text becomes the first, if there is one.
+    a list. With ask, a person at a terminal is asked for what is missing, which sets the fields of
+    asked too. before is a list of which the text becomes the first, if there is one.
     """
     return _metadata(
-        argument=metavar, help=help, ask=ask, before=before, file=[*(file or ())],
-        more=[*(more or ())],
+        argument=metavar, help=help, ask=ask, asked=dict(asked or {}), before=before,
+        file=[*(file or ())], more=[*(more or ())],
     )  # fmt: skip
 
 

@@ -67,6 +67,10 @@ Directory = Annotated[Text, Field(min_length=1, max_length=4000), AfterValidator
 Seconds = Annotated[float, Field(gt=0, le=31_536_000, allow_inf_nan=False)]
 
 
+# When a check is proved to look at the work: made again, it must fail where that holds nonsense.
+Prove = Literal["never", "once", "always", "required"]
+
+
 class CheckSpec(Spec):
     """One condition the work must meet; as a plain string, a built-in's name or a shell command."""
 
@@ -74,6 +78,7 @@ class CheckSpec(Spec):
     command: Text | None = Field(default=None, max_length=100_000)
     name: Name | None = None
     timeout_s: Seconds = 600
+    prove: Prove | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -81,7 +86,10 @@ class CheckSpec(Spec):
         if isinstance(value, str):
             if value in {CheckKind.DIFF_NOT_EMPTY, CheckKind.NO_ERROR_IN_OUTPUT}:
                 return {"kind": value}
-            return {"command": value}
+            value = {"command": value}
+        if isinstance(value, dict) and isinstance(value.get("command"), str):
+            # As other conductors of agents spell it.
+            value = {**value, "command": value["command"].removeprefix("custom_command:")}
         return value
 
     @model_validator(mode="after")
@@ -157,23 +165,23 @@ class WorkSpec(Spec):
     project: Name | None = Field(
         default=None,
         description="the project that it belongs to",
-        json_schema_extra=option(metavar="NAME"),
+        json_schema_extra=option(metavar="NAME", complete="project"),
     )
     agent: Name | None = Field(
         default=None,
         description="who does the work; by default the configured agent",
-        json_schema_extra=option("-a", metavar="NAME"),
+        json_schema_extra=option("-a", metavar="NAME", complete="agents"),
     )
     model: Name | None = Field(
         default=None,
         description="the agent's model",
-        json_schema_extra=option("-m", metavar="NAME"),
+        json_schema_extra=option("-m", metavar="NAME", complete="model"),
     )
     fallback_agents: list[Name] = Field(
         default=[],
         max_length=20,
         description="who takes over, in order, from an agent that is limited or unavailable",
-        json_schema_extra=option("--fallback", metavar="AGENT", kind="names"),
+        json_schema_extra=option("--fallback", metavar="AGENT", kind="names", complete="agents"),
     )
     priority: Priority = Field(
         default=Priority.P1,
@@ -223,6 +231,16 @@ class WorkSpec(Spec):
         json_schema_extra=option("--budget", metavar="USD", kind="usd"),
     )
 
+    prove: Prove | None = Field(
+        default=None,
+        description="when a check that passed is made again where the changed files are garbled, "
+        "to see that it looks at them: never, once for each repository and command, always, or "
+        "required; by default tasks.prove",
+        json_schema_extra=option(
+            help="when it is proved that checks look at the work; required fails it if they do not"
+        ),
+    )
+
     @property
     def subject(self) -> str:
         """What it is about, from which a title is made."""
@@ -256,7 +274,7 @@ class TaskSpec(WorkSpec):
         max_length=1000,
         description="start when this task has ended, or several separated by commas",
         json_schema_extra=option(
-            "--after", "--depends-on", "--deps", metavar="ID", kind="names", complete="task"
+            "--after", "--depends-on", "--deps", metavar="ID", kind="names", complete="tasks"
         ),
     )
     deps_policy: DepsPolicy = Field(
@@ -265,7 +283,7 @@ class TaskSpec(WorkSpec):
     continue_from: str | None = Field(
         default=None,
         description="tell the agent what that task did",
-        json_schema_extra=option(metavar="ID", complete="task"),
+        json_schema_extra=option(metavar="ID", complete="tasks"),
     )
     fork_session: bool = Field(
         default=False,

@@ -1,7 +1,7 @@
 """A task, its attempts and checks, as every front end shows them."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
@@ -11,6 +11,7 @@ from kapelle.domain.states import AttemptStatus, TaskStatus
 
 ExitKind = Literal["exited", "signaled", "not_started", "lost", "tampered"]
 Limit = Annotated[int, Field(ge=1, le=1000)]
+Directory = Annotated[str, StringConstraints(max_length=4000, pattern=r"^/[^\x00]*$")]
 TaskCursor = Annotated[str, StringConstraints(pattern="^task_[0-9a-z]{26}$")]
 
 
@@ -83,6 +84,16 @@ class CheckResult(Record):
     directory: str | None = None
     out_sha256: str | None = None  # of all that it printed, not of the part that is shown
     err_sha256: str | None = None
+    # Whether it looks at the work: False if it passes where that holds nonsense, None if not known.
+    proved: bool | None = None
+    proof: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """Its name; with why that is not enough, where it passed and had to be proved."""
+        return (
+            f"{self.name} ({self.proof})" if not self.passed and self.exit_code == 0 else self.name
+        )
 
 
 class RunningCheck(Record):
@@ -126,6 +137,7 @@ class Task(Record):
     fork_session: bool
     fallback_agents: list[str]
     directory: str
+    repository: str | None = None  # the top of the one around the directory
     workspace: Workspace
     timeout_s: float | None
     max_turns: int | None
@@ -144,7 +156,7 @@ class Task(Record):
     attempts: list[Attempt]
     checks: list[CheckResult]
     checking: RunningCheck | None = None  # the one that is being made
-    verified: bool | None = None  # of a completed one: whether any check was made
+    verified: bool | None = None  # of a completed one: whether a check was made that is not blind
     result: str | None
 
 
@@ -154,6 +166,8 @@ class TaskFilter(Record):
     status: list[TaskStatus] | None = None
     tag: Name | None = None
     project: Name | None = None
+    repository: Directory | None = None  # any directory in it
+    nested: bool = True  # false leaves out those of runs
     archived: bool = False
     limit: Limit = 50
     cursor: TaskCursor | None = None
@@ -168,7 +182,7 @@ class Event(Record):
     task_id: str | None
     attempt_id: str | None
     run_id: str | None
-    data: dict[str, str | int | float | bool | None]
+    data: dict[str, Any]
 
     def __hash__(self) -> int:
         return self.seq

@@ -15,14 +15,18 @@ def writable(text: str) -> str:
 def titled(text: str, longest: int = 200) -> str:
     """The text as one printable line that is short enough for a title."""
     line = re.sub(r"\s+", " ", text).strip()
-    line = "".join(letter for letter in line if letter.isprintable())
-    return line if len(line) <= longest else line[: longest - 1] + "…"
+    return excerpt("".join(letter for letter in line if letter.isprintable()), longest)
 
 
 def first_line(text: str, longest: int = 80) -> str:
     """The first line of a text as a title; empty if there is none."""
     lines = text.strip().splitlines()
     return titled(lines[0], longest) if lines else ""
+
+
+def excerpt(text: str, longest: int = 500) -> str:
+    """The beginning of a text, for events and the like."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def counted(number: int, noun: str) -> str:
@@ -39,12 +43,12 @@ def shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, str):
-        cut = value if len(value) <= _LONGEST_SHOWN else value[: _LONGEST_SHOWN - 1] + "…"
+        cut = excerpt(value, _LONGEST_SHOWN)
         return repr(cut) if cut.isprintable() else ascii(cut)
     return printable(str(value))
 
 
 def printable(text: str) -> str:
     """A text as it is, or what stands for what in it cannot be printed; never very long."""
-    cut = text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 1] + "…"
+    cut = excerpt(text, _LONGEST_LINE)
     return cut if cut.isprintable() else ascii(cut)[1:-1]

@@ -41,8 +41,8 @@ class MergeView(Record):
 
 class MergePreview(Record):
     """How the merge of a task or run would go: how many commits its branch is ahead of the base and
-    behind it, files in conflict, files with uncommitted changes that are in the way, the checks
-    that would be made on the result, and what else keeps it from being merged."""
+    behind it, files in conflict, files with uncommitted changes that are in the way, whether the
+    result is other than what was checked, and what else keeps it from being merged."""
 
     id: str
     base: str
@@ -51,7 +51,7 @@ class MergePreview(Record):
     already: bool
     conflicts: list[str]
     dirty: list[str]
-    checks: list[str]
+    check_again: bool
     problem: str | None
 
 

@@ -42,8 +42,15 @@ class Origin:
     worktree: Path | None = None
 
     @classmethod
-    def of(cls, shell: Shell | None, directory: Path, worktree: Path | None) -> "Origin":
-        return cls(shell, checkouts_around(directory) if worktree else (), worktree)
+    def of(
+        cls,
+        shell: Shell | None,
+        directory: Path,
+        worktree: Path | None,
+        wanted: WorkspaceSettings,
+    ) -> "Origin":
+        replaces = worktree is not None and wanted.checkout_paths == "replace"
+        return cls(shell, checkouts_around(directory) if replaces else (), worktree)
 
     @classmethod
     def around(cls, directory: Path) -> "Origin":
@@ -139,14 +146,14 @@ def _leads_back(path: Path, origin: Origin) -> bool:
 
 def brought_along(wanted: WorkspaceSettings, directory: str) -> tuple[list[str], list[str]]:
     """What is copied and what is linked into a worktree: nothing that leads into the checkout."""
-    back = set(leading_back([*wanted.copy_, *wanted.link], Path(directory)))
+    back = set(leading_back(wanted, [*wanted.copy_, *wanted.link], Path(directory)))
     copied, linked = ([p for p in paths if p not in back] for paths in (wanted.copy_, wanted.link))
     return copied, linked
 
 
-def leading_back(paths: Iterable[str], directory: Path) -> list[str]:
+def leading_back(wanted: WorkspaceSettings, paths: Iterable[str], directory: Path) -> list[str]:
     """Those of the paths to be copied or linked by which code would come from the checkout."""
-    tops = checkouts_around(directory)
+    tops = checkouts_around(directory) if wanted.checkout_paths == "replace" else ()
     return [path for path in paths if tops and leads_into(tops[0] / path, tops)]
 
 

@@ -92,14 +92,14 @@ class Verification:
     async def _make(self, owner: str, name: str, check: CheckSpec, place: Workspace) -> CheckResult:
         parts, work = self.parts, self.work
         process = parts.process(await parts.db.write(processes.begin, owner, name))
-        directory = Path(work.directory)
+        directory, settings = Path(work.directory), parts.work_settings(work.directory)
         cwd = working_directory(place, directory)
         launch = launch_command(
-            parts, parts.work_settings(work.directory), check.command or "", owner,
+            parts, settings, check.command or "", owner,
             process=process, cwd=cwd, timeout_s=check.timeout_s,
             env={**parts.secrets.env(work.id), f"KAPELLE_{_noun(work)}_ID": work.id},
             label=f"{check.label} of the merge of {work.id}",
-            origin=Origin.of(self._shell, directory, Path(place.path)),
+            origin=Origin.of(self._shell, directory, Path(place.path), settings.workspace),
         )  # fmt: skip
         ended = await parts.execute(owner, name, launch, lambda _: None)
         if ended.exit.kind == "tampered":

@@ -136,6 +136,8 @@ def side_log_lines(process_dir: Path, session_id: str | None) -> Iterator[str]:
 def check_facts(result: CheckResult) -> dict[str, Any]:
     """What the history tells of a check; of one that failed, also the end of its output."""
     facts = result.model_dump(include={"name", "duration_s", "exit_code"})
+    if result.proved is False:
+        facts["proof"] = result.proof
     if not result.passed:
         facts["output"] = "\n".join(result.output.strip().split("\n")[-_TOLD_LINES:])[-_TOLD:]
     return facts

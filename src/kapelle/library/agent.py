@@ -67,6 +67,8 @@ class Response:
     text: str = ""
     ok: bool = True
     reason: str | None = None
+    stderr: str = ""
+    """The end of what a program wrote there."""
     cost_usd: float | None = None
     usage: Usage | None = None
     session_id: str | None = None

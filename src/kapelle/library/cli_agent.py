@@ -14,14 +14,14 @@ from kapelle.agents import registry
 from kapelle.agents.base import Agent as Adapter
 from kapelle.agents.base import AgentRequest, Command
 from kapelle.agents.summary import Fold
-from kapelle.domain.errors import AgentMisconfigured, InvalidInput
+from kapelle.domain.errors import AgentMisconfigured, InvalidInput, problem
 from kapelle.engine.environment import Origin, agent_command, agent_environment, in_worktree
 from kapelle.engine.output import attempt_usage, output_tail, read_output, with_side_log
 from kapelle.library.agent import Agent, Request, Response
 from kapelle.library.execution import block_on, execute, process_directory
 from kapelle.runner.output import LogReader, tail_text
 from kapelle.runner.process_dir import Ended, Launch
-from kapelle.runner.shim.files import OUT
+from kapelle.runner.shim.files import ERR, OUT
 from kapelle.settings import AgentSettings, Settings
 
 _KILL_S = 15.0
@@ -243,6 +243,7 @@ class CliAgent(Agent):
             ok=ok,
             reason=None if ok else cause or verdict.reason or "It did not succeed.",
             cost_usd=usage.cost_usd if usage else None,
+            stderr=tail_text(directory / ERR, _LONGEST_ANSWER),
             usage=usage,
             session_id=summary.session_id,
         )
@@ -272,7 +273,7 @@ def _settings(name: str, own: AgentSettings) -> Settings:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"][2:] if part != "[key]") or "its name"
-        raise InvalidInput(f"The agent {name!r}: {where}: {first['msg']}.") from None
+        raise InvalidInput(f"The agent {name!r}: {problem(first, where)}.") from None
 
 
 def _name_of(template: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from kapelle.domain.ids import new_id
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import CheckResult, Workspace
+from kapelle.domain.text import excerpt
 from kapelle.engine.environment import Origin, in_worktree, passed
 from kapelle.engine.output import SHOWN_OUTPUT, check_result
 from kapelle.engine.prompt import Earlier, compose
@@ -26,7 +27,7 @@ from kapelle.library.budget import Account
 from kapelle.library.execution import cost_of, execute, process_directory, respond
 from kapelle.library.interaction import Caller, Suspended
 from kapelle.library.outcome import RunState
-from kapelle.patterns.context import Place, TaskArgs
+from kapelle.patterns.context import Fact, Place, TaskArgs
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult, read_score
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.output import both_streams, tail_text
@@ -95,12 +96,15 @@ class LocalContext(GitContext):
         super().__init__(run_id, spec, parts.workspaces, run_id, is_git=is_git)
         self._parts = parts
         self._state = state
-        # What agents answered without changing anything, by a digest of what they were asked.
-        self._remembered = dict(state.remembered)
+        # What agents answered without changing anything, by a digest of what they were asked:
+        # what was before, each to be used once, and what this part of the run adds.
+        self._before = dict(state.remembered)
+        self._answered: dict[str, str] = {}
         self._unanswered: list[str] = []
         self._account = parts.account
         self._tasks: dict[str, _Task] = {}
         self._worktrees: list[str] = []
+        self._has_worked = False
         self._reverts = 0
         self._ask_lock = asyncio.Lock()
         self._locks: dict[str, asyncio.Semaphore] = {}
@@ -143,8 +147,8 @@ class LocalContext(GitContext):
         role = fields.get("agent") or _WORKER
         agent = self._agent(role)
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
-        if disposable and digest in self._remembered:
-            said = self._remembered[digest]
+        if disposable and digest in self._before:
+            said = self._before.pop(digest)
             done = TaskStatus.COMPLETED
             return TaskResult(id=new_id("task"), status=done, text=said, agent=agent.name)
         checks = [CheckSpec.model_validate(check) for check in fields.get("checks", ())]
@@ -152,8 +156,10 @@ class LocalContext(GitContext):
         title = fields.get("title") or prompt.strip()[:80]
         task = await self._begin(title, workspace, earlier)
         limit_s = fields.get("timeout_s") or self.spec.task_timeout_s
-        request = Request(text, fields.get("system_prompt"), task.cwd, role, title, limit_s)
+        system = fields.get("system_prompt") or self.spec.system_prompt
+        request = Request(text, system, task.cwd, role, title, limit_s)
         thrown_away = disposable and workspace == "own"
+        self._has_worked |= not thrown_away
         facts = {"task_id": task.id, "title": title, "role": role}
         self.report("task.started", **facts, agent=agent.name)
         for _ in range(max_attempts):
@@ -162,11 +168,12 @@ class LocalContext(GitContext):
                 break
         task.result, self._tasks[task.id] = result, task
         kind = "task.completed" if result.ok else "task.failed"
+        facts["text"] = excerpt(result.text)
         self.report(kind, **facts, reason=result.reason, cost_usd=result.cost_usd)
         if thrown_away:
             await self._put_away(task.id)
             if result.ok:
-                self._remembered[digest] = result.text
+                self._answered[digest] = result.text
         return result
 
     def _agent(self, role: str) -> Agent:
@@ -323,6 +330,8 @@ class LocalContext(GitContext):
                 with self._account.free_time():
                     return await self._parts.caller.ask(question, default)
             except Suspended:
+                if default is not None and self._has_worked:
+                    return default  # what was done since the start would be done once more
                 self._unanswered.append(question)
                 raise
 
@@ -331,7 +340,7 @@ class LocalContext(GitContext):
         return replace(
             self._state,
             questions=tuple(self._unanswered),
-            remembered=self._remembered,
+            remembered={**self._state.remembered, **self._answered},
             spent=self._account.spent,
         )
 
@@ -342,7 +351,7 @@ class LocalContext(GitContext):
     async def now(self) -> datetime:
         return datetime.now(UTC)
 
-    async def progress(self, **facts: str | float | bool | None) -> None:
+    async def progress(self, **facts: Fact) -> None:
         self.report("run.progress", **facts)
 
     async def commit(self, message: str) -> str | None:

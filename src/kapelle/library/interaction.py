@@ -26,6 +26,8 @@ class Interaction(ABC):
 
     asks: bool = True
     """Whether it is worth thinking of questions at all."""
+    confirms: bool = False
+    """Whether proposed success criteria are to be confirmed as well."""
 
     @abstractmethod
     def ask(self, question: str, default: str | None = None) -> str:
@@ -44,6 +46,8 @@ class Auto(Interaction):
 class Console(Interaction):
     """A person at the terminal; an empty line takes the default, or leaves it to the agents."""
 
+    confirms = True
+
     def ask(self, question: str, default: str | None = None) -> str:
         print(question)
         try:
@@ -54,7 +58,11 @@ class Console(Interaction):
 
 
 class Suspend(Interaction):
-    """The run ends with needs_input, its questions and a token to go on with."""
+    """The run ends with needs_input, its questions and a token to go on with; with confirms in any
+    case before the work begins."""
+
+    def __init__(self, *, confirms: bool = False) -> None:
+        self.confirms = confirms
 
     def ask(self, question: str, default: str | None = None) -> str:
         raise Suspended(question)

@@ -23,6 +23,7 @@ from kapelle.library.interaction import (
     Suspended,
 )
 from kapelle.library.outcome import Answers, RunState, TeamOutcome, decode, encode
+from kapelle.patterns.context import StoppedBy
 from kapelle.patterns.results import Failed
 from kapelle.patterns.team import TeamSpec, team
 from kapelle.patterns.team_roles import TeamResult
@@ -36,7 +37,8 @@ class Orchestrator:
 
     One agent plays every part unless a part has one of its own. In a git repository all work is
     done in worktrees and ends on a branch; the checkout is not touched. With isolate=False, and
-    outside of git, it is done in the directory itself, by one worker at a time.
+    outside of git, it is done in the directory itself, by one worker at a time. What else a
+    TeamSpec has is taken as well: max_workers, system_prompt, playwright, max_questions …
     """
 
     def __init__(
@@ -49,7 +51,6 @@ class Orchestrator:
         budget: Budget | None = None,
         cwd: Path | str | None = None,
         isolate: bool = True,
-        max_workers: int = 4,
         verify: str | Sequence[str | CheckSpec] = (),
         verify_timeout_s: float = 600,
         interaction: Interaction | None = None,
@@ -57,6 +58,7 @@ class Orchestrator:
         base: str | None = None,
         env: Mapping[str, str] | None = None,
         home: Path | str | None = None,
+        **team: Any,
     ) -> None:
         self._agents = {
             "planner": planner or agent,
@@ -66,7 +68,7 @@ class Orchestrator:
         self._budget = budget or Budget()
         self._directory = _directory(cwd or agent.cwd or Path.cwd())
         self._isolated = isolate and find_checkout(self._directory) is not None
-        self._max_workers = max_workers
+        self._team = team
         self._verify = _checks(verify, verify_timeout_s)
         self._interaction = interaction or Auto()
         self._observer = observer
@@ -144,8 +146,9 @@ class Orchestrator:
             "verify": self._verify,
             "max_iterations": self._budget.max_iterations,
             "max_task_retries": self._budget.max_task_retries,
-            "max_workers": self._max_workers,
+            **self._team,
             "ask": asks,
+            "confirm": self._interaction.confirms,
             "base": self._base,
             **{role: role for role in self._agents},
         }
@@ -192,12 +195,20 @@ async def _outcome(context: LocalContext, spec: TeamSpec) -> TeamOutcome:
         state = context.suspended()
         several = len(state.questions) != 1
         reason = f"{len(state.questions)} questions are open" if several else "a question is open"
-        return TeamOutcome("needs_input", reason, questions=state.questions, token=encode(state))
+        result = _kept(context, reason, "failure")
+        return TeamOutcome(
+            "needs_input", reason, result, questions=state.questions, token=encode(state)
+        )
     except (Failed, LimitReached) as error:
-        kept = context.kept.result(str(error), "failure") if context.kept else None
-        result = kept if isinstance(kept, TeamResult) else None
-        used_up = result is not None and len(result.iterations) == spec.max_iterations
-        is_budget = used_up or isinstance(error, LimitReached)
+        by: StoppedBy = "budget" if isinstance(error, LimitReached) else "failure"
+        result = _kept(context, str(error), by)
+        is_budget = result is not None and result.stopped_by in {"budget", "max_iterations"}
         return TeamOutcome("budget" if is_budget else "failed", str(error), result)
     except KapelleError as error:
-        return TeamOutcome("failed", error.with_hint)
+        return TeamOutcome("failed", error.with_hint, _kept(context, error.message, "failure"))
+
+
+def _kept(context: LocalContext, reason: str, stopped_by: StoppedBy) -> TeamResult | None:
+    """What the team had come to."""
+    kept = context.kept.result(reason, stopped_by) if context.kept else None
+    return kept if isinstance(kept, TeamResult) else None

@@ -54,6 +54,11 @@ class TeamOutcome:
         return self.status == "completed"
 
     @property
+    def final_output(self) -> str:
+        """What the workers of the last iteration said."""
+        return self.result.final_output if self.result else ""
+
+    @property
     def iterations(self) -> int:
         return len(self.result.iterations) if self.result else 0
 

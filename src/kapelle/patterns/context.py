@@ -32,6 +32,7 @@ class TaskArgs(TypedDict, total=False):
     context: dict[str, str]
 
 
+Fact = str | float | bool | list[Any] | dict[str, Any] | None
 StoppedBy = Literal["failure", "budget", "cancelled"]
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
@@ -55,8 +56,10 @@ class _ModelState:
     def __init__(self, model: BaseModel) -> None:
         self._model = model
 
-    def result(self, reason: str, _stopped_by: StoppedBy) -> BaseModel:
-        return self._model.model_copy(update={"reason": reason})
+    def result(self, reason: str, stopped_by: StoppedBy) -> BaseModel:
+        untold = getattr(self._model, "stopped_by", reason) is None
+        more = {"stopped_by": stopped_by} if untold else {}
+        return self._model.model_copy(update={"reason": reason, **more})
 
     def restore(self, _stopped_by: StoppedBy) -> None:
         return None
@@ -140,7 +143,7 @@ class Context(ABC):
         """The time, the same one whenever this step is replayed."""
 
     @abstractmethod
-    async def progress(self, **facts: str | float | bool | None) -> None:
+    async def progress(self, **facts: Fact) -> None:
         """Tell how far it is: shown with the run and kept in its history."""
 
     @abstractmethod

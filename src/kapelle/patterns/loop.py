@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from kapelle.domain.json_schema import check_schema
+from kapelle.domain.json_schema import check_schema, written_out
 from kapelle.domain.options import argument, command, option
 from kapelle.domain.specs import CheckKind, Name
 from kapelle.patterns.context import Context
@@ -91,12 +91,14 @@ class LoopSpec(PatternSpec):
     judge: Name | None = Field(
         default=None,
         description="the agent that judges; by default the one that works",
-        json_schema_extra=option(metavar="AGENT", implies={"eval_mode": "agent"}),
+        json_schema_extra=option(
+            metavar="AGENT", complete="agents", implies={"eval_mode": "agent"}
+        ),
     )
     judge_model: Name | None = Field(
         default=None,
         description="the judge's model",
-        json_schema_extra=option(metavar="NAME", implies={"eval_mode": "agent"}),
+        json_schema_extra=option(metavar="NAME", complete="model", implies={"eval_mode": "agent"}),
     )
     target: Score | None = Field(
         default=None,
@@ -145,6 +147,10 @@ class LoopSpec(PatternSpec):
         return [*(workers or [self.role(None)]), *judges]
 
     @property
+    def places(self) -> list[tuple[str, bool]]:
+        return [(step.directory, True) for step in self.steps if step.directory]
+
+    @property
     def optimises(self) -> bool:
         return self.direction is not None
 
@@ -158,10 +164,16 @@ class LoopSpec(PatternSpec):
     @model_validator(mode="after")
     def _schema_asks_for_what_decides(self) -> "LoopSpec":
         if self.eval_schema is not None:
-            asked = self.eval_schema.get("properties", {})
+            asked = written_out(self.eval_schema).get("properties", {})
             wanted = ("score",) if self.optimises else ("done", "continue")
-            if not any(name in asked for name in wanted):
-                raise ValueError(f"eval_schema must have the property {wanted[0]}, which decides")
+            kinds = {"number", "integer"} if self.optimises else {"boolean"}
+            found = [asked[name] for name in wanted if name in asked]
+            types = [part.get("type", kinds) if isinstance(part, dict) else kinds for part in found]
+            if not any(kinds & {*([one] if isinstance(one, str) else one)} for one in types):
+                kind = "a number" if self.optimises else "true or false"
+                raise ValueError(
+                    f"eval_schema must have the property {wanted[0]}, {kind}, which decides"
+                )
         return self
 
     @model_validator(mode="after")

@@ -68,7 +68,7 @@ async def judge(ctx: Context, spec: "LoopSpec", number: int, task: str | None) -
     # Each has its share, so that one that prints much does not hide the others.
     share = _OUTPUT // max(1, len(found.failed))
     output = "\n\n".join(f"$ {check.name}\n{check.output[-share:]}" for check in found.failed)
-    names = ", ".join(check.name for check in found.failed)
+    names = ", ".join(check.verdict for check in found.failed)
     return Judgement(found.passed, None, output, f"failed: {names}" if names else None)
 
 

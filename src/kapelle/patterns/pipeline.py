@@ -103,6 +103,11 @@ class PipelineSpec(PatternSpec):
         return [self.role(step.agent, step.model, step.system_prompt) for step in self.steps]
 
     @property
+    def places(self) -> list[tuple[str, bool]]:
+        shared = self.workspaces == "shared"
+        return [(step.directory, shared) for step in self.steps if step.directory]
+
+    @property
     def final_checks(self) -> list[CheckSpec]:
         return self.steps[-1].checks
 

@@ -45,6 +45,7 @@ class TaskResult(WorkResult):
     text: str = ""
     """The agent's last answer."""
     branch: str | None = None
+    verified: bool | None = None
     failed_checks: list[CheckResult] = Field(default=[])
     cost_usd: float | None = None
     agent: str = ""
@@ -58,6 +59,7 @@ class TaskResult(WorkResult):
             status=task.status,
             reason=task.reason,
             text=task.result or "",
+            verified=task.verified,
             branch=task.workspace.branch,
             base_commit=task.workspace.base_commit,
             commit=task.workspace.commit,

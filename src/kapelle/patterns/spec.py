@@ -32,8 +32,12 @@ RunChecks = Annotated[
     list[RunCheck],
     Field(max_length=100, json_schema_extra=option(metavar="COMMAND", kind="check")),
 ]
-AgentName = Annotated[Name | None, Field(json_schema_extra=option(metavar="AGENT"))]
-ModelName = Annotated[Name | None, Field(json_schema_extra=option(metavar="NAME"))]
+AgentName = Annotated[
+    Name | None, Field(json_schema_extra=option(metavar="AGENT", complete="agents"))
+]
+ModelName = Annotated[
+    Name | None, Field(json_schema_extra=option(metavar="NAME", complete="model"))
+]
 ScoreCommand = Annotated[Command | None, Field(json_schema_extra=option(metavar="COMMAND"))]
 ScoreTimeout = Annotated[
     Seconds,
@@ -103,6 +107,11 @@ class PatternSpec(WorkSpec):
     def roles(self) -> list[Role]:
         """Every agent that will be called as far as that is known."""
         return [self.role(None)] if self.agent else []
+
+    @property
+    def places(self) -> list[tuple[str, bool]]:
+        """The directories of tasks besides its own, and whether each shares the run's workspace."""
+        return []
 
     def role(
         self, agent: str | None, model: str | None = None, system_prompt: str | None = None

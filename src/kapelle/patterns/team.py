@@ -3,7 +3,7 @@
 from pydantic import ConfigDict, Field
 
 from kapelle.domain.options import argument, command, option
-from kapelle.domain.specs import CheckKind, Text
+from kapelle.domain.specs import CheckKind, CheckSpec, Text
 from kapelle.domain.text import counted
 from kapelle.patterns import team_roles
 from kapelle.patterns.context import Context
@@ -13,7 +13,9 @@ from kapelle.patterns.spec import AgentName, ModelName, PatternSpec, Prompt, Rol
 from kapelle.patterns.team_roles import Intake, Iteration, Outcome, Plan, Review, TeamResult
 from kapelle.patterns.team_workers import Workers
 
-_MOST_QUESTIONS = 4
+_PLAYWRIGHT = "npx playwright test"
+_CONFIRM = "Is that right? Otherwise write what must be true, separated by semicolons."
+_AS_STATED = "The goal is reached as it is stated."
 
 
 class TeamSpec(PatternSpec):
@@ -35,16 +37,32 @@ class TeamSpec(PatternSpec):
             help="What to build; - reads it from stdin.",
             file=("--goal-file", "Read the goal from a file, or - for stdin."),
             ask="What is the goal? ",
+            asked={"ask": True, "confirm": True},
         ),
     )
     success_criteria: list[Text] = Field(
         default=[],
         max_length=100,
         description="what must be true then; where nothing is given, the planner proposes it",
-        json_schema_extra=option("--criteria", metavar="TEXT"),
+        json_schema_extra=option(
+            "--criteria",
+            metavar="TEXT",
+            file=("--criteria-file", "Read further criteria from a file, one in each line."),
+        ),
     )
     verify: RunChecks = Field(
-        default=[], description="commands that must pass before a reviewer is asked"
+        default=[],
+        description="commands that must pass before a reviewer is asked",
+        json_schema_extra=option(
+            metavar="COMMAND",
+            kind="check",
+            timeout=("--verify-timeout", "Stop such a command after this long."),
+        ),
+    )
+    playwright: bool = Field(
+        default=False,
+        description=f"test what is seen in a browser: verifies with `{_PLAYWRIGHT}`, has workers "
+        "write such tests, and the reviewer ask for them",
     )
     planner: AgentName = Field(
         default=None, description="the agent that plans; by default the run's agent"
@@ -71,10 +89,16 @@ class TeamSpec(PatternSpec):
     )
     ask: bool = Field(
         default=False,
-        description="let the planner ask a person up to four questions before it begins",
+        description="let planner and reviewer ask a person what only a person can decide",
         json_schema_extra=option(
             flags={"--non-interactive": (False, "It never asks; this is the default.")}
         ),
+    )
+    max_questions: int = Field(
+        default=4, ge=0, le=20, description="how many questions each of them may ask at a time"
+    )
+    confirm: bool = Field(
+        default=False, description="have a person confirm the criteria that the planner proposes"
     )
 
     @property
@@ -83,11 +107,18 @@ class TeamSpec(PatternSpec):
 
     @property
     def never_blocks(self) -> bool:
-        return not self.ask
+        return not (self.ask or self.confirm)
 
     @property
     def needs_git(self) -> bool:
         return any(check.kind is CheckKind.DIFF_NOT_EMPTY for check in self.verify)
+
+    @property
+    def final_checks(self) -> list[CheckSpec]:
+        """All that must pass before a reviewer is asked."""
+        known = any(_PLAYWRIGHT in (check.command or "") for check in self.verify)
+        more = [CheckSpec(command=_PLAYWRIGHT)] if self.playwright and not known else []
+        return [*self.verify, *more]
 
     @property
     def roles(self) -> list[Role]:
@@ -111,23 +142,20 @@ async def team(ctx: Context, spec: TeamSpec) -> TeamResult:
             await _plan(ctx, spec, result, answers)
         except Failed as failure:
             iteration.problem = failure.reason
-            await ctx.progress(iteration=number, phase="failed", problem=failure.reason)
+            await ctx.progress(iteration=number, phase="failed", lack=failure.reason)
             continue
         await _work(ctx, spec, result)
         await _verify(ctx, spec, iteration)
         if iteration.verified:
             await _review(ctx, spec, result.success_criteria, iteration)
-        await ctx.progress(
-            iteration=number,
-            phase="done" if iteration.is_done else "not done",
-            merged=len(iteration.outcomes) - len(iteration.unfinished),
-            verified=iteration.verified,
-            lack=None if iteration.is_done else iteration.lack,
-        )
+        await ctx.progress(iteration=number, **iteration.facts)
         if iteration.is_done:
             result.reason = f"the goal is reached after iteration {number}"
-            result.goal_complete = True
+            result.goal_complete, result.stopped_by = True, "goal"
             return result
+        if iteration.review and number < spec.max_iterations:
+            answers |= await _answers(ctx, spec, iteration.review.questions, "")
+    result.stopped_by = "max_iterations"
     rounds = counted(spec.max_iterations, "iteration")
     raise Failed(f"the goal was not reached in {rounds}: {result.iterations[-1].lack}")
 
@@ -139,19 +167,43 @@ async def _intake(ctx: Context, spec: TeamSpec, result: TeamResult) -> dict[str,
     await ctx.progress(phase="intake")
     asked = team_roles.intake(spec)
     planner = {"agent": spec.planner, "model": spec.planner_model}
-    found = await ctx.query(asked, Intake, title="Intake", **planner)
-    result.success_criteria = result.success_criteria or found.success_criteria
-    if not spec.ask or not found.questions:
-        return {}
-    questions = list(dict.fromkeys(found.questions))[:_MOST_QUESTIONS]
-    answers = await ctx.gather(*(ctx.ask(text) for text in questions))
-    return dict(zip(questions, answers, strict=True))
+    try:
+        found = await ctx.query(asked, Intake, title="Intake", **planner)
+    except Failed as failure:
+        # The goal itself says enough to begin with.
+        await ctx.progress(phase="intake", lack=failure.reason)
+        found = Intake(success_criteria=[])
+    if result.success_criteria:
+        return await _answers(ctx, spec, found.questions)
+    result.success_criteria = found.success_criteria or [_AS_STATED]
+    listed = "".join(f"\n- {text}" for text in result.success_criteria)
+    proposal = f"It is reached when{listed}\n{_CONFIRM}" if spec.confirm else ""
+    answers = await _answers(ctx, spec, found.questions, proposal=proposal)
+    said = answers.pop(proposal, "")
+    own = [part.strip() for part in said.replace("\n", ";").split(";") if part.strip()]
+    if own and said.strip().lower() not in {"y", "yes", "ok"}:
+        result.success_criteria = own
+    return answers
+
+
+async def _answers(
+    ctx: Context,
+    spec: TeamSpec,
+    questions: list[str],
+    default: str | None = None,
+    proposal: str = "",
+) -> dict[str, str]:
+    """What a person says to a proposal and to questions, if any may be asked."""
+    asked: dict[str, str | None] = {proposal: "yes"} if proposal else {}
+    asked |= dict.fromkeys(questions[: spec.max_questions] if spec.ask else [], default)
+    answers = await ctx.gather(*(ctx.ask(text, known) for text, known in asked.items()))
+    return {text: said for text, said in zip(asked, answers, strict=True) if said.strip()}
 
 
 async def _plan(ctx: Context, spec: TeamSpec, result: TeamResult, answers: dict[str, str]) -> None:
     """The subgoals of the last iteration; raises Failed if there is no usable plan."""
     *before, iteration = result.iterations
-    await ctx.progress(iteration=iteration.number, phase="plan")
+    await ctx.progress(iteration=iteration.number, phase="plan", lack=None)
     asked = prompt = team_roles.plan(spec, result.success_criteria, answers, before)
     planner = {"agent": spec.planner, "model": spec.planner_model}
     for title in ("Plan", "Plan (again)"):
@@ -177,17 +229,19 @@ async def _plan(ctx: Context, spec: TeamSpec, result: TeamResult, answers: dict[
 async def _work(ctx: Context, spec: TeamSpec, result: TeamResult) -> None:
     iteration = result.iterations[-1]
     number = iteration.number
-    await ctx.progress(iteration=number, phase="work", subgoals=len(iteration.subgoals))
+    subgoals = [{"id": subgoal.id, "title": subgoal.title} for subgoal in iteration.subgoals]
+    await ctx.progress(iteration=number, phase="work", subgoals=subgoals)
     workers = Workers(ctx, spec, result)
     await ctx.gather(*(workers.pursue(subgoal) for subgoal in iteration.subgoals))
     iteration.commit = result.commit = await ctx.commit(f"Iteration {number}")
+    result.final_output = iteration.said or result.final_output
 
 
 async def _verify(ctx: Context, spec: TeamSpec, iteration: Iteration) -> None:
-    if not spec.verify:
+    if not spec.final_checks:
         return
     await ctx.progress(iteration=iteration.number, phase="verify")
-    iteration.checks = (await ctx.check(*spec.verify)).checks
+    iteration.checks = (await ctx.check(*spec.final_checks)).checks
     if iteration.commit is not None:
         # What a check leaves behind does not join the work.
         await ctx.revert(iteration.commit)

@@ -1,24 +1,28 @@
 """What the roles of a team are told, and what they answer."""
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from kapelle.domain.task import CheckResult
+from kapelle.domain.text import first_line
 from kapelle.patterns.results import TaskResult
 
 if TYPE_CHECKING:
     from kapelle.patterns.team import TeamSpec
 
 
+Questions = Annotated[
+    list[str], Field(description="what only a person can decide; better none", max_length=20)
+]
+
+
 class Intake(BaseModel):
     success_criteria: list[str] = Field(
         description="what must be true when the goal is reached, each checkable", max_length=20
     )
-    questions: list[str] = Field(
-        [], description="what only a person can decide; at most 4, better none", max_length=20
-    )
+    questions: Questions = []
 
 
 class Subgoal(BaseModel):
@@ -26,6 +30,17 @@ class Subgoal(BaseModel):
     title: str = Field(description="one line", min_length=1, max_length=200)
     task: str = Field(description="all that a worker needs to know to do it", min_length=1)
     depends_on: list[str] = Field([], description="ids of subgoals that must be done before")
+    text_only: bool = Field(
+        False, description="true where the worker's answer is all that is wanted, and no file"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        """A planner may tell a subgoal in short, by its task alone."""
+        if not isinstance(value, str):
+            return value
+        return {"id": first_line(value, 60), "title": first_line(value, 200), "task": value}
 
 
 class Plan(BaseModel):
@@ -59,6 +74,7 @@ class Review(BaseModel):
     goal_aligned: bool = Field(description="does it serve the goal and nothing else?")
     goal_complete: bool = Field(description="is the goal reached, every criterion met?")
     feedback: str = Field("", description="what is to be done next, if anything")
+    questions: Questions = []
 
     @property
     def approves(self) -> bool:
@@ -79,6 +95,11 @@ class Outcome(BaseModel):
     reason: str | None = None
     tasks: list[str] = []
     said: str = ""
+    text_only: bool = False
+
+    def excerpt(self, length: int) -> str:
+        """The end of what the worker said; where that is all it was to do, all of it."""
+        return self.said[-_ANSWER if self.text_only else -length :]
 
 
 class Iteration(BaseModel):
@@ -97,6 +118,27 @@ class Iteration(BaseModel):
     @property
     def unfinished(self) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.status != "merged"]
+
+    @property
+    def said(self) -> str:
+        """What the workers said whose work is done, each under its title if there are several."""
+        done = [item for item in self.outcomes if item.status == "merged" and item.said]
+        texts = [f"## {item.title}\n\n{item.said}" for item in done]
+        return done[0].said if len(done) == 1 else "\n\n".join(texts)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What is told of it when it has ended."""
+        found = self.review
+        return {
+            "phase": "done" if self.is_done else "not done",
+            "merged": len(self.outcomes) - len(self.unfinished),
+            "planned": len(self.outcomes),
+            "verified": self.verified,
+            "checks": {"of": len(self.checks), "passed": sum(one.passed for one in self.checks)},
+            "review": found and {**found.model_dump(), "approves": found.approves},
+            "lack": None if self.is_done else self.lack,
+        }
 
     @property
     def is_done(self) -> bool:
@@ -122,26 +164,32 @@ class Iteration(BaseModel):
 
 class TeamResult(BaseModel):
     reason: str
+    stopped_by: Literal["goal", "max_iterations", "budget", "cancelled", "failure"] | None = None
     goal_complete: bool = False
     success_criteria: list[str]
     iterations: list[Iteration] = []
     commit: str | None = None
+    final_output: str = ""
+    """What the workers of the last iteration that brought anything said."""
 
 
 _TAIL = 4_000
+_ANSWER = 20_000
+_IN_A_BROWSER = (
+    "If your part is seen in a browser, write or extend Playwright tests for it, rather in the "
+    "files that are there, and run them with `npx playwright test` before you are done."
+)
+_NO_EVIDENCE = (
+    "Without evidence of Playwright tests that pass for what is seen in a browser, the goal is not "
+    "complete: say so in the feedback."
+)
 
 
 def intake(spec: "TeamSpec") -> str:
-    asks = (
-        "List at most 4 questions that only the person who gave the goal can answer and without "
-        "which the work could go wrong; none is best."
-        if spec.ask
-        else "Nobody can be asked: leave the questions empty and decide what is sensible."
-    )
     return _text(
         "You prepare the work of a team of coding agents in this directory. Say by which criteria "
         "one will see that the goal is reached. Look at the files if that helps; change nothing.\n"
-        f"{asks}",
+        f"{_asks(spec)}",
         f"## The goal\n{spec.goal}",
         _bullets("What is known of the criteria", spec.success_criteria),
     )
@@ -155,7 +203,8 @@ def plan(
         f"subgoals, at most {spec.max_subgoals}, as few as sensible. Each is done by one worker "
         "in a copy of the files of its own and then merged: subgoals that touch the same lines "
         "must depend on each other, others should not, so that they are worked on at once. Every "
-        "subgoal changes files. Look at the files yourself; change nothing.",
+        "subgoal changes files, unless an answer in words is all that is wanted (text_only). Look "
+        "at the files yourself; change nothing.",
         f"## The goal\n{spec.goal}",
         _bullets("It is reached when", criteria),
         _bullets("What was asked and answered", [f"{q} {a}" for q, a in answers.items()]),
@@ -165,21 +214,28 @@ def plan(
 
 
 def work(spec: "TeamSpec", subgoal: Subgoal, done: list[Outcome]) -> str:
-    before = [f"{other.title}: {other.said[-500:] or 'done'}" for other in done]
+    before = [f"{other.title}: {other.excerpt(500) or 'done'}" for other in done]
     return _text(
         subgoal.task,
+        "Your answer is all that is wanted: change no files." if subgoal.text_only else "",
         f"## What this is part of\n{spec.goal}\n\nOthers work on other parts: change only what "
         "your part needs. Leave everything in working order.",
+        _IN_A_BROWSER if spec.playwright else "",
         _bullets("What was done before, and is in your files", before),
     )
 
 
-def again(prompt: str, task: TaskResult) -> str:
+def again(prompt: str, task: TaskResult, *, in_place: bool) -> str:
+    begin = (
+        "Part of its changes may be in your files: look at them first, keep what is right, go on"
+        if in_place
+        else "Its changes are not in your files: begin anew"
+    )
     output = [f"`{check.name}`:\n{_fenced(check.output)}" for check in task.failed_checks]
     told = "\n".join([task.reason or task.status, *output])
     return (
         f"{prompt}\n\n## An earlier try was not accepted\n{told}\n"
-        "Its changes are not in your files: begin anew, and avoid what went wrong."
+        f"{begin}, and avoid what went wrong."
     )
 
 
@@ -196,7 +252,9 @@ def resolve(subgoal: Subgoal, conflicts: list[str]) -> str:
 def review(spec: "TeamSpec", criteria: list[str], iteration: Iteration, changes: str) -> str:
     return _text(
         "You review the work of a team of coding agents in this directory. Judge by the files, "
-        "not by what was said; change nothing. Say no where you doubt.",
+        "not by what was said; change nothing. Say no where you doubt.\n"
+        f"{_asks(spec)}",
+        _NO_EVIDENCE if spec.playwright else "",
         f"## The goal\n{spec.goal}",
         _bullets("It is reached when", criteria),
         _bullets("What was verified", [f"`{check.name}` passed" for check in iteration.checks]),
@@ -220,8 +278,17 @@ def _so_far(before: list[Iteration]) -> str:
     return "\n".join(lines)
 
 
+def _asks(spec: "TeamSpec") -> str:
+    if not spec.ask:
+        return "Nobody can be asked: leave the questions empty and decide what is sensible."
+    return (
+        f"List at most {spec.max_questions} questions that only the person who gave the goal can "
+        "answer and without which the work could go wrong; none is best."
+    )
+
+
 def _outcome(outcome: Outcome) -> str:
-    said = f" It said: {outcome.said[-300:]}" if outcome.said else ""
+    said = f" It said: {outcome.excerpt(300)}" if outcome.said else ""
     reason = f" ({outcome.reason})" if outcome.reason else ""
     return f"{outcome.title}: {outcome.status}{reason}.{said}"
 

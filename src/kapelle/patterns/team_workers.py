@@ -26,7 +26,9 @@ class Workers:
 
     async def pursue(self, subgoal: Subgoal) -> None:
         """Do a subgoal as soon as those that it depends on are merged."""
-        outcome = Outcome(id=subgoal.id, title=subgoal.title, status="failed")
+        outcome = Outcome(
+            id=subgoal.id, title=subgoal.title, status="failed", text_only=subgoal.text_only
+        )
         try:
             for other in subgoal.depends_on:
                 await self._ended[other].wait()
@@ -51,28 +53,30 @@ class Workers:
     async def _do(self, subgoal: Subgoal, before: list[Outcome], outcome: Outcome) -> None:
         asked = prompt = team_roles.work(self._spec, subgoal, before)
         for _ in range(1 + self._spec.max_task_retries):
-            task = await self._ask(asked, subgoal.title)
+            task = await self._ask(asked, subgoal)
             outcome.tasks.append(task.id)
             outcome.said, outcome.reason = task.text, task.reason
             if task.ok:
                 await self._merge(subgoal, task, outcome)
                 return
-            asked = team_roles.again(prompt, task)
+            asked = team_roles.again(prompt, task, in_place=not self._ctx.is_git)
 
-    async def _ask(self, prompt: str, title: str, earlier: TaskResult | None = None) -> TaskResult:
+    async def _ask(
+        self, prompt: str, subgoal: Subgoal, earlier: TaskResult | None = None
+    ) -> TaskResult:
         # Whoever says it is done and has changed nothing is not done.
         return await self._ctx.task(
             prompt,
-            title=title,
+            title=f"{subgoal.title} (conflict)" if earlier else subgoal.title,
             agent=self._spec.worker,
             model=self._spec.worker_model,
             workspace="own",
-            checks=["diff_not_empty"] if self._ctx.is_git else [],
+            checks=["diff_not_empty"] if self._ctx.is_git and not subgoal.text_only else [],
             continue_from=earlier.id if earlier else None,
         )
 
     async def _merge(self, subgoal: Subgoal, task: TaskResult, outcome: Outcome) -> None:
-        if self._ctx.is_git:
+        if self._ctx.is_git and (task.changed or not subgoal.text_only):
             async with self._ctx.lock("merge"):
                 merged = await self._ctx.merge(task)
                 if merged.conflict:
@@ -94,7 +98,7 @@ class Workers:
         """Have both sides brought together; None, with the reason, if that did not come about."""
         conflicts = await self._ctx.take_in(task)
         asked = team_roles.resolve(subgoal, conflicts)
-        resolved = await self._ask(asked, f"{subgoal.title} (conflict)", task)
+        resolved = await self._ask(asked, subgoal, task)
         outcome.tasks.append(resolved.id)
         left = await self._ctx.conflicted(resolved, conflicts) if resolved.ok else []
         await self._ctx.put_away(task)

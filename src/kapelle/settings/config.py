@@ -67,11 +67,11 @@ def validate(values: Tree, where: str, scope: Scope = "user") -> Settings:
     try:
         return Settings.model_validate(values, by_alias=True, by_name=False)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
+        first: dict[str, Any] = {**error.errors(include_url=False)[0]}
     keys = [str(part) for part in first["loc"] if part != "[key]"]
     if first["type"] == "extra_forbidden":
         raise _unknown(where, keys)
-    dotted, given = ".".join(keys), first["input"]
+    dotted, given = ".".join(keys), first.pop("input")
     value = f" (it is {shown(dotted, given)!r})" if isinstance(given, str | int | float) else ""
     raise InvalidInput(f"{where}: {problem(first)}{value}.")
 

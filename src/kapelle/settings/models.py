@@ -10,6 +10,7 @@ from kapelle.domain.specs import (
     McpServer,
     Money,
     Name,
+    Prove,
     Seconds,
     ServerName,
     Text,
@@ -56,6 +57,8 @@ class Tasks(Section):
     """Answers of the model in one attempt: the same cap for agents that never stop."""
     budget_usd: Money | None = None
     """US dollars that all attempts of a task may cost together; when not set, any amount."""
+    prove: Prove = "once"
+    """When a passed check is made again on garbled files: never, once, always or required."""
     grace_s: Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)] = 10
     """Seconds between asking a process to end and killing it."""
 
@@ -67,6 +70,8 @@ class WorkspaceSettings(Section):
     """Untracked files or directories copied into a new worktree."""
     link: list[Text] = []
     """Untracked files or directories linked into a new worktree."""
+    checkout_paths: Literal["replace", "keep"] = "replace"
+    """What leads from a worktree into your checkout: replace it by its own, or keep it."""
     setup: Text | None = None
     """Shell command run in a new worktree before the agent."""
     setup_timeout_s: Seconds = 600
@@ -181,7 +186,7 @@ class AgentSettings(Section):
 
 class Server(Section):
     host: Name = "127.0.0.1"
-    """Address the web page and the API listen on."""
+    """Address the API listens on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port to listen on; 0 takes any free one."""
     hosts: list[Name] = []
@@ -257,7 +262,7 @@ class Settings(Section):
     failures: Failures = Failures()
     """How failures are told apart and answered."""
     server: Server = Server()
-    """The web page and the API."""
+    """The API over TCP."""
     backup: Backup = Backup()
     """Copies of the database."""
     upkeep: Upkeep = Upkeep()

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from kapelle.domain.states import AttemptStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
 from kapelle.store.query import Rows
-from kapelle.store.tables import attempts, checks, tasks
+from kapelle.store.tables import attempts, checks, proofs, tasks
 
 _INSERT = attempts.insert()
 _LATEST = (
@@ -143,6 +143,16 @@ def checks_of(connection: sa.Connection, ids: Sequence[str]) -> dict[str, list[C
     for mapping in connection.execute(_CHECKS_OF, {"ids": ids}).mappings():
         found[mapping["attempt_id"]].append(CheckResult.model_validate(dict(mapping)))
     return found
+
+
+def known_proof(connection: sa.Connection, digest: str) -> sa.RowMapping | None:
+    """What was found about a command in a repository before."""
+    return connection.execute(proofs.select().where(proofs.c.digest == digest)).mappings().first()
+
+
+def remember_proof(connection: sa.Connection, digest: str, proved: bool | None, proof: str) -> None:
+    connection.execute(proofs.delete().where(proofs.c.digest == digest))
+    connection.execute(proofs.insert().values(digest=digest, proved=proved, proof=proof))
 
 
 def _attempt(mapping: sa.RowMapping) -> Attempt:

@@ -1,14 +1,13 @@
 """The append-only history that every live view is fed from."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import sqlalchemy as sa
 
 from kapelle.domain.task import Event
 from kapelle.store.database import about
 from kapelle.store.tables import events, tasks
-
-Value = str | int | float | bool | None
 
 _INSERT = events.insert()
 # An event of a run's task is one of the run as well.
@@ -25,7 +24,7 @@ def append(
     /,
     *,
     run_id: str | None = None,
-    **data: Value,
+    **data: Any,
 ) -> None:
     """Record what happened, and wake whoever watches for this kind, task or run."""
     subject = {"kind": kind, "task_id": task_id, "attempt_id": attempt_id}

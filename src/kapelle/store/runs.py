@@ -23,7 +23,7 @@ _LETTERS = sa.func.length(sa.cast(runs.c.spec, sa.Text)) + sa.func.coalesce(
 )
 _STORED = tuple(name for name in Run.model_fields if name in runs.c)
 
-_rows = Rows(runs, "run", "kapelle runs list")
+_rows = Rows(runs, "run")
 row, update, resolve = _rows.row, _rows.update, _rows.resolve
 by_idempotency_key = _rows.by_idempotency_key
 archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
@@ -235,8 +235,14 @@ def change(
     update(connection, run_id, status=status, reason=reason, **values)
     events.append(
         connection, f"run.{status}", run_id=run_id, title=row_["title"], pattern=row_["pattern"],
-        reason=reason,
+        reason=reason, **_verdict(connection, run_id, status),
     )  # fmt: skip
+
+
+def _verdict(connection: sa.Connection, run_id: str, status: RunStatus) -> dict[str, bool]:
+    """Of a completed one, whether any check was made."""
+    completed = status is RunStatus.COMPLETED
+    return {"verified": _is_verified(connection, family(connection, run_id))} if completed else {}
 
 
 def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:
@@ -258,7 +264,7 @@ def _is_verified(connection: sa.Connection, run_ids: Sequence[str]) -> bool:
     own = own.where(made.kind.in_(("check", "score")), made.label != "")
     of_tasks = sa.select(checks.c.position).join(attempts, attempts.c.id == checks.c.attempt_id)
     of_tasks = of_tasks.join(tasks, tasks.c.id == attempts.c.task_id)
-    of_tasks = of_tasks.where(tasks.c.run_id.in_(run_ids))
+    of_tasks = of_tasks.where(tasks.c.run_id.in_(run_ids), checks.c.proved.is_not(False))
     found = sa.select(sa.or_(own.exists(), of_tasks.exists()))
     return bool(connection.execute(found).scalar_one())
 

@@ -12,6 +12,7 @@ from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import DepsPolicy, Priority
 from kapelle.domain.states import FINAL, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import Attempt, CheckResult, Task, TaskFilter
+from kapelle.domain.text import excerpt
 from kapelle.store import attempts, events
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
@@ -54,7 +55,7 @@ _STOP = sa.select(tasks.c.stop).where(tasks.c.id == sa.bindparam("task_id"))
 
 _STORED = tuple(name for name in Task.model_fields if name in tasks.c)
 
-_rows = Rows(tasks, "task", "kapelle list")
+_rows = Rows(tasks, "task")
 row, update, resolve = _rows.row, _rows.update, _rows.resolve
 archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
 shells_in_use = _rows.shells_in_use
@@ -96,6 +97,8 @@ def page(connection: sa.Connection, wanted: TaskFilter) -> tuple[list[Task], str
     if wanted.tag is not None:
         query = query.join(task_tags, task_tags.c.task_id == tasks.c.id)
         query = query.where(task_tags.c.tag == wanted.tag)
+    if not wanted.nested:
+        query = query.where(tasks.c.run_id.is_(None))
     rows, cursor = _rows.page(connection, wanted, query, sa.func.length(tasks.c.prompt))
     return _complete(connection, rows), cursor
 
@@ -236,7 +239,9 @@ def _task(
         "workspace": workspace_of(row),
         "attempts": tries,
         "checks": made,
-        "verified": bool(made) if row["status"] == TaskStatus.COMPLETED else None,
+        "verified": any(one.proved is not False for one in made)
+        if row["status"] == TaskStatus.COMPLETED
+        else None,
     }
     return Task.model_validate(values)
 
@@ -395,6 +400,10 @@ def _apply_status(
     facts = {"title": task["title"], "reason": reason}
     if status is TaskStatus.WAITING:
         facts["waiting_for"] = values["waiting_for"]
+    if status is TaskStatus.COMPLETED:
+        facts["verified"] = get(connection, task_id).verified
+    if values.get("result"):
+        facts["text"] = excerpt(values["result"])
     events.append(connection, f"task.{status}", task_id, **facts)
     return [task_id] if status in FINAL else []
 

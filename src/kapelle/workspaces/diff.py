@@ -7,8 +7,8 @@ from kapelle.domain.errors import InvalidInput, WorkspaceError
 from kapelle.workspaces.commit import require_commit, tip_of
 from kapelle.workspaces.files import shown_path
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, Place
-from kapelle.workspaces.index import Staging
-from kapelle.workspaces.refs import Refs
+from kapelle.workspaces.index import Staging, files_place
+from kapelle.workspaces.refs import ARCHIVE, Refs
 from kapelle.workspaces.repository import WorkTree, find_checkout, read_work_tree
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker
@@ -39,11 +39,26 @@ async def diff_worktree(marker: Marker) -> Diff:
 
 async def uncommitted_files(marker: Marker) -> list[str]:
     """Files of the worktree that differ from what the branch holds."""
+    return [shown_path(name) for name in await _uncommitted(marker)]
+
+
+async def _uncommitted(marker: Marker, *which: str) -> list[bytes]:
     with marker.shadows.scratch() as scratch:
         place, new = await _content(marker, scratch)
-        options = (*_DIFF, "-r", "-z", "--name-only", "--no-renames")
+        options = (*_DIFF, "-r", "-z", "--name-only", "--no-renames", *which)
         output = await place.run(*options, await tip_of(marker), new, "--")
-    return [shown_path(name) for name in output.fields]
+    return output.fields
+
+
+async def put_back(marker: Marker) -> list[str]:
+    """Give the files that the branch holds its content again; returns those that had another."""
+    if changed := await _uncommitted(marker, "--diff-filter=a"):
+        with marker.shadows.scratch() as scratch:
+            files = files_place(marker.objects, marker, scratch / "index")
+            await files.run("read-tree", await tip_of(marker), timeout_s=CONTENT_TIMEOUT_S)
+            names = b"".join(name + b"\0" for name in changed)
+            await files.run("checkout-index", "--force", "-z", "--stdin", stdin=names)
+    return [shown_path(name) for name in changed]
 
 
 async def diff_commits(marker: Marker, old: str, new: str) -> Diff:
@@ -96,7 +111,11 @@ async def _content(marker: Marker, scratch: Path) -> tuple[Place, str]:
             # Replaced meanwhile, it may have been foreign files that were staged.
             if marker.present:
                 return place, tree
-    return marker.objects, await tip_of(marker)
+    tip = await tip_of(marker)
+    if tip == marker.base_commit:
+        # What failed was never committed, but kept when its worktree was removed.
+        tip = await marker.refs.read(f"{ARCHIVE}{marker.task_id}/final") or tip
+    return marker.objects, tip
 
 
 async def _diff(place: Place, old: str, new: str) -> Diff:

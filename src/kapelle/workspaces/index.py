@@ -20,6 +20,8 @@ from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Place
 from kapelle.workspaces.repository import WorkTree, small_file
 
 _GITLINK = b"160000"
+# Tags of ls-files -v for what is not looked at: skip-worktree, and assume-unchanged in lower case.
+_HIDDEN = (b"S", b"s", b"h")
 _MAX_NESTING = 20
 _MAX_ATTRIBUTES = 10_000_000
 _RETRY_PAUSES_S = (0.01, 0.05, 0.2)
@@ -120,15 +122,27 @@ class Staging:
 
     async def _look(self) -> tuple[bool, list[bytes]]:
         """Whether a file differs from the index, and what is untracked: one process for both."""
-        arguments = ("ls-files", "-z", "-t", "-c", "--modified", "--others", "--exclude-standard")
+        arguments = ("ls-files", "-z", "-v", "-c", "--modified", "--others", "--exclude-standard")
         fields = (await self._place.run(*arguments, timeout_s=CONTENT_TIMEOUT_S)).fields
         others = [field[2:] for field in fields if field.startswith(b"? ")]
+        if await self._unhide([field[2:] for field in fields if field[:1] in _HIDDEN]):
+            return True, others
         if any(field.startswith(b"C ") for field in fields):
             return True, others
         # It looks through a link in the place of a directory, and the link may be ignored.
         known = {os.path.dirname(field[2:]) for field in fields if not field.startswith(b"? ")}
         top = os.fsencode(self._work_tree.toplevel)
         return await asyncio.to_thread(_any_is_link, top, known), others
+
+    async def _unhide(self, paths: list[bytes]) -> bool:
+        """Have git look at files that the index tells it not to, if they are there; whether any
+        were. Those that a sparse checkout leaves out are not."""
+        present = [path for path in paths if self._can_be_added(path, is_link=False)]
+        for option in ("--no-assume-unchanged", "--no-skip-worktree") if present else ():
+            stdin = b"".join(path + b"\0" for path in present)
+            await self._place.run("update-index", "-z", option, "--stdin", stdin=stdin)
+        self._is_touched |= bool(present)
+        return bool(present)
 
     async def _differences(self) -> tuple[list[bytes], list[bytes]]:
         output = await self._place.run(

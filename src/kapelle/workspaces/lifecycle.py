@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from kapelle.domain.errors import InvalidInput, WorkspaceError
+from kapelle.domain.errors import GitError, InvalidInput, WorkspaceError
 from kapelle.domain.task import Workspace
 from kapelle.workspaces.commit import archive_worktree, keep, stage_all
 from kapelle.workspaces.files import copy_into, link_into, relative_parts
@@ -194,7 +194,15 @@ async def _place_branch(plan: Marker, *, afresh: bool) -> str:
     if tip is not None:
         await keep(plan, "found", tip)
     start = plan.left or plan.base_commit
-    await plan.refs.move(plan.ref, start, tip, "kapelle: begin")
+    try:
+        await plan.refs.move(plan.ref, start, tip, "kapelle: begin")
+    except GitError:
+        if await plan.refs.read(f"{BRANCHES}kapelle") is None:
+            raise
+        raise WorkspaceError(
+            f"{plan.source} has a branch named kapelle, so git allows none like {plan.branch}.",
+            hint="Rename it: git branch -m kapelle kapelle-old",
+        ) from None
     return start
 
 

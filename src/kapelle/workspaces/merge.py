@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, MergeConflict, WorkspaceError
+from kapelle.domain.views import MergePreview
 from kapelle.workspaces.checkout import Mover, shown
 from kapelle.workspaces.commit import commit_worktree, tip_of
 from kapelle.workspaces.files import open_inside, shown_path
@@ -187,20 +188,6 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Preview:
-    """How a merge would go: ahead and behind count the commits of the branch and of the base."""
-
-    base: str
-    ahead: int
-    behind: int
-    already: bool
-    conflicts: list[str]
-    dirty: list[str]
-    is_other: bool
-    problem: str | None
-
-
-@dataclass(frozen=True)
 class Merger:
     """One merge of one task's branch into a branch, with what is expected of the first."""
 
@@ -254,7 +241,8 @@ class Merger:
             if self.style == "merge" or merged.tree != await objects.tree_of(old):
                 parents = [old, tip] if self.style == "merge" else [old]
                 new = await objects.commit(merged.tree, parents, self.message, **person)
-        is_other = new != old and await objects.tree_of(new) != await objects.tree_of(tip)
+        trees = [await objects.tree_of(one) for one in (new, tip)]
+        is_other = new != old and not conflicts and trees[0] != trees[1]
         return Candidate(ref, old, new, is_other, tuple(conflicts))
 
     async def require_candidate(self, ref: str) -> Candidate:
@@ -268,26 +256,27 @@ class Merger:
             )
         return found
 
-    async def preview(self, ref: str, mover: Mover) -> Preview:
+    async def preview(self, ref: str, mover: Mover) -> MergePreview:
         """How it would go, without moving anything."""
         marker, found, problem = self.marker, await self.candidate(ref), None
         dirty = await mover.dirty(marker, ref, found.old, found.new)
         try:
-            if not dirty and not found.conflicts:
+            if not dirty:
                 await mover.require_clean(marker, ref, found.old, found.new)
         except Conflict as error:
             problem = error.message
         sides = f"{found.old}...{await tip_of(marker)}"
         output = await marker.objects.run("rev-list", "--left-right", "--count", sides, "--")
         behind, ahead = map(int, output.line.split())
-        return Preview(
-            found.base,
-            ahead,
-            behind,
+        return MergePreview(
+            id=marker.task_id,
+            base=found.base,
+            ahead=ahead,
+            behind=behind,
             already=found.new == found.old and not found.conflicts,
             conflicts=[shown_path(name) for name in found.conflicts],
             dirty=[shown_path(name) for name in dirty],
-            is_other=found.is_other,
+            check_again=found.is_other,
             problem=problem,
         )
 

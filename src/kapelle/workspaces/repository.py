@@ -3,6 +3,7 @@
 It is found by reading files, so that core.worktree cannot lie.
 """
 
+import hashlib
 import os
 import re
 import shlex
@@ -92,6 +93,12 @@ def checkouts_around(directory: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys((checkout.toplevel, main)))
 
 
+def repository_of(directory: str) -> str:
+    """The top of the repository that a directory is in, which its worktrees share; or itself."""
+    tops = checkouts_around(Path(directory))
+    return str(tops[-1]) if tops else os.path.realpath(directory)
+
+
 def is_git_directory(directory: Path) -> bool:
     """Whether a directory belongs to git itself: inside a bare repository or a .git directory."""
     for candidate in _upwards(directory):
@@ -156,6 +163,32 @@ def small_file(path: Path, most: int) -> bytes | None:
         return None
     with os.fdopen(file, "rb") as stream:
         return stream.read(most) if os.fstat(file).st_size <= most else None
+
+
+def digests(checkout: Checkout) -> dict[str, str]:
+    """What an agent in a worktree has no business to change: HEAD, configuration and hooks of the
+    checkout. What git itself notes of branches in the configuration does not count."""
+    config = small_file(checkout.common_dir / "config", _MAX_IGNORE) or b""
+    hooks = sorted((checkout.common_dir / "hooks").glob("*"))
+    told = [
+        (hook.name, small_file(hook, _MAX_IGNORE)) for hook in hooks if hook.suffix != ".sample"
+    ]
+    return {
+        "HEAD": read_pointer(checkout.gitdir / "HEAD") or "",
+        "configuration": _digest(re.sub(rb'(?m)^\[branch ".*\n(?:[^\[].*\n?)*', b"", config)),
+        "hooks": _digest(repr(told).encode()),
+    }
+
+
+def moved_by_kapelle(checkout: Checkout, ref: str, old: str) -> bool:
+    """Whether all that moved a branch since it held a commit were merges of ours."""
+    log = small_file(checkout.common_dir / "logs" / ref, _MAX_IGNORE) or b""
+    since = log.rpartition(b" %s " % old.encode())[2].splitlines()[1:]
+    return bool(since) and all(line.partition(b"\t")[2].startswith(b"kapelle: ") for line in since)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def count_loose(objects: Path) -> int:

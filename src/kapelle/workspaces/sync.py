@@ -63,6 +63,7 @@ class Worktree:
         self._workspaces = workspaces
         self._owner = owner
         self._restored = 0
+        self._is_removed = False
         self.path = Path(workspace.path)
         self.branch = workspace.branch or ""
         self.base_commit = workspace.base_commit or ""
@@ -117,7 +118,14 @@ class Worktree:
         name = f"restore-{self._restored}"
         self._loop.run(self._workspaces.restore(self._owner, commit, name))
 
+    def remove(self) -> None:
+        """Remove the worktree now; its branch stays if it has commits, the rest is archived."""
+        self._loop.run(self._workspaces.discard(self._owner, empty_branch=True))
+        self._is_removed = True
+
     def _leave(self, cleanup: Cleanup, *, failed: bool) -> None:
+        if self._is_removed:
+            return
         if cleanup == "never":
             _log.info("The worktree %s is kept on %s.", self.path, self.branch)
         elif cleanup == "auto" and failed:
@@ -125,7 +133,7 @@ class Worktree:
         elif cleanup == "auto" and self.uncommitted_files():
             _log.warning("The worktree %s is kept: not all of it is committed.", self.path)
         else:
-            self._loop.run(self._workspaces.discard(self._owner, empty_branch=True))
+            self.remove()
 
 
 @contextmanager

@@ -3,11 +3,13 @@
 import asyncio
 import os
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict
 from kapelle.domain.task import Workspace
+from kapelle.domain.views import MergePreview
 from kapelle.workspaces.commit import (
     Commit,
     archive_worktree,
@@ -16,11 +18,13 @@ from kapelle.workspaces.commit import (
     require_commit,
     tip_of,
 )
+from kapelle.workspaces.copy import copy_of, garble, make_copy, remove_copy
 from kapelle.workspaces.diff import (
     Diff,
     diff_commits,
     diff_since_snapshot,
     diff_worktree,
+    put_back,
     take_snapshot,
     uncommitted_files,
 )
@@ -42,14 +46,19 @@ from kapelle.workspaces.merge import (
     Candidate,
     Merge,
     Merger,
-    Preview,
     Style,
     marked_files,
     standing_conflicts,
     take_in,
 )
-from kapelle.workspaces.refs import BRANCHES, Refs, plain_name
-from kapelle.workspaces.repository import count_loose, find_checkout, read_work_tree
+from kapelle.workspaces.refs import BRANCHES, Refs, branch_ref, plain_name
+from kapelle.workspaces.repository import (
+    count_loose,
+    digests,
+    find_checkout,
+    moved_by_kapelle,
+    read_work_tree,
+)
 from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
 
@@ -105,6 +114,26 @@ class Workspaces:
         head_commit = await Refs.at(self._git, checkout).head_commit()
         return Repository(checkout.toplevel, checkout.common_dir, head_commit)
 
+    async def state(self, directory: Path, base: str | None) -> dict[str, str]:
+        """The base branch, HEAD, configuration and hooks of the repository around a directory, to
+        be compared; empty outside of one."""
+        checkout = find_checkout(directory)
+        if checkout is None:
+            return {}
+        refs, branch = Refs.of(self._git, checkout.common_dir), branch_ref(base or "")
+        tip = await refs.read(branch) if branch else None
+        known = await asyncio.to_thread(digests, checkout)
+        return known | ({branch: tip} if branch and tip else {})
+
+    async def changes_of(self, directory: Path, before: dict[str, str]) -> list[str]:
+        """What of the state of a repository is not as it was, but for our own merges."""
+        branch = next((name for name in before if name.startswith(BRANCHES)), None)
+        now, checkout = await self.state(directory, branch), find_checkout(directory)
+        found = [name for name in before if now.get(name) != before[name]]
+        if branch in found and checkout and moved_by_kapelle(checkout, branch, before[branch]):
+            found.remove(branch)
+        return [name.removeprefix(BRANCHES) for name in found]
+
     async def create(
         self,
         owner: str,
@@ -146,6 +175,13 @@ class Workspaces:
     async def uncommitted(self, owner: str) -> list[str]:
         """Files of the worktree that differ from what the owner's branch holds."""
         return await uncommitted_files(self._markers.require(owner))
+
+    async def put_back(self, owner: str) -> list[str]:
+        """Give the files that the branch holds its content again; returns those that had another.
+        What it does not hold stays."""
+        async with self._guard.standing(owner) as marker:
+            marker.require_present()
+            return await put_back(marker)
 
     async def compare(self, owner: str, old: str, new: str) -> Diff:
         """From one commit of the owner's repository to another, whosever they are."""
@@ -268,7 +304,7 @@ class Workspaces:
                 await asyncio.sleep(0.01 * number)
         raise Conflict(f"{target} kept moving.", hint="Merge again later.")
 
-    async def preview_merge(self, owner: str, into: str | None) -> Preview:
+    async def preview_merge(self, owner: str, into: str | None) -> MergePreview:
         """How a merge of the owner's branch would go."""
         marker = self._markers.require(owner)
         merger = Merger(marker, "", None)
@@ -316,6 +352,7 @@ class Workspaces:
                 self._markers.recall(marker)
 
     async def _put_away(self, owner: str, marker: Marker | None, empty_branch: bool) -> None:
+        await self.remove_copy(owner)
         begun_in = self._markers.intended(owner)
         if marker is not None and not marker.removed:
             await remove_worktree(self._markers, marker)
@@ -326,6 +363,24 @@ class Workspaces:
             raise Conflict(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
         if empty_branch and marker is not None:
             await drop_empty_branch(marker)
+
+    async def copy(self, owner: str, garbled: Sequence[str] = ()) -> Path:
+        """A throwaway copy of the worktree, in which these files hold nonsense; made anew."""
+        async with self._guard.standing(owner) as marker:
+            copied = await make_copy(marker)
+            await asyncio.to_thread(garble, copied, garbled)
+            return copied
+
+    def copying(self, owner: str) -> AbstractAsyncContextManager[None]:
+        """Alone with the throwaway copy, of which there is one at a time."""
+        return self._guard.locks.hold("copy", plain_name(owner))
+
+    def copy_of(self, owner: str) -> Path:
+        return copy_of(self._markers.worktree(owner))
+
+    async def remove_copy(self, owner: str) -> None:
+        """Remove the throwaway copy of the worktree, if there is one."""
+        await asyncio.to_thread(remove_copy, self._markers.worktree(owner))
 
     async def pack_objects(self, directory: Path) -> None:
         """Pack the loose objects of a repository if there are many; none is lost by that."""

@@ -29,6 +29,8 @@ def test_a_401_stops_at_once_and_names_the_fix(
     assert task["status"] == "failed"
     assert [a["failure"] for a in task["attempts"]] == ["authentication"], task["attempts"]
     assert f"kapelle agents config set {agent} api_key" in task["reason"]
+    live = scene.kapelle.cli("agents", "check", agent, "--live")
+    assert live.returncode == 1, live.stdout
 
 
 @pytest.mark.parametrize("agent", ALL)

@@ -48,6 +48,14 @@ def test_an_exit_code_is_a_failure_with_its_last_words(tmp_path: Path) -> None:
     assert response.reason == "The agent exited with code 3: no luck"
 
 
+def test_what_went_to_stderr_is_there_even_after_a_time_out(tmp_path: Path) -> None:
+    script = "echo partial out; echo partial err >&2; sleep 30"
+    agent = CliAgent.command(["sh", "-c", script], cwd=tmp_path, timeout_s=1)
+    response = agent.run(Request("x"))
+    assert not response.ok
+    assert (response.text, response.stderr.strip()) == ("partial out", "partial err")
+
+
 def test_a_program_that_cannot_be_started_is_a_failure(tmp_path: Path) -> None:
     response = CliAgent.command(["true"]).run(Request("x", cwd=tmp_path / "nowhere"))
     assert not response.ok

@@ -4,7 +4,7 @@ import threading
 from datetime import datetime
 
 import pytest
-from tests.integration.library.team_setup import TeamSetup, prompts
+from tests.integration.library.team_setup import YES, TeamSetup, prompts
 
 from kapelle import Console, Interaction, InvalidInput, MockAgent, Suspend
 
@@ -35,7 +35,7 @@ def test_a_person_at_the_terminal_is_asked_in_the_calling_thread(
     setup: TeamSetup, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     threads: list[threading.Thread] = []
-    answers = iter(["flask", ""])
+    answers = iter(["it answers; it is fast", "flask", ""])
 
     def typed(_prompt: str = "") -> str:
         threads.append(threading.current_thread())
@@ -43,9 +43,14 @@ def test_a_person_at_the_terminal_is_asked_in_the_calling_thread(
 
     monkeypatch.setattr("builtins.input", typed)
     agent = _agent()
-    assert setup.orchestrator(agent, interaction=Console()).run("A server").ok
-    assert threads == [threading.current_thread()] * 2
-    assert capsys.readouterr().out.splitlines() == INTAKE["questions"]
+    outcome = setup.orchestrator(agent, interaction=Console()).run("A server")
+    assert outcome.ok
+    assert threads == [threading.current_thread()] * 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["It is reached when", "- the server answers"]
+    assert lines[-2:] == INTAKE["questions"]
+    assert outcome.result is not None
+    assert outcome.result.success_criteria == ["it answers", "it is fast"]
     assert "Which framework? flask" in prompts(agent, "Plan")[0]
 
 
@@ -126,3 +131,36 @@ def test_an_interaction_that_fails_fails_the_run(setup: TeamSetup) -> None:
     with pytest.raises(RuntimeError, match="the line is dead"):
         setup.orchestrator(_agent(), interaction=Broken()).run("A server")
     assert setup.worktrees() == [str(setup.repo)]
+
+
+def test_the_intake_can_be_had_apart_from_the_work(setup: TeamSetup) -> None:
+    agent = MockAgent()
+    orchestrator = setup.orchestrator(agent, interaction=Suspend(confirms=True))
+    proposed = orchestrator.run("A server")
+    assert (proposed.status, len(agent.requests)) == ("needs_input", 1)
+    assert proposed.result is not None
+    assert proposed.result.success_criteria == ["what the goal says is there"]
+    assert proposed.token is not None
+    outcome = orchestrator.resume(proposed.token, ["yes"])
+    assert outcome.ok, outcome.reason
+    assert outcome.result is not None
+    assert outcome.result.success_criteria == ["what the goal says is there"]
+
+
+def test_the_reviewer_asks_as_well_and_the_next_plan_knows_the_answer(setup: TeamSetup) -> None:
+    class Person(Interaction):
+        def ask(self, question: str, default: str | None = None) -> str:
+            return "blue" if question == "Which colour?" else "no idea"
+
+    no = {**YES, "goal_complete": False, "questions": ["Which colour?", "How large?"]}
+    agent = MockAgent({"reviewer": [no, YES]})
+    options = {"interaction": Person(), "max_questions": 1}
+    outcome = setup.orchestrator(agent, **options).run("A page", "it is there")
+    assert (outcome.status, outcome.iterations) == ("completed", 2)
+    assert "Which colour? blue" in prompts(agent, "Plan")[1]
+    assert "How large?" not in prompts(agent, "Plan")[1]
+    assert "at most 1 questions" in prompts(agent, "Review")[0]
+    # Where nobody is there, what was done is not thrown away for a question.
+    agent = MockAgent({"reviewer": [no, YES]})
+    outcome = setup.orchestrator(agent, interaction=Suspend()).run("A page", "it is there")
+    assert (outcome.status, outcome.iterations) == ("completed", 2)

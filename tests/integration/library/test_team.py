@@ -1,5 +1,6 @@
 """A team in the calling process reaches its goal, or says truly why not."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -388,3 +389,105 @@ def test_what_cannot_be_begun_is_refused(setup: TeamSetup, tmp_path: Path) -> No
     git(empty, "init", "--quiet")
     with pytest.raises(WorkspaceError, match="commit"):
         Orchestrator(MockAgent(), cwd=empty, home=setup.home).run("x")
+
+
+def test_in_place_the_reviewer_is_asked_again_and_a_retry_is_told_the_truth(
+    setup: TeamSetup, tmp_path: Path
+) -> None:
+    """Nothing in the prompts differs from one iteration to the next, for there is no log."""
+    place = tmp_path / "plain"
+    place.mkdir()
+    tries: list[Request] = []
+
+    def work(request: Request) -> Response:
+        tries.append(request)
+        (place / "half.txt").touch()
+        return Response("Done.", ok=len(tries) > 1, reason="it broke off")
+
+    agent = MockAgent({"worker": work, "reviewer": [NO, YES]})
+    outcome = setup.orchestrator(agent, cwd=place).run("A page", "it is there")
+    assert (outcome.status, outcome.iterations) == ("completed", 2)
+    assert len(prompts(agent, "Review")) == 2
+    assert "Part of its changes may be in your files" in tries[1].prompt
+    assert "begin anew" not in tries[1].prompt
+
+
+def test_events_tell_what_was_planned_said_and_found(setup: TeamSetup) -> None:
+    agent = MockAgent({"reviewer": [NO, YES]})
+    outcome = setup.orchestrator(agent, verify="exit 0").run("A file", "it is there")
+    assert outcome.ok, outcome.reason
+    facts = [event for event in setup.events if event["kind"] == "run.progress"]
+    work = next(event for event in facts if event["phase"] == "work")
+    assert work["subgoals"] == [{"id": "all", "title": "All of it"}]
+    ended = next(event for event in facts if event["phase"] == "not done")
+    assert ended["review"] == {**NO, "questions": [], "approves": False}
+    assert (ended["merged"], ended["planned"]) == (1, 1)
+    assert ended["checks"] == {"of": 1, "passed": 1}
+    done = [event for event in setup.events if event["kind"] == "task.completed"]
+    assert "Done." in {event["text"] for event in done}
+
+
+def test_what_ended_it_is_a_field(setup: TeamSetup) -> None:
+    outcome = setup.orchestrator(MockAgent()).run("A file", "it is there")
+    assert outcome.result is not None
+    assert (outcome.result.stopped_by, outcome.final_output) == ("goal", "Done.")
+    few = Budget(max_iterations=1)
+    gate = setup.orchestrator(MockAgent(), budget=few, verify="echo broken; exit 7")
+    outcome = gate.run("A file", "it is there")
+    assert outcome.result is not None
+    assert (outcome.status, outcome.result.stopped_by) == ("budget", "max_iterations")
+    assert [check.exit_code for check in outcome.result.iterations[0].checks] == [7]
+    few = Budget(max_agent_calls=2)
+    outcome = setup.orchestrator(MockAgent(), budget=few).run("A file", "it is there")
+    assert outcome.result is not None
+    assert (outcome.status, outcome.result.stopped_by) == ("budget", "budget")
+
+
+def test_an_intake_that_fails_does_not_end_it(setup: TeamSetup) -> None:
+    agent = MockAgent({"Intake": Response(ok=False, reason="quota exhausted")})
+    outcome = setup.orchestrator(agent).run("A file")
+    assert outcome.ok, outcome.reason
+    assert outcome.result is not None
+    assert outcome.result.success_criteria == ["The goal is reached as it is stated."]
+    lacks = [event.get("lack") for event in setup.events if event.get("phase") == "intake"]
+    assert lacks == [None, "Intake: quota exhausted"]
+
+
+def test_a_plan_may_be_a_list_of_texts_and_work_may_be_text_alone(setup: TeamSetup) -> None:
+    def work(request: Request) -> str:
+        return f"About {request.title}: " + "strings " * 100
+
+    answer = {**subgoal("c"), "text_only": True, "title": "the winds"}
+    outcome = setup.orchestrator(
+        MockAgent({"planner": plan(answer), "worker": work}), verify="true"
+    ).run("A briefing", "it is complete")
+    assert outcome.ok, outcome.reason
+    assert outcome.final_output == "About the winds: " + "strings " * 100
+    texts = {"subgoals": ["Write A\nin full", "Write B"]}
+    agent = MockAgent({"planner": texts, "worker": Together(2)})
+    outcome = setup.orchestrator(agent).run("Two files", "they are there")
+    assert outcome.ok, outcome.reason
+    assert {"Write-A.txt", "Write-B.txt"} <= setup.files(outcome.branch)
+
+
+def test_standing_instructions_and_playwright_reach_those_whom_they_concern(
+    setup: TeamSetup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    npx = tmp_path / "bin" / "npx"
+    npx.parent.mkdir()
+    npx.write_text('#!/bin/sh\necho "$@"\n', encoding="utf-8")
+    npx.chmod(0o755)
+    monkeypatch.setenv("PATH", str(npx.parent), prepend=os.pathsep)
+    agent = MockAgent()
+    options = {"system_prompt": "Speak French.", "playwright": True, "verify": "true"}
+    outcome = setup.orchestrator(agent, **options).run("A page", "it is there")
+    assert outcome.ok, outcome.reason
+    assert outcome.result is not None
+    checks = outcome.result.iterations[0].checks
+    assert [(check.name, check.output) for check in checks] == [
+        ("true", ""),
+        ("npx playwright test", "playwright test"),
+    ]
+    assert {request.system for request in agent.requests} == {"Speak French."}
+    told = {request.role for request in agent.requests if "Playwright" in request.prompt}
+    assert told == {"worker", "reviewer"}

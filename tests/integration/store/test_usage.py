@@ -60,6 +60,14 @@ async def test_known_and_unknown_costs_are_told_apart(used: Database) -> None:
     assert await sums(used, "agent") == {"a": (3, 100, 0.5, 0, 1), "b": (1, 100, None, 1, 0)}
 
 
+async def test_answers_without_a_token_are_not_told_as_nothing_used(used: Database) -> None:
+    nothing = {"input_tokens": 0, "output_tokens": 0, "cached_tokens": 0}
+    await use(used, await add(used), 1, agent="quiet", turns=3, **nothing)
+    await use(used, await add(used), 1, agent="refused", turns=0, **nothing)
+    found = await sums(used, "agent")
+    assert (found["quiet"][-1], found["refused"][-1]) == (1, 0)
+
+
 async def test_each_property_makes_its_groups(used: Database) -> None:
     assert set(await sums(used, "model")) == {"m", None}
     assert await sums(used, "project") == {"p": (2, 200, 0.5, 1, 0), None: (2, 0, None, 0, 1)}

@@ -232,3 +232,12 @@ def test_directories_of_git_itself_are_known(box: Sandbox) -> None:
         assert is_git_directory(inside)
     for outside in (box.root, box.repo, box.repo / "src", bare / "work", box.root / "missing"):
         assert not is_git_directory(outside)
+
+
+async def test_a_branch_that_leaves_no_room_for_ours_is_named(box: Sandbox) -> None:
+    box.git("branch", "kapelle")
+    with pytest.raises(WorkspaceError, match="has a branch named kapelle") as refused:
+        await box.create()
+    assert refused.value.hint == "Rename it: git branch -m kapelle kapelle-old"
+    box.git("branch", "-m", "kapelle", "kapelle-old")
+    await box.create()

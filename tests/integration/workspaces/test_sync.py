@@ -130,6 +130,17 @@ def test_always_removes_and_archives(box: Sandbox) -> None:
     assert {"one.txt", "two.txt"} <= set(box.files_of(kept[0]))
 
 
+def test_it_can_be_removed_before_the_end_of_the_block(box: Sandbox) -> None:
+    with worktree(box.repo) as tree:
+        box.write("one.txt", "1", tree.path)
+        commit = tree.commit("one")
+        box.write("two.txt", "2", tree.path)
+        tree.remove()
+        assert not tree.path.exists()
+    assert box.commit_of(tree.branch) == commit
+    assert "two.txt" in box.files_of(box.refs("refs/kapelle/archive/")[0])
+
+
 def test_never_keeps_even_what_is_untouched(box: Sandbox) -> None:
     with worktree(box.repo, cleanup="never") as tree:
         pass

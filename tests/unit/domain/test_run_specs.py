@@ -8,16 +8,16 @@ from pydantic import ValidationError
 from kapelle.patterns.loop import LoopSpec
 
 
-def judged(*properties: str, **spec: Any) -> LoopSpec:
-    """A loop whose judge answers with these properties."""
-    schema = {"type": "object", "properties": {name: {} for name in properties}}
+def judged(*properties: str, shape: Any = None, **spec: Any) -> LoopSpec:
+    """A loop whose judge answers with these properties, each of this shape."""
+    schema = {"type": "object", "properties": {name: shape or {} for name in properties}}
     wanted = {"directory": "/", "prompt": "x", "eval_mode": "agent", "eval_schema": schema}
     return LoopSpec.model_validate(wanted | spec)
 
 
 @pytest.mark.parametrize("properties", [(), ("reasoning",), ("score", "Done")])
 def test_a_schema_without_what_decides_is_refused(properties: tuple[str, ...]) -> None:
-    with pytest.raises(ValidationError, match="must have the property done, which decides"):
+    with pytest.raises(ValidationError, match="must have the property done, true or false"):
         judged(*properties)
 
 
@@ -25,7 +25,7 @@ def test_a_schema_without_what_decides_is_refused(properties: tuple[str, ...]) -
 def test_a_schema_without_a_score_is_refused_where_a_number_decides(
     properties: tuple[str, ...],
 ) -> None:
-    with pytest.raises(ValidationError, match="must have the property score, which decides"):
+    with pytest.raises(ValidationError, match="must have the property score, a number"):
         judged(*properties, direction="minimize")
 
 
@@ -33,3 +33,13 @@ def test_a_schema_with_what_decides_is_taken() -> None:
     assert judged("done", "style").eval_schema
     assert judged("continue").eval_schema
     assert judged("score", direction="maximize").eval_schema
+    far = {"type": ["integer", "null"], "minimum": 1000}
+    assert judged("score", shape=far, direction="maximize").eval_schema
+
+
+def test_a_score_in_words_decides_nothing() -> None:
+    text = {"type": "string"}
+    with pytest.raises(ValidationError, match="must have the property score, a number"):
+        judged("score", shape=text, direction="maximize")
+    with pytest.raises(ValidationError, match="must have the property done, true or false"):
+        judged("done", shape=text)

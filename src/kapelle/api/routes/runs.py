@@ -2,14 +2,15 @@
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 
-from kapelle.api.routes import PATCH, IdempotencyKey, Into, WaitSeconds
+from kapelle.api.routes import IdempotencyKey, WaitSeconds
 from kapelle.api.security import UseCases, owner_only
-from kapelle.domain.run import Run, RunFilter, Step
-from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, Name, Spec, Text
-from kapelle.domain.views import DiffView, MergePreview, MergeView, PatternView
+from kapelle.domain.run import Run, RunFilter, Step, WorkFilter
+from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, Text
+from kapelle.domain.task import Task
+from kapelle.domain.views import PatternView
 
 router = APIRouter(prefix="/runs", tags=["runs"], dependencies=[Depends(owner_only)])
 
@@ -55,7 +56,7 @@ async def page(service: UseCases, wanted: Annotated[RunFilter, Query()]) -> RunP
 
 @router.get("/{run_id}")
 async def get(run_id: str, service: UseCases) -> Run:
-    """One run, by its id or any unique prefix of it."""
+    """One run, by its id or any unique end or beginning of it."""
     return await service.runs.get(run_id)
 
 
@@ -90,39 +91,6 @@ async def cancel(run_id: str, service: UseCases, body: CancelRun | None = None) 
     return await service.runs.cancel(run_id, body.reason, with_tasks=body.with_tasks)
 
 
-@router.get("/{run_id}/diff")
-async def diff(run_id: str, service: UseCases) -> DiffView:
-    """Everything that the run has brought together in its worktree since it began."""
-    return await service.work.diff("run", run_id)
-
-
-@router.get("/{run_id}/patch", **PATCH)
-async def patch(run_id: str, service: UseCases) -> Response:
-    """The diff alone, byte for byte but for secrets."""
-    return Response(await service.work.patch("run", run_id), media_type="text/x-diff")
-
-
-@router.post("/{run_id}/merge")
-async def merge(
-    run_id: str, service: UseCases, body: MergeSpec | None = None, timeout_s: WaitSeconds = 25
-) -> MergeView:
-    """Merge a completed run's branch into its base, or another branch; where that takes longer
-    than timeout_s it is under way: ask again to wait for it."""
-    return await service.work.merge("run", run_id, body or MergeSpec(), timeout_s)
-
-
-@router.get("/{run_id}/merge")
-async def preview_merge(run_id: str, service: UseCases, into: Into = None) -> MergePreview:
-    """How a merge of the run's branch would go, without merging."""
-    return await service.work.preview_merge("run", run_id, into)
-
-
-@router.delete("/{run_id}/merge")
-async def give_up_merge(run_id: str, service: UseCases) -> None:
-    """End a merge that is under way."""
-    await service.work.give_up_merge("run", run_id)
-
-
 @router.post("/{run_id}/archive")
 async def archive(run_id: str, service: UseCases) -> Run:
     """Put an ended run away with its tasks; worktrees are removed, the work is kept."""
@@ -133,6 +101,28 @@ async def archive(run_id: str, service: UseCases) -> Run:
 async def answer(run_id: str, body: AnswerBody, service: UseCases) -> Run:
     """Answer a question of a run that waits; it then goes on."""
     return await service.runs.answer(run_id, body.answer, body.token)
+
+
+work_router = APIRouter(prefix="/work", tags=["work"], dependencies=[Depends(owner_only)])
+
+
+class WorkPage(BaseModel):
+    work: list[Task | Run]
+    next_cursor: str | None
+
+
+@work_router.get("", name="page")
+async def work_page(service: UseCases, wanted: Annotated[WorkFilter, Query()]) -> WorkPage:
+    """Tasks and runs in one list, newest first; next_cursor leads to the next page. Nested ones
+    are parts of runs."""
+    found, cursor = await service.work.page(wanted)
+    return WorkPage(work=found, next_cursor=cursor)
+
+
+@work_router.get("/{work_id}", name="get")
+async def work(work_id: str, service: UseCases) -> Task | Run:
+    """The task or the run of an id, or of any part of one that is unique."""
+    return await service.work.get(work_id)
 
 
 patterns_router = APIRouter(

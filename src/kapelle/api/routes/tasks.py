@@ -1,11 +1,11 @@
 """Tasks: submit, list, look, wait, change their course; what one changed, and merging it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, Field
 
-from kapelle.api.routes import PATCH, IdempotencyKey, Into, WaitSeconds
+from kapelle.api.routes import PATCH, IdempotencyKey, WaitSeconds
 from kapelle.api.security import UseCases, own_task_only, owner_only
 from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, Spec, TaskSpec, Text
 from kapelle.domain.task import Task, TaskFilter
@@ -14,6 +14,8 @@ from kapelle.engine.tasks.actions import NewLimits
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 _owner = [Depends(owner_only)]
+Against = Annotated[str | None, Query(max_length=100)]
+Into = Annotated[str | None, Query(min_length=1, max_length=200)]
 
 
 class TaskPage(BaseModel):
@@ -56,7 +58,7 @@ async def page(service: UseCases, wanted: Annotated[TaskFilter, Query()]) -> Tas
 
 @router.get("/{task_id}", dependencies=[Depends(own_task_only)])
 async def get(task_id: str, service: UseCases) -> Task:
-    """One task, by its id or any unique prefix of it."""
+    """One task, by its id or any unique end or beginning of it."""
     return await service.tasks.get(task_id)
 
 
@@ -103,46 +105,48 @@ async def depend(task_id: str, body: DependenciesBody, service: UseCases) -> Tas
     return await service.tasks.depend(task_id, body.depends_on)
 
 
-changes_router = APIRouter(prefix="/tasks/{task_id}", tags=["changes"])
+def changes(kind: Literal["task", "run"], tag: str, readers: list[Any]) -> APIRouter:
+    """What a task or a run changed, and merging it."""
+    router = APIRouter(prefix=f"/{kind}s/{{{kind}_id}}", tags=[tag])
+    named = Path(alias=f"{kind}_id")
+
+    @router.get("/diff", dependencies=readers)
+    async def diff(service: UseCases, id_: str = named, against: Against = None) -> DiffView:
+        """Everything that changed in its worktree since it began; or, against another task of the
+        same repository, how their work differs."""
+        return await service.work.diff(kind, id_, against)
+
+    @router.get("/patch", dependencies=readers, **PATCH)
+    async def patch(service: UseCases, id_: str = named) -> Response:
+        """The diff alone, byte for byte but for secrets."""
+        return Response(await service.work.patch(kind, id_), media_type="text/x-diff")
+
+    @router.post("/merge", dependencies=_owner)
+    async def merge(
+        service: UseCases,
+        id_: str = named,
+        body: MergeSpec | None = None,
+        timeout_s: WaitSeconds = 25,
+    ) -> MergeView:
+        """Merge its branch into its base, or another branch; where that takes longer than timeout_s
+        it is under way: ask again to wait for it."""
+        return await service.work.merge(kind, id_, body or MergeSpec(), timeout_s)
+
+    @router.get("/merge", dependencies=_owner)
+    async def preview_merge(service: UseCases, id_: str = named, into: Into = None) -> MergePreview:
+        """How a merge of its branch would go, without merging."""
+        return await service.work.preview_merge(kind, id_, into)
+
+    @router.delete("/merge", dependencies=_owner)
+    async def give_up_merge(service: UseCases, id_: str = named) -> None:
+        """End a merge that is under way."""
+        await service.work.give_up_merge(kind, id_)
+
+    return router
 
 
-@changes_router.get("/diff", dependencies=[Depends(own_task_only)])
-async def diff(
-    task_id: str,
-    service: UseCases,
-    against: Annotated[str | None, Query(max_length=100)] = None,
-) -> DiffView:
-    """Everything that changed in the task's worktree since it began; or, against another task of
-    the same repository, how their work differs."""
-    return await service.work.diff("task", task_id, against)
-
-
-@changes_router.get("/patch", dependencies=[Depends(own_task_only)], **PATCH)
-async def patch(task_id: str, service: UseCases) -> Response:
-    """The diff alone, byte for byte but for secrets."""
-    return Response(await service.work.patch("task", task_id), media_type="text/x-diff")
-
-
-@changes_router.post("/merge", dependencies=_owner)
-async def merge(
-    task_id: str, service: UseCases, body: MergeSpec | None = None, timeout_s: WaitSeconds = 25
-) -> MergeView:
-    """Merge the task's branch into its base, or another branch; where that takes longer than
-    timeout_s it is under way: ask again to wait for it."""
-    return await service.work.merge("task", task_id, body or MergeSpec(), timeout_s)
-
-
-@changes_router.get("/merge", dependencies=_owner)
-async def preview_merge(task_id: str, service: UseCases, into: Into = None) -> MergePreview:
-    """How a merge of the task's branch would go, without merging."""
-    return await service.work.preview_merge("task", task_id, into)
-
-
-@changes_router.delete("/merge", dependencies=_owner)
-async def give_up_merge(task_id: str, service: UseCases) -> None:
-    """End a merge that is under way."""
-    await service.work.give_up_merge("task", task_id)
-
+changes_router = changes("task", "changes", [Depends(own_task_only)])
+run_changes_router = changes("run", "runs", _owner)
 
 work_router = APIRouter(prefix="/wait", tags=["work"], dependencies=_owner)
 

@@ -11,6 +11,7 @@ from kapelle.engine.environment import Origin, with_hints
 from kapelle.engine.launch import command_variables, launch_command
 from kapelle.engine.output import SHOWN_OUTPUT, check_facts, check_result
 from kapelle.engine.parts import CHECK_STARTED, Parts
+from kapelle.engine.proof import Subject
 from kapelle.engine.retry import retried
 from kapelle.engine.runs.journal import Journal, Step
 from kapelle.engine.runs.limits import RunBudget
@@ -92,7 +93,27 @@ class Commands:
         if workspace.branch is not None:
             tip = await self.parts.workspaces.tip(workspace.owner or task or self.owner)
             directory = working_directory(workspace, directory)
-        return result.model_copy(update={"directory": str(directory), "commit": tip})
+        result = result.model_copy(update={"directory": str(directory), "commit": tip})
+        if tip is None:
+            return result
+        subject = await self._subject(spec, env, task, workspace, directory)
+        default = self.spec.prove or self.parts.settings(self.spec.directory).tasks.prove
+        return await subject.prove(name, spec, result, default)
+
+    async def _subject(
+        self, spec: CheckSpec, env: dict[str, str], task: str | None, place: Workspace, at: Path
+    ) -> Subject:
+        """What a check was made on, and how it is made again."""
+
+        async def execute(name: str, directory: Path, origin: Origin, timeout_s: float) -> Ended:
+            command, where = spec.command or "", (directory, origin)
+            return (await self._execute(name, command, timeout_s, env, task, elsewhere=where))[0]
+
+        owner = place.owner or task or self.owner
+        return Subject(
+            self.parts, self.run_id, owner, place, at, self.spec.directory,
+            await self._origin(task), execute,
+        )  # fmt: skip
 
     async def _diff_not_empty(self, spec: CheckSpec, task: str | None) -> CheckResult:
         if task is not None:
@@ -124,7 +145,9 @@ class Commands:
         env: dict[str, str],
         task: str | None,
         announce: Announce | None = None,
+        elsewhere: tuple[Path, Origin] | None = None,
     ) -> tuple[Ended, str]:
+        directory, origin = elsewhere or (await self._directory(task), await self._origin(task))
         process = await self.journal.process(name, announce)
         settings = self.parts.work_settings(self.spec.directory)
         left = (await self.budget.left()).seconds
@@ -134,11 +157,11 @@ class Commands:
             command,
             self.run_id,
             process=process,
-            cwd=await self._directory(task),
+            cwd=directory,
             env=self.spec.env | env | {"KAPELLE_RUN_ID": self.run_id},
             timeout_s=timeout_s if left is None else max(0.1, min(timeout_s, left)),
             label=f"{name} of {self.run_id}",
-            origin=await self._origin(task),
+            origin=origin,
         )
         ended = await retried(self._launch)(name, launch)
         if ended.ended_by == "timeout":
@@ -153,7 +176,8 @@ class Commands:
     async def _origin(self, task: str | None) -> Origin:
         workspace, directory = await self._workspace(task)
         worktree = Path(workspace.path) if workspace.branch is not None else None
-        return Origin.of(self.spec.shell, directory, worktree)
+        wanted = self.parts.settings(self.spec.directory).workspace
+        return Origin.of(self.spec.shell, directory, worktree, wanted)
 
     async def _directory(self, task: str | None) -> Path:
         """Where a command runs: in the run's workspace, or in that of one of its tasks."""

@@ -1,5 +1,6 @@
 """The Context of a run in the daemon: steps are journalled, tasks and worktrees are real ones."""
 
+import json
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
@@ -18,13 +19,13 @@ from kapelle.domain.text import titled, writable
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.control import Control
-from kapelle.engine.runs.git import GitContext, T
+from kapelle.engine.runs.git import GitContext, T, foreign
 from kapelle.engine.runs.journal import Journal, NotYet, Step, no_work
 from kapelle.engine.runs.limits import RunBudget, Wait
 from kapelle.engine.runs.start import start
 from kapelle.engine.runs.workspace import restore_deleted
 from kapelle.engine.tasks.submit import Belonging, submit
-from kapelle.patterns.context import Place, TaskArgs
+from kapelle.patterns.context import Fact, Place, TaskArgs
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, runs, steps, tasks
@@ -33,6 +34,7 @@ from kapelle.store.database import Connection
 # What a task takes over from the spec of its run, unless the pattern says otherwise.
 _INHERITED = (
     "directory", "agent", "project", "priority", "fallback_agents", "system_prompt", "env", "shell",
+    "prove",
 )  # fmt: skip
 # Its title and its limits are a run's own.
 _NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base"}
@@ -108,10 +110,7 @@ class DurableContext(GitContext):
         directory = fields.get("directory")
         here = directory is None or await self._is_here(directory)
         if not here and not is_own:
-            raise InvalidInput(
-                f"{directory} is not in the repository of the run, whose workspace it shares.",
-                hint="Give each step a workspace of its own: --workspaces each.",
-            )
+            raise foreign(directory)
         # What goes on from another task starts from that one's branch.
         begins = fields.get("continue_from") is None or afresh
         branches = is_own and here and begins
@@ -260,12 +259,16 @@ class DurableContext(GitContext):
         seconds = await self._journal.step("now", "now", perform, at_once=True)
         return datetime.fromtimestamp(seconds, UTC)
 
-    async def progress(self, **facts: str | float | bool | None) -> None:
+    async def progress(self, **facts: Fact) -> None:
         for name, value in facts.items():
             if name == "run_id":
                 raise InvalidInput("ctx.progress: run_id is the run itself; call it otherwise.")
-            if not isinstance(value, str | int | float | None):
-                raise InvalidInput(f"ctx.progress: {name} is no text, number or truth: {value!r}.")
+            try:
+                json.dumps(value)
+            except (TypeError, ValueError):
+                raise InvalidInput(
+                    f"ctx.progress: {name} is nothing for JSON: {value!r}."
+                ) from None
 
         def end(connection: Connection, _made: None) -> None:
             known = runs.row(connection, self.run_id)["progress"]

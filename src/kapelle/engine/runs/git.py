@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeVar
 
-from kapelle.domain.errors import KapelleError, MergeConflict, Unavailable
+from kapelle.domain.errors import InvalidInput, KapelleError, MergeConflict, Unavailable
 from kapelle.patterns.context import Context
 from kapelle.patterns.results import Merged, RunResult, TaskResult
 from kapelle.patterns.spec import PatternSpec
@@ -120,7 +120,19 @@ class GitContext(Context):
         return Merged(commit=merged.commit)
 
     async def _is_here(self, directory: str) -> bool:
-        """Whether a directory is in the repository that the run works in."""
-        own = await self._workspaces.locate(Path(self.spec.directory))
-        other = await self._workspaces.locate(Path(directory))
-        return own is not None and other is not None and own.common_dir == other.common_dir
+        return await is_here(self._workspaces, self.spec, directory)
+
+
+async def is_here(workspaces: Workspaces, spec: PatternSpec, directory: str) -> bool:
+    """Whether a directory is in the repository that a run works in."""
+    own = await workspaces.locate(Path(spec.directory))
+    other = await workspaces.locate(Path(directory))
+    return own is not None and other is not None and own.common_dir == other.common_dir
+
+
+def foreign(directory: str | None) -> InvalidInput:
+    """That a task cannot work there."""
+    return InvalidInput(
+        f"{directory} is not in the repository of the run, whose workspace it shares.",
+        hint="Give each step a workspace of its own: --workspaces each.",
+    )

@@ -127,7 +127,9 @@ class Attempt:
         """What it was asked for in, and the checkout that its worktree stands for."""
         in_worktree = self.is_worktree and self.task["workspace_branch"]
         worktree = Path(self.workspace.path) if in_worktree else None
-        return Origin.of(self.shell, Path(self.task["directory"]), worktree)
+        return Origin.of(
+            self.shell, Path(self.task["directory"]), worktree, self.settings.workspace
+        )
 
     @property
     def variables(self) -> Variables:
@@ -228,14 +230,19 @@ class Attempt:
         return ended
 
     async def execute_command(
-        self, name: str, command: str, timeout_s: float
+        self,
+        name: str,
+        command: str,
+        timeout_s: float,
+        directory: Path | None = None,
+        origin: Origin | None = None,
     ) -> tuple[Path, Ended]:
         """Run a shell command beside the agent; the directory of its process, and how it ended."""
         process = await self.process(name)
         launch = launch_command(
             self.parts, self.settings, command, self.id, process=process,
-            cwd=self.directory, env=self.env, timeout_s=timeout_s,
-            label=f"{name} of {self.task_id}", origin=self.origin,
+            cwd=directory or self.directory, env=self.env, timeout_s=timeout_s,
+            label=f"{name} of {self.task_id}", origin=origin or self.origin,
         )  # fmt: skip
         return process.directory, await self.execute(name, launch)
 

@@ -27,13 +27,15 @@ async def prepare(attempt: Attempt) -> None:
     await _prepare_content(attempt)
     for what, text in (await asyncio.to_thread(_warnings, attempt)).items():
         await attempt.warn(what, text)
+    directory, base = Path(attempt.task["directory"]), attempt.task["workspace_base"]
+    await attempt.update(repository=await attempt.parts.workspaces.state(directory, base))
 
 
 def _warnings(attempt: Attempt) -> dict[str, str]:
     """What is kept out of the worktree because it leads into the checkout."""
     wanted, found = attempt.settings.workspace, {}
     for how, paths in (("link", wanted.link), ("copy", wanted.copy_)):
-        if back := leading_back(paths, Path(attempt.task["directory"])):
+        if back := leading_back(wanted, paths, Path(attempt.task["directory"])):
             found[how] = (
                 f"workspace.{how} is not done for {', '.join(back)}: code would come from your "
                 "checkout. Let workspace.setup make it (`kapelle init` proposes how)."

@@ -10,8 +10,7 @@ from typing import Any
 from kapelle.agents import registry
 from kapelle.agents.base import AgentRequest
 from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
-from kapelle.domain.ids import new_id
-from kapelle.domain.specs import TaskSpec, WorkspaceKind
+from kapelle.domain.specs import CheckSpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
 from kapelle.engine.parts import Parts
@@ -20,7 +19,8 @@ from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import Settings
 from kapelle.store import tasks
 from kapelle.store.database import Connection
-from kapelle.workspaces import is_git_directory
+from kapelle.store.query import unused_id
+from kapelle.workspaces import is_git_directory, repository_of
 
 _LARGE_PROMPT = 50_000
 # Fields of a specification that are stored as they are.
@@ -56,6 +56,7 @@ async def submit(
     belonging = belonging or Belonging()
     settings, agent, kind = await examine(parts, spec, belonging)
     values = _values(spec, settings, agent, belonging)
+    values["id"] = await parts.db.glance(unused_id, "task")
     values["workspace_kind"] = kind
     values["idempotency_key"] = idempotency_key
     values["shell"] = parts.secrets.keep_shell(spec.shell)
@@ -130,6 +131,10 @@ def _submit(connection: Connection, spec: TaskSpec, values: dict[str, Any], also
     return task
 
 
+def _of_task(check: CheckSpec, spec: TaskSpec) -> CheckSpec:
+    return check.model_copy(update={"prove": check.prove or spec.prove})
+
+
 def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging) -> dict[str, Any]:
     named = spec.fallback_agents or settings.fallback_agents
     checks = spec.checks or ([] if belonging.run_id else settings.checks)
@@ -137,15 +142,15 @@ def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging
     return {
         **spec.model_dump(mode="json", include=_AS_GIVEN),
         **asdict(belonging),
-        "id": new_id("task"),
         "title": spec.display_title,
         "agent": agent,
         "directory": directory,
+        "repository": repository_of(directory),
         "project": spec.project or settings.project,
         "priority": int(spec.priority.removeprefix("P")),
         "continue_from": None,
         "fallback_agents": [name for name in dict.fromkeys(named) if name != agent],
-        "check_specs": [check.model_dump(mode="json") for check in checks],
+        "check_specs": [_of_task(check, spec).model_dump(mode="json") for check in checks],
         # Of what may be secret only the names.
         "env": sorted(spec.env),
         "mcp": sorted(spec.mcp),

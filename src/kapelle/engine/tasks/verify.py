@@ -19,6 +19,7 @@ from kapelle.domain.errors import (
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.specs import CheckKind, CheckSpec
 from kapelle.domain.task import CheckResult
+from kapelle.engine.environment import Origin
 from kapelle.engine.output import (
     SHOWN_OUTPUT,
     attempt_usage,
@@ -30,10 +31,12 @@ from kapelle.engine.output import (
     total_usage,
 )
 from kapelle.engine.parts import CHECK_STARTED
+from kapelle.engine.proof import Subject, counted_files
 from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
 from kapelle.runner.output import both_streams, lines_of
+from kapelle.runner.process_dir import Ended
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.store import attempts, events, tasks
@@ -49,6 +52,7 @@ _ERROR = re.compile(
 async def verify(attempt: Attempt, finish: Finish) -> Findings:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
     summary, tail, verdict = await asyncio.to_thread(_examine, attempt, finish)
+    await _look_around(attempt)
     model, before = summary.model or attempt.row["model"], await usage_before(attempt)
     success = verdict.success and not finish.timed_out
     reason, failure = verdict.reason, verdict.failure
@@ -91,6 +95,17 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
         session_usage=session_counters(summary),
         can_nudge=attempt.settings.health.on_stall == "nudge",
     )
+
+
+async def _look_around(attempt: Attempt) -> None:
+    """Say so when the user's own repository was changed while the agent worked beside it."""
+    if before := attempt.row["repository"]:
+        directory = Path(attempt.task["directory"])
+        if found := await attempt.parts.workspaces.changes_of(directory, before):
+            text = (
+                f"Changed in your repository while it worked, by it or by you: {', '.join(found)}."
+            )
+            await attempt.warn("repository", f"{text} See that nothing runs there unasked.")
 
 
 def _examine(attempt: Attempt, finish: Finish) -> tuple[Summary, str, Verdict]:
@@ -187,9 +202,36 @@ async def _check(attempt: Attempt, commit: str | None) -> list[str]:
         failpoint("verify_before_check")
         result = await _make_check(attempt, position, check)
         where = {"commit": commit, "directory": str(attempt.directory)}
-        known[position] = result.model_copy(update=where)
+        result = result.model_copy(update=where)
+        if commit is not None and check.kind is CheckKind.COMMAND:
+            await _put_back(attempt, check)
+            name, default = f"{CHECKS}{position}", attempt.settings.tasks.prove
+            result = await _subject(attempt, check).prove(name, check, result, default)
+        known[position] = result
         await attempt.write(_record_check, attempt, position, known[position])
-    return [result.name for _, result in sorted(known.items()) if not result.passed]
+    if blind := [f"{one.name}: {one.proof}" for one in known.values() if one.proved is False]:
+        await attempt.warn("blind", " ".join(blind))
+    return [result.verdict for _, result in sorted(known.items()) if not result.passed]
+
+
+async def _put_back(attempt: Attempt, check: CheckSpec) -> None:
+    """Have the next check see what is committed, and not what this one made of it."""
+    if changed := await attempt.parts.workspaces.put_back(attempt.owner):
+        text = f"The check {check.label} changed {counted_files(changed)}, which was put back."
+        await attempt.warn("checks", text)
+
+
+def _subject(attempt: Attempt, check: CheckSpec) -> Subject:
+    """What a check was made on, and how it is made again."""
+
+    async def execute(name: str, directory: Path, origin: Origin, timeout_s: float) -> Ended:
+        command = check.command or ""
+        return (await attempt.execute_command(name, command, timeout_s, directory, origin))[1]
+
+    return Subject(
+        attempt.parts, attempt.id, attempt.owner, attempt.workspace, attempt.directory,
+        attempt.task["directory"], attempt.origin, execute,
+    )  # fmt: skip
 
 
 def _record_check(

@@ -1,0 +1,162 @@
+"""Whether a check looks at the work: made again where the changed files hold nonsense, it fails.
+
+Both further times it is made in a throwaway copy of the worktree: on nonsense, and, if it failed on
+that, on the work as it is, or it may have failed because of the copy.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kapelle.domain.errors import Conflict, LimitReached, Tampered, WorkspaceError
+from kapelle.domain.specs import CheckKind, CheckSpec, Prove
+from kapelle.domain.task import CheckResult, Workspace
+from kapelle.engine.environment import Origin
+from kapelle.engine.parts import Parts
+from kapelle.runner.process_dir import Ended
+from kapelle.runner.shim.failpoints import failpoint
+from kapelle.store import attempts, processes
+
+# What judges the work, and what is neither program nor data of it: to break these proves nothing
+# about the rest.
+_JUDGES = re.compile(
+    r"(^|/)(tests?|specs?|__tests__|testing)/|(^|/)(test_[^/]*|conftest\.py)$|[._](test|spec)s?\."
+)
+_BESIDE = re.compile(
+    r"\.(md|rst|txt|toml|cfg|ini|lock|ya?ml|json|xml|mod|sum)$|(^|/)(\.[^/]*|Makefile|LICENSE)$"
+)
+_EXECUTED = re.compile(
+    r"(?:^|[;&|(]|\b(?:ba|da|z)?sh|\bpython[\d.]*|\b(?:node|ruby|perl|pytest|bash))\s*"
+    r"(?:-[^\s/]+\s+)*([\w.@+-]*[./][^\s;&|()<>\"']*)"
+)
+_SHOWN_FILES = 3
+_LEAST_S = 60.0
+_ADVICE = (
+    "See that it tests this tree and these files (docs/environment.md), then retry; or let it pass "
+    "as it is with --prove never."
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a check was made on: a worktree of the owner, where and by whom it is executed."""
+
+    parts: Parts
+    performer: str
+    owner: str
+    workspace: Workspace
+    directory: Path
+    repository: str
+    origin: Origin
+    execute: Callable[[str, Path, Origin, float], Awaitable[Ended]]
+
+    async def prove(
+        self, name: str, check: CheckSpec, result: CheckResult, default: Prove
+    ) -> CheckResult:
+        """What came of a check, with what is known of its worth; name is that of its process."""
+        policy = check.prove or default
+        if policy == "never" or not result.passed or check.kind is not CheckKind.COMMAND:
+            return result
+        key = hashlib.sha256(f"{self.repository}\0{check.command}".encode()).hexdigest()
+        known = await self.parts.db.read(attempts.known_proof, key) if policy == "once" else None
+        if known is not None:
+            return result.model_copy(update={"proved": known["proved"], "proof": known["proof"]})
+        shown = self.parts.making(self.performer, f"proof of {check.label}", check.command or "")
+        with shown:
+            found = await self._find(name, check, result)
+        if found is None:
+            return result
+        proved, proof, lasting = found
+        if lasting:
+            await self.parts.db.write(attempts.remember_proof, key, proved, proof)
+        result = result.model_copy(update={"proved": proved, "proof": proof})
+        if policy == "required" and proved is not True:
+            output = f"{result.output}\n[{proof} {_ADVICE}]".lstrip()
+            result = result.model_copy(update={"passed": False, "output": output})
+        return result
+
+    async def _find(
+        self, name: str, check: CheckSpec, result: CheckResult
+    ) -> tuple[bool | None, str, bool] | None:
+        """Whether it looks at the work, why, and whether that will be so the next time."""
+        files = decisive(await self._changed(result), check.command or "")
+        if not files:
+            return None
+        async with self.parts.workspaces.copying(self.owner):
+            try:
+                found = await self._judge(name, check, files, result.duration_s)
+            except (Tampered, LimitReached):
+                await self.parts.workspaces.remove_copy(self.owner)
+                raise
+            # Not after any other error: when the daemon is stopped, a process goes on there.
+            failpoint("proof_before_removal")
+            await self.parts.workspaces.remove_copy(self.owner)
+            return found
+
+    async def _judge(
+        self, name: str, check: CheckSpec, files: list[str], took_s: float
+    ) -> tuple[bool | None, str, bool] | None:
+        told = counted_files(files)
+        limit_s = min(check.timeout_s, _LEAST_S + 3 * took_s)
+        try:
+            garbled = await self._again(f"{name}/garbled", files, limit_s)
+            if garbled.ended_by == "stop":
+                return None
+            if garbled.succeeded:
+                proof = f"It passes even where {told} holds nonsense: it does not look at the work."
+                return False, proof, False
+            intact = await self._again(f"{name}/intact", [], check.timeout_s)
+        except (WorkspaceError, Conflict, OSError) as error:
+            return None, f"Not proved: {error}", False
+        if intact.ended_by == "stop":
+            return None
+        if not intact.succeeded:
+            how = intact.ending(check.timeout_s)
+            return None, f"Not proved: in a copy of the workspace it fails by itself ({how}).", True
+        return True, f"It fails where {told} holds nonsense.", True
+
+    @property
+    def _worktree(self) -> Path:
+        return Path(self.workspace.path)
+
+    async def _changed(self, result: CheckResult) -> list[str]:
+        """The files that the work changed or added, without what the check itself left there."""
+        began = self.workspace.base_commit
+        if began is None or result.commit is None:
+            return []
+        diff = await self.parts.workspaces.compare(self.owner, began, result.commit)
+        return [path for path in diff.files if (self._worktree / path).is_file()]
+
+    async def _again(self, name: str, garbled: list[str], timeout_s: float) -> Ended:
+        """Make it in a copy; one that was begun before a crash has its copy."""
+        place = self.parts.workspaces.copy_of(self.owner)
+        if name not in await self.parts.db.read(processes.of_owner, self.performer):
+            await self.parts.workspaces.copy(self.owner, garbled)
+        failpoint("proof_before_execute")
+        # What leads into the worktree is the copy's here, as what leads into the checkout.
+        checkouts = (*self.origin.checkouts, self._worktree)
+        origin = replace(self.origin, checkouts=checkouts, worktree=place)
+        directory = place / self.directory.relative_to(self._worktree)
+        return await self.execute(name, directory, origin, timeout_s)
+
+
+def decisive(files: list[str], command: str) -> list[str]:
+    """Of the changed files those that a check must look at."""
+    others = [path for path in files if path not in executed(command)] or files
+    judges = [path for path in others if _JUDGES.search(path)]
+    works = [path for path in others if path not in judges and not _BESIDE.search(path)]
+    return works or judges or others
+
+
+def executed(command: str) -> set[str]:
+    """The paths that a command runs as programs or scripts, as they are written there."""
+    return {os.path.normpath(found) for found in _EXECUTED.findall(command)}
+
+
+def counted_files(files: list[str]) -> str:
+    """The first few of these, and how many more there are."""
+    more = f" and {len(files) - _SHOWN_FILES} more" if len(files) > _SHOWN_FILES else ""
+    return ", ".join(files[:_SHOWN_FILES]) + more

@@ -1,0 +1,112 @@
+"""A throwaway copy of a worktree with all that lies in it, as a check finds it there.
+
+It lies beside the worktree under a name of the same length, and every path into the worktree that
+a file of it holds leads into the copy: virtual environments and build directories name their own
+place, in texts as well as in binary files. It is no worktree of git's: it has a repository of its
+own that borrows the objects, so nothing of it is ever to be seen in the user's.
+"""
+
+import asyncio
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from kapelle.domain.errors import WorkspaceError
+from kapelle.workspaces.files import unlink_inside
+from kapelle.workspaces.worktree import Marker
+
+MAX_BYTES = 2_000_000_000
+# Larger files are data: they are copied as they are.
+_MOST_READ = 50_000_000
+_NONSENSE = b")]}> Kapelle garbled this file to see whether a check notices it. <{[(\n"
+
+
+def copy_of(worktree: Path) -> Path:
+    """Where the copy of a worktree lies: no owner has a dot in its name."""
+    return worktree.with_name(worktree.name.replace("_", ".", 1))
+
+
+async def make_copy(marker: Marker) -> Path:
+    """Make the copy anew; raises WorkspaceError when the worktree is too large."""
+    marker.require_present()
+    refs = await marker.refs.run("for-each-ref", "--format=%(objectname) %(refname)")
+    return await asyncio.to_thread(_make, marker, refs.stdout)
+
+
+def _make(marker: Marker, refs: bytes) -> Path:
+    source, target = marker.toplevel, copy_of(marker.toplevel)
+    remove_copy(source)
+    target.mkdir(mode=0o700)
+    room = MAX_BYTES
+    for place, folders, names in os.walk(source):
+        if place == str(source):
+            folders[:] = [name for name in folders if name != ".git"]
+            names = [name for name in names if name != ".git"]
+        inside = target / Path(place).relative_to(source)
+        for name in (*folders, *names):
+            room -= _copy(
+                Path(place, name), inside / name, os.fsencode(source), os.fsencode(target)
+            )
+            if room < 0:
+                limit = f"{MAX_BYTES // 1_000_000_000} GB"
+                raise WorkspaceError(f"The workspace {source} is larger than {limit}.")
+    _make_repository(marker, target / ".git", refs)
+    return target
+
+
+def _copy(source: Path, target: Path, old: bytes, new: bytes) -> int:
+    """Copy one entry of a directory, and its times; the bytes that it takes."""
+    status = source.lstat()
+    if stat.S_ISLNK(status.st_mode):
+        os.symlink(os.readlink(os.fsencode(source)).replace(old, new), os.fsencode(target))
+        return 0
+    if stat.S_ISDIR(status.st_mode):
+        target.mkdir(mode=stat.S_IMODE(status.st_mode) | stat.S_IRWXU)
+        return 0
+    if not stat.S_ISREG(status.st_mode):
+        return 0
+    if status.st_size > _MOST_READ:
+        shutil.copyfile(source, target)
+    else:
+        target.write_bytes(source.read_bytes().replace(old, new))
+    shutil.copystat(source, target)
+    return status.st_size
+
+
+def _make_repository(marker: Marker, target: Path, refs: bytes) -> None:
+    for name in ("objects/info", "objects/pack", "refs/heads", "info"):
+        (target / name).mkdir(parents=True)
+    (target / "objects" / "info" / "alternates").write_bytes(os.fsencode(marker.object_dir) + b"\n")
+    (target / "packed-refs").write_bytes(refs)
+    (target / "HEAD").write_text(f"ref: {marker.ref}\n", encoding="utf-8")
+    for source in (marker.index, marker.common_dir / "config", marker.common_dir / "shallow"):
+        if source.is_file():
+            shutil.copyfile(source, target / source.name)
+
+
+def garble(copy: Path, paths: Sequence[str]) -> None:
+    """Put nonsense into these files of a copy, never through a link."""
+    for path in paths:
+        file = copy / path
+        mode = file.stat().st_mode if file.is_file() else 0o644
+        unlink_inside(copy, path)
+        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IMODE(mode))
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(_NONSENSE)
+
+
+def remove_copy(worktree: Path) -> None:
+    """Remove the copy of a worktree, if there is one."""
+    copy = copy_of(worktree)
+    if os.path.lexists(copy):
+        shutil.rmtree(copy, onerror=_made_writable)
+
+
+def _made_writable(function: object, path: str, _: object) -> None:
+    """What a check took the rights from goes as well."""
+    for place in (os.path.dirname(path), path):
+        if not os.path.islink(place):
+            os.chmod(place, 0o700)
+    (shutil.rmtree if os.path.isdir(path) and not os.path.islink(path) else os.unlink)(path)

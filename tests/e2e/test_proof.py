@@ -1,0 +1,176 @@
+"""Blind checks are found out: one that passes where the work holds nonsense does not look at it."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.ensembles import perform, rule, with_playbook
+from tests.e2e.instance import Instance
+from tests.e2e.repositories import git, make_repository
+from tests.e2e.test_environment import activated, make_venv, run
+
+_WORK = '[[do]]\nwrite = "work.py"\ncontent = "x = 1\\n"'
+_SEES = "python3 -c 'import work'"
+_AGAIN = "python3 -B -c 'import work'"
+
+
+@pytest.fixture(scope="module")
+def kapelle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
+    instance = Instance(tmp_path_factory.mktemp("proof") / "home", KAPELLE_TASKS__PROVE="once")
+    instance.start()
+    try:
+        yield instance
+    finally:
+        instance.destroy()
+
+
+def end_of(kapelle: Instance, place: Path, *checks: Any, **spec: Any) -> Any:
+    return kapelle.wait(kapelle.play(_WORK, place, checks=[*checks], **spec))
+
+
+def nothing_is_left(kapelle: Instance, repository: Path, task: Any) -> None:
+    """No copy, no worktree or branch of git's but the task's own."""
+    own = [task["workspace"]["path"]] if Path(task["workspace"]["path"]).exists() else []
+    owned = {name for name in os.listdir(kapelle.home.root / "worktrees") if "." not in name}
+    assert owned >= {Path(path).name for path in own}
+    assert not [name for name in os.listdir(kapelle.home.root / "worktrees") if name[4:5] == "."]
+    assert len(git(repository, "worktree", "list").splitlines()) == 1 + len(own)
+    assert git(repository, "branch", "--list", "--format=%(refname:short)").split() == [
+        task["workspace"]["branch"], "main",
+    ]  # fmt: skip
+
+
+def test_a_check_that_looks_at_the_work_is_proved_and_one_that_does_not_is_named(
+    kapelle: Instance, repository: Path
+) -> None:
+    task = end_of(kapelle, repository, _SEES, "true")
+    seeing, blind = task["checks"]
+    assert (task["status"], seeing["proved"], blind["proved"]) == ("completed", True, False)
+    assert seeing["proof"] == "It fails where work.py holds nonsense."
+    (warning,) = task["attempts"][0]["warnings"]
+    assert warning["what"] == "blind"
+    assert warning["text"] == (
+        "true: It passes even where work.py holds nonsense: it does not look at the work."
+    )
+    shown = kapelle.cli("status", task["id"], check=True).stdout
+    assert "does not look at the work" in shown
+    assert git(repository, "show", f"{task['workspace']['branch']}:work.py") == "x = 1"
+    assert Path(task["workspace"]["path"], "work.py").read_text(encoding="utf-8") == "x = 1\n"
+    nothing_is_left(kapelle, repository, task)
+
+
+def test_once_is_once_for_a_repository_and_command(kapelle: Instance, tmp_path: Path) -> None:
+    repository, ledger = make_repository(tmp_path / "repository"), tmp_path / "ledger"
+    check = f"echo x >> {ledger}; {_SEES}"
+    for prove, made in ((None, 3), (None, 4), ("never", 5), ("always", 8)):
+        task = end_of(kapelle, repository, {"command": check, "prove": prove})
+        assert task["checks"][0]["proved"] is (None if prove == "never" else True)
+        assert len(ledger.read_text(encoding="ascii").split()) == made
+    task = end_of(kapelle, make_repository(tmp_path / "other"), check)
+    assert len(ledger.read_text(encoding="ascii").split()) == 11
+
+
+def test_required_fails_what_is_not_proved(kapelle: Instance, repository: Path) -> None:
+    task = end_of(kapelle, repository, _AGAIN, "true", prove="required")
+    assert (task["status"], task["attempts"][0]["failure"]) == ("failed", "checks")
+    assert task["reason"].startswith("failed its check: true (It passes even where work.py")
+    assert "--prove never" in task["checks"][1]["output"]
+    unsure = end_of(
+        kapelle, repository, 'case "$PWD" in */task_*) ;; *) exit 3; esac', prove="required"
+    )
+    assert (unsure["status"], unsure["checks"][0]["proved"]) == ("failed", None)
+    assert "in a copy of the workspace it fails by itself (exit code 3)" in unsure["reason"]
+
+
+def test_tests_and_configuration_are_left_whole_where_there_is_a_program(
+    kapelle: Instance, repository: Path
+) -> None:
+    """Or a suite that reads the new test and not the new code would be thought to see both."""
+    part = '[[do]]\nwrite = "tests/test_work.py"\ncontent = "assert True\\n"\n' + _WORK
+    blind = kapelle.wait(kapelle.play(part, repository, checks=["python3 tests/test_work.py"]))
+    assert "work.py holds nonsense" in blind["checks"][0]["proof"]
+    assert blind["checks"][0]["proved"] is False
+    only = part.removesuffix(_WORK)
+    seen = kapelle.wait(kapelle.play(only, repository, checks=["python3 tests/test_work.py"]))
+    assert seen["checks"][0]["proved"] is True
+
+
+def test_the_copy_has_what_the_set_up_made_and_a_repository(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    setup = "mkdir built && echo $PWD > built/place && ln -s $PWD/built link && chmod 500 built"
+    repository = make_repository(
+        tmp_path / "repository",
+        {
+            ".kapelle/config.toml": f'[workspace]\nsetup = "{setup}"\n',
+            ".gitignore": "built\nlink\n",
+        },
+    )
+    check = (
+        'test "$(cat link/place)" = "$PWD" && test "$(readlink link)" = "$PWD/built" && '
+        'git diff --quiet main -- README.md && test -z "$(git status --porcelain)"; '
+        f"s=$?; {_AGAIN} && exit $s"
+    )
+    task = end_of(kapelle, repository, check)
+    assert task["checks"][0]["proved"] is True, task["checks"]
+    nothing_is_left(kapelle, repository, task)
+
+
+@pytest.mark.parametrize(
+    ("point", "passes"), [("proof_before_execute", 2), ("proof_before_removal", 1)]
+)
+def test_a_death_amid_a_proof_leaves_nothing(tmp_path: Path, point: str, passes: int) -> None:
+    repository = make_repository(tmp_path / "repository")
+    instance = Instance(tmp_path / "home", KAPELLE_TASKS__PROVE="always")
+    try:
+        instance.start(KAPELLE_FAILPOINT=f"{point}@{passes}")
+        task_id = instance.play(_WORK, repository, checks=[_SEES])
+        instance.await_death()
+        instance.start()
+        task = instance.wait(task_id)
+        assert (task["status"], task["checks"][0]["proved"]) == ("completed", True)
+        nothing_is_left(instance, repository, task)
+    finally:
+        instance.destroy()
+
+
+def test_the_condition_of_a_loop_is_proved(kapelle: Instance, repository: Path) -> None:
+    with_playbook(kapelle, rule("Write it", {"write": "work.py", "content": "x = 1\n"}))
+    spec = {"prompt": "Write it", "max_iterations": 1}
+    run = perform(kapelle, "loop", repository, until=[_SEES, "true"], **spec)
+    assert run["status"] == "completed", run
+    found = [
+        one
+        for step in kapelle.get(f"/runs/{run['id']}/steps")
+        if step["kind"] == "check"
+        for one in step["result"]
+    ]
+    assert [one["proved"] for one in found] == [True, False]
+    failed = perform(kapelle, "loop", repository, until=["true"], prove="required", **spec)
+    assert failed["status"] == "failed"
+    assert "does not look at the work" in json.dumps(failed)
+
+
+def test_an_editable_install_of_the_checkout_is_found_out_by_the_proof(
+    kapelle: Instance, tmp_path: Path
+) -> None:
+    """With the rule off by which the check does not see that virtual environment."""
+    repository = make_repository(
+        tmp_path / "sample",
+        {
+            "src/sample/__init__.py": "",
+            "tests/test_sample.py": "import sample\n\n\ndef test_it():\n    assert sample\n",
+            ".gitignore": ".venv\n__pycache__\n.pytest_cache\n",
+            ".kapelle/config.toml": '[workspace]\ncheckout_paths = "keep"\n',
+        },
+    )
+    shell = activated(make_venv(repository))
+    broken = '[[do]]\nwrite = "src/sample/__init__.py"\ncontent = "raise RuntimeError(1)\\n"'
+    task = run(kapelle, repository, broken, "--check", "pytest -q", "--prove", "required", **shell)
+    assert task["checks"][0]["exit_code"] == 0
+    assert task["status"] == "failed"
+    assert "src/sample/__init__.py holds nonsense" in task["reason"]
