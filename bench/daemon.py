@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.e2e.instance import Instance
+from tests.e2e.instance import Instance, UnixConnection
 
 from bench.report import Run
-from kapelle.client.http import UnixConnection
 
 _PREFIX = "/api/v1"
 
@@ -99,7 +98,7 @@ class Client:
     """One connection that is kept alive."""
 
     def __init__(self, path: Path, prefix: str = _PREFIX) -> None:
-        self._connection: http.client.HTTPConnection = UnixConnection(str(path), 120)
+        self._connection: http.client.HTTPConnection = UnixConnection(path, 120)
         self._prefix = prefix
         self._headers = {"Authorization": bearer(path)} if prefix else {}
 

@@ -17,7 +17,7 @@ from typer.main import get_command
 from kapelle.agents.base import Capabilities
 from kapelle.agents.registry import get
 from kapelle.api.app import routes
-from kapelle.cli.commands import COMMANDS, load
+from kapelle.cli.commands import commands, load
 from kapelle.cli.main import app
 from kapelle.domain.schedule import ScheduleSpec
 from kapelle.domain.specs import Spec, TaskSpec
@@ -72,7 +72,8 @@ _CLI_INTRODUCTION = """\
 
 Ids and data go to standard output, talk to standard error. Every command takes `--json`.
 Exit codes: 0 done, 1 the work failed, 2 usage or error, 3 input needed, 130 interrupted.
-Any unique prefix of an id will do.
+Terminals show the last five letters of ids, and any unique end or beginning may be typed.
+Without an id, some commands take the newest task or run of the repository around them.
 
 `KAPELLE_HOME` chooses the home; with `KAPELLE_URL` and `KAPELLE_TOKEN` the command line talks to
 a daemon over TCP instead of the private socket.
@@ -84,7 +85,7 @@ This page is made by `make docs` from the program's own help.
 def cli() -> str:
     """docs/cli.md, from the commands' own help."""
     parts = [_CLI_INTRODUCTION]
-    for name in COMMANDS:
+    for name in commands():
         parts += _command_sections(load(name), name, "##")
     return "\n".join(parts)
 

@@ -226,7 +226,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     service = Service(
         tasks=task_service,
         runs=run_service,
-        work=Work(parts),
+        work=Work(parts, task_service, run_service),
         schedules=Schedules(db, scheduler, work, parts.secrets),
         output=Output(parts),
         events=Events(db),

@@ -28,7 +28,7 @@ class ApiError(Exception):
         self.body = body
 
 
-class _UnixConnection(http.client.HTTPConnection):
+class UnixConnection(http.client.HTTPConnection):
     def __init__(self, path: Path, timeout: float) -> None:
         super().__init__("kapelle", timeout=timeout)
         self._path = str(path)
@@ -190,7 +190,7 @@ class Instance:
         headers: dict[str, str] | None = None,
         timeout_s: float = 60,
     ) -> tuple[http.client.HTTPResponse, bytes]:
-        connection = _UnixConnection(self.home.socket, timeout_s)
+        connection = UnixConnection(self.home.socket, timeout_s)
         try:
             data = None if body is None else json.dumps(body).encode()
             kind = {"Content-Type": "application/json"} if data is not None else {}

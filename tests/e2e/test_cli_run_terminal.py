@@ -50,7 +50,7 @@ def test_a_live_line_in_a_narrow_terminal(
     shown = terminals[0].shown
     assert "running" in shown
     assert "score 3, better, kept" in shown
-    assert "kapelle merge run_" in shown
+    assert "kapelle merge " in shown
 
 
 def test_an_interrupt_ends_only_the_watching(

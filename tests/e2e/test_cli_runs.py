@@ -170,7 +170,7 @@ def test_the_best_of_several(kapelle: Instance, place: Path) -> None:
     [
         (["runs", "status", "zzzz"], "kapelle runs list"),
         (["runs", "status", ""], "kapelle runs list"),
-        (["status", "zzzz"], "kapelle runs list"),
+        (["status", "zzzz"], "kapelle list"),
         (["status", "run_zzzz"], "kapelle runs list"),
         (["cancel", "run_zzzz"], "kapelle runs list"),
         (["runs", "list", "--status", "odd"], "Use one of queued"),

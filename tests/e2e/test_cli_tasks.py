@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -275,7 +276,7 @@ def test_what_is_archived_is_marked(shared: Instance) -> None:
     shared.cli("archive", task_id, check=True)
     assert "completed, not verified, archived" in shared.cli("status", task_id).stdout
     assert "(archived)" in shared.cli("list", "--all", "--tag", "put-away").stdout
-    assert shared.cli("list", "--tag", "put-away").stderr == "No tasks match.\n"
+    assert shared.cli("list", "--tag", "put-away").stderr == "No tasks or runs match.\n"
 
 
 def test_no_lines_are_not_no_output(shared: Instance) -> None:
@@ -290,3 +291,112 @@ def test_no_lines_are_not_no_output(shared: Instance) -> None:
 def test_a_setting_without_a_value_is_said_not_to_be_set(shared: Instance) -> None:
     done = shared.cli("config", "get", "limits.max_attempts", check=True)
     assert (done.stdout, done.stderr) == ("", "limits.max_attempts is not set.\n")
+
+
+def test_an_id_is_typed_by_its_end_and_without_one_the_newest_here_is_meant(
+    shared: Instance, tmp_path: Path
+) -> None:
+    repository, other = make_repository(tmp_path / "mine"), make_repository(tmp_path / "other")
+    arguments = ["echo new > new.txt", "--check", "test -s new.txt"]
+    first = shared.cli("run", *arguments, cwd=repository, check=True).stdout.strip()
+    elsewhere = shared.cli("run", *arguments, cwd=other, check=True).stdout.strip()
+    assert shared.cli("wait", first[-5:], elsewhere[-5:].upper()).returncode == 0
+    (repository / "below").mkdir()
+    for command in ("status", "logs", "diff", "merge"):
+        done = shared.cli(command, cwd=repository / "below")
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.startswith(f"The newest here is {first}: echo new"), command
+    went_on = shared.cli("continue", "echo more", cwd=repository, check=True)
+    assert went_on.stdout.strip() == first
+    shared.cli("wait", first)
+    assert shared.cli("retry", cwd=repository, check=True).stdout.strip() == first
+    assert shared.cli("wait", first).returncode == 0
+    nothing = shared.cli("merge", cwd=make_repository(tmp_path / "empty"))
+    assert nothing.returncode == 2
+    assert "kapelle list --all" in nothing.stderr
+    made = shared.cli("run", "true", "--after", first[-5:], "--json", cwd=repository)
+    assert json.loads(made.stdout)["depends_on"] == [first]
+
+
+def test_a_list_shows_the_tasks_and_runs_of_this_repository_once(
+    shared: Instance, tmp_path: Path
+) -> None:
+    repository, other = make_repository(tmp_path / "mine"), make_repository(tmp_path / "other")
+    elsewhere = shared.cli("run", "true", cwd=other, check=True).stdout.strip()
+    task_id = shared.cli("run", "true", cwd=repository, check=True).stdout.strip()
+    started = shared.cli("loop", "true", "--until", "true", cwd=repository, check=True)
+    run_id = started.stdout.strip()
+    assert shared.cli("wait", elsewhere, task_id, run_id[-5:]).returncode == 0
+
+    def ids(*options: str, cwd: Path = repository) -> list[str]:
+        found = json.loads(shared.cli("list", "--json", *options, cwd=cwd, check=True).stdout)
+        return [item["id"] for item in found]
+
+    assert ids() == [run_id, task_id]
+    assert ids("--limit", "1") == [run_id]
+    assert ids("--status", "failed") == []
+    nested = ids("--nested")
+    assert len(nested) == 3
+    assert nested[1:] == [run_id, task_id]
+    # A worktree of the repository belongs to it as well.
+    git(repository, "worktree", "add", "-q", str(tmp_path / "linked"))
+    assert ids(cwd=tmp_path / "linked") == [run_id, task_id]
+    assert ids("--all")[:3] == [run_id, task_id, elsewhere]
+    text = shared.cli("list", "--all", "--limit", "3").stdout.splitlines()
+    assert text[0].split() == ["ID", "STATUS", "AGENT/PATTERN", "AGE", "REPOSITORY", "TITLE"]
+    assert [line.split()[-2] for line in text[1:]] == ["mine", "mine", "other"]
+    assert shared.cli("runs", "--status", "waiting").stderr == "No runs match.\n"
+    found = json.loads(shared.cli("runs", "--json", cwd=repository).stdout)
+    assert [run["id"] for run in found] == [run_id]
+    wrong = shared.cli("retry", run_id[-5:])
+    assert f"It is a run: kapelle runs status {run_id[-5:]}" in wrong.stderr
+
+
+def test_what_runs_tells_its_output_and_what_waits_no_foreign_workspace(
+    shared: Instance, tmp_path: Path
+) -> None:
+    repository = make_repository(tmp_path / "repository")
+    gate = tmp_path / "gate"
+    prompt = f"echo hanging; until [ -e {gate} ]; do sleep 0.1; done"
+    task_id = shared.cli("run", prompt, cwd=repository, check=True).stdout.strip()
+    shared.wait_for_status(task_id, "running")
+    while not shared.output(task_id):
+        time.sleep(0.05)
+    assert task_of(shared, task_id)["attempts"][0]["output_bytes"] == len("hanging\n")
+    held = shared.cli("run", "true", "--after", task_id, cwd=repository, check=True).stdout.strip()
+    shown = shared.cli("status", held).stdout
+    assert "workspace  a worktree, which is made when it starts" in shown
+    assert str(repository) not in shown
+    gate.touch()
+    assert shared.cli("wait", task_id, held).returncode == 0
+
+
+def test_a_shell_is_offered_ids_agents_and_projects(shared: Instance, tmp_path: Path) -> None:
+    repository = make_repository(tmp_path / "repository")
+    arguments = ["run", "true", "--title", "Mend it", "--project", "completed-project"]
+    task_id = shared.cli(*arguments, cwd=repository, check=True).stdout.strip()
+    shared.cli("wait", task_id, check=True)
+
+    def offered(line: str, **changes: str) -> str:
+        words = line.split(" ")
+        done = subprocess.run(
+            [sys.executable, "-m", "kapelle"],
+            env={
+                **shared.env, "_KAPELLE_COMPLETE": "complete_bash", "COMP_WORDS": line,
+                "COMP_CWORD": str(len(words) - 1), **changes,
+            },
+            cwd=repository,
+            capture_output=True,
+            text=True,
+            check=False,
+        )  # fmt: skip
+        assert done.stderr == ""
+        return done.stdout
+
+    assert offered("kapelle status ").split() == [task_id[-5:]]
+    assert offered(f"kapelle merge {task_id[:12]}").split() == [task_id]
+    assert "rehearsal" in offered("kapelle run x --agent re").split()
+    assert offered("kapelle list --project comp").split() == ["completed-project"]
+    assert offered("kapelle run x --project comp").split() == ["completed-project"]
+    assert offered("kapelle status ", KAPELLE_HOME=str(tmp_path / "nobody")).split() == []
+    assert not (tmp_path / "nobody" / "daemon.json").exists()

@@ -80,6 +80,7 @@ def test_what_repeats_is_controlled_from_the_command_line(
     assert "every 1s" in kapelle.cli("schedule", "list", "--status", "active").stdout
     paused = kapelle.cli("schedule", "pause", schedule[:-1])
     assert paused.stdout == f"{schedule}  paused\n"
+    assert kapelle.get(f"/schedules/{schedule[-5:]}")["next_at"] is None
     until(lambda: not kapelle.get(f"/schedules/{schedule}")["in_flight"], "rest")
     count = len(tasks_of(kapelle, schedule))
     time.sleep(2.5)

@@ -15,7 +15,7 @@ import pytest
 
 import kapelle
 from kapelle.api.app import routes
-from kapelle.cli.commands import COMMANDS, load
+from kapelle.cli.commands import commands, load
 from kapelle.domain.errors import Conflict, NotTrusted
 from tests.e2e.ensembles import rest, start
 from tests.e2e.instance import ApiError, Instance
@@ -220,7 +220,7 @@ OF_THE_MACHINE = ("init", "doctor", "agents check claude")
 
 
 def leaves() -> Iterator[str]:
-    for name in COMMANDS:
+    for name in commands():
         inner = getattr(load(name), "commands", {})
         yield from (f"{name} {other}" for other in inner) if inner else (name,)
 

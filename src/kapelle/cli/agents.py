@@ -10,7 +10,7 @@ import typer
 
 from kapelle.agents.base import remark
 from kapelle.cli.agent_config import config, login_words
-from kapelle.cli.command import Json, LightCommand, command_group
+from kapelle.cli.command import LISTS, Json, LightCommand, command_group
 from kapelle.cli.format import mark, moment, now, one_line, paint, short, table
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
@@ -169,7 +169,7 @@ def set_here_only(login: dict[str, Any]) -> str | None:
     return next((name for name in login["variables"] if os.environ.get(name)), None)
 
 
-agents = command_group("List agents, try them out and set them up.", list_agents)
+agents = command_group("List agents, try them out and set them up." + LISTS)
 agents.command("list", cls=LightCommand)(list_agents)
 agents.command("check", cls=LightCommand)(check)
 agents.add_typer(config, name="config")

@@ -126,7 +126,13 @@ class LightCommand(_Light, TyperCommand):
 
 
 class LightGroup(_Light, TyperGroup):
-    """A group of commands that is read without pydantic."""
+    """A group of commands that is read without pydantic; without a command it lists."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        unnamed = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
+        if unnamed and "list" in self.commands and not ctx.resilient_parsing:
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
 
 
 def command_of(function: Callable[..., Any], name: str, **settings: Any) -> Any:
@@ -136,8 +142,11 @@ def command_of(function: Callable[..., Any], name: str, **settings: Any) -> Any:
     return get_command(single)
 
 
-def command_group(about: str, without: Callable[[bool], None] | None = None) -> typer.Typer:
-    """A group of commands; without is called, with whether JSON is wanted, if none is named."""
+LISTS = "\n\nWithout a command it lists them, with the options of `list`, such as --json."
+
+
+def command_group(about: str, without: Callable[[], None] | None = None) -> typer.Typer:
+    """A group of commands; without is called if none is named."""
     made = typer.Typer(
         cls=LightGroup,
         help=about,
@@ -145,19 +154,11 @@ def command_group(about: str, without: Callable[[bool], None] | None = None) -> 
         add_completion=False,
         rich_markup_mode=None,
     )
-    if without is None:
-        made.callback()(lambda: None)
-        return made
 
     @made.callback()
-    def alone(ctx: typer.Context, as_json: Json = False) -> None:
-        if ctx.invoked_subcommand is None:
-            without(as_json)
-        elif as_json:
-            raise InvalidInput(
-                "--json belongs to the command it is for.",
-                hint=f"Write `{ctx.command_path} {ctx.invoked_subcommand} … --json`.",
-            )
+    def alone(ctx: typer.Context) -> None:
+        if without is not None and ctx.invoked_subcommand is None:
+            without()
 
     return made
 

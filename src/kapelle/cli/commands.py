@@ -2,13 +2,12 @@
 
 import importlib
 import inspect
-from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import typer
 
 from kapelle.cli.command import LightGroup, command_of, suggestion
-from kapelle.cli.spec_options import built_in
 
 # Each with where it is made and the first line of its help.
 _TABLE = """
@@ -16,7 +15,7 @@ run         start:work_command  Give an agent a task and print the task's id.
 start       start:start_command  Start a run of any pattern, your own too.
 runs        runs:runs  List runs, look at them, and pause, answer or end them.
 schedule    schedules:schedule  Start work later, again and again, or after other work.
-list        tasks:list_tasks  List tasks, the newest first.
+list        tasks:list_tasks  List the tasks and runs of this repository, the newest first.
 top         top:top  Show all tasks and runs at work, live; keys look at one, answer, cancel, merge.
 status      tasks:status  Show one task: what was claimed and what was verified; or one run.
 logs        logs:logs  Show what a task's agent said and did, or what a run did.
@@ -48,34 +47,36 @@ completion  main:completion  Print the completion script of a shell.
 """
 
 
-def _commands() -> Iterator[tuple[str, tuple[str, str]]]:
-    for line in _TABLE.strip().splitlines():
-        name, place, about = line.split(maxsplit=2)
-        yield name, (place, about)
-        if name == "run":
-            for pattern, summary in built_in().items():
-                yield pattern, ("start:work_command", summary)
+_LINES = [line.split(maxsplit=2) for line in _TABLE.strip().splitlines()]
+_OWN = {name: (place, about) for name, place, about in _LINES}
 
 
-COMMANDS = dict(_commands())
+@cache
+def commands() -> dict[str, tuple[str, str]]:
+    """Every command, those of the built-in patterns too, which cost more to read than to list."""
+    from kapelle.cli.spec_options import built_in
+
+    patterns = {name: ("start:work_command", about) for name, about in built_in().items()}
+    first = next(iter(_OWN))
+    return {first: _OWN[first], **patterns, **_OWN}
 
 
 class LazyGroup(LightGroup):
     """The top level, which imports a command's module only when that command is used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         return load(cmd_name)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, help) for name, (_, help) in COMMANDS.items()])
+            formatter.write_dl([(name, help) for name, (_, help) in commands().items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         # The base class suggests from commands that were registered, and here none are.
-        if args and args[0] not in COMMANDS and not ctx.resilient_parsing:
+        if args and not _place(args[0]) and not ctx.resilient_parsing:
             ctx.fail(unknown_command(args[0]))
         return super().resolve_command(ctx, args)
 
@@ -93,14 +94,19 @@ class PipeClosed(Exception):
 
 def unknown_command(typed: str) -> str:
     """What to say about a command that does not exist."""
-    return f"There is no command {typed!r}.{suggestion(typed, COMMANDS, 0.55, '`kapelle {}`')}"
+    return f"There is no command {typed!r}.{suggestion(typed, commands(), 0.55, '`kapelle {}`')}"
+
+
+def _place(name: str) -> str:
+    """Where a command is made; nothing if there is none of this name."""
+    return (_OWN.get(name) or commands().get(name) or ("",))[0]
 
 
 def load(name: str) -> Any:
     """The command of this name, or None when there is none."""
-    if name not in COMMANDS:
+    if not (place := _place(name)):
         return None
-    module, _, attribute = COMMANDS[name][0].partition(":")
+    module, _, attribute = place.partition(":")
     found = getattr(importlib.import_module(f"kapelle.cli.{module}"), attribute)
     if attribute.endswith("_command"):
         found = found(name)

@@ -9,7 +9,7 @@ import typer
 
 from kapelle.cli.command import Follow, JsonLines
 from kapelle.cli.format import local, one_line, short_title, terminal_width, wrapped
-from kapelle.cli.ids import complete_run, complete_task
+from kapelle.cli.ids import completing
 from kapelle.cli.output import json_line
 from kapelle.cli.transcript import Passage, check_passage
 from kapelle.client.http import Connection
@@ -58,12 +58,12 @@ def events(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Only this task's.", autocompletion=complete_task),
+        typer.Option(metavar="ID", help="Only this task's.", autocompletion=completing("tasks")),
     ] = None,
     run: Annotated[
         str | None,
         typer.Option(
-            metavar="ID", help="Only this run's and its tasks'.", autocompletion=complete_run
+            metavar="ID", help="Only this run's and its tasks'.", autocompletion=completing("runs")
         ),
     ] = None,
     as_json: JsonLines = False,

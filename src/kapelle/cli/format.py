@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from kapelle.domain import ids
 from kapelle.domain.text import counted
 from kapelle.home import disk_use
 
@@ -32,6 +33,11 @@ def clean(text: str) -> str:
     text = text.replace("\r", "\n")
     text = _CONTROL.sub("", text)
     return _DECEPTIVE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def shown(text: str) -> str:
+    """The text as it is read by people, with short ids, on a terminal; a program gets it whole."""
+    return ids.short(text) if sys.stdout.isatty() else text
 
 
 def one_line(text: str, width: int | None = None) -> str:
@@ -105,7 +111,7 @@ def table(
     columns of fold, by their numbers, stand on lines of their own. Those of right, which hold
     numbers, are aligned to the right.
     """
-    everything = [header, *rows]
+    everything = [header, *([shown(cell) for cell in row] for row in rows)]
     widths = [max(columns_of(row[index]) for row in everything) for index in range(len(header) - 1)]
     room = terminal_width()
     if fold and room is not None and indent + sum(widths) + 2 * len(widths) > room - _LEAST_LAST:
@@ -203,12 +209,14 @@ def short(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02}h"
 
 
+def elapsed_s(start: str, end: str | None) -> float:
+    """How long something took, or takes by now."""
+    return ((moment(end) or now()) - datetime.fromisoformat(start)).total_seconds()
+
+
 def between(start: str | None, end: str | None) -> str:
-    """How long something took, or takes by now; empty when it has not begun."""
-    began = moment(start)
-    if began is None:
-        return ""
-    return short(((moment(end) or now()) - began).total_seconds())
+    """How long something took, or takes by now, in words; empty when it has not begun."""
+    return short(elapsed_s(start, end)) if start else ""
 
 
 def size(count: int) -> str:
@@ -262,13 +270,21 @@ def status_words(item: dict[str, Any]) -> str:
     return f"{status}, not verified" if item.get("verified") is False else status
 
 
-def heading(item: dict[str, Any], reason: str | None) -> Iterator[str]:
+def heading(
+    item: dict[str, Any], reason: str | None, styles: dict[str, str] = STATUS_STYLE
+) -> Iterator[str]:
     """What every view of one thing begins with: its title, its id and its status."""
     yield paint(one_line(item["title"]), "bold")
-    yield field("id", item["id"])
-    status = paint(status_words(item), STATUS_STYLE.get(item["status"]))
+    yield field("id", id_words(item))
+    status = paint(status_words(item), styles.get(item["status"]))
     status += ", archived" if item.get("archived_at") else ""
     yield field("status", f"{status}: {one_line(reason)}" if reason else status)
+
+
+def id_words(item: dict[str, Any]) -> str:
+    """The id as it is typed, and on a terminal, where that is short, the whole of it."""
+    typed, whole = shown(item["id"]), item["id"]
+    return typed if typed == whole else f"{typed} {paint(f'({whole})', 'dim')}"
 
 
 def agent_words(agent: str | None, model: str | None, fallback: Sequence[str] | None = ()) -> str:
@@ -283,7 +299,8 @@ def mark(good: bool) -> str:
 
 
 def field(name: str, value: str) -> str:
-    return wrapped(f"  {paint(name.ljust(10), 'dim')} {value}".rstrip(), 13)
+    line = f"  {paint(name.ljust(10), 'dim')} {value if name == 'id' else shown(value)}"
+    return wrapped(line.rstrip(), 13)
 
 
 def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
@@ -295,7 +312,9 @@ def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
     if workspace["branch"] and os.path.isdir(workspace["path"]):
         taken, inodes = disk_use(Path(workspace["path"]))
         use = f" ({size(taken)} in {inodes:,} files)"
-    yield field("workspace", "removed" if removed else clean(workspace["path"]) + use)
+    made = workspace["branch"] or workspace["kind"] != "worktree"
+    place = clean(workspace["path"]) + use if made else "a worktree, which is made when it starts"
+    yield field("workspace", "removed" if removed else place)
     if workspace["branch"]:
         onto = f" (from {one_line(workspace['base'])})" if workspace["base"] else ""
         merged = ", merged" if item["merged_at"] else ""
@@ -305,6 +324,7 @@ def workspace_fields(item: dict[str, Any]) -> Iterator[str]:
 def command_lines(commands: list[tuple[str, str]]) -> Iterator[str]:
     """What may be typed next, and what each does."""
     yield ""
+    commands = [(shown(command), purpose) for command, purpose in commands]
     width = max(len(command) for command, _ in commands)
     room = terminal_width()
     beside = room is None or width + max(len(purpose) for _, purpose in commands) + 4 <= room

@@ -1,99 +1,139 @@
-"""Ids on the command line: arguments that take them, their completion, their paths in the API."""
+"""Ids on the command line: arguments that take them, what a shell offers, paths in the API."""
 
-from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
 
+from kapelle.cli.config import current, root
+from kapelle.cli.format import one_line, status_words
+from kapelle.cli.output import say
+from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.domain.ids import short
 
-Noun = Literal["task", "run", "schedule"]
 Completions = list[tuple[str, str]]
 
-_LISTS = {"task": "kapelle list", "run": "kapelle runs list", "schedule": "kapelle schedule list"}
-_RUN = "run_"
+_NOUNS = {
+    "tasks": ("a task", "`kapelle list` shows the ids."),
+    "runs": ("a run", "`kapelle runs list` shows the ids."),
+    "schedules": ("a schedule", "`kapelle schedule list` shows the ids."),
+    "work": ("a task or a run", "`kapelle list` shows the ids."),
+}
 
 
 def is_run(text: str) -> bool:
-    """Whether what was typed is the id of a run, or the beginning of one."""
-    return text.strip().lower().startswith(_RUN)
+    """Whether what was typed is the id of a run, with its kind before it."""
+    return text.strip().lower().startswith("run_")
+
+
+def here() -> str | None:
+    """The repository that the command was typed in, if there is one."""
+    top = root(current())
+    return str(top) if top else None
+
+
+def work_id(client: Connection, typed: str | None, nouns: str = "work") -> str:
+    """What was typed as an id, of a task or run with its kind; without one the newest of this
+    repository that is no part of a run, and it says which that is."""
+    if typed is not None:
+        known = nouns != "work" or "_" in typed
+        return typed.strip() if known else str(client.get(_path("work", typed, ()))["id"])
+    query = {"repository": str(current()), "nested": False, "limit": 1}
+    found = client.get(f"/{nouns}", query)[nouns]
+    if not found:
+        raise NotFound(
+            f"This repository has not had {_NOUNS[nouns][0]}.",
+            hint="Type an id: `kapelle list --all` shows those of all repositories.",
+        )
+    say(f"The newest here is {found[0]['id']}: {one_line(found[0]['title'], 60)}")
+    return str(found[0]["id"])
 
 
 def task_path(task_id: str, *more: str) -> str:
-    """The path of a task's resource; any unique prefix of its id will do."""
-    return _path("task", task_id, more)
+    """The path of a task's resource; any unique end or beginning of its id will do."""
+    return _path("tasks", task_id, more)
 
 
 def run_path(run_id: str, *more: str) -> str:
-    """The same for a run."""
-    return _path("run", run_id, more)
+    """The path of a run's resource."""
+    return _path("runs", run_id, more)
 
 
 def schedule_path(schedule_id: str, *more: str) -> str:
-    """The same for a schedule."""
-    return _path("schedule", schedule_id, more)
+    """The path of a schedule's resource."""
+    return _path("schedules", schedule_id, more)
 
 
 def path_of(some_id: str, *more: str) -> str:
-    """The same for what may be a run as well as a task."""
-    return _path("run" if is_run(some_id) else "task", some_id, more)
+    """The path of a task's or a run's resource, by an id that begins with its kind."""
+    return _path("runs" if is_run(some_id) else "tasks", some_id, more)
 
 
-def _path(noun: Noun, text: str, more: tuple[str, ...]) -> str:
-    hint = f"`{_LISTS[noun]}` shows the ids."
+def _path(nouns: str, text: str, more: tuple[str, ...]) -> str:
+    noun, hint = _NOUNS[nouns]
     if not text.strip():
-        raise InvalidInput(f"An empty text is not a {noun} id.", hint=hint)
+        raise InvalidInput(f"An empty text is not the id of {noun}.", hint=hint)
     if "/" in text:
         # The daemon would take it for another address.
-        raise NotFound(f"{text!r} is not a {noun} id.", hint=hint)
-    return "/".join([f"/{noun}s", quote(text.strip(), safe=""), *more])
+        raise NotFound(f"{text!r} is not the id of {noun}.", hint=hint)
+    return "/".join([f"/{nouns}", quote(text.strip(), safe=""), *more])
 
 
-def _completing(*nouns: Noun) -> Callable[[str], Completions]:
+def completing(what: str) -> Callable[[str], Completions]:
+    """What a shell offers: ids of tasks, runs, schedules or work with their titles; or the names
+    of agents, patterns, and of models and projects that were used."""
+
     def complete(incomplete: str) -> Completions:
-        """Ids for the shell, asked of a running daemon only."""
-        return [item for noun in nouns for item in _known(noun, incomplete)]
+        try:
+            # A completion must neither start a daemon nor disturb the line that is being typed.
+            return [
+                (form, one_line(about, 60))
+                for name, about in _offered(Connection(autostart=False), what)
+                for form in [name if incomplete.startswith(name[:4]) else short(name)]
+                if form.startswith(incomplete)
+            ]
+        except Exception:
+            return []
 
     return complete
 
 
-def _known(noun: Noun, incomplete: str) -> Completions:
-    from kapelle.cli.format import one_line, status_words
-    from kapelle.client.http import Connection
-
-    try:
-        page = Connection(autostart=False).get(f"/{noun}s", {"limit": 100}, timeout=2)
-    except Exception:
-        # A completion must never disturb the line that is being typed.
-        return []
-    return [
-        (item["id"], f"{status_words(item)}: {one_line(item['title'], 50)}")
-        for item in page[f"{noun}s"]
-        if item["id"].startswith(incomplete)
-    ]
-
-
-complete_task = _completing("task")
-complete_run = _completing("run")
-complete_schedule = _completing("schedule")
-_complete_any = _completing("task", "run")
+def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
+    if what in {"agents", "patterns"}:
+        for item in client.get(f"/{what}", {"directory": str(current())}, timeout=2):
+            if item.get("origin", what):  # a broken one has none
+                yield item["name"], item.get("status") or item["summary"]
+    elif what in {"model", "project"}:
+        for row in client.get("/usage", {"by": what}, timeout=2)["rows"]:
+            if row["key"]:
+                yield row["key"], f"{row['attempts']} attempts"
+    else:
+        query = {"limit": 100, "repository": None if what == "schedules" else here()}
+        for item in client.get(f"/{what}", query, timeout=2)[what]:
+            yield item["id"], f"{status_words(item)}: {item['title']}"
 
 
-def _argument(whose: str, complete: Callable[[str], Completions], *, many: bool = False) -> Any:
-    about = f"Ids of {whose}, or their beginnings." if many else f"The {whose}, or its beginning."
+def _argument(whose: str, what: str, *, several: bool = False, newest: bool = False) -> Any:
+    about = f"Ids of {whose}, or their ends." if several else f"The id of {whose}, or its end."
+    about += " By default the newest of this repository." if newest else ""
     return typer.Argument(
-        metavar="ID..." if many else "ID",
+        metavar="ID..." if several else "ID",
         help=about,
-        autocompletion=complete,
+        autocompletion=completing(what),
         show_default=False,
     )
 
 
-TaskId = Annotated[str, _argument("id of a task", complete_task)]
-TaskIds = Annotated[list[str], _argument("tasks", complete_task, many=True)]
-RunId = Annotated[str, _argument("id of a run", complete_run)]
-RunIds = Annotated[list[str], _argument("runs", complete_run, many=True)]
-AnyId = Annotated[str, _argument("id of a task or a run", _complete_any)]
-AnyIds = Annotated[list[str], _argument("tasks and runs", _complete_any, many=True)]
-ScheduleId = Annotated[str, _argument("id of a schedule", complete_schedule)]
+TaskId = Annotated[str, _argument("a task", "tasks")]
+RunId = Annotated[str, _argument("a run", "runs")]
+RunIds = Annotated[list[str], _argument("runs", "runs", several=True)]
+AnyIds = Annotated[list[str], _argument("tasks and runs", "work", several=True)]
+ScheduleId = Annotated[str, _argument("a schedule", "schedules")]
+# Without one the newest is meant.
+NewestId = Annotated[str | None, _argument("a task or a run", "work", newest=True)]
+NewestIds = Annotated[
+    list[str] | None, _argument("tasks and runs", "work", several=True, newest=True)
+]
+NewestTaskId = Annotated[str | None, _argument("a task", "tasks", newest=True)]

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kapelle.cli.command import Follow, JsonLines
-from kapelle.cli.ids import AnyId, is_run, path_of, task_path
+from kapelle.cli.ids import NewestId, is_run, path_of, task_path, work_id
 from kapelle.cli.outcome import exit_code
 from kapelle.cli.output import json_line, say
 from kapelle.client.http import Connection
@@ -19,7 +19,7 @@ POLL_S = 0.25
 
 
 def logs(
-    task_id: AnyId,
+    task_id: NewestId = None,
     follow: Follow = False,
     tail: Annotated[
         int | None, typer.Option(min=0, help="Only the last so many lines or events.")
@@ -36,24 +36,25 @@ def logs(
 ) -> None:
     """Show what a task's agent said and did, or what a run did."""
     _refuse_contradictions(stream, raw, as_json)
-    if is_run(task_id) and (raw or attempt is not None):
+    client = Connection()
+    whole = work_id(client, task_id)
+    if is_run(whole) and (raw or attempt is not None):
         raise InvalidInput(
             "A run has neither attempts nor raw output of its own.",
-            hint=f"`kapelle runs steps {task_id.strip()}` lists its tasks, which have.",
+            hint=f"`kapelle runs steps {whole}` lists its tasks, which have.",
         )
-    client = Connection()
     if raw:
-        _write_raw(_chunks(client, task_id, attempt, stream or "out", follow), tail)
+        _write_raw(_chunks(client, whole, attempt, stream or "out", follow), tail)
     elif follow and attempt is None:
         from kapelle.cli.follow import follow as follow_to_end
 
-        ended = follow_to_end(client, client.get(path_of(task_id)), as_json, tail=tail)
-        if is_run(task_id):
+        ended = follow_to_end(client, client.get(path_of(whole)), as_json, tail=tail)
+        if is_run(whole):
             raise typer.Exit(exit_code(ended))
-    elif is_run(task_id):
-        _history(client, task_id, tail, as_json)
+    elif is_run(whole):
+        _history(client, whole, tail, as_json)
     else:
-        _transcript(client, task_id, attempt, tail, follow, as_json)
+        _transcript(client, whole, attempt, tail, follow, as_json)
 
 
 def _refuse_contradictions(stream: str | None, raw: bool, as_json: bool) -> None:
@@ -68,9 +69,11 @@ def _refuse_contradictions(stream: str | None, raw: bool, as_json: bool) -> None
 def _history(client: Connection, run_id: str, tail: int | None, as_json: bool) -> None:
     from kapelle.cli.follow import show_last, show_lines
 
-    whole_id = client.get(path_of(run_id))["id"]
     show = json_line if as_json else show_lines(sys.stdout)
-    if not show_last(client, whole_id, show, tail, raw=as_json) and not as_json:
+    if (
+        not show_last(client, client.get(path_of(run_id))["id"], show, tail, raw=as_json)
+        and not as_json
+    ):
         say("It has not done anything yet.")
 
 

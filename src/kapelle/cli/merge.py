@@ -9,7 +9,7 @@ import typer
 from kapelle.cli.command import Json
 from kapelle.cli.errors import show_error
 from kapelle.cli.format import field, one_line
-from kapelle.cli.ids import AnyIds, path_of
+from kapelle.cli.ids import NewestIds, path_of, work_id
 from kapelle.cli.output import data, document, say
 from kapelle.cli.values import listed
 from kapelle.client.http import Connection
@@ -17,7 +17,7 @@ from kapelle.domain.errors import InvalidInput, KapelleError
 
 
 def merge(
-    task_ids: AnyIds,
+    task_ids: NewestIds = None,
     into: Annotated[
         str | None,
         typer.Option(metavar="BRANCH", help="The branch to merge into; by default its base."),
@@ -46,9 +46,11 @@ def merge(
         raise InvalidInput("--squash and --rebase are two ways: use one of them.")
     style = "squash" if squash else "rebase" if rebase else "merge"
     body = {"into": into, "force": force, "verify": not no_verify, "style": style}
-    ids = listed(task_ids, "An id")
+    client = Connection()
+    ids = listed(task_ids, "An id") if task_ids else [work_id(client, None)]
     if preview:
-        seen = [Connection().get(path_of(some_id, "merge"), {"into": into}) for some_id in ids]
+        paths = [path_of(work_id(client, some_id), "merge") for some_id in ids]
+        seen = [client.get(path, {"into": into}) for path in paths]
         if as_json:
             document(seen if len(ids) > 1 else seen[0])
         else:
@@ -77,7 +79,8 @@ def _merge_all(ids: list[str], body: dict[str, Any], as_json: bool) -> None:
 
 
 def _merge(some_id: str, body: dict[str, Any]) -> Any:
-    client, path = Connection(), path_of(some_id, "merge")
+    client = Connection()
+    path = path_of(work_id(client, some_id), "merge")
     try:
         return client.merge(path, body, lambda phase: say(f"{some_id}: {phase}"))
     except KeyboardInterrupt:

@@ -6,17 +6,17 @@ import sys
 from contextlib import suppress
 from typing import Any, TextIO
 
-from kapelle.cli.format import clean
+from kapelle.cli.format import clean, shown
 
 
 def data(text: str) -> None:
     """A line for programs and people, on stdout."""
-    sys.stdout.write(clean(text) + "\n")
+    sys.stdout.write(shown(clean(text)) + "\n")
 
 
 def say(text: str) -> None:
     """A remark for the person watching, on stderr."""
-    complain(clean(text))
+    complain(shown(clean(text)))
 
 
 def complain(line: str) -> None:

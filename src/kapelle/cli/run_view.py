@@ -24,6 +24,7 @@ from kapelle.cli.format import (
     paint,
     short,
     short_title,
+    shown,
     table,
     terminal_width,
     usd_limit,
@@ -166,7 +167,7 @@ def _json(run_id: str, result: Any) -> Iterator[str]:
     yield paint("  result", "dim")
     yield from (f"    {fit(line, _JSON_WIDTH)}" for line in lines[:_JSON_LINES])
     if lines[_JSON_LINES:] or any(columns_of(line) > _JSON_WIDTH for line in lines):
-        yield paint(f"    … all of it: kapelle runs result {run_id}", "dim")
+        yield paint(shown(f"    … all of it: kapelle runs result {run_id}"), "dim")
 
 
 def _are_items(value: Any) -> bool:
@@ -260,7 +261,8 @@ def task_lines(run: Run, steps: Sequence[Step], open_tasks: Mapping[str, Task]) 
     started.sort(key=lambda step: step["position"])
     if len(started) > MOST:
         hidden = len(started) - MOST
-        yield paint(f"    … {hidden} earlier ones: kapelle runs steps {run['id']}", "dim")
+        earlier = f"    … {hidden} earlier ones: kapelle runs steps {run['id']}"
+        yield paint(shown(earlier), "dim")
     for step in started[-MOST:]:
         yield from _lines(step, open_tasks.get(step["subject"]))
     if not run["ended_at"]:
@@ -278,12 +280,12 @@ def _lines(step: Step, task: Task | None) -> Iterator[str]:
     took += ", not verified" if result.get("verified") is False else ""
     title = short_title(step["label"], max((terminal_width() or 120) - 15, 30))
     yield f"    {sign} {title} {paint(took, 'dim')}".rstrip()
-    yield paint(f"      {step['subject']}", "dim")
+    yield paint(shown(f"      {step['subject']}"), "dim")
     reason = step["error"] or (None if status == "completed" else result.get("reason"))
     if reason:
-        yield f"      {one_line(reason, 200)}"
+        yield f"      {shown(one_line(reason, 200))}"
     if task and task["status"] == "waiting":
-        yield f"      {next_commands(task)[0][0]}"
+        yield f"      {shown(next_commands(task)[0][0])}"
 
 
 def _label(step: Any) -> str:

@@ -5,20 +5,21 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Json, JsonLines, LightCommand, command_group
+from kapelle.cli.command import LISTS, Json, JsonLines, LightCommand, command_group
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
-from kapelle.cli.ids import RunId, RunIds, complete_run, run_path
+from kapelle.cli.ids import RunId, RunIds, completing, run_path
 from kapelle.cli.outcome import FINAL, INPUT_NEEDED, exit_code, settled
 from kapelle.cli.output import data, document, say
-from kapelle.cli.pages import show_list, status_option, statuses
+from kapelle.cli.pages import status_option, statuses
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.tasks import (
+    Everything,
     NoWait,
     Reason,
     Timeout,
     change_each,
-    rows,
+    list_work,
     show_status,
     wait_for,
 )
@@ -60,10 +61,10 @@ def list_runs(
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
     nested: Annotated[bool, typer.Option("--nested", help="Runs inside runs too.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Archived runs too.")] = False,
+    everything: Everything = False,
     as_json: Json = False,
 ) -> None:
-    """List runs, the newest first."""
+    """List the runs of this repository, the newest first."""
     query = {
         "status": statuses(status, "run", _STATUSES),
         "pattern": optional_text(pattern, "--pattern"),
@@ -71,18 +72,12 @@ def list_runs(
         "nested": "true" if nested else None,
         "archived": "true" if everything else None,
     }
-    _show_runs(query, limit, as_json)
-
-
-def _show_runs(query: dict[str, Any], limit: int, as_json: bool) -> None:
-    filtered = any(query.values())
-    nothing = "No runs match." if filtered else "No runs. `kapelle start` lists the patterns."
-    show_list(Connection(), "/runs", query, limit, as_json=as_json, lines=rows, nothing=nothing)
+    list_work("/runs", query, limit, as_json, "runs", "`kapelle start` lists the patterns.")
 
 
 def status(run_id: RunId, as_json: Json = False) -> None:
     """Show one run: where it stands, what it did and what it used."""
-    show_status(run_path(run_id), as_json)
+    show_status(Connection(), run_path(run_id), as_json)
 
 
 def steps(run_id: RunId, as_json: Json = False) -> None:
@@ -194,7 +189,7 @@ Asked = Annotated[
     typer.Argument(
         metavar="ID|TOKEN",
         help="The run's id, or the token of its question.",
-        autocompletion=complete_run,
+        autocompletion=completing("runs"),
         show_default=False,
     ),
 ]
@@ -229,10 +224,7 @@ def answer(
         say(f"It goes on; `kapelle runs tail {run['id']}` follows it.")
 
 
-runs = command_group(
-    "List runs, look at them, and pause, answer or end them.",
-    lambda as_json: _show_runs({}, 20, as_json),
-)
+runs = command_group("List runs, look at them, and pause, answer or end them." + LISTS)
 for _name, _command in (
     ("list", list_runs),
     ("status", status),

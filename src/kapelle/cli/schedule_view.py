@@ -9,10 +9,10 @@ from kapelle.cli.format import (
     clean,
     command_lines,
     field,
+    heading,
     moment,
     now,
     one_line,
-    paint,
     short,
     table,
 )
@@ -44,11 +44,7 @@ def listing(schedules: Sequence[Schedule]) -> list[str]:
 
 def describe(schedule: Schedule, firings: Sequence[Firing]) -> Iterator[str]:
     """The lines of the human view, ready for the terminal."""
-    yield paint(one_line(schedule["title"]), "bold")
-    yield field("id", schedule["id"])
-    status = paint(schedule["status"], _STYLES.get(schedule["status"]))
-    reason = schedule["reason"]
-    yield field("status", f"{status}: {one_line(reason)}" if reason else status)
+    yield from heading(schedule, schedule["reason"], _STYLES)
     yield field("starts", one_line(_work(schedule), 100))
     yield field("directory", clean(schedule["directory"]))
     yield field("when", one_line(trigger(schedule)))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Json, LightCommand, command_group, usage_error
+from kapelle.cli.command import LISTS, Json, LightCommand, command_group, usage_error
 from kapelle.cli.errors import wants_json
 from kapelle.cli.ids import ScheduleId, schedule_path
 from kapelle.cli.output import data, document, say
@@ -97,7 +97,7 @@ def send(body: dict[str, Any], as_json: bool) -> None:
 
 def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[Option]]:
     """The work that a command would start, made by that very command, and its options."""
-    from kapelle.cli.commands import COMMANDS, load
+    from kapelle.cli.commands import commands, load
 
     if not command:
         raise InvalidInput(
@@ -106,7 +106,7 @@ def ordered(command: list[str]) -> tuple[dict[str, Any], Sequence[Option]]:
         )
     name, *arguments = command
     if name not in STARTING:
-        example = "" if name in COMMANDS else f": for example `run {shlex.quote(name)}`"
+        example = "" if name in commands() else f": for example `run {shlex.quote(name)}`"
         raise InvalidInput(
             f"{name!r} is not a command that starts work.",
             hint=f"Write one of {', '.join(STARTING)}{example}.",
@@ -132,10 +132,7 @@ _LAST_FIRINGS = 5
 # Those of the domain, whose module costs more to import than the rest of a command.
 STATUSES = ("active", "paused", "completed", "failed", "cancelled", "expired")
 
-schedule = command_group(
-    "Start work later, again and again, or after other work.",
-    without=lambda as_json: show(None, 20, as_json),
-)
+schedule = command_group("Start work later, again and again, or after other work." + LISTS)
 
 # What follows the first word that is no option belongs to the command that is to be started.
 schedule.command("create", cls=LightCommand, context_settings={"allow_interspersed_args": False})(
@@ -150,10 +147,6 @@ def list_schedules(
     as_json: Json = False,
 ) -> None:
     """List schedules, the newest first."""
-    show(status, limit, as_json)
-
-
-def show(status: list[str] | None, limit: int, as_json: bool) -> None:
     from kapelle.cli.schedule_view import listing
 
     query = {"status": statuses(status, "schedule", STATUSES)}

@@ -22,7 +22,7 @@ import typer
 
 from kapelle.cli import values
 from kapelle.cli.config import current
-from kapelle.cli.ids import complete_schedule, complete_task
+from kapelle.cli.ids import completing
 from kapelle.cli.prompt import read_prompt, read_prompts
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.options import KEY
@@ -31,7 +31,6 @@ Schema = dict[str, Any]
 Params = Mapping[str, Any]
 Spec = dict[str, Any]
 
-_COMPLETE = {"task": complete_task, "schedule": complete_schedule}
 _METAVARS = {
     "boolean": "", "object": "JSON", "pairs": "NAME=VALUE", "any": "VALUE", "integer": "NUMBER",
     "number": "NUMBER",
@@ -291,7 +290,7 @@ def _annotations(option: Option, hidden: bool) -> dict[str, Any]:
         if option.kind == "integer":
             facts |= {"min": option.limits.get("minimum"), "max": option.limits.get("maximum")}
         if complete := about.get("complete"):
-            facts["autocompletion"] = _COMPLETE[complete]
+            facts["autocompletion"] = completing(complete)
         kind = _TYPES.get(option.kind, str)
         kind = list[kind] if option.repeatable else kind
         made[option.name] = Annotated[kind | None, typer.Option(*option.names, **facts)]

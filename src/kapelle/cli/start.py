@@ -12,6 +12,7 @@ import typer
 from kapelle.cli.command import FollowToEnd, Json, command_of, suggestion
 from kapelle.cli.config import current
 from kapelle.cli.format import one_line, table
+from kapelle.cli.ids import completing
 from kapelle.cli.output import document, say
 from kapelle.cli.prompt import read_prompt, read_prompts
 from kapelle.cli.request import begin, is_collecting
@@ -156,26 +157,10 @@ def _split(options: Sequence[Option]) -> tuple[list[Option], list[Option]]:
     return own, [option for option in options if option.key in common]
 
 
-def _complete_pattern(incomplete: str) -> list[tuple[str, str]]:
-    """Names for the shell; of a repository that is not trusted as well, for it is only read."""
-    try:
-        query = {"directory": str(current())}
-        known = Connection(autostart=False).get("/patterns", query, timeout=2)
-        found = {item["name"]: item["summary"] for item in known if item["origin"]}
-    except Exception:
-        # A completion must never disturb the line that is being typed.
-        return []
-    return [
-        (name, one_line(summary, 60))
-        for name, summary in sorted(found.items())
-        if name.startswith(incomplete)
-    ]
-
-
 _WORDS = typer.Argument(
     metavar="PATTERN [--KEY VALUE]",
     help="The pattern's name and what it takes.",
-    autocompletion=_complete_pattern,
+    autocompletion=completing("patterns"),
     show_default=False,
 )
 _SPEC = typer.Option(metavar="FILE", help="Read what it takes from .json, .yaml or .toml.")

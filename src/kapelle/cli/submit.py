@@ -6,13 +6,14 @@ import typer
 
 from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns
 from kapelle.cli.follow import show_new
-from kapelle.cli.ids import TaskId, task_path
+from kapelle.cli.ids import NewestTaskId, task_path, work_id
 from kapelle.cli.outcome import Task
 from kapelle.cli.output import say
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.request import begin
 from kapelle.cli.tasks import new_limits
 from kapelle.client.http import Connection
+from kapelle.domain.ids import is_part
 
 _MESSAGE = 'Write `kapelle continue ID "what next"`, or pipe it in with `-`.'
 # What a forked task takes over. Its checks, variables and MCP servers it does not: the daemon
@@ -24,11 +25,13 @@ _KEPT = (
 
 
 def continue_(
-    task_id: TaskId,
+    task_id: NewestTaskId = None,
     message: Annotated[
-        str,
-        typer.Argument(metavar="MESSAGE", help="What next; - reads it from stdin."),
-    ],
+        str | None,
+        typer.Argument(
+            metavar="MESSAGE", help="What next; - reads it from stdin.", show_default=False
+        ),
+    ] = None,
     fork: Annotated[
         bool,
         typer.Option("--fork", help="As a new task, in a copy of the conversation."),
@@ -39,8 +42,11 @@ def continue_(
     as_json: Json = False,
 ) -> None:
     """Follow up on a task that has ended or waits."""
+    if message is None and task_id is not None and not is_part(task_id):
+        task_id, message = None, task_id  # what is next for the newest
     said, limits = read_prompt(message, None, _MESSAGE, "message"), new_limits(budget, max_turns)
     client = Connection()
+    task_id = work_id(client, task_id, "tasks")
     if not fork:
         task = client.post(task_path(task_id, "resume"), {"message": said, **limits})
         show_new(client, task, follow, as_json, len(task["attempts"]))

@@ -9,6 +9,7 @@ from kapelle.cli.format import (
     between,
     command_lines,
     cost,
+    elapsed_s,
     field,
     heading,
     last_lines,
@@ -49,8 +50,8 @@ def _circumstances(task: Task) -> Iterator[str]:
         yield field("limits", ", ".join(limits))
     if task["mcp"]:
         yield field("mcp", one_line(", ".join(task["mcp"])))
-    taken = between(task["started_at"], task["ended_at"])
-    ran = f", ran {taken}" if taken else ""
+    took = [elapsed_s(one["started_at"], one["ended_at"]) for one in task["attempts"]]
+    ran = f", ran {short(sum(took))}" if took else ""
     yield field("time", f"created {between(task['created_at'], None)} ago{ran}")
     yield field("priority", task["priority"])
     if task["project"] or task["tags"]:

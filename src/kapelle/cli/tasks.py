@@ -1,60 +1,92 @@
 """Commands on tasks, most of which take runs as well: list, status, wait, cancel, diff …"""
 
+import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any
 
 import typer
 
 from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns
 from kapelle.cli.format import clean, colourful, one_line, paint, status_words
-from kapelle.cli.ids import AnyId, AnyIds, TaskId, is_run, path_of, task_path
-from kapelle.cli.outcome import (
-    ERROR,
-    FINAL,
-    Run,
-    Task,
-    exit_code_of_all,
-    settled,
-    waiting_words,
+from kapelle.cli.ids import (
+    AnyIds,
+    NewestId,
+    NewestTaskId,
+    TaskId,
+    completing,
+    here,
+    is_run,
+    path_of,
+    task_path,
+    work_id,
 )
+from kapelle.cli.outcome import ERROR, FINAL, Run, Task, exit_code_of_all, settled, waiting_words
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.values import listed, optional_duration_s, optional_text, optional_usd
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, KapelleError, NotFound
-from kapelle.domain.states import TaskStatus
+from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.ids import is_part
+from kapelle.domain.states import RunStatus, TaskStatus
 
-_STATUSES = tuple(TaskStatus)
+# A run can be paused, besides all that a task can be.
+_STATUSES = (*TaskStatus, RunStatus.PAUSED)
+Everything = Annotated[
+    bool, typer.Option("--all", help="Those of every repository, archived ones too.")
+]
 
 
 def list_tasks(
-    status: Annotated[list[str] | None, status_option("tasks", _STATUSES)] = None,
+    status: Annotated[list[str] | None, status_option("work", _STATUSES)] = None,
     tag: Annotated[
         str | None, typer.Option(metavar="NAME", help="Only tasks with this tag.")
     ] = None,
     project: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only tasks of this project.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Only those of this project.", autocompletion=completing("project")
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
-    everything: Annotated[bool, typer.Option("--all", help="Archived tasks too.")] = False,
+    nested: Annotated[bool, typer.Option("--nested", help="Parts of runs too.")] = False,
+    everything: Everything = False,
     as_json: Json = False,
 ) -> None:
-    """List tasks, the newest first."""
+    """List the tasks and runs of this repository, the newest first.
+
+    Outside of a repository it lists those of all.
+    """
     query = {
-        "status": statuses(status, "task", _STATUSES),
+        "status": statuses(status, "task or a run", _STATUSES),
         "tag": optional_text(tag, "--tag"),
         "project": optional_text(project, "--project"),
+        "nested": "true" if nested else None,
         "archived": "true" if everything else None,
     }
-    filtered = any((status, tag, project))
-    nothing = "No tasks match." if filtered else 'No tasks. `kapelle run "…"` gives an agent one.'
-    show_list(Connection(), "/tasks", query, limit, as_json=as_json, lines=rows, nothing=nothing)
+    hint = '`kapelle run "…"` gives an agent a task.'
+    list_work("/work", query, limit, as_json, "tasks or runs", hint)
 
 
-def rows(items: list[Task | Run]) -> list[str]:
-    """A table of tasks, or of runs."""
+def list_work(
+    path: str, query: dict[str, Any], limit: int, as_json: bool, nouns: str, hint: str
+) -> None:
+    """List what there is of this repository at a path; of all if archived ones are asked for."""
+    repository = None if query["archived"] else here()
+    nothing = f"No {nouns}. {hint}"
+    if repository is not None:
+        nothing = f"No {nouns} in this repository; --all shows those of others. {hint}"
+    if any(query.values()):
+        nothing = f"No {nouns} match."
+    query = {**query, "repository": repository}
+    lines = partial(rows, repositories=repository is None)
+    show_list(Connection(), path, query, limit, as_json=as_json, lines=lines, nothing=nothing)
+
+
+def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
+    """A table of tasks and runs, with the names of their repositories if wanted."""
     from kapelle.cli.format import STATUS_STYLE, between, table
 
     cells = [
@@ -63,13 +95,17 @@ def rows(items: list[Task | Run]) -> list[str]:
             status_words(item),
             one_line(item.get("pattern") or _agent(item), 16),
             between(item["created_at"], None),
+            one_line(os.path.basename(item.get("repository") or item["directory"]), 20),
             _title(item),
         ]
         for item in items
     ]
     styles = [STATUS_STYLE.get(item["status"]) for item in items]
-    kind = "PATTERN" if "pattern" in items[0] else "AGENT"
-    return table(["ID", "STATUS", kind, "AGE", "TITLE"], cells, styles)
+    kinds = {"PATTERN" if "pattern" in item else "AGENT" for item in items}
+    header = ["ID", "STATUS", "/".join(sorted(kinds)), "AGE", "REPOSITORY", "TITLE"]
+    for row in [] if repositories else [header, *cells]:
+        del row[-2]
+    return table(header, cells, styles)
 
 
 def _agent(task: Task) -> str:
@@ -94,18 +130,13 @@ def _title(item: Task | Run) -> str:
     return f"{title} ({one_line(about)})" if about else title
 
 
-def status(task_id: AnyId, as_json: Json = False) -> None:
+def status(task_id: NewestId = None, as_json: Json = False) -> None:
     """Show one task: what was claimed and what was verified; or one run."""
-    try:
-        show_status(path_of(task_id), as_json)
-    except NotFound as error:
-        if not task_id.strip().lower().startswith(("task_", "run_")):
-            error.hint = "`kapelle list` shows the ids of tasks, `kapelle runs list` those of runs."
-        raise
-
-
-def show_status(path: str, as_json: bool) -> None:
     client = Connection()
+    show_status(client, path_of(work_id(client, task_id)), as_json)
+
+
+def show_status(client: Connection, path: str, as_json: bool) -> None:
     item = client.get(path)
     if as_json:
         document(item)
@@ -139,13 +170,14 @@ def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> No
 
 
 def wait_for(
-    ids: list[str], timeout: str | None, as_json: bool, path: Callable[[str], str] = path_of
+    ids: list[str], timeout: str | None, as_json: bool, path: Callable[[str], str] | None = None
 ) -> None:
     """Wait for what the ids name, and exit with what became of it."""
     limit_s = optional_duration_s(timeout, "--timeout")
     deadline = None if limit_s is None else time.monotonic() + limit_s
     client = Connection()
-    items = [client.get(path(text)) for text in listed(ids, "An id")]
+    where = path or (lambda text: path_of(work_id(client, text)))
+    items = [client.get(where(text)) for text in listed(ids, "An id")]
     known = {item["id"]: item for item in items}
     if as_json:
         _until(settled, client, known, deadline)
@@ -211,7 +243,7 @@ def change_each(
     body: dict[str, Any] | None = None,
     *,
     as_json: bool,
-    path: Callable[..., str] = path_of,
+    path: Callable[..., str] | None = None,
     state: str | None = None,
     wait: bool = False,
     remark: str = "",
@@ -224,7 +256,8 @@ def change_each(
     changed: dict[str, Task | Run] = {}
     for some_id in listed(ids, "An id"):
         try:
-            item = client.post(path(some_id, action), body)
+            whole = path or (lambda text, what: path_of(work_id(client, text), what))
+            item = client.post(whole(some_id, action), body)
             changed[item["id"]] = item
         except KapelleError as error:
             if failure:
@@ -272,18 +305,19 @@ def archive(task_ids: AnyIds, as_json: Json = False) -> None:
 
 
 def retry(
-    task_id: TaskId,
+    task_id: NewestTaskId = None,
     budget: Budget = None,
     max_turns: MaxTurns = None,
     follow: FollowToEnd = False,
     as_json: Json = False,
 ) -> None:
     """Run an ended task once more from the beginning."""
-    _again(task_path(task_id, "retry"), new_limits(budget, max_turns), follow, as_json)
+    path = task_path(work_id(Connection(), task_id, "tasks"), "retry")
+    _again(path, new_limits(budget, max_turns), follow, as_json)
 
 
 def resume(
-    task_id: AnyId,
+    task_id: NewestId = None,
     message: Annotated[
         str | None,
         typer.Argument(
@@ -300,16 +334,18 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Go on where a task's last attempt left off, or with a run that is paused."""
-    limits = new_limits(budget, max_turns)
+    if message is None and task_id is not None and not is_part(task_id):
+        task_id, message = None, task_id  # a message for the newest
+    whole, limits = work_id(Connection(), task_id), new_limits(budget, max_turns)
     body: dict[str, Any] = {"message": message, "merge": merge, **limits}
-    if is_run(task_id):
+    if is_run(whole):
         if any(body.values()):
             raise InvalidInput(
                 "A run that goes on takes neither a message nor new limits.",
-                hint=f'`kapelle runs answer {task_id.strip()} "…"` answers what it asked.',
+                hint=f'`kapelle runs answer {whole} "…"` answers what it asked.',
             )
         body = {}
-    _again(path_of(task_id, "resume"), body, follow, as_json)
+    _again(path_of(whole, "resume"), body, follow, as_json)
 
 
 def new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | None]:
@@ -335,7 +371,7 @@ _STYLES = {"+++": "bold", "---": "bold", "diff": "bold", "@@": "cyan", "+": "gre
 
 
 def diff(
-    task_id: AnyId,
+    task_id: NewestId = None,
     stat: Annotated[
         bool, typer.Option("--stat", help="Only how much changed in which file.")
     ] = False,
@@ -349,14 +385,16 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show what a task or a run changed."""
-    if against is not None and is_run(task_id):
+    client = Connection()
+    whole = work_id(client, task_id)
+    if against is not None and is_run(whole):
         raise InvalidInput(
             "--against compares the work of two tasks.", hint="`kapelle runs status` lists them."
         )
     if raw and not stat and not as_json:
-        sys.stdout.buffer.write(Connection().get_bytes(path_of(task_id, "patch"), {})[0])
+        sys.stdout.buffer.write(client.get_bytes(path_of(whole, "patch"), {})[0])
         return
-    changes = Connection().get(path_of(task_id, "diff"), {"against": against})
+    changes = client.get(path_of(whole, "diff"), {"against": against})
     if as_json:
         document(changes)
         return

@@ -7,7 +7,7 @@ import typer
 
 from kapelle.cli.command import Json
 from kapelle.cli.format import cost, one_line
-from kapelle.cli.ids import complete_task
+from kapelle.cli.ids import completing
 from kapelle.cli.output import document, say
 from kapelle.cli.values import choice, not_empty, since
 from kapelle.client.http import Connection
@@ -37,7 +37,7 @@ def usage(
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Only this task's.", autocompletion=complete_task),
+        typer.Option(metavar="ID", help="Only this task's.", autocompletion=completing("tasks")),
     ] = None,
     run: Annotated[
         str | None, typer.Option(metavar="ID", help="Only this run's and those inside it.")

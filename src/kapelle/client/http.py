@@ -1,15 +1,13 @@
 """HTTP to the daemon: requests and event streams that outlast its restarts.
 
 The command line uses it as it is and gets plain JSON; client.py makes typed answers of it.
-Importing it costs the standard library only.
+Importing it costs little: http.client would bring all that e-mail and TLS need.
 """
 
-import http.client
 import json
 import os
 import select
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -21,7 +19,7 @@ from urllib.parse import urlencode
 
 from kapelle.client.address import Address
 from kapelle.client.environment import with_shell
-from kapelle.domain.errors import KapelleError, Unauthorized, Unavailable, class_of
+from kapelle.domain.errors import InvalidInput, KapelleError, Unauthorized, Unavailable, class_of
 
 TIMEOUT_S = 60.0
 # The daemon sends a comment every few seconds when there is nothing to tell.
@@ -34,7 +32,6 @@ TRIES = 4
 EVENT_STREAM = "text/event-stream"
 
 Query = dict[str, Any]
-Response = http.client.HTTPResponse
 
 
 class ConnectionLost(Unavailable):
@@ -87,6 +84,113 @@ class ServerEvent:
     id: str | None
 
 
+class Response:
+    """An answer, whose body is read as it comes; headers have their names in lower case."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        version, status, self.reason = (*self._line().split(None, 2), "", "", "")[:3]
+        if not version.startswith("HTTP/1") or not status.isdecimal():
+            raise ConnectionError("this is not HTTP")
+        self.status = int(status)
+        self.headers: dict[str, str] = {}
+        while line := self._line():
+            name, _, value = line.partition(":")
+            self.headers[name.strip().lower()] = value.strip()
+        self._chunked = self.headers.get("transfer-encoding", "").lower() == "chunked"
+        length = self.headers.get("content-length", "0" if self.status == 204 else "")
+        # How much of the body, or of this piece of it, is to come; -1 is up to the end.
+        self._left = 0 if self._chunked else int(length) if length.isdecimal() else -1
+        self._ended = not self._chunked and self._left == 0
+
+    @property
+    def is_read(self) -> bool:
+        """Whether another request may follow."""
+        return self._ended and self.headers.get("connection", "").lower() != "close"
+
+    def read(self) -> bytes:
+        return b"".join(iter(lambda: self.read1(1 << 20), b""))
+
+    def read1(self, most: int) -> bytes:
+        """What has come of the body, at least a byte; nothing at its end."""
+        if self._chunked and self._left == 0 and not self._ended:
+            self._left = int(self._line().partition(";")[0] or "0", 16)
+            if self._left == 0:
+                self._ended = not self._line()
+        if self._ended:
+            return b""
+        block = self._stream.read1(most if self._left < 0 else min(most, self._left))
+        if not block and self._left > 0:
+            raise ConnectionError("the answer breaks off")
+        self._left -= len(block) if self._left > 0 else 0
+        if self._left == 0 and self._chunked:
+            self._line()  # each piece ends with a line break
+        elif not block or self._left == 0:
+            self._ended = True
+        return bytes(block)
+
+    def _line(self) -> str:
+        line = self._stream.readline(65_536)
+        if not line.endswith(b"\n"):
+            raise ConnectionError("the answer breaks off")
+        return str(line, "latin-1").rstrip("\r\n")
+
+
+class Channel:
+    """A socket over which requests go one after another, without proxies of the environment."""
+
+    def __init__(self, address: Address, timeout: float) -> None:
+        self._address, self._timeout = address, timeout
+        self.sock: Any = None
+        self._stream: Any = None
+        self.scheme, self.host, self.port = "http", "localhost", None
+        if address.url is not None:
+            self.scheme, self.host, self.port = address.parts()
+
+    def connect(self) -> None:
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+        self._stream = self.sock.makefile("rb")
+
+    def _open(self) -> None:
+        if self._address.url is None:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.settimeout(self._timeout)
+            self.sock.connect(str(self._address.home.socket))
+            return
+        secure = self.scheme == "https"
+        place = (self.host, self.port or (443 if secure else 80))
+        self.sock = socket.create_connection(place, self._timeout)
+        if secure:
+            import ssl
+
+            context = ssl.create_default_context()
+            self.sock = context.wrap_socket(self.sock, server_hostname=self.host)
+
+    def close(self) -> None:
+        for part in (self._stream, self.sock):
+            if part is not None:
+                part.close()
+        self._stream = self.sock = None
+
+    def request(
+        self, method: str, where: str, content: bytes | None, headers: dict[str, str]
+    ) -> Response:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        given = {"Host": f"{host}:{self.port}" if self.port else host, **headers}
+        if content is not None:
+            given["Content-Length"] = str(len(content))
+        lines = [f"{method} {where} HTTP/1.1", *(f"{key}: {text}" for key, text in given.items())]
+        if any("\r" in line or "\n" in line for line in lines):
+            raise InvalidInput("A header of one line is wanted, without line breaks.")
+        head = "\r\n".join([*lines, "", ""]).encode("utf-8")
+        self.sock.sendall(head + (content or b""))
+        return Response(self._stream)
+
+
 class Connection:
     """Requests to one daemon, which is started when it is not there unless told otherwise.
 
@@ -96,7 +200,7 @@ class Connection:
     def __init__(self, address: Address | None = None, *, autostart: bool = True) -> None:
         self.address = address or Address.given()
         self._autostart = autostart and self.address.url is None
-        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
+        self._idle: list[tuple[float, Channel]] = []
 
     def close(self) -> None:
         while self._idle:
@@ -110,7 +214,7 @@ class Connection:
     ) -> tuple[bytes, dict[str, str]]:
         """A body as it came, and its headers in lower case."""
         answer, response = self._ask("GET", target(path, query), timeout=timeout)
-        return answer, {name.lower(): value for name, value in response.getheaders()}
+        return answer, response.headers
 
     def post(
         self, path: str, body: Any = None, timeout: float = TIMEOUT_S, *, tries: int = 1
@@ -158,10 +262,10 @@ class Connection:
             try:
                 where = target(path, query)
                 with self._exchange("GET", where, None, headers, STREAM_SILENCE_S) as response:
-                    if not response.headers.get("Content-Type", "").startswith(EVENT_STREAM):
+                    if not response.headers.get("content-type", "").startswith(EVENT_STREAM):
                         raise Unavailable(f"{self.address} does not send events.")
                     # Where the stream begins, should it break before its first event.
-                    last_id = last_id or response.headers.get("X-Last-Event-ID")
+                    last_id = last_id or response.headers.get("x-last-event-id")
                     for event in parse(_lines(response)):
                         last_id = event.id or last_id
                         yield event
@@ -219,12 +323,12 @@ class Connection:
             _hold(connection.sock)
             if self.address.url is None:
                 given |= self.address.headers()  # which a daemon that was just started has made
-            connection.request(method, self.address.base_path + where, content, given | headers)
-            response = connection.getresponse()
+            place = self.address.base_path + where
+            response = connection.request(method, place, content, given | headers)
             if response.status >= 400:
                 raise _refusal(self.address, response)
             yield response
-        except (OSError, http.client.HTTPException) as error:
+        except OSError as error:
             if response is not None:
                 raise ConnectionLost("The daemon went away in the middle of its answer.") from error
             if isinstance(error, TimeoutError):
@@ -235,14 +339,12 @@ class Connection:
             raise ConnectionLost("The daemon went away before it answered.") from error
         finally:
             _hold(None)
-            if response is not None and response.isclosed() and connection.sock is not None:
+            if response is not None and response.is_read and connection.sock is not None:
                 self._idle.append((time.monotonic(), connection))
             else:
                 connection.close()
-                if response is not None:
-                    response.close()
 
-    def _kept(self, timeout: float) -> http.client.HTTPConnection | None:
+    def _kept(self, timeout: float) -> Channel | None:
         """A connection of before that is still open."""
         with suppress(IndexError):  # another thread took the last one
             while self._idle:
@@ -254,9 +356,9 @@ class Connection:
                 connection.close()
         return None
 
-    def _new(self, timeout: float) -> http.client.HTTPConnection:
+    def _new(self, timeout: float) -> Channel:
         """A connection that is open; the daemon is started for it if need be."""
-        connection = connection_to(self.address, timeout)
+        connection = Channel(self.address, timeout)
         try:
             try:
                 connection.connect()
@@ -297,42 +399,14 @@ class Connection:
         raise problem
 
 
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a unix socket."""
-
-    def __init__(self, path: str, timeout: float) -> None:
-        super().__init__("localhost", timeout=timeout)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.timeout)
-        try:
-            self.sock.connect(self._path)
-        except BaseException:
-            self.close()
-            raise
-
-
 def listens(address: Address) -> bool:
     """Whether somebody accepts connections there."""
     try:
-        with closing(connection_to(address, 2)) as connection:
+        with closing(Channel(address, 2)) as connection:
             connection.connect()
     except OSError:
         return False
     return True
-
-
-def connection_to(address: Address, timeout: float) -> http.client.HTTPConnection:
-    """A connection that is not open yet, without the proxies of the environment."""
-    if address.url is None:
-        return UnixConnection(str(address.home.socket), timeout)
-    scheme, host, port = address.parts()
-    if scheme == "https":
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
-    return http.client.HTTPConnection(host, port, timeout=timeout)
 
 
 def target(path: str, query: Query | None = None) -> str:

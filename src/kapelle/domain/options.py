@@ -26,7 +26,7 @@ def option(
     implies: Mapping[str, str] | None = None,
     timeout: tuple[str, str] | None = None,
     file: tuple[str, str] | None = None,
-    complete: Literal["schedule", "task"] | None = None,
+    complete: Literal["agents", "model", "project", "schedules", "tasks"] | None = None,
     hidden: bool = False,
 ) -> dict[str, Any]:
     """A field as an option.

@@ -7,8 +7,8 @@ from pydantic import StringConstraints
 
 from kapelle.domain.budget import Spent
 from kapelle.domain.specs import Name
-from kapelle.domain.states import RunStatus
-from kapelle.domain.task import Limit, Record, RunningCheck, Workspace
+from kapelle.domain.states import RunStatus, TaskStatus
+from kapelle.domain.task import Directory, Limit, Record, RunningCheck, TaskFilter, Workspace
 
 RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
 
@@ -32,6 +32,7 @@ class Run(Record):
     question: str | None = None  # what it, or the task that it waits for, asks a person
     questions: list[Question]
     directory: str
+    repository: str | None = None  # the top of the one around the directory
     project: str | None
     parent_id: str | None
     schedule_id: str | None
@@ -55,11 +56,20 @@ class RunFilter(Record):
     status: list[RunStatus] | None = None
     pattern: Name | None = None
     project: Name | None = None
+    repository: Directory | None = None  # any directory in it
     parent_id: RunCursor | None = None
     nested: bool = False
     archived: bool = False
     limit: Limit = 50
     cursor: RunCursor | None = None
+
+
+class WorkFilter(TaskFilter):
+    """Which tasks and runs are listed together, newest first; nested ones are parts of runs."""
+
+    status: list[TaskStatus | RunStatus] | None = None  # type: ignore[assignment]
+    nested: bool = False
+    cursor: Annotated[str, StringConstraints(pattern="^[0-9a-z]{26}$")] | None = None
 
 
 class Step(Record):

@@ -166,7 +166,7 @@ class ScheduleSpec(Spec):
         min_length=1,
         max_length=100,
         description="when that schedule's work has succeeded; with --cron or --at, not before",
-        json_schema_extra=option(metavar="ID", complete="schedule"),
+        json_schema_extra=option(metavar="ID", complete="schedules"),
     )
     timezone: Zone = Field(
         default="UTC",

@@ -165,23 +165,23 @@ class WorkSpec(Spec):
     project: Name | None = Field(
         default=None,
         description="the project that it belongs to",
-        json_schema_extra=option(metavar="NAME"),
+        json_schema_extra=option(metavar="NAME", complete="project"),
     )
     agent: Name | None = Field(
         default=None,
         description="who does the work; by default the configured agent",
-        json_schema_extra=option("-a", metavar="NAME"),
+        json_schema_extra=option("-a", metavar="NAME", complete="agents"),
     )
     model: Name | None = Field(
         default=None,
         description="the agent's model",
-        json_schema_extra=option("-m", metavar="NAME"),
+        json_schema_extra=option("-m", metavar="NAME", complete="model"),
     )
     fallback_agents: list[Name] = Field(
         default=[],
         max_length=20,
         description="who takes over, in order, from an agent that is limited or unavailable",
-        json_schema_extra=option("--fallback", metavar="AGENT", kind="names"),
+        json_schema_extra=option("--fallback", metavar="AGENT", kind="names", complete="agents"),
     )
     priority: Priority = Field(
         default=Priority.P1,
@@ -274,7 +274,7 @@ class TaskSpec(WorkSpec):
         max_length=1000,
         description="start when this task has ended, or several separated by commas",
         json_schema_extra=option(
-            "--after", "--depends-on", "--deps", metavar="ID", kind="names", complete="task"
+            "--after", "--depends-on", "--deps", metavar="ID", kind="names", complete="tasks"
         ),
     )
     deps_policy: DepsPolicy = Field(
@@ -283,7 +283,7 @@ class TaskSpec(WorkSpec):
     continue_from: str | None = Field(
         default=None,
         description="tell the agent what that task did",
-        json_schema_extra=option(metavar="ID", complete="task"),
+        json_schema_extra=option(metavar="ID", complete="tasks"),
     )
     fork_session: bool = Field(
         default=False,

@@ -11,6 +11,7 @@ from kapelle.domain.states import AttemptStatus, TaskStatus
 
 ExitKind = Literal["exited", "signaled", "not_started", "lost", "tampered"]
 Limit = Annotated[int, Field(ge=1, le=1000)]
+Directory = Annotated[str, StringConstraints(max_length=4000, pattern=r"^/[^\x00]*$")]
 TaskCursor = Annotated[str, StringConstraints(pattern="^task_[0-9a-z]{26}$")]
 
 
@@ -136,6 +137,7 @@ class Task(Record):
     fork_session: bool
     fallback_agents: list[str]
     directory: str
+    repository: str | None = None  # the top of the one around the directory
     workspace: Workspace
     timeout_s: float | None
     max_turns: int | None
@@ -164,6 +166,8 @@ class TaskFilter(Record):
     status: list[TaskStatus] | None = None
     tag: Name | None = None
     project: Name | None = None
+    repository: Directory | None = None  # any directory in it
+    nested: bool = True  # false leaves out those of runs
     archived: bool = False
     limit: Limit = 50
     cursor: TaskCursor | None = None

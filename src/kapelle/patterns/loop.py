@@ -91,12 +91,14 @@ class LoopSpec(PatternSpec):
     judge: Name | None = Field(
         default=None,
         description="the agent that judges; by default the one that works",
-        json_schema_extra=option(metavar="AGENT", implies={"eval_mode": "agent"}),
+        json_schema_extra=option(
+            metavar="AGENT", complete="agents", implies={"eval_mode": "agent"}
+        ),
     )
     judge_model: Name | None = Field(
         default=None,
         description="the judge's model",
-        json_schema_extra=option(metavar="NAME", implies={"eval_mode": "agent"}),
+        json_schema_extra=option(metavar="NAME", complete="model", implies={"eval_mode": "agent"}),
     )
     target: Score | None = Field(
         default=None,

@@ -32,8 +32,12 @@ RunChecks = Annotated[
     list[RunCheck],
     Field(max_length=100, json_schema_extra=option(metavar="COMMAND", kind="check")),
 ]
-AgentName = Annotated[Name | None, Field(json_schema_extra=option(metavar="AGENT"))]
-ModelName = Annotated[Name | None, Field(json_schema_extra=option(metavar="NAME"))]
+AgentName = Annotated[
+    Name | None, Field(json_schema_extra=option(metavar="AGENT", complete="agents"))
+]
+ModelName = Annotated[
+    Name | None, Field(json_schema_extra=option(metavar="NAME", complete="model"))
+]
 ScoreCommand = Annotated[Command | None, Field(json_schema_extra=option(metavar="COMMAND"))]
 ScoreTimeout = Annotated[
     Seconds,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from kapelle.agents.events import AgentEvent
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError, NotFound
+from kapelle.domain.ids import SHORT
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Attempt, RunningCheck, Task
 from kapelle.engine.parts import Parts
@@ -157,13 +158,13 @@ class Output:
 
 
 def attempt_of(task: Task, which: str | None) -> Attempt:
-    """A task's attempt by number or id, or its last one."""
+    """A task's attempt by number, id or the end of that, or its last one."""
     if not task.attempts:
         raise NotFound(f"{task.id} has not been started yet.")
     if which is None:
         return task.attempts[-1]
     for attempt in task.attempts:
-        if which in {str(attempt.number), attempt.id}:
+        if which == str(attempt.number) or (len(which) >= SHORT and attempt.id.endswith(which)):
             return attempt
     raise NotFound(f"{task.id} has no attempt {which}.", hint=f"It has {len(task.attempts)}.")
 

@@ -15,7 +15,7 @@ from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start
 from kapelle.engine.tasks.submit import require_directory
-from kapelle.service.work import wait
+from kapelle.service.work import of_repository, wait
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
@@ -51,7 +51,7 @@ class Runs:
 
     async def page(self, wanted: RunFilter) -> tuple[list[Run], str | None]:
         """Some runs, newest first, and the cursor of the next page, if there is one."""
-        found, cursor = await self._db.read(self._page, wanted)
+        found, cursor = await self._db.read(self._page, of_repository(wanted))
         return found, cursor
 
     def _page(self, connection: Connection, wanted: RunFilter) -> tuple[list[Run], str | None]:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from kapelle.domain.errors import Conflict, InvalidInput, sentence
-from kapelle.domain.ids import is_id, new_id
+from kapelle.domain.ids import is_id
 from kapelle.domain.schedule import (
     OPEN,
     Firing,
@@ -32,6 +32,7 @@ from kapelle.service.runs import Runs
 from kapelle.service.tasks import Tasks
 from kapelle.store import events, schedules
 from kapelle.store.database import Connection, Database
+from kapelle.store.query import unused_id
 
 TASK = "task"
 
@@ -116,7 +117,8 @@ class Schedules:
         now = self._scheduler.clock()
         _require_future(spec, now)
         examined = await self._work.examine(spec.kind, spec.spec)
-        values = _values(spec, examined, now) | {"idempotency_key": idempotency_key}
+        made = {"id": await self._db.glance(unused_id, "schedule")}
+        values = _values(spec, examined, now) | made | {"idempotency_key": idempotency_key}
         with self._secrets.kept(values["id"], values["spec"]) as values["spec"]:
             stored = await self._db.write(_insert, values, spec.after)
         if stored != values["id"]:
@@ -186,7 +188,6 @@ def _require_future(spec: ScheduleSpec, now: datetime) -> None:
 def _values(spec: ScheduleSpec, examined: Examined, now: datetime) -> dict[str, Any]:
     values = spec.model_dump(exclude={"after", "title", "spec"})
     values |= {
-        "id": new_id("schedule"),
         "title": spec.title or examined.title,
         # What no database can keep (half a surrogate pair) is replaced.
         "spec": json.loads(
@@ -233,7 +234,9 @@ def _leader(connection: Connection, text: str, values: dict[str, Any]) -> str:
 
 
 def _shown(schedule: Schedule) -> Schedule:
-    """An active schedule says what it waits for where that is no time."""
+    """An active schedule says what it waits for where that is no time; a paused one has none."""
+    if schedule.status is ScheduleStatus.PAUSED:
+        return schedule.model_copy(update={"next_at": None})
     if schedule.status is not ScheduleStatus.ACTIVE or schedule.next_at is not None:
         return schedule
     if schedule.every_s is not None or schedule.at is not None:

@@ -17,7 +17,8 @@ from kapelle.engine.tasks.actions import NewLimits
 from kapelle.engine.tasks.attempt import phase
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import submit
-from kapelle.service.work import wait
+from kapelle.runner.process_tree import output_bytes
+from kapelle.service.work import of_repository, wait
 from kapelle.store import tasks
 from kapelle.store.database import Connection
 
@@ -37,7 +38,7 @@ class Tasks:
 
     async def page(self, wanted: TaskFilter) -> tuple[list[Task], str | None]:
         """Some tasks, newest first, and the cursor of the next page, if there is one."""
-        found, cursor = await self._db.read(tasks.page, wanted)
+        found, cursor = await self._db.read(tasks.page, of_repository(wanted))
         return [self._shown(task) for task in found], cursor
 
     async def wait(self, text: str, timeout_s: float) -> Task:
@@ -108,11 +109,14 @@ class Tasks:
 
     def _shown(self, task: Task) -> Task:
         """What holds a queued task, or what a running one is at, is known to the daemon alone."""
-        if task.status is TaskStatus.RUNNING and task.reason is None and task.attempts:
-            last = task.attempts[-1]
-            reason = f"attempt {last.number}: {phase(self._parts, last.id)}"
+        if task.status is TaskStatus.RUNNING and task.attempts and not task.attempts[-1].ended_at:
+            *before, last = task.attempts
+            reason = task.reason or f"attempt {last.number}: {phase(self._parts, last.id)}"
+            written = output_bytes(self._parts.process_directory(last.id))
+            last = last.model_copy(update={"output_bytes": written})
             made = next(iter(self._parts.checking.get(last.id, ())), None)
-            return task.model_copy(update={"reason": reason, "checking": made})
+            found = {"reason": reason, "checking": made, "attempts": [*before, last]}
+            return task.model_copy(update=found)
         if task.status is not TaskStatus.QUEUED:
             return task
         now = datetime.now(UTC)

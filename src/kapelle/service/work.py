@@ -7,14 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 from weakref import WeakValueDictionary
 
 from kapelle.domain.errors import Conflict
-from kapelle.domain.run import Run
+from kapelle.domain.ids import body, is_id
+from kapelle.domain.run import Run, RunFilter, WorkFilter
 from kapelle.domain.specs import MergeSpec, WorkspaceKind
-from kapelle.domain.states import RUN_FINAL
-from kapelle.domain.task import Task
+from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.views import DiffView, MergePreview, MergeView, PruneView
 from kapelle.engine.archive import Due, Setbacks, archive_run, archive_task, prune, put_away_merged
 from kapelle.engine.merge import Verification
@@ -26,7 +27,12 @@ from kapelle.secrets import server_secrets
 from kapelle.settings.trust import drop
 from kapelle.store import runs, tasks
 from kapelle.store.database import Connection, Database
-from kapelle.workspaces import Diff, checkouts_around, git_in
+from kapelle.store.query import resolve
+from kapelle.workspaces import Diff, checkouts_around, git_in, repository_of
+
+if TYPE_CHECKING:
+    from kapelle.service.runs import Runs
+    from kapelle.service.tasks import Tasks
 
 Kind = Literal["task", "run"]
 
@@ -47,12 +53,41 @@ class _Going:
 
 
 class Work:
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, tasks: "Tasks", runs: "Runs") -> None:
         self._parts = parts
         self._db = parts.db
         self._merges: dict[str, _Going] = {}
         # Merges into the same branch of a repository come one after another, as they were asked.
         self._turns = WeakValueDictionary[tuple[str, str], asyncio.Lock]()
+        self._tasks, self._runs = tasks, runs
+
+    async def get(self, text: str) -> Task | Run:
+        """The task or the run of an id, or of a part of it that only one has."""
+        id_ = await self._db.read(resolve, text, "task", "run")
+        return await (self._runs if is_id("run", id_) else self._tasks).get(id_)
+
+    async def page(self, wanted: WorkFilter) -> tuple[list[Task | Run], str | None]:
+        """Tasks and runs in one list, newest first, and the cursor of the next page, if any."""
+        found: list[Task | Run] = []
+        ends: list[str] = []
+        for kind, statuses, service in (
+            ("task", TaskStatus, self._tasks), ("run", RunStatus, self._runs)
+        ):  # fmt: skip
+            states = [status for status in wanted.status or () if status in list(statuses)]
+            if (wanted.status and not states) or (wanted.tag and kind == "run"):
+                continue
+            cursor = f"{kind}_{wanted.cursor}" if wanted.cursor else None
+            values = {**vars(wanted), "status": states or None, "cursor": cursor}
+            chosen = TaskFilter if kind == "task" else RunFilter
+            items, cursor = await service.page(chosen.model_validate(values))  # type: ignore[arg-type]
+            found += items
+            ends += [body(cursor)] if cursor else []
+        # Where one list goes on, the other one is not shown beyond that place.
+        least = max(ends, default="")
+        found.sort(key=lambda item: body(item.id), reverse=True)
+        shown = [item for item in found if body(item.id) >= least][: wanted.limit]
+        more = bool(ends) or len(shown) < len(found)
+        return shown, body(shown[-1].id) if more else None
 
     async def diff(self, kind: Kind, text: str, against: str | None = None) -> DiffView:
         """What a task or run changed since it began, uncommitted work included; or how a task's
@@ -238,6 +273,16 @@ class Work:
         owner = found[0].workspace.owner or found[0].id
         commits = [str(task.workspace.commit) for task in found]
         return await self._parts.workspaces.compare(owner, *commits)
+
+
+F = TypeVar("F", TaskFilter, RunFilter)
+
+
+def of_repository(wanted: F) -> F:
+    """The filter with the top of its repository, where any directory in it may be named."""
+    if wanted.repository is None:
+        return wanted
+    return wanted.model_copy(update={"repository": repository_of(wanted.repository)})
 
 
 async def wait(

@@ -186,7 +186,7 @@ class AgentSettings(Section):
 
 class Server(Section):
     host: Name = "127.0.0.1"
-    """Address the web page and the API listen on."""
+    """Address the API listens on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port to listen on; 0 takes any free one."""
     hosts: list[Name] = []
@@ -262,7 +262,7 @@ class Settings(Section):
     failures: Failures = Failures()
     """How failures are told apart and answered."""
     server: Server = Server()
-    """The web page and the API."""
+    """The API over TCP."""
     backup: Backup = Backup()
     """Copies of the database."""
     upkeep: Upkeep = Upkeep()

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput, NotFound
-from kapelle.domain.ids import Kind, as_prefix, is_id
+from kapelle.domain.ids import SHORT, Kind, as_part, is_id, new_id
 from kapelle.domain.task import Workspace
+from kapelle.store.tables import end_of, metadata
 
 Row = sa.RowMapping
 
@@ -17,6 +18,19 @@ _MOST_LETTERS = 4_000_000
 # A database takes so many parameters and no more.
 _MOST_PARAMETERS = 500
 _NO_LETTERS = sa.literal(0)
+_MOST_NAMED = 5
+# Fewer letters are no end that somebody was shown.
+_SHORTEST = 4
+# What a person may type the id of, and the command that shows it.
+_SHOWN_BY: dict[Kind, str] = {
+    "task": "kapelle status",
+    "run": "kapelle runs status",
+    "schedule": "kapelle schedule status",
+}
+_TYPED = [metadata.tables[f"{kind}s"] for kind in _SHOWN_BY]
+_TAKEN = sa.union_all(
+    *(sa.select(sa.literal(1)).where(end_of(table) == sa.bindparam("end")) for table in _TYPED)
+).limit(1)
 
 
 class Filter(Protocol):
@@ -39,10 +53,10 @@ def in_parts(
 
 
 class Rows:
-    """Rows of a table by their ids; list_command is what shows a person the ids."""
+    """Rows of a table by their ids."""
 
-    def __init__(self, table: sa.Table, kind: Kind, list_command: str | None = None) -> None:
-        self._table, self._kind, self._list = table, kind, list_command
+    def __init__(self, table: sa.Table, kind: Kind) -> None:
+        self._table, self._kind = table, kind
         # Built once: putting a statement together costs more than running it.
         self._row = sa.select(table).where(table.c.id == sa.bindparam("row_id"))
         some = sa.select(table).where(table.c.id.in_(sa.bindparam("ids", expanding=True)))
@@ -56,30 +70,17 @@ class Rows:
         """The stored row, or NotFound."""
         found = self.find(connection, id_)
         if found is None:
-            hint = f"{self._list} shows them." if self._list else None
-            raise NotFound(f"There is no {self._kind} {id_}.", hint=hint)
+            raise NotFound(f"There is no {self._kind} {id_}.", hint=_hint(self._kind))
         return found
 
     def update(self, connection: sa.Connection, id_: str, /, **values: Any) -> None:
         connection.execute(self._update, {"row_id": id_, **values})
 
     def resolve(self, connection: sa.Connection, text: str) -> str:
-        """The whole id for what a person typed: an id, or any prefix that only one has."""
+        """The whole id for what a person typed: an id, or any end or beginning only one has."""
         if is_id(self._kind, text):
             return text
-        prefix, hint = as_prefix(self._kind, text), f"{self._list} shows the ids."
-        if prefix is None:
-            raise NotFound(f"{text!r} is not a {self._kind} id.", hint=hint)
-        id_ = self._table.c.id
-        query = sa.select(id_).where(id_.startswith(prefix, autoescape=True)).limit(2)
-        found = list(connection.execute(query).scalars())
-        if not found:
-            raise NotFound(f"No {self._kind}'s id begins with {text!r}.", hint=hint)
-        if len(found) > 1:
-            raise InvalidInput(
-                f"Several {self._kind}s' ids begin with {text!r}.", hint="Type more of it."
-            )
-        return str(found[0])
+        return resolve(connection, text, self._kind)
 
     def by_idempotency_key(self, connection: sa.Connection, key: str) -> Row | None:
         query = sa.select(self._table).where(self._table.c.idempotency_key == key)
@@ -168,6 +169,61 @@ class Rows:
         if values.get("archived") is False:
             found.append(columns.archived_at.is_(None))
         return found
+
+
+def _hint(kind: Kind) -> str:
+    return f"{_SHOWN_BY.get(kind, '').replace('status', 'list')} shows the ids."
+
+
+def resolve(connection: sa.Connection, text: str, *kinds: Kind) -> str:
+    """The whole id of one of these kinds for what a person typed; one of another kind is told."""
+    if found := _one_like(connection, text, *kinds):
+        return found
+    hint = _hint(kinds[0])
+    for other, command in _SHOWN_BY.items():
+        if other not in kinds and _one_like(connection, text, other):
+            hint = f"It is a {other}: {command} {text.strip()}"
+    raise NotFound(f"{text!r} is not the id of a {' or a '.join(kinds)}.", hint=hint)
+
+
+def _one_like(connection: sa.Connection, text: str, *kinds: Kind) -> str | None:
+    """The one id of these kinds that ends, or else begins, with what a person typed."""
+    typed = [(kind, part) for kind in kinds if (part := as_part(kind, text))]
+    for ending in (True, False):
+        queries = [_like(*one, ending) for one in typed if not ending or len(one[1]) >= _SHORTEST]
+        found = sa.union_all(*queries).limit(_MOST_NAMED) if queries else None
+        rows = connection.execute(found).all() if found is not None else []
+        if len(rows) > 1:
+            raise InvalidInput(f"Several ids have {text!r}: {_named(rows)}.", hint="Type more.")
+        if rows:
+            return str(rows[0][0])
+    return None
+
+
+def _like(kind: Kind, part: str, ending: bool) -> sa.Select[tuple[str, str]]:
+    table = metadata.tables[f"{kind}s"]
+    query = sa.select(table.c.id, table.c.title)
+    if not ending:
+        return query.where(table.c.id.startswith(f"{kind}_{part}", autoescape=True))
+    if len(part) >= SHORT:
+        query = query.where(end_of(table) == part[-SHORT:])
+    return query.where(table.c.id.endswith(part))
+
+
+def _named(rows: Sequence[sa.Row[Any]]) -> str:
+    """Ids by as much of their ends as tells them apart, with the titles."""
+    ids = [str(row.id) for row in rows]
+    letters = next(n for n in range(SHORT, 40) if len({id_[-n:] for id_ in ids}) == len(ids))
+    more = ["…"] if len(rows) == _MOST_NAMED else []
+    return ", ".join([f"{row.id[-letters:]} ({row.title[:40]})" for row in rows] + more)
+
+
+def unused_id(connection: sa.Connection, kind: Kind) -> str:
+    """A new id whose short form none has that a person may type."""
+    while True:
+        made = new_id(kind)
+        if connection.execute(_TAKEN, {"end": made[-SHORT:]}).scalar() is None:
+            return made
 
 
 def workspace_of(row: Row | dict[str, Any]) -> Workspace:

@@ -65,7 +65,7 @@ _NEXT_SLOT = sa.select(sa.func.min(schedules.c.next_at)).where(_ACTIVE)
 _NEXT_EXPIRY = sa.select(sa.func.min(schedules.c.expires_at)).where(schedules.c.status.in_(OPEN))
 
 
-_rows = Rows(schedules, "schedule", "kapelle schedule list")
+_rows = Rows(schedules, "schedule")
 row, update, resolve = _rows.row, _rows.update, _rows.resolve
 by_idempotency_key = _rows.by_idempotency_key
 

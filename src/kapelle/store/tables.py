@@ -6,6 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from kapelle.domain.ids import SHORT
+
 
 class Instant(sa.TypeDecorator[datetime]):
     """An aware UTC time, stored as microseconds so that both databases compare it alike."""
@@ -74,6 +76,8 @@ def _work_columns() -> list[sa.Column[Any]]:
         sa.Column("id", sa.String(40), primary_key=True),
         sa.Column("title", SafeText, nullable=False),
         sa.Column("directory", SafeText, nullable=False),
+        # The top of the repository that the directory is in; in none, the directory.
+        sa.Column("repository", SafeText),
         sa.Column("project", SafeText),
         sa.Column("schedule_id", sa.String(40)),
         sa.Column("status", sa.String(20), nullable=False),
@@ -142,6 +146,7 @@ tasks = sa.Table(
     sa.Index("ix_tasks_status_id", "status", "id"),
     sa.Index("ix_tasks_status_not_before", "status", "not_before"),
     sa.Index("ix_tasks_project_id", "project", "id"),
+    sa.Index("ix_tasks_repository_id", "repository", "id"),
     sa.Index("ix_tasks_archived_at_id", "archived_at", "id"),
     sa.Index("ix_tasks_ended_at_id", "ended_at", "id"),
     sa.Index("ix_tasks_workspace_owner", "workspace_owner"),
@@ -303,6 +308,7 @@ runs = sa.Table(
     sa.Column("active_s", sa.Float, nullable=False, server_default="0"),
     sa.Column("active_since", Instant),
     sa.Index("ix_runs_status_id", "status", "id"),
+    sa.Index("ix_runs_repository_id", "repository", "id"),
     sa.Index("ix_runs_parent_id_id", "parent_id", "id"),
     sa.Index("ix_runs_ended_at_id", "ended_at", "id"),
 )
@@ -368,3 +374,14 @@ firings = sa.Table(
     sa.Column("subject", sa.String(40)),
     sa.Index("ix_firings_subject", "subject"),
 )
+
+
+def end_of(table: sa.Table) -> sa.ColumnElement[str]:
+    """The end of a row's id, by which people know it."""
+    before = len(table.name) + 26 - SHORT  # the kind is the table's name without its s
+    # A literal, or the index would not be found by it.
+    return sa.func.substr(table.c.id, sa.literal_column(str(before + 1)))
+
+
+for _table in (tasks, runs, schedules):
+    sa.Index(f"ix_{_table.name}_end", end_of(_table))

@@ -55,7 +55,7 @@ _STOP = sa.select(tasks.c.stop).where(tasks.c.id == sa.bindparam("task_id"))
 
 _STORED = tuple(name for name in Task.model_fields if name in tasks.c)
 
-_rows = Rows(tasks, "task", "kapelle list")
+_rows = Rows(tasks, "task")
 row, update, resolve = _rows.row, _rows.update, _rows.resolve
 archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
 shells_in_use = _rows.shells_in_use
@@ -97,6 +97,8 @@ def page(connection: sa.Connection, wanted: TaskFilter) -> tuple[list[Task], str
     if wanted.tag is not None:
         query = query.join(task_tags, task_tags.c.task_id == tasks.c.id)
         query = query.where(task_tags.c.tag == wanted.tag)
+    if not wanted.nested:
+        query = query.where(tasks.c.run_id.is_(None))
     rows, cursor = _rows.page(connection, wanted, query, sa.func.length(tasks.c.prompt))
     return _complete(connection, rows), cursor
 

@@ -4,7 +4,7 @@ from kapelle.workspaces.checkout import git_in
 from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.diff import Diff
 from kapelle.workspaces.merge import Candidate, Merge
-from kapelle.workspaces.repository import checkouts_around, is_git_directory
+from kapelle.workspaces.repository import checkouts_around, is_git_directory, repository_of
 from kapelle.workspaces.workspaces import Repository, Workspaces, working_directory
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "checkouts_around",
     "git_in",
     "is_git_directory",
+    "repository_of",
     "working_directory",
 ]

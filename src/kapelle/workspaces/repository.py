@@ -93,6 +93,12 @@ def checkouts_around(directory: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys((checkout.toplevel, main)))
 
 
+def repository_of(directory: str) -> str:
+    """The top of the repository that a directory is in, which its worktrees share; or itself."""
+    tops = checkouts_around(Path(directory))
+    return str(tops[-1]) if tops else os.path.realpath(directory)
+
+
 def is_git_directory(directory: Path) -> bool:
     """Whether a directory belongs to git itself: inside a bare repository or a .git directory."""
     for candidate in _upwards(directory):

@@ -9,7 +9,7 @@ from tests.integration.rows import task_row
 from kapelle.domain.errors import Conflict, InvalidInput, NotFound
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import TaskFilter
-from kapelle.store import events, tasks
+from kapelle.store import events, query, runs, tasks
 from kapelle.store.database import Connection, Database
 
 
@@ -115,6 +115,39 @@ async def test_any_unique_prefix_of_an_id_finds_its_task(db: Database) -> None:
     for text in ("task_%", "nonsense!", "", "task_zzzz"):
         with pytest.raises(NotFound):
             await db.read(tasks.get, text)
+
+
+async def test_an_end_of_an_id_finds_its_task_and_one_that_several_have_names_them(
+    db: Database,
+) -> None:
+    task_id = await add(db)
+    for text in (task_id[-4:], task_id[-5:].upper(), f"task_{task_id[-9:]}"):
+        assert (await db.read(tasks.get, text)).id == task_id
+    # As it may be in the database of an older version.
+    twin = f"{task_id[:-6]}{'y' if task_id[-6] == 'x' else 'x'}{task_id[-5:]}"
+    await add(db, id=twin, title="The twin")
+    with pytest.raises(InvalidInput) as several:
+        await db.read(tasks.get, task_id[-5:])
+    assert f"{twin[-6:]} (The twin)" in several.value.message
+    assert task_id[-6:] in several.value.message
+    assert (await db.read(tasks.get, twin[-6:])).id == twin
+
+
+async def test_what_is_the_id_of_something_else_is_told_with_the_command(db: Database) -> None:
+    task_id = await add(db)
+    for text in (task_id, task_id[-5:]):
+        with pytest.raises(NotFound) as wrong:
+            await db.read(runs.get, text)
+        assert wrong.value.hint == f"It is a task: kapelle status {text}"
+
+
+async def test_no_new_id_ends_like_another_one(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = await add(db)
+    made = iter([f"run_{'0' * 21}{task_id[-5:]}", f"run_{'0' * 26}"])
+    monkeypatch.setattr(query, "new_id", lambda kind: next(made))
+    assert await db.read(query.unused_id, "run") == f"run_{'0' * 26}"
 
 
 async def test_pages_lead_from_the_newest_to_the_oldest_without_gap(db: Database) -> None:

@@ -34,7 +34,7 @@ async def test_any_unique_prefix_of_an_id_will_do(timetable: Timetable) -> None:
         assert (await timetable.get(text)).id == first
     follower = await timetable.create(after=second[:-1])
     assert (await timetable.get(follower)).after == second
-    with pytest.raises(InvalidInput, match="Several schedules"):
+    with pytest.raises(InvalidInput, match="Several ids have"):
         await timetable.get("schedule_0")
     for text in ("schedule_zzzz", "?!", "schedule_" + "0" * 26):
         with pytest.raises(NotFound):

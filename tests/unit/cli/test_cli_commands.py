@@ -3,7 +3,7 @@ import re
 
 import pytest
 
-from kapelle.cli.commands import COMMANDS, load, unknown_command
+from kapelle.cli.commands import commands, load, unknown_command
 
 OTHERS = {"demo"}
 SUBCOMMANDS = [
@@ -26,7 +26,7 @@ def command_of(name: str) -> tuple[object, str]:
 
 
 @pytest.mark.parametrize(
-    "name", [*sorted(set(COMMANDS) - OTHERS - {"config", "service"}), *SUBCOMMANDS]
+    "name", [*sorted(set(commands()) - OTHERS - {"config", "service", "mcp"}), *SUBCOMMANDS]
 )
 def test_every_command_explains_itself_and_has_json(name: str) -> None:
     _, text = command_of(name)
@@ -57,10 +57,10 @@ def test_all_that_begins_something_follows_it_only_when_asked(name: str) -> None
     assert not follow.get_default(context)
 
 
-@pytest.mark.parametrize("name", sorted(set(COMMANDS) - OTHERS - {"config", "service"}))
+@pytest.mark.parametrize("name", sorted(set(commands()) - OTHERS - {"config", "service"}))
 def test_the_overview_says_what_the_command_says(name: str) -> None:
     command = load(name)
-    assert inspect.cleandoc(command.help).splitlines()[0] == COMMANDS[name][1]
+    assert inspect.cleandoc(command.help).splitlines()[0] == commands()[name][1]
 
 
 @pytest.mark.parametrize(

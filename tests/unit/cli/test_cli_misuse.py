@@ -93,7 +93,7 @@ def test_an_empty_value_is_refused_before_anything_is_sent(name: str) -> None:
         (["runs", "status"], "ID is missing.", "Write `kapelle runs status ID`."),
         (["runs", "answer", "run_1"], "TEXT is missing.", "`kapelle runs answer ID|TOKEN TEXT`"),
         (["runs", "wait"], "ID is missing.", "Write `kapelle runs wait ID...`."),
-        (["runs", "status", "../x"], "'../x' is not a run id.", "`kapelle runs list`"),
+        (["runs", "status", "../x"], "'../x' is not the id of a run.", "`kapelle runs list`"),
         (["runs", "list", "--status", "lost"], "'lost' is not a state of a run.",
          "Use one of queued, running"),
         (["schedule", "list", "--status", "lost"], "'lost' is not a state of a schedule.",

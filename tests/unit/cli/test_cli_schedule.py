@@ -12,7 +12,7 @@ from tests.unit.cli.test_cli_commands import command_of
 from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
 from kapelle.cli import format, schedule_view, values
-from kapelle.cli.commands import COMMANDS, load
+from kapelle.cli.commands import commands, load
 from kapelle.cli.request import collecting
 from kapelle.cli.schedule_view import describe, history, interval, listing
 from kapelle.cli.schedules import STARTING, STATUSES, ordered
@@ -108,7 +108,7 @@ def test_asking_a_command_for_help_starts_nothing(capsys: pytest.CaptureFixture[
 
 
 def test_every_command_that_starts_work_is_known() -> None:
-    assert set(STARTING) <= set(COMMANDS)
+    assert set(STARTING) <= set(commands())
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ TASK: dict[str, Any] = {
     "waiting_for": None,
     "priority": "P1",
     "project": None,
+    "directory": "/w",
     "tags": ["x"],
     "depends_on": [],
     "fallback_agents": [],
@@ -66,6 +67,13 @@ TASK: dict[str, Any] = {
     ],
     "result": "I did it",
 }
+
+
+def test_time_between_attempts_is_no_time_that_it_ran() -> None:
+    again = {"started_at": "2026-01-01T01:00:00Z", "ended_at": "2026-01-01T01:00:05Z"}
+    attempts = [*TASK["attempts"], {**TASK["attempts"][0], **again, "number": 2}]
+    text = "\n".join(describe({**TASK, "attempts": attempts, "ended_at": again["ended_at"]}))
+    assert "ran 1m10s" in text
 
 
 def test_claim_and_verdict_stand_apart() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kapelle.client.address import Address
-from kapelle.client.http import Connection, connection_to, target
+from kapelle.client.http import Channel, Connection, target
 from kapelle.client.work import Runs, Tasks, schedule_body, spec_body
 from kapelle.domain.errors import InvalidInput, Unauthorized
 from kapelle.domain.schedule import ScheduleSpec
@@ -51,14 +51,14 @@ def test_a_token_that_is_given_wins_over_the_environment_and_is_not_shown(
 @pytest.mark.parametrize("url", ["localhost:8470", "ftp://x", "http://", "http://x:port"])
 def test_what_is_no_address_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput, match="url is not an address"):
-        connection_to(Address.given(url, "t"), 1)
+        Channel(Address.given(url, "t"), 1)
 
 
 def test_routes_begin_behind_the_path_of_a_url() -> None:
     address = Address.given("http://[::1]:8/k/", "t")
-    connection = connection_to(address, 1)
+    connection = Channel(address, 1)
     assert (connection.host, connection.port, address.base_path) == ("::1", 8, "/k")
-    assert connection_to(Address.given("https://u:p@host", "t"), 1).host == "host"
+    assert Channel(Address.given("https://u:p@host", "t"), 1).host == "host"
 
 
 def test_an_id_cannot_lead_elsewhere(recorded: "Recorded") -> None:

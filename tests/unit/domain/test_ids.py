@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kapelle.domain.ids import as_prefix, is_id, new_id
+from kapelle.domain.ids import SHORT, as_part, is_id, is_part, new_id, short
 
 
 def test_ids_made_in_a_row_are_unique_and_sorted() -> None:
@@ -20,13 +20,31 @@ def test_an_id_of_another_kind_or_length_is_none() -> None:
     assert not is_id("task", made.upper())
 
 
-def test_a_prefix_may_be_typed_with_or_without_the_kind_in_any_case() -> None:
+def test_a_part_may_be_typed_with_or_without_the_kind_in_any_case() -> None:
     made = new_id("task")
-    assert as_prefix("task", made[:12]) == made[:12]
-    assert as_prefix("task", made.removeprefix("task_")[:8].upper()) == made[:13]
+    assert as_part("task", made[:12]) == made[5:12]
+    assert as_part("task", made[-SHORT:].upper()) == made[-SHORT:]
+    assert as_part("task", f" task_{made[-SHORT:]}") == made[-SHORT:]
+    assert as_part("task", made.replace("task", "run")) is None
 
 
 @given(st.text())
-def test_any_text_is_a_prefix_of_ids_or_none(text: str) -> None:
-    prefix = as_prefix("task", text)
-    assert prefix is None or prefix.startswith("task_")
+def test_any_text_is_a_part_of_ids_or_none(text: str) -> None:
+    part = as_part("task", text)
+    assert part is None or is_id("task", f"task_{part:0<26}")
+
+
+def test_a_message_is_not_taken_for_an_id() -> None:
+    assert is_part("k3m9x")
+    assert is_part("RUN_k3m9x")
+    assert is_part(new_id("attempt"))
+    assert not any(map(is_part, ("Go on", "no!", "task_", "", "-", "Übung")))
+
+
+def test_ids_in_a_text_are_made_short_but_not_in_paths_branches_and_tokens() -> None:
+    task, run = new_id("task"), new_id("run")
+    text = f'{task} asks: why? (kapelle resume {task} "…"), then {run}.'
+    end = task[-SHORT:]
+    assert short(text) == f'{end} asks: why? (kapelle resume {end} "…"), then {run[-SHORT:]}.'
+    kept = f"kapelle/{task} /home/me/{task}/file {run}:0004.1.0001 refs/kapelle/archive/{run}"
+    assert short(kept) == kept

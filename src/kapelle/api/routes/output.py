@@ -40,7 +40,9 @@ _PLACE = re.compile(r"\d{1,9}(:\d{1,13}){2}(:\d{1,9}){1,2}", re.ASCII)
 
 Which = Annotated[
     str | None,
-    Query(pattern=r"^([1-9][0-9]{0,5}|attempt_[0-9a-z]{26})$", description="A number or an id"),
+    Query(
+        pattern=r"^([1-9][0-9]{0,5}|(attempt_)?[0-9a-z]{5,26})$", description="A number or an id"
+    ),
 ]
 
 

@@ -7,8 +7,9 @@ from pydantic import BaseModel, Field
 
 from kapelle.api.routes import IdempotencyKey, WaitSeconds
 from kapelle.api.security import UseCases, owner_only
-from kapelle.domain.run import Run, RunFilter, Step
+from kapelle.domain.run import Run, RunFilter, Step, WorkFilter
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, Text
+from kapelle.domain.task import Task
 from kapelle.domain.views import PatternView
 
 router = APIRouter(prefix="/runs", tags=["runs"], dependencies=[Depends(owner_only)])
@@ -55,7 +56,7 @@ async def page(service: UseCases, wanted: Annotated[RunFilter, Query()]) -> RunP
 
 @router.get("/{run_id}")
 async def get(run_id: str, service: UseCases) -> Run:
-    """One run, by its id or any unique prefix of it."""
+    """One run, by its id or any unique end or beginning of it."""
     return await service.runs.get(run_id)
 
 
@@ -100,6 +101,28 @@ async def archive(run_id: str, service: UseCases) -> Run:
 async def answer(run_id: str, body: AnswerBody, service: UseCases) -> Run:
     """Answer a question of a run that waits; it then goes on."""
     return await service.runs.answer(run_id, body.answer, body.token)
+
+
+work_router = APIRouter(prefix="/work", tags=["work"], dependencies=[Depends(owner_only)])
+
+
+class WorkPage(BaseModel):
+    work: list[Task | Run]
+    next_cursor: str | None
+
+
+@work_router.get("", name="page")
+async def work_page(service: UseCases, wanted: Annotated[WorkFilter, Query()]) -> WorkPage:
+    """Tasks and runs in one list, newest first; next_cursor leads to the next page. Nested ones
+    are parts of runs."""
+    found, cursor = await service.work.page(wanted)
+    return WorkPage(work=found, next_cursor=cursor)
+
+
+@work_router.get("/{work_id}", name="get")
+async def work(work_id: str, service: UseCases) -> Task | Run:
+    """The task or the run of an id, or of any part of one that is unique."""
+    return await service.work.get(work_id)
 
 
 patterns_router = APIRouter(

@@ -46,7 +46,7 @@ async def page(service: UseCases, wanted: Annotated[ScheduleFilter, Query()]) ->
 
 @router.get("/{schedule_id}")
 async def get(schedule_id: str, service: UseCases) -> Schedule:
-    """One schedule, by its id or any unique prefix of it."""
+    """One schedule, by its id or any unique end or beginning of it."""
     return await service.schedules.get(schedule_id)
 
 

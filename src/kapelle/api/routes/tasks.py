@@ -58,7 +58,7 @@ async def page(service: UseCases, wanted: Annotated[TaskFilter, Query()]) -> Tas
 
 @router.get("/{task_id}", dependencies=[Depends(own_task_only)])
 async def get(task_id: str, service: UseCases) -> Task:
-    """One task, by its id or any unique prefix of it."""
+    """One task, by its id or any unique end or beginning of it."""
     return await service.tasks.get(task_id)
 
 

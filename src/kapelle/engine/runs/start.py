@@ -8,7 +8,6 @@ from typing import Any
 from pydantic import ValidationError
 
 from kapelle.domain.errors import Conflict, InvalidInput, sentence
-from kapelle.domain.ids import new_id
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
 from kapelle.engine.parts import Parts
@@ -24,6 +23,8 @@ from kapelle.engine.tasks.submit import (
 from kapelle.patterns.spec import PatternSpec
 from kapelle.store import events, runs
 from kapelle.store.database import Connection
+from kapelle.store.query import unused_id
+from kapelle.workspaces import repository_of
 
 _DEEPEST = 20
 
@@ -46,7 +47,7 @@ async def start(
     """Store a run, which the queue takes up, and return its id; also is done in the same
     transaction, if the run is a new one."""
     checked, kind = await examine(parts, pattern, spec)
-    run_id = new_id("run")
+    run_id = await parts.db.glance(unused_id, "run")
     directory = os.path.normpath(checked.directory)
     values: dict[str, Any] = {
         "id": run_id,
@@ -54,6 +55,7 @@ async def start(
         "title": _title(checked) or pattern,
         "spec": checked.model_dump(mode="json", exclude={"env", "shell"}, exclude_unset=True),
         "directory": directory,
+        "repository": repository_of(directory),
         "project": checked.project or parts.settings(checked.directory).project,
         "parent_id": parent_id,
         "schedule_id": schedule_id,

@@ -10,7 +10,6 @@ from typing import Any
 from kapelle.agents import registry
 from kapelle.agents.base import AgentRequest
 from kapelle.domain.errors import AgentMisconfigured, Conflict, InvalidInput
-from kapelle.domain.ids import new_id
 from kapelle.domain.specs import CheckSpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import Task
@@ -20,7 +19,8 @@ from kapelle.patterns.spec import PatternSpec
 from kapelle.settings import Settings
 from kapelle.store import tasks
 from kapelle.store.database import Connection
-from kapelle.workspaces import is_git_directory
+from kapelle.store.query import unused_id
+from kapelle.workspaces import is_git_directory, repository_of
 
 _LARGE_PROMPT = 50_000
 # Fields of a specification that are stored as they are.
@@ -56,6 +56,7 @@ async def submit(
     belonging = belonging or Belonging()
     settings, agent, kind = await examine(parts, spec, belonging)
     values = _values(spec, settings, agent, belonging)
+    values["id"] = await parts.db.glance(unused_id, "task")
     values["workspace_kind"] = kind
     values["idempotency_key"] = idempotency_key
     values["shell"] = parts.secrets.keep_shell(spec.shell)
@@ -141,10 +142,10 @@ def _values(spec: TaskSpec, settings: Settings, agent: str, belonging: Belonging
     return {
         **spec.model_dump(mode="json", include=_AS_GIVEN),
         **asdict(belonging),
-        "id": new_id("task"),
         "title": spec.display_title,
         "agent": agent,
         "directory": directory,
+        "repository": repository_of(directory),
         "project": spec.project or settings.project,
         "priority": int(spec.priority.removeprefix("P")),
         "continue_from": None,
