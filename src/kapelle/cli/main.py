@@ -97,6 +97,8 @@ def _show(error: KapelleError, *, as_json: bool) -> int:
 
 def _run(arguments: list[str]) -> int:
     command = get_command(app)
+    if arguments[:1] == ["help"]:
+        arguments = [*arguments[1:], "--help"]
     if "_KAPELLE_COMPLETE" in os.environ:
         from typer._completion_classes import completion_init
 

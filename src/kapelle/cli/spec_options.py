@@ -38,6 +38,7 @@ _METAVARS = {
 _TYPES = {"boolean": bool, "integer": int, "directory": Path}
 # How one value is read, and how all that were given for one field are.
 _ONE: dict[str, Callable[[Any, str], Any]] = {
+    "agent": values.agent,
     "any": values.json_or_text,
     "directory": lambda typed, _: absolute_directory(typed),
     "json_file": lambda typed, flag: values.json_object(values.not_empty(typed, flag), flag),

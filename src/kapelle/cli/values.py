@@ -19,6 +19,14 @@ _DURATION = re.compile(f"(?:{_PART.pattern})+")
 _CLOCK = re.compile(r"\d{1,2}:\d{2}(?::\d{2})?")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SERVER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+# What the agents set in the environment of the commands that they execute.
+_CALLERS = {
+    "claude": {"CLAUDECODE", "CLAUDE_CODE", "CLAUDE_SESSION_ID"},
+    "codex": {"CODEX_RUN_ID", "CODEX_SESSION_ID", "CODEX_SANDBOX"},
+    "gemini": {"GEMINI_CLI"},
+    "opencode": {"OPENCODE", "OPENCODE_RUN_ID"},
+    "qwen": {"QWEN_CODE"},
+}
 _MOST_USD = 1_000_000.0
 LONGEST_S = 31_536_000.0
 
@@ -156,6 +164,13 @@ def choice(option: str, value: str | None, allowed: Sequence[str]) -> str | None
             f"{option} cannot be {value!r}.", hint=f"Use {', '.join(most)} or {last}."
         )
     return value
+
+
+def agent(text: str, option: str) -> str | None:
+    """An agent's name; auto is the agent that this was called by, or the configured one."""
+    if text != "auto":
+        return not_empty(text, option)
+    return next((name for name, marks in _CALLERS.items() if marks & os.environ.keys()), None)
 
 
 def mcp_servers(entries: Iterable[str], option: str) -> dict[str, Any]:

@@ -12,8 +12,8 @@ KEY = "x-cli"
 
 # How what is typed becomes a value, where the type of the field alone does not tell.
 Kind = Literal[
-    "check", "directory", "duration", "environment", "json_file", "list", "moment", "names",
-    "prompts", "servers", "usd",
+    "agent", "check", "directory", "duration", "environment", "json_file", "list", "moment",
+    "names", "prompts", "servers", "usd",
 ]  # fmt: skip
 
 

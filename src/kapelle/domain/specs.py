@@ -169,8 +169,8 @@ class WorkSpec(Spec):
     )
     agent: Name | None = Field(
         default=None,
-        description="who does the work; by default the configured agent",
-        json_schema_extra=option("-a", metavar="NAME", complete="agents"),
+        description="who does the work, auto for who calls this; by default the configured agent",
+        json_schema_extra=option("-a", metavar="NAME", kind="agent", complete="agents"),
     )
     model: Name | None = Field(
         default=None,

@@ -36,6 +36,12 @@ def refusal(*arguments: str) -> KapelleError:
     return caught.value
 
 
+def test_help_is_a_command_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["help", "team"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: kapelle team")
+    assert "'frobnicate'" in refusal("help", "frobnicate").message
+
+
 def options(name: str) -> list[str]:
     """Every option of a command that takes a value."""
     first, *inner = name.split()

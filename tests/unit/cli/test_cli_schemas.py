@@ -23,5 +23,5 @@ def test_the_schemas_of_the_command_line_are_those_of_the_specs() -> None:
 def test_the_metadata_is_in_the_schema_of_the_api() -> None:
     properties = routes().openapi()["components"]["schemas"]["TaskSpec"]["properties"]
     assert properties["agent"]["x-cli"] == {
-        "metavar": "NAME", "names": ["-a"], "complete": "agents"
+        "metavar": "NAME", "names": ["-a"], "kind": "agent", "complete": "agents"
     }  # fmt: skip

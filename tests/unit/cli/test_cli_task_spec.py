@@ -21,6 +21,17 @@ def test_little_is_asked_of_the_daemon_by_default(
     assert spec_of("do it") == {"prompt": "do it", "directory": str(tmp_path)}
 
 
+def test_auto_is_the_agent_that_calls_or_the_configured_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("CLAUDECODE", "CODEX_SANDBOX", "OPENCODE", "GEMINI_CLI", "QWEN_CODE"):
+        monkeypatch.delenv(name, raising=False)
+    assert "agent" not in spec_of("x", "--agent", "auto")
+    monkeypatch.setenv("CODEX_SESSION_ID", "1")
+    assert spec_of("x", "-a", "auto")["agent"] == "codex"
+    assert spec_of("x", "-a", "aider")["agent"] == "aider"
+
+
 def test_every_option_reaches_the_api(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sub").mkdir()
