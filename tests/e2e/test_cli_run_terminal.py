@@ -89,5 +89,5 @@ def test_a_team_asks_in_the_terminal(
     assert "Answered: this" in shown
     assert "Answered: so" in shown
     assert "the goal is reached after iteration 1" in " ".join(shown.split())
-    run = run_of(kapelle, shown.split("run_")[1].split()[0].join(["run_", ""]))
+    run = run_of(kapelle, shown.split("kapelle diff ")[1].split()[0])
     assert run["result"]["success_criteria"] == ["it is there", "it is green"]
