@@ -100,7 +100,7 @@ def test_answers_come_through_rest_as_well(kapelle: Instance, place: Path) -> No
         (["goal", "--resume", "run_x:1", "--answer", "x"], "The goal cannot be changed"),
         (["--resume", "a:1", "--answer", "x", "--verify", "true"], "--verify cannot be changed"),
         (["--resume", "a:1", "--resume", "b:1", "--answer", "x", "--answer", "y"], "different"),
-        (["--resume", "run_zzzz:1", "--answer", "x"], "No run's id begins with"),
+        (["--resume", "run_zzzz:1", "--answer", "x"], "is not the id of a run"),
         ([], "There is no goal"),
     ],
 )

@@ -229,7 +229,7 @@ def test_wrong_schedules_get_a_sentence_and_leave_nothing(
         ({"every_s": 5, "spec": {"prompt": "x", "directory": "/no/where"}}, "no directory"),
         ({"every_s": 5, "spec": {**body["spec"], "agent": "nobody"}}, "no agent 'nobody'"),
         ({"every_s": 5, "kind": "nothing"}, "no pattern 'nothing'"),
-        ({"after": "schedule_zzz"}, "No schedule's id begins with"),
+        ({"after": "schedule_zzz"}, "is not the id of a schedule"),
     ):
         with pytest.raises(ApiError) as caught:
             kapelle.post("/schedules", {**body, **change})
