@@ -230,8 +230,7 @@ def test_a_pause_now_amid_the_checks_of_a_task(kapelle: Instance, repository: Pa
     ]
     run_id = start(kapelle, "pipeline", repository, steps=steps)
     task = await_running_task(kapelle, run_id)
-    phase = "attempt 1: check 1 is running"
-    until(lambda: kapelle.task(task["id"])["reason"] == phase, "the check")
+    until(lambda: kapelle.task(task["id"])["checking"], "the check")
     kapelle.post(f"/runs/{run_id}/pause", {"now": True})
     await_status(kapelle, run_id, "paused")
     kapelle.post(f"/runs/{run_id}/resume")

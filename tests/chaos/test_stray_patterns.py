@@ -180,7 +180,7 @@ def test_a_repository_that_is_away_for_a_while_costs_no_run(
         ("import json; json.loads('{')", "JSONDecodeError"),
         ("await ctx.sleep('soon')", "TypeError"),
         ("await ctx.progress(run_id='mine')", "ctx.progress: run_id is the run itself"),
-        ("await ctx.progress(files=['a', 'b'])", "files is no text, number or truth"),
+        ("await ctx.progress(files={1, 2})", "files is nothing for JSON"),
         ("await ctx.ask('How many?', default=5)", "the default is a text, not 5"),
         ("await ctx.commit(None)", "ctx.commit takes a text, not None"),
         ("await ctx.task('x', workspace='mine')", "workspace is run or own, not 'mine'"),

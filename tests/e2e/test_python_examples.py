@@ -67,7 +67,7 @@ SAYS = [
     ["completed the goal is reached"],
     ["task.created", "task.completed", "text Tidying.", "result All is tidy."],
     ["Update the dependencies task", "Make the tests pass loop"],
-    ["There is no agent 'nobody'", "not_found No task's id begins with"],
+    ["There is no agent 'nobody'", "not_found"],
 ]
 
 

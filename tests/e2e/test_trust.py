@@ -295,7 +295,9 @@ LAST = ("POST /trust", "POST /daemon/stop")
 
 def test_no_route_runs_anything_of_a_hostile_clone(place: Place) -> None:
     rows = []
-    names = {"task_id": "failed", "run_id": "paused", "schedule_id": "schedule"}
+    names = {
+        "task_id": "failed", "run_id": "paused", "schedule_id": "schedule", "work_id": "failed"
+    }  # fmt: skip
     for path, operations in routes().openapi()["paths"].items():
         for method, operation in operations.items():
             short = f"{method.upper()} {path.removeprefix('/api/v1')}"

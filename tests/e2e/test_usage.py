@@ -125,7 +125,7 @@ def test_usage_by_filters(kapelle: Instance, used: dict[str, str]) -> None:
         ("by=colour", 422, "'agent', 'model', 'project', 'task', 'run' or 'day'"),
         ("since=yesterday", 422, "neither a date nor a time"),
         ("until=2026-13-01", 422, "neither a date nor a time"),
-        ("task=task_zzz", 404, "No task's id begins with"),
+        ("task=task_zzzz", 404, "is not the id of a task"),
     ],
 )
 def test_a_query_that_means_nothing_is_refused(
@@ -208,7 +208,7 @@ def test_a_follow_up_needs_something_to_say_and_a_task_that_has_ended(
 ) -> None:
     task_id = kapelle.play("[[do]]\nhang = true", tmp_path)
     assert "is empty" in kapelle.cli("continue", task_id, " ").stderr
-    assert "MESSAGE" in kapelle.cli("continue", task_id).stderr
+    assert "There is no message" in kapelle.cli("continue", task_id).stderr
     nothing = kapelle.cli("continue", task_id, "-", input="")
     assert nothing.returncode == 2
     assert "kapelle continue" in nothing.stderr

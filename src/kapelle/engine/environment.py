@@ -200,6 +200,8 @@ def with_hints(output: str, command: str, origin: Origin, variables: Variables) 
             f"Set in your shell and not passed on: {', '.join(missing)}. Add --env {missing[0]}, or"
             f" `kapelle config set environment.pass '[\"{missing[0]}\"]'`."
         )
+    if _BASH.search(output):
+        found.append("Commands run under /bin/sh: for bash, write bash -o pipefail -c '…'.")
     return "\n".join([output.rstrip("\n"), *(f"[{hint}]" for hint in found)]).lstrip("\n")
 
 
