@@ -103,7 +103,9 @@ do = [{ result = "That one." }]
     assert shared.cli("resume", task_id, "the first").stdout.strip() == task_id
     assert shared.cli("wait", task_id).returncode == 0
     log = shared.cli("logs", task_id).stdout
-    assert log.endswith("── attempt 2 by rehearsal ──\nResult: That one.\n")
+    assert log.endswith(
+        "── attempt 2 by rehearsal, after: It asks: Which one? ──\nResult: That one.\n"
+    )
 
 
 def test_prompts_from_stdin_and_from_a_file(shared: Instance, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_pause_now_stops_the_agent_and_goes_on_with_it(
 
 # The first time it hangs and does not listen; then it does its work.
 STUBBORN = play(
-    {"run": "echo x >> n.txt; test -e ../again || { touch ../again; trap '' TERM; sleep 600; }"}
+    {"run": "echo x >> n.txt; test -e ../../was || { touch ../../was; trap '' TERM; sleep 600; }"}
 )
 
 

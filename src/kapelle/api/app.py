@@ -72,7 +72,7 @@ class _WithMcp:
         if scope["path"] != "/mcp":
             await self._app(scope, receive, send)
             return
-        if self._mcp is None:
+        if self._mcp is None or (self._mcp.done() and self._mcp.exception()):
             self._mcp = asyncio.ensure_future(asyncio.to_thread(self._made))
         serve = await asyncio.shield(self._mcp)
         await serve(scope, receive, send)

@@ -30,7 +30,11 @@ _PREFIX = "/api/v1"
 # Where a client works, if it says so: the directory of what it asks for.
 DIRECTORY_HEADER = "x-kapelle-directory"
 _IN_PATH = re.compile(r"\{(\w+)\}")
-_LEFT_OUT = {"title", "x-cli", "default", "pattern", "properties", "$defs"}
+# Whoever oversteps a limit of length is told so.
+_LEFT_OUT = {
+    "title", "x-cli", "default", "pattern", "properties", "$defs", "additionalProperties",
+    "minLength", "maxLength", "maxItems",
+}  # fmt: skip
 _PROGRESS_S = 5.0
 # What one answer may hold: an agent pays for every word of it.
 _MOST_EVENTS, _MOST_TEXT = 200, 60_000
@@ -254,7 +258,9 @@ async def _call(
     for name in _IN_PATH.findall(tool.path):
         if not isinstance(value := arguments.pop(name, None), str) or not value:
             return _answer(f"`{name}` is missing: the id of what is meant.", failed=True)
-        path = path.replace(f"{{{name}}}", quote(value, safe=""))
+        if "/" in value:
+            return _answer(f"{value!r} is no id.", failed=True)
+        path = path.replace(f"{{{name}}}", value)
     for name in ("idempotency_key", "last_event_id"):
         if isinstance(value := arguments.pop(name, None), str):
             headers.append((name.replace("_", "-").encode(), value.encode("latin-1", "replace")))
@@ -269,7 +275,7 @@ async def _call(
         "method": tool.method.upper(),
         "scheme": "http",
         "path": path,
-        "raw_path": path.encode(),
+        "raw_path": quote(path).encode(),
         "query_string": query.encode(),
         "headers": [(b"content-type", b"application/json"), *headers],
         "kapelle.caller": caller["kapelle.caller"],

@@ -32,7 +32,7 @@ class Bridge:
         self._connection = Connection()
         self._lock = threading.Lock()
         self._version: str | None = None
-        self._open: dict[object, Cancellation] = {}
+        self._open: dict[str, Cancellation] = {}
 
     def run(self) -> None:
         """Until the client closes its end."""
@@ -50,10 +50,10 @@ class Bridge:
         fields = message if isinstance(message, dict) else {}
         if fields.get("method") == "notifications/cancelled":
             # The daemon notices that nobody waits for the answer any more.
-            if scope := self._open.get(fields.get("params", {}).get("requestId")):
+            if scope := self._open.get(_key(_object(fields.get("params")).get("requestId"))):
                 scope.request()
             return
-        scope = self._open[fields.get("id")] = Cancellation()
+        scope = self._open[_key(fields.get("id"))] = Cancellation()
         work = threading.Thread(target=self._forward, args=(message, fields, scope), daemon=True)
         work.start()
         if fields.get("method") == "initialize":
@@ -70,18 +70,20 @@ class Bridge:
                 self._answer(answer)
         except Cancelled:
             pass
-        except KapelleError as error:
+        except Exception as error:
+            # Whatever it is: a client that is not answered waits for ever.
+            text = error.with_hint if isinstance(error, KapelleError) else repr(error)
             if "id" in fields:
-                told = _error(_INTERNAL_ERROR, error.with_hint)
+                told = _error(_INTERNAL_ERROR, text)
                 self._answer({"jsonrpc": "2.0", "id": fields["id"], "error": told})
         finally:
-            self._open.pop(fields.get("id"), None)
+            self._open.pop(_key(fields.get("id")), None)
 
     def _headers(self, fields: dict[str, Any]) -> dict[str, str]:
         """What newer revisions of the protocol want to be said before the message."""
         headers = {"Accept": "application/json, text/event-stream"}
-        params = fields.get("params") or {}
-        version = (params.get("_meta") or {}).get(_VERSION_KEY) if fields else None
+        params = _object(fields.get("params"))
+        version = _object(params.get("_meta")).get(_VERSION_KEY)
         if version:
             headers |= {_VERSION: str(version), "mcp-method": str(fields.get("method"))}
             if name := params.get("name") or params.get("uri"):
@@ -100,8 +102,8 @@ def _located(connection: Connection, message: Any) -> Any:
     """A call that starts work, with the directory and the environment that the client is in."""
     if not isinstance(message, dict) or message.get("method") != "tools/call":
         return message
-    params = message.get("params") or {}
-    name, given = str(params.get("name")), params.get("arguments") or {}
+    params = _object(message.get("params"))
+    name, given = str(params.get("name")), _object(params.get("arguments"))
     if name == "run_start" and isinstance(given.get("spec"), dict):
         given = {**given, "spec": _here(connection, given["spec"])}
     elif name == "task_create" or (name.endswith("_start") and name != "run_start"):
@@ -116,6 +118,15 @@ def _here(connection: Connection, spec: dict[str, Any]) -> dict[str, Any]:
     if connection.address.url is not None:
         return placed
     return {"shell": shell_for(connection.address.home, placed["directory"]), **placed}
+
+
+def _object(found: Any) -> dict[str, Any]:
+    """What was sent where the protocol has an object; nothing if it is something else."""
+    return found if isinstance(found, dict) else {}
+
+
+def _key(some_id: Any) -> str:
+    return json.dumps(some_id)
 
 
 def _error(code: int, message: str) -> dict[str, Any]:
@@ -164,6 +175,9 @@ def install(
     # Editors do not have the PATH of a shell; a project is shared with other machines.
     program = "kapelle" if client == "project" else shutil.which("kapelle") or "kapelle"
     entry = {**entry, **_command(client, program)}
+    if client != "project" and (home := os.environ.get("KAPELLE_HOME")):
+        named = "environment" if client == "opencode" else "env"
+        entry[named] = {"KAPELLE_HOME": os.path.abspath(home)}
     text = _added(path, key, entry)
     if show:
         say(str(path))

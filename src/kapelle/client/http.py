@@ -283,7 +283,7 @@ class Connection:
     ) -> Iterator[dict[str, Any]]:
         """The JSON objects that answer one, beside the API: none, one, or a stream of them."""
         with self._exchange("POST", path, body, headers, timeout) as response:
-            if response.headers.get("Content-Type", "").startswith(EVENT_STREAM):
+            if response.headers.get("content-type", "").startswith(EVENT_STREAM):
                 yield from (event.data for event in parse(_lines(response)))
             elif content := response.read().strip():
                 yield json.loads(content)

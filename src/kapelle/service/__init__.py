@@ -41,18 +41,18 @@ class Service:
     async def wait(self, ids: Sequence[str], for_all: bool, timeout_s: float) -> WaitView:
         """Those of several tasks and runs that have ended or wait for a person, once one or all
         of them do, or when time is up."""
-        waits = [asyncio.create_task(self._wait(text, timeout_s)) for text in dict.fromkeys(ids)]
+        waits = {text: asyncio.create_task(self._wait(text, timeout_s)) for text in ids}
         when = asyncio.FIRST_EXCEPTION if for_all else asyncio.FIRST_COMPLETED
         try:
-            await asyncio.wait(waits, return_when=when)
-            found = [wait.result() for wait in waits if wait.done()]
+            await asyncio.wait(waits.values(), return_when=when)
+            found = {text: wait.result() for text, wait in waits.items() if wait.done()}
         finally:
-            for wait in waits:
+            for wait in waits.values():
                 wait.cancel()
-        resting = [work for work in found if _is_resting(work)]
-        shown = [RestingView.model_validate(work, from_attributes=True) for work in resting]
-        known = {text for work in resting for text in ids if work.id.endswith(text)}
-        return WaitView(resting=shown, pending=[text for text in ids if text not in known])
+        resting = {text: work for text, work in found.items() if _is_resting(work)}
+        one_each = {work.id: work for work in resting.values()}.values()
+        shown = [RestingView.model_validate(work, from_attributes=True) for work in one_each]
+        return WaitView(resting=shown, pending=[text for text in waits if text not in resting])
 
     async def _wait(self, text: str, timeout_s: float) -> Task | Run:
         try:

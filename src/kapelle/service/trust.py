@@ -45,7 +45,10 @@ class Trust:
         return await asyncio.to_thread(self._view, found)
 
     def _found(self, directory: str) -> Executable:
-        return trust.executable(self._parts.home, Path(directory))
+        try:
+            return trust.executable(self._parts.home, Path(directory))
+        except OSError as error:
+            raise InvalidInput(f"{directory} cannot be looked at: {error.strerror}.") from error
 
     def _all(self) -> list[TrustView]:
         views = []

@@ -151,7 +151,7 @@ def drop(home: Home, place: Path, *, forget: bool) -> bool:
 def _places(place: Path) -> list[Path]:
     """A place and, if it is in a linked worktree, the same one in the repository's main checkout,
     whose git directory must know of that worktree as well."""
-    top = next((path for path in (place, *place.parents) if (path / ".git").exists()), place)
+    top = next((path for path in (place, *place.parents) if os.path.lexists(path / ".git")), place)
     try:
         text = read_small(top / ".git").decode()
         gitdir = Path(os.path.realpath(top / text.removeprefix("gitdir:").strip()))

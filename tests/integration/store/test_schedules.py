@@ -174,7 +174,8 @@ async def test_the_secrets_of_an_ended_schedule_are_deleted(
     timetable: Timetable, tmp_path: Path, end: str
 ) -> None:
     expires_at = NOON + 30 * MINUTE
-    schedule = await timetable.create(cron="0 0 * * *", spec=SECRET, expires_at=expires_at)
+    schedule = await timetable.create(cron="0 0 * * *", spec=SECRET)
+    await timetable.db.write(schedules.update, schedule, expires_at=expires_at)
     if end == "cancel":
         await timetable.use.cancel(schedule)
     else:
