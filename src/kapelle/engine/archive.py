@@ -107,7 +107,10 @@ async def put_away_merged(
     async def put_away(owner: str) -> None:
         branch, base = merged[owner]
         # What is to be merged into the branch goes before it.
-        if not await parts.db.read(tasks.is_base, branch):
+        if await parts.db.read(tasks.is_base, branch):
+            return
+        # Asked again, for the removals before this one may have taken a while.
+        if owner in await parts.db.read(tasks.merged_worktrees, owner):
             await parts.workspaces.put_away_merged(owner, into or base, squashed=squashed)
 
     await setbacks.each(sorted(present & merged.keys()), put_away)

@@ -223,6 +223,32 @@ async def test_a_task_that_is_submitted_during_the_search_keeps_its_worktree(
     assert await parts.workspaces.standing() == {busy.made}
 
 
+class Resumed(Workspaces):
+    """While one worktree is removed, somebody resumes every other task."""
+
+    parts: Parts
+    others: set[str]
+
+    async def put_away_merged(self, owner: str, into: str, *, squashed: bool = False) -> bool:
+        self.others.discard(owner)
+        for other in self.others:
+            await self.parts.db.write(tasks.enqueue_again, other)
+        return await super().put_away_merged(owner, into, squashed=squashed)
+
+
+async def test_a_merged_task_that_is_resumed_during_the_removals_keeps_its_worktree(
+    parts: Parts, repository: Path
+) -> None:
+    merged = {"merged_at": _LONG_AGO, "workspace_base": "main"}
+    both = {await add(parts, repository, **merged) for _ in range(2)}
+    resumed = Resumed(parts.home.root, "Kapelle", "kapelle@localhost")
+    resumed.parts, resumed.others = parts, set(both)
+    parts.workspaces = resumed
+    await archive.put_away_merged(parts, Setbacks())
+    assert len(resumed.others) == 1
+    assert await parts.workspaces.standing() == resumed.others
+
+
 async def test_secrets_of_no_task_are_dropped_when_no_request_can_still_store_it(
     parts: Parts,
 ) -> None:
