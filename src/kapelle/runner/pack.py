@@ -7,7 +7,9 @@ is read first; so a crash at any moment loses nothing, and packing again finishe
 import io
 import os
 import shutil
+import threading
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +21,9 @@ SUFFIX = ".zip"
 # What is larger is not compressed, so that it can be read from any place.
 _COMPRESSED = 8 << 20
 _LOCAL_HEADER = 30
+# Whoever packs what somebody else is removing would put half of it in place of all. Held by
+# threads: one whose caller has gone works on.
+_lock = threading.Lock()
 
 
 def pack_of(process_dir: Path) -> Path:
@@ -28,6 +33,13 @@ def pack_of(process_dir: Path) -> Path:
 def pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
     """Put the files of a directory in which nothing runs any more into one, with those of others,
     each below its name; links are left out. What was packed before stays in it."""
+    with _lock:
+        # Else somebody has packed it, or forgotten it, since it was found.
+        if any(directory.exists() for directory in (process_dir, *beside.values())):
+            _pack(process_dir, beside)
+
+
+def _pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
     target = pack_of(process_dir)
     unfinished = target.with_name(f".{target.name}")
     with open(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b") as file:
@@ -35,15 +47,29 @@ def pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
             with target.open("rb") as packed:
                 shutil.copyfileobj(packed, file, 1 << 20)
         with zipfile.ZipFile(file, "a") as archive:
+            before = frozenset(archive.namelist())
             for name, directory in {"": process_dir, **beside}.items():
                 _add_all(archive, directory, name)
         file.flush()
         os.fsync(file.fileno())
+        try:
+            _read_added(file, before)
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise OSError(f"{unfinished} was not written as it should be: {error}") from error
     unfinished.rename(target)
     sync_directory(str(target.parent))
     failpoint("pack_before_removal")
     for directory in (*beside.values(), process_dir):
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _read_added(file: BinaryIO, before: frozenset[str]) -> None:
+    """Read all that was added to an archive, which fails where it is damaged."""
+    with zipfile.ZipFile(file) as archive:
+        for name in {*archive.namelist()} - before:
+            with archive.open(name) as content:
+                while content.read(1 << 20):
+                    pass
 
 
 def _add_all(archive: zipfile.ZipFile, directory: Path, name: str) -> None:
@@ -71,8 +97,9 @@ def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
 
 def delete(process_dir: Path) -> None:
     """Delete a process directory, packed or not."""
-    shutil.rmtree(process_dir, ignore_errors=True)
-    pack_of(process_dir).unlink(missing_ok=True)
+    with _lock:
+        shutil.rmtree(process_dir, ignore_errors=True)
+        pack_of(process_dir).unlink(missing_ok=True)
 
 
 def open_file(path: Path) -> BinaryIO | None:

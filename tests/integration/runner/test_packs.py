@@ -1,7 +1,10 @@
 """A packed process directory reads like the directory that it was."""
 
 import os
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -62,3 +65,45 @@ def test_a_planted_or_damaged_pack_says_nothing_about_a_process(tmp_path: Path) 
     assert read_exit(process_dir, b"secret") is None
     pack.pack_of(process_dir).write_bytes(b"PK nonsense")
     assert read(process_dir / "exit.json", 0, 10) == b""
+
+
+def test_two_who_pack_the_same_at_once_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_dir = tmp_path / "attempt"
+    process_dir.mkdir()
+    for number in range(50):
+        (process_dir / f"{number:02}.log").write_bytes(b"said" * 1000)
+    met = threading.Barrier(2)
+
+    def add_slowly(archive: zipfile.ZipFile, path: Path, name: str) -> None:
+        with suppress(threading.BrokenBarrierError):
+            met.wait(0.01)
+        add(archive, path, name)
+
+    add = pack._add
+    monkeypatch.setattr(pack, "_add", add_slowly)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(pack.pack, process_dir, {}) for _ in range(2)]:
+            done.result()
+    with zipfile.ZipFile(pack.pack_of(process_dir)) as archive:
+        assert len(archive.namelist()) == 50
+        assert archive.testzip() is None
+    assert os.listdir(tmp_path) == ["attempt.zip"]
+
+
+def test_what_was_not_written_as_it_should_be_replaces_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_dir = tmp_path / "attempt"
+    process_dir.mkdir()
+    (process_dir / "out.log").write_bytes(b"said")
+
+    def lose(descriptor: int) -> None:
+        os.pwrite(descriptor, b"?????", len("out.log") + 30)
+
+    monkeypatch.setattr(os, "fsync", lose)
+    with pytest.raises(OSError, match=r"attempt\.zip was not written as it should be"):
+        pack.pack(process_dir, {})
+    assert not pack.pack_of(process_dir).exists()
+    assert read(process_dir / "out.log", 0, 10) == b"said"
