@@ -195,10 +195,9 @@ async def pack_ended(parts: Parts, most: int = _PACKED_AT_A_TIME) -> None:
 
 
 async def _process_dirs(parts: Parts, owner: str) -> dict[str, Path]:
-    """The directories of the processes that an owner has begun, those that there are, by name."""
+    """The directories of the processes that an owner has begun, be they there or not, by name."""
     rows = await parts.db.read(processes.of_owner, owner)
-    found = {name: parts.process(row).directory for name, row in rows.items()}
-    return {name: directory for name, directory in found.items() if directory.exists()}
+    return {name: parts.process(row).directory for name, row in rows.items()}
 
 
 async def pack_objects(parts: Parts) -> None:

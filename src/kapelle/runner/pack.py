@@ -32,7 +32,8 @@ def pack_of(process_dir: Path) -> Path:
 
 def pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
     """Put the files of a directory in which nothing runs any more into one, with those of others,
-    each below its name; links are left out. What was packed before stays in it."""
+    each below its name, where nothing else goes; links are left out. What was packed before stays
+    in it."""
     with _lock:
         # Else somebody has packed it, or forgotten it, since it was found.
         if any(directory.exists() for directory in (process_dir, *beside.values())):
@@ -48,8 +49,10 @@ def _pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
                 shutil.copyfileobj(packed, file, 1 << 20)
         with zipfile.ZipFile(file, "a") as archive:
             before = frozenset(archive.namelist())
-            for name, directory in {"": process_dir, **beside}.items():
+            for name, directory in beside.items():
                 _add_all(archive, directory, name)
+            # An agent that wrote files there would speak for the checks of its work.
+            _add_all(archive, process_dir, "", frozenset(Path(name).parts[0] for name in beside))
         file.flush()
         os.fsync(file.fileno())
         try:
@@ -72,13 +75,15 @@ def _read_added(file: BinaryIO, before: frozenset[str]) -> None:
                     pass
 
 
-def _add_all(archive: zipfile.ZipFile, directory: Path, name: str) -> None:
+def _add_all(
+    archive: zipfile.ZipFile, directory: Path, name: str, taken: frozenset[str] = frozenset()
+) -> None:
     packed = frozenset(archive.namelist())
     for root, _, files in os.walk(directory):
         for path in sorted(Path(root, file) for file in files):
-            inside = Path(name, path.relative_to(directory)).as_posix()
-            if inside not in packed:
-                _add(archive, path, inside)
+            inside = Path(name, path.relative_to(directory))
+            if inside.parts[0] not in taken and inside.as_posix() not in packed:
+                _add(archive, path, inside.as_posix())
 
 
 def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:

@@ -107,3 +107,18 @@ def test_what_was_not_written_as_it_should_be_replaces_nothing(
         pack.pack(process_dir, {})
     assert not pack.pack_of(process_dir).exists()
     assert read(process_dir / "out.log", 0, 10) == b"said"
+
+
+def test_what_an_agent_wrote_under_the_name_of_a_check_is_not_taken_for_it(tmp_path: Path) -> None:
+    process_dir, check = tmp_path / "attempt", tmp_path / "unguessable"
+    check.mkdir()
+    (check / "out.log").write_bytes(b"3 failed")
+    for _ in range(2):  # the second time as after a crash, when the check is gone already
+        for name in ("checks/0", "checks/1", "mine"):
+            (process_dir / name).mkdir(parents=True)
+            (process_dir / name / "out.log").write_bytes(b"all passed")
+        (process_dir / "checks" / "0" / "exit.json").write_bytes(b"{}")
+        pack.pack(process_dir, {"checks/0": check})
+        with zipfile.ZipFile(pack.pack_of(process_dir)) as archive:
+            found = {name: archive.read(name) for name in archive.namelist()}
+        assert found == {"checks/0/out.log": b"3 failed", "mine/out.log": b"all passed"}
