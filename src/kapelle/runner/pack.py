@@ -4,6 +4,7 @@ The archive is whole before anything of the directory goes, and whatever of the 
 is read first; so a crash at any moment loses nothing, and packing again finishes it.
 """
 
+import errno
 import io
 import os
 import shutil
@@ -11,8 +12,9 @@ import threading
 import zipfile
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.runner.shim.files import open_regular, sync_directory
@@ -21,6 +23,8 @@ SUFFIX = ".zip"
 # What is larger is not compressed, so that it can be read from any place.
 _COMPRESSED = 8 << 20
 _LOCAL_HEADER = 30
+# What an agent made so that nobody can read it is left out; other troubles may pass.
+_UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
 # Whoever packs what somebody else is removing would put half of it in place of all. Held by
 # threads: one whose caller has gone works on.
 _lock = threading.Lock()
@@ -78,16 +82,29 @@ def _read_added(file: BinaryIO, before: frozenset[str]) -> None:
 def _add_all(
     archive: zipfile.ZipFile, directory: Path, name: str, taken: frozenset[str] = frozenset()
 ) -> None:
-    packed = frozenset(archive.namelist())
-    for root, _, files in os.walk(directory):
+    packed = {*archive.namelist()}
+    for root, inner, files in os.walk(directory):
+        for path in (Path(root, each) for each in inner):
+            # Else one that its agent closed is neither packed nor removed, however often.
+            with suppress(PermissionError):
+                if not path.is_symlink():
+                    path.chmod(0o700)
         for path in sorted(Path(root, file) for file in files):
             inside = Path(name, path.relative_to(directory))
-            if inside.parts[0] not in taken and inside.as_posix() not in packed:
-                _add(archive, path, inside.as_posix())
+            # In an archive every name is UTF-8.
+            shown = os.fsencode(inside).decode("utf-8", "backslashreplace")
+            if inside.parts[0] not in taken and shown not in packed:
+                packed.add(shown)
+                _add(archive, path, shown)
 
 
 def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
-    descriptor = open_regular(str(path))
+    try:
+        descriptor = open_regular(str(path))
+    except OSError as error:
+        if error.errno in _UNREADABLE:
+            return
+        raise
     if descriptor is None:
         return
     with os.fdopen(descriptor, "rb") as source:
@@ -97,7 +114,25 @@ def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
         entry.compress_type = zipfile.ZIP_DEFLATED if small else zipfile.ZIP_STORED
         entry.external_attr = 0o600 << 16
         with archive.open(entry, "w", force_zip64=not small) as sink:
-            shutil.copyfileobj(source, sink, 1 << 20)
+            if small:
+                shutil.copyfileobj(source, sink, 1 << 20)
+            else:
+                _copy_data(descriptor, sink)
+
+
+def _copy_data(source: int, sink: IO[bytes]) -> None:
+    """Copy a file without its holes, which can be larger than any disk."""
+    end = 0
+    while True:
+        try:
+            at = os.lseek(source, end, os.SEEK_DATA)
+            end = os.lseek(source, at, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # there is nothing more
+                return
+            raise
+        while block := os.pread(source, min(end - at, 1 << 20), at):
+            at += sink.write(block)
 
 
 def delete(process_dir: Path) -> None:

@@ -26,7 +26,7 @@ from kapelle.engine.upkeep import Upkeep
 from kapelle.home import Home
 from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
-from kapelle.store import backup, events, tasks
+from kapelle.store import attempts, backup, events, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 from kapelle.workspaces import Workspaces
@@ -221,6 +221,25 @@ async def test_a_task_that_is_submitted_during_the_search_keeps_its_worktree(
     parts.workspaces = busy
     await upkeep.put_away_unknown_worktrees(parts, Setbacks())
     assert await parts.workspaces.standing() == {busy.made}
+
+
+async def test_an_attempt_that_cannot_be_packed_keeps_no_other_from_it(
+    parts: Parts,
+) -> None:
+    task_id = await add(parts)
+    about = {"agent": "rehearsal", "mode": "fresh", "status": "completed", "task_id": task_id}
+    values = {**about, "warnings": [], "started_at": _LONG_AGO, "ended_at": _LONG_AGO}
+    stuck, free = sorted(new_id("attempt") for _ in range(2))
+    for number, attempt_id in enumerate((stuck, free), 1):
+        await parts.db.write(attempts.insert, id=attempt_id, number=number, **values)
+        (parts.home.attempts / attempt_id).mkdir()
+    # In the way of the file that is to become the pack.
+    (parts.home.attempts / f".{stuck}.zip").mkdir()
+    setbacks = Setbacks()
+    await archive.pack_ended(parts, setbacks)
+    assert len(setbacks) == 1
+    assert (parts.home.attempts / stuck).is_dir()
+    assert (parts.home.attempts / f"{free}.zip").is_file()
 
 
 class Resumed(Workspaces):

@@ -122,3 +122,25 @@ def test_what_an_agent_wrote_under_the_name_of_a_check_is_not_taken_for_it(tmp_p
         with zipfile.ZipFile(pack.pack_of(process_dir)) as archive:
             found = {name: archive.read(name) for name in archive.namelist()}
         assert found == {"checks/0/out.log": b"3 failed", "mine/out.log": b"all passed"}
+
+
+def test_names_and_sizes_that_an_agent_chose_do_not_keep_an_attempt_from_being_packed(
+    tmp_path: Path,
+) -> None:
+    process_dir = tmp_path / "attempt"
+    process_dir.mkdir()
+    (process_dir / os.fsdecode(b"caf\xe9")).write_bytes(b"drunk")
+    with (process_dir / "huge").open("wb") as huge:
+        for place in (0, 1 << 30, 1 << 40):
+            huge.seek(place)
+            huge.write(b"here")
+    for closed in (process_dir / "closed", process_dir / "inner" / "closed"):
+        closed.parent.mkdir(exist_ok=True)
+        closed.write_bytes(b"")
+        closed.chmod(0)
+    (process_dir / "inner").chmod(0)
+    pack.pack(process_dir, {})
+    with zipfile.ZipFile(pack.pack_of(process_dir)) as archive:
+        assert archive.read("caf\\xe9") == b"drunk"
+        assert archive.read("huge").replace(b"\0", b"") == b"here" * 3
+    assert os.listdir(tmp_path) == ["attempt.zip"]
