@@ -73,7 +73,7 @@ async def archive_run(parts: Parts, text: str) -> Run:
     for child in (await parts.db.read(runs.family, run.id))[1:]:
         if (await parts.db.read(runs.row, child))["parent_id"] == run.id:
             await archive_run(parts, child)
-    await _remove(parts, run, undo=True)
+    await _remove(parts, run, undo=run.archived_at is None)
     return await parts.db.read(runs.get, run.id)
 
 
@@ -83,7 +83,7 @@ async def _remove(parts: Parts, work: Task | Run, *, undo: bool) -> None:
         if work.workspace.branch and work.workspace.owner is None:
             # What its row says is enough to show its work later.
             await parts.workspaces.discard(work.id)
-    except KapelleError:
+    except (KapelleError, OSError):
         if undo:
             table = tasks if isinstance(work, Task) else runs
             await parts.db.write(table.update, work.id, archived_at=None)

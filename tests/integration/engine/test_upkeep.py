@@ -26,9 +26,10 @@ from kapelle.engine.upkeep import Upkeep
 from kapelle.home import Home
 from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
-from kapelle.store import attempts, backup, events, tasks
+from kapelle.store import attempts, backup, events, runs, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
+from kapelle.store.tables import runs as runs_table
 from kapelle.workspaces import Workspaces
 
 _LONG_AGO = datetime.now(UTC) - timedelta(days=30)
@@ -307,6 +308,30 @@ async def test_an_archiving_that_a_crash_cut_short_is_finished(
     assert await parts.workspaces.standing() == {just_now, ended}
     assert git(repository, "show", f"refs/kapelle/archive/{cut}/final:new.txt") == "kept"
     assert cut not in await parts.workspaces.traces()
+
+
+class Stuck(Workspaces):
+    """No worktree can be removed."""
+
+    async def discard(self, owner: str, *, empty_branch: bool = False) -> None:
+        raise PermissionError(owner)
+
+
+async def test_what_cannot_be_archived_is_not_and_what_was_archived_before_stays_so(
+    parts: Parts,
+) -> None:
+    parts.workspaces = Stuck(parts.home.root, "Kapelle", "kapelle@localhost")
+    place = {"workspace_kind": "worktree", "workspace_branch": "kapelle/a", "id": new_id("run")}
+    values = task_row(status="completed", pattern="own", spec={}, progress={}, **place)
+    run = {name: value for name, value in values.items() if name in runs_table.c}
+    await parts.db.write(runs.insert, run)
+    with pytest.raises(PermissionError):
+        await archive.archive_run(parts, run["id"])
+    assert (await parts.db.read(runs.get, run["id"])).archived_at is None
+    await parts.db.write(runs.update, run["id"], archived_at=_LONG_AGO)
+    with pytest.raises(PermissionError):
+        await archive.archive_run(parts, run["id"])
+    assert (await parts.db.read(runs.get, run["id"])).archived_at == _LONG_AGO
 
 
 _LOGGING = """
