@@ -48,7 +48,7 @@ class Setbacks:
                 continue
             try:
                 await duty(owner)
-            except (KapelleError, OSError) as error:
+            except (KapelleError, OSError, ValueError) as error:
                 reason = error.with_hint if isinstance(error, KapelleError) else str(error)
                 if reason != known:
                     _log.warning("%s stays: %s", owner, reason)
@@ -73,7 +73,7 @@ async def archive_run(parts: Parts, text: str) -> Run:
     for child in (await parts.db.read(runs.family, run.id))[1:]:
         if (await parts.db.read(runs.row, child))["parent_id"] == run.id:
             await archive_run(parts, child)
-    await _remove(parts, run, undo=True)
+    await _remove(parts, run, undo=run.archived_at is None)
     return await parts.db.read(runs.get, run.id)
 
 
@@ -83,7 +83,7 @@ async def _remove(parts: Parts, work: Task | Run, *, undo: bool) -> None:
         if work.workspace.branch and work.workspace.owner is None:
             # What its row says is enough to show its work later.
             await parts.workspaces.discard(work.id)
-    except KapelleError:
+    except (KapelleError, OSError):
         if undo:
             table = tasks if isinstance(work, Task) else runs
             await parts.db.write(table.update, work.id, archived_at=None)
@@ -107,7 +107,10 @@ async def put_away_merged(
     async def put_away(owner: str) -> None:
         branch, base = merged[owner]
         # What is to be merged into the branch goes before it.
-        if not await parts.db.read(tasks.is_base, branch):
+        if await parts.db.read(tasks.is_base, branch):
+            return
+        # Asked again, for the removals before this one may have taken a while.
+        if owner in await parts.db.read(tasks.merged_worktrees, owner):
             await parts.workspaces.put_away_merged(owner, into or base, squashed=squashed)
 
     await setbacks.each(sorted(present & merged.keys()), put_away)
@@ -164,7 +167,7 @@ async def prune(parts: Parts, due: Due, dry_run: bool) -> tuple[list[str], int, 
     before = await asyncio.to_thread(disk_use, *places)
     await put_away_merged(parts, Setbacks())
     done = await archive_old(parts, Setbacks(), due, _MOST)
-    await pack_ended(parts, _MOST)
+    await pack_ended(parts, Setbacks(), _MOST)
     await delete_outputs(parts)
     await pack_objects(parts)
     after = await asyncio.to_thread(disk_use, *places)
@@ -177,7 +180,7 @@ _PACK_AGE = timedelta(minutes=5)
 _RECENT = timedelta(days=3)
 
 
-async def pack_ended(parts: Parts, most: int = _PACKED_AT_A_TIME) -> None:
+async def pack_ended(parts: Parts, setbacks: Setbacks, most: int = _PACKED_AT_A_TIME) -> None:
     """Make one file of the process directories of every attempt that has ended, and of those of
     the steps of every such run."""
     home, limit = parts.home, datetime.now(UTC) - _PACK_AGE
@@ -185,17 +188,22 @@ async def pack_ended(parts: Parts, most: int = _PACKED_AT_A_TIME) -> None:
     begun = await asyncio.to_thread(os.listdir, home.processes)
     loose = {name for name in names if not name.endswith(pack.SUFFIX)}
     loose |= await parts.db.read(processes.owners, begun)
-    for noun, below in ((attempts, home.attempts), (runs, home.runs)):
-        for owner in await parts.db.read(noun.ended_of, sorted(loose), limit, most):
-            place = below / owner if noun is attempts else below / owner / "steps"
-            await asyncio.to_thread(pack.pack, place, await _process_dirs(parts, owner))
+
+    async def pack_one(owner: str) -> None:
+        of_run = home.runs / owner / "steps"
+        place = of_run if owner.startswith("run_") else home.attempts / owner
+        await asyncio.to_thread(pack.pack, place, await _process_dirs(parts, owner))
+
+    for noun in (attempts, runs):
+        # More than are packed at a time, for some may have to be passed over.
+        found = await parts.db.read(noun.ended_of, sorted(loose), limit, most + len(setbacks))
+        await setbacks.each(found, pack_one)
 
 
 async def _process_dirs(parts: Parts, owner: str) -> dict[str, Path]:
-    """The directories of the processes that an owner has begun, those that there are, by name."""
+    """The directories of the processes that an owner has begun, be they there or not, by name."""
     rows = await parts.db.read(processes.of_owner, owner)
-    found = {name: parts.process(row).directory for name, row in rows.items()}
-    return {name: directory for name, directory in found.items() if directory.exists()}
+    return {name: parts.process(row).directory for name, row in rows.items()}
 
 
 async def pack_objects(parts: Parts) -> None:

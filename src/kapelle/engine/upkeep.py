@@ -53,7 +53,7 @@ class Upkeep:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._setbacks = Setbacks()
+        self._setbacks, self._not_packed = Setbacks(), Setbacks()
         self._rounds = 0
 
     async def round(self) -> None:
@@ -73,7 +73,7 @@ class Upkeep:
             )
             await _guarded("finishing archives", finish_archiving, parts, setbacks)
         await _guarded("dropping secrets", drop_unused_secrets, parts)
-        await _guarded("packing attempts", pack_ended, parts)
+        await _guarded("packing attempts", pack_ended, parts, self._not_packed)
         await _guarded("archiving", self._archive, number)
         await _guarded("forgetting what is old", forget_old, parts, setbacks)
         if number % _TIDY_ROUNDS == 0:

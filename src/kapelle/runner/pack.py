@@ -4,13 +4,17 @@ The archive is whole before anything of the directory goes, and whatever of the 
 is read first; so a crash at any moment loses nothing, and packing again finishes it.
 """
 
+import errno
 import io
 import os
 import shutil
+import threading
 import zipfile
+import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.runner.shim.files import open_regular, sync_directory
@@ -19,6 +23,11 @@ SUFFIX = ".zip"
 # What is larger is not compressed, so that it can be read from any place.
 _COMPRESSED = 8 << 20
 _LOCAL_HEADER = 30
+# What an agent made so that nobody can read it is left out; other troubles may pass.
+_UNREADABLE = frozenset({errno.EACCES, errno.EPERM, errno.ENAMETOOLONG})
+# Whoever packs what somebody else is removing would put half of it in place of all. Held by
+# threads: one whose caller has gone works on.
+_lock = threading.Lock()
 
 
 def pack_of(process_dir: Path) -> Path:
@@ -27,7 +36,15 @@ def pack_of(process_dir: Path) -> Path:
 
 def pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
     """Put the files of a directory in which nothing runs any more into one, with those of others,
-    each below its name; links are left out. What was packed before stays in it."""
+    each below its name, where nothing else goes; links are left out. What was packed before stays
+    in it."""
+    with _lock:
+        # Else somebody has packed it, or forgotten it, since it was found.
+        if any(directory.exists() for directory in (process_dir, *beside.values())):
+            _pack(process_dir, beside)
+
+
+def _pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
     target = pack_of(process_dir)
     unfinished = target.with_name(f".{target.name}")
     with open(os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600), "w+b") as file:
@@ -35,10 +52,17 @@ def pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
             with target.open("rb") as packed:
                 shutil.copyfileobj(packed, file, 1 << 20)
         with zipfile.ZipFile(file, "a") as archive:
-            for name, directory in {"": process_dir, **beside}.items():
+            before = frozenset(archive.namelist())
+            for name, directory in beside.items():
                 _add_all(archive, directory, name)
+            # An agent that wrote files there would speak for the checks of its work.
+            _add_all(archive, process_dir, "", frozenset(Path(name).parts[0] for name in beside))
         file.flush()
         os.fsync(file.fileno())
+        try:
+            _read_added(file, before)
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise OSError(f"{unfinished} was not written as it should be: {error}") from error
     unfinished.rename(target)
     sync_directory(str(target.parent))
     failpoint("pack_before_removal")
@@ -46,17 +70,41 @@ def pack(process_dir: Path, beside: Mapping[str, Path]) -> None:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _add_all(archive: zipfile.ZipFile, directory: Path, name: str) -> None:
-    packed = frozenset(archive.namelist())
-    for root, _, files in os.walk(directory):
+def _read_added(file: BinaryIO, before: frozenset[str]) -> None:
+    """Read all that was added to an archive, which fails where it is damaged."""
+    with zipfile.ZipFile(file) as archive:
+        for name in {*archive.namelist()} - before:
+            with archive.open(name) as content:
+                while content.read(1 << 20):
+                    pass
+
+
+def _add_all(
+    archive: zipfile.ZipFile, directory: Path, name: str, taken: frozenset[str] = frozenset()
+) -> None:
+    packed = {*archive.namelist()}
+    for root, inner, files in os.walk(directory):
+        for path in (Path(root, each) for each in inner):
+            # Else one that its agent closed is neither packed nor removed, however often.
+            with suppress(PermissionError):
+                if not path.is_symlink():
+                    path.chmod(0o700)
         for path in sorted(Path(root, file) for file in files):
-            inside = Path(name, path.relative_to(directory)).as_posix()
-            if inside not in packed:
-                _add(archive, path, inside)
+            inside = Path(name, path.relative_to(directory))
+            # In an archive every name is UTF-8.
+            shown = os.fsencode(inside).decode("utf-8", "backslashreplace")
+            if inside.parts[0] not in taken and shown not in packed:
+                packed.add(shown)
+                _add(archive, path, shown)
 
 
 def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
-    descriptor = open_regular(str(path))
+    try:
+        descriptor = open_regular(str(path))
+    except OSError as error:
+        if error.errno in _UNREADABLE:
+            return
+        raise
     if descriptor is None:
         return
     with os.fdopen(descriptor, "rb") as source:
@@ -66,13 +114,32 @@ def _add(archive: zipfile.ZipFile, path: Path, name: str) -> None:
         entry.compress_type = zipfile.ZIP_DEFLATED if small else zipfile.ZIP_STORED
         entry.external_attr = 0o600 << 16
         with archive.open(entry, "w", force_zip64=not small) as sink:
-            shutil.copyfileobj(source, sink, 1 << 20)
+            if small:
+                shutil.copyfileobj(source, sink, 1 << 20)
+            else:
+                _copy_data(descriptor, sink)
+
+
+def _copy_data(source: int, sink: IO[bytes]) -> None:
+    """Copy a file without its holes, which can be larger than any disk."""
+    end = 0
+    while True:
+        try:
+            at = os.lseek(source, end, os.SEEK_DATA)
+            end = os.lseek(source, at, os.SEEK_HOLE)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # there is nothing more
+                return
+            raise
+        while block := os.pread(source, min(end - at, 1 << 20), at):
+            at += sink.write(block)
 
 
 def delete(process_dir: Path) -> None:
     """Delete a process directory, packed or not."""
-    shutil.rmtree(process_dir, ignore_errors=True)
-    pack_of(process_dir).unlink(missing_ok=True)
+    with _lock:
+        shutil.rmtree(process_dir, ignore_errors=True)
+        pack_of(process_dir).unlink(missing_ok=True)
 
 
 def open_file(path: Path) -> BinaryIO | None:

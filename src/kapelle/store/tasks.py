@@ -175,16 +175,20 @@ def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> lis
 def merged_worktrees(
     connection: sa.Connection, of: str | None = None
 ) -> dict[str, tuple[str, str]]:
-    """Owners of worktrees whose work is merged, with their branches and bases: tasks and runs that
-    are not archived, and the tasks of such runs; or those of one task or run."""
+    """Owners of worktrees whose work is merged and in which nobody is to work, with their branches
+    and bases: tasks and runs that are not archived, and the tasks of such runs; or those of one."""
     own, of_run = tasks.c.merged_at.is_not(None), runs.c.merged_at.is_not(None)
     base = sa.case((own, tasks.c.workspace_base), else_=runs.c.workspace_base)
     query = sa.select(tasks.c.id, tasks.c.workspace_branch, base)
     query = query.outerjoin(runs, runs.c.id == tasks.c.run_id).where(sa.or_(own, of_run))
     query = query.where(tasks.c.workspace_owner.is_(None), tasks.c.archived_at.is_(None))
-    query = query.where(tasks.c.workspace_branch.is_not(None))
+    # A candidate of a merged run may have been resumed, a queued task merged by force.
+    query = query.where(tasks.c.workspace_branch.is_not(None), tasks.c.status.in_(FINAL))
+    at_work = sa.select(sa.literal(1)).where(tasks.c.workspace_owner == runs.c.id)
+    at_work = at_work.where(tasks.c.status.not_in(FINAL))
     alone = sa.select(runs.c.id, runs.c.workspace_branch, runs.c.workspace_base)
     alone = alone.where(of_run, runs.c.workspace_owner.is_(None), runs.c.archived_at.is_(None))
+    alone = alone.where(~at_work.exists())
     if of is not None:
         query = query.where(sa.or_(tasks.c.id == of, tasks.c.run_id == of))
         alone = alone.where(runs.c.id == of)

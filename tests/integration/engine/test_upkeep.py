@@ -26,9 +26,10 @@ from kapelle.engine.upkeep import Upkeep
 from kapelle.home import Home
 from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
-from kapelle.store import backup, events, tasks
+from kapelle.store import attempts, backup, events, runs, tasks
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
+from kapelle.store.tables import runs as runs_table
 from kapelle.workspaces import Workspaces
 
 _LONG_AGO = datetime.now(UTC) - timedelta(days=30)
@@ -223,6 +224,51 @@ async def test_a_task_that_is_submitted_during_the_search_keeps_its_worktree(
     assert await parts.workspaces.standing() == {busy.made}
 
 
+async def test_an_attempt_that_cannot_be_packed_keeps_no_other_from_it(
+    parts: Parts,
+) -> None:
+    task_id = await add(parts)
+    about = {"agent": "rehearsal", "mode": "fresh", "status": "completed", "task_id": task_id}
+    values = {**about, "warnings": [], "started_at": _LONG_AGO, "ended_at": _LONG_AGO}
+    stuck, free = sorted(new_id("attempt") for _ in range(2))
+    for number, attempt_id in enumerate((stuck, free), 1):
+        await parts.db.write(attempts.insert, id=attempt_id, number=number, **values)
+        (parts.home.attempts / attempt_id).mkdir()
+    # In the way of the file that is to become the pack.
+    (parts.home.attempts / f".{stuck}.zip").mkdir()
+    setbacks = Setbacks()
+    await archive.pack_ended(parts, setbacks)
+    assert len(setbacks) == 1
+    assert (parts.home.attempts / stuck).is_dir()
+    assert (parts.home.attempts / f"{free}.zip").is_file()
+
+
+class Resumed(Workspaces):
+    """While one worktree is removed, somebody resumes every other task."""
+
+    parts: Parts
+    others: set[str]
+
+    async def put_away_merged(self, owner: str, into: str, *, squashed: bool = False) -> bool:
+        self.others.discard(owner)
+        for other in self.others:
+            await self.parts.db.write(tasks.enqueue_again, other)
+        return await super().put_away_merged(owner, into, squashed=squashed)
+
+
+async def test_a_merged_task_that_is_resumed_during_the_removals_keeps_its_worktree(
+    parts: Parts, repository: Path
+) -> None:
+    merged = {"merged_at": _LONG_AGO, "workspace_base": "main"}
+    both = {await add(parts, repository, **merged) for _ in range(2)}
+    resumed = Resumed(parts.home.root, "Kapelle", "kapelle@localhost")
+    resumed.parts, resumed.others = parts, set(both)
+    parts.workspaces = resumed
+    await archive.put_away_merged(parts, Setbacks())
+    assert len(resumed.others) == 1
+    assert await parts.workspaces.standing() == resumed.others
+
+
 async def test_secrets_of_no_task_are_dropped_when_no_request_can_still_store_it(
     parts: Parts,
 ) -> None:
@@ -262,6 +308,30 @@ async def test_an_archiving_that_a_crash_cut_short_is_finished(
     assert await parts.workspaces.standing() == {just_now, ended}
     assert git(repository, "show", f"refs/kapelle/archive/{cut}/final:new.txt") == "kept"
     assert cut not in await parts.workspaces.traces()
+
+
+class Stuck(Workspaces):
+    """No worktree can be removed."""
+
+    async def discard(self, owner: str, *, empty_branch: bool = False) -> None:
+        raise PermissionError(owner)
+
+
+async def test_what_cannot_be_archived_is_not_and_what_was_archived_before_stays_so(
+    parts: Parts,
+) -> None:
+    parts.workspaces = Stuck(parts.home.root, "Kapelle", "kapelle@localhost")
+    place = {"workspace_kind": "worktree", "workspace_branch": "kapelle/a", "id": new_id("run")}
+    values = task_row(status="completed", pattern="own", spec={}, progress={}, **place)
+    run = {name: value for name, value in values.items() if name in runs_table.c}
+    await parts.db.write(runs.insert, run)
+    with pytest.raises(PermissionError):
+        await archive.archive_run(parts, run["id"])
+    assert (await parts.db.read(runs.get, run["id"])).archived_at is None
+    await parts.db.write(runs.update, run["id"], archived_at=_LONG_AGO)
+    with pytest.raises(PermissionError):
+        await archive.archive_run(parts, run["id"])
+    assert (await parts.db.read(runs.get, run["id"])).archived_at == _LONG_AGO
 
 
 _LOGGING = """

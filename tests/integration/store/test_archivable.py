@@ -5,8 +5,10 @@ from typing import Any
 
 from tests.integration.rows import task_row
 
+from kapelle.domain.ids import new_id
 from kapelle.store import attempts, runs, tasks
 from kapelle.store.database import Database
+from kapelle.store.tables import runs as runs_table
 
 _NOW = datetime.now(UTC)
 
@@ -53,3 +55,23 @@ async def test_a_merged_worktree_is_known_with_its_base_and_whether_others_need_
     assert not await db.read(tasks.is_base, "kapelle/a")
     await _add(db, 1, "completed", **place | {"workspace_base": "kapelle/a"})
     assert await db.read(tasks.is_base, "kapelle/a")
+
+
+async def test_a_worktree_in_which_somebody_is_to_work_is_not_put_away_as_merged(
+    db: Database,
+) -> None:
+    place = {"workspace_kind": "worktree", "workspace_base": "main"}
+    run = task_row(id=new_id("run"), status="completed", merged_at=_NOW, **place)
+    run |= {"pattern": "best-of", "spec": {}, "progress": {}, "workspace_branch": "kapelle/r"}
+    await db.write(runs.insert, {k: v for k, v in run.items() if k in runs_table.c})
+    place |= {"workspace_branch": "kapelle/a"}
+    candidate = await _add(db, 1, "completed", run_id=run["id"], **place)
+    forced = await _add(db, 1, "queued", merged_at=_NOW, **place)
+    assert await db.read(tasks.merged_worktrees) == {
+        run["id"]: ("kapelle/r", "main"),
+        candidate: ("kapelle/a", "main"),
+    }
+    await db.write(tasks.enqueue_again, candidate)
+    await _add(db, 1, "running", run_id=run["id"], workspace_owner=run["id"])
+    assert await db.read(tasks.merged_worktrees) == {}
+    assert await db.read(tasks.merged_worktrees, forced) == {}
