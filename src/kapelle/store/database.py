@@ -137,7 +137,6 @@ class Database:
         if self._file is None or self._damage is not None or self._rescued:
             return None
         path, backups, _ = self._file
-        self._rescued = True
 
         def copy() -> Path | None:
             kept: sa.Connection | None = getattr(self._own, "connection", None)
@@ -146,7 +145,10 @@ class Database:
             source: Any = kept.connection.driver_connection
             return backup.make_from(source, path.name, backups)
 
-        return await self._in_thread(self._writer, copy)
+        made = await self._in_thread(self._writer, copy)
+        # Only now: where a full disk prevented it, it is tried again.
+        self._rescued = made is not None
+        return made
 
     async def write(
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs

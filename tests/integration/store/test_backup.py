@@ -1,6 +1,7 @@
 """Backups of databases in use: sound, one at a time, no more than are wanted; and damage."""
 
 import asyncio
+import shutil
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -183,3 +184,26 @@ def test_an_empty_database_beside_traces_of_work_is_refused(
         engine.dispose()
     with pytest.raises(Unavailable, match="there was work here before"):
         backup.check_not_lost(path, backups, attempts)
+
+
+async def test_rows_are_rescued_from_a_home_that_is_gone_as_soon_as_they_can_be(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    path, backups = home / "kapelle.db", home / "backups"
+    db = Database(sqlite_url(path))
+    migrate(db.engine)
+    db.guard(path, backups)
+    await db.write(events.append, "tick")
+    shutil.rmtree(home)
+    home.touch()  # in the way
+    with pytest.raises(FileExistsError):
+        await db.rescue()
+    home.unlink()
+    made = await db.rescue()
+    assert made is not None
+    assert backup.rows(made / "kapelle.db") == 1
+    assert [place.stat().st_mode & 0o777 for place in (home, backups)] == [0o700] * 2
+    assert await db.rescue() is None, "once is enough"
+    db.close()
