@@ -216,7 +216,7 @@ class TaskQueue:
         with self._parts.db.watch() as changed:
             while True:
                 try:
-                    if (problem := self._parts.db.problem) is not None:
+                    if (problem := await self._parts.db.find_problem()) is not None:
                         # Whoever performs something is left alone as well: its agent goes on.
                         self.held = problem.with_hint
                         await asyncio.sleep(_SWEEP_S)
