@@ -384,7 +384,8 @@ async def _rescue(db: Database) -> None:
             _log.warning("what the database held is in %s", made)
     except (OSError, KapelleError) as error:
         _log.error("the rows cannot be rescued: %s", error)
-    _log.error("%s", db.problem.with_hint if db.problem else "the database is back")
+    problem = await db.find_problem()
+    _log.error("%s", problem.with_hint if problem else "the database is back")
 
 
 if __name__ == "__main__":

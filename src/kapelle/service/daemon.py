@@ -52,9 +52,9 @@ class Daemon:
             held=self._queue.held,
         )
 
-    def require_health(self) -> None:
+    async def require_health(self) -> None:
         """Raise what keeps the daemon from its work, if anything does."""
-        if (problem := self._parts.db.problem) is not None:
+        if (problem := await self._parts.db.find_problem()) is not None:
             raise problem
 
     async def back_up(self) -> BackupView:

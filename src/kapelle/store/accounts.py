@@ -43,6 +43,11 @@ def release(connection: sa.Connection, account: str) -> None:
 def succeeded(connection: sa.Connection, account: str, of_model: str, now: datetime) -> None:
     """An attempt under an account and one of its models has not been refused."""
     update(connection, account, verified_at=now, failures_in_a_row=0)
+    end_trial(connection, account, of_model, now)
+
+
+def end_trial(connection: sa.Connection, account: str, of_model: str, now: datetime) -> None:
+    """Forget the limits of an account and one of its models that have ended by their word."""
     over = accounts.update().where(accounts.c.id.in_([account, of_model]))
     over = over.where(accounts.c.paused_until <= now)
     connection.execute(over.values(paused_until=None, reason=None))

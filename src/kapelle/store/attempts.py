@@ -33,6 +33,7 @@ _RUNNING = (
     .where(attempts.c.performer == sa.bindparam("performer"))
     .order_by(attempts.c.id)
 )
+Condition = sa.ColumnElement[bool]
 _STORED = tuple(name for name in Attempt.model_fields if name in attempts.c)
 
 _IDS: sa.BindParameter[str] = sa.bindparam("ids", expanding=True)
@@ -80,11 +81,22 @@ def running(connection: sa.Connection, performer: str) -> list[str]:
     return list(connection.execute(_RUNNING, {"performer": performer}).scalars())
 
 
-def begun_under(connection: sa.Connection, account: str, since: datetime) -> bool:
-    """Whether an attempt under this account runs that has begun since then."""
-    query = sa.select(sa.literal(1)).where(attempts.c.status == AttemptStatus.RUNNING)
-    query = query.where(attempts.c.account == account, attempts.c.started_at >= since)
-    return connection.execute(query.limit(1)).scalar() is not None
+def tried(
+    connection: sa.Connection, account: str, recently: datetime, since: datetime, *which: Condition
+) -> bool:
+    """Whether of the attempts under this account since then, the first is a recent one and one
+    still runs."""
+    query = sa.select(sa.literal(1)).where(attempts.c.account == account, *which).limit(1)
+    running = query.where(attempts.c.status == AttemptStatus.RUNNING)
+    running = running.where(attempts.c.started_at >= max(since, recently))
+    if connection.execute(running).scalar() is None:
+        return False
+    earlier = query.where(attempts.c.started_at >= since, attempts.c.started_at < recently)
+    return connection.execute(earlier).scalar() is None
+
+
+def model_is(model: str | None) -> Condition:
+    return attempts.c.model.is_not_distinct_from(model)
 
 
 def take_over(connection: sa.Connection, performer: str) -> int:

@@ -27,7 +27,6 @@ def make(database: Path, directory: Path, grades: Grades = (24, 7, 4)) -> Path:
     other that is kept. Of several callers at once, one waits for the other.
     """
     with _making:
-        directory.mkdir(mode=0o700, exist_ok=True)
         for leftover in directory.glob(".2*"):
             shutil.rmtree(leftover, ignore_errors=True)
         with closing(sqlite3.connect(database, timeout=30)) as source:
@@ -73,6 +72,9 @@ def make_from(source: sqlite3.Connection, name: str, directory: Path) -> Path:
 def _make(source: sqlite3.Connection, database: str, directory: Path) -> Path:
     name = datetime.now(UTC).strftime(_NAME)
     unfinished = directory / f".{name}"
+    # Of a home that is gone, its parent is as well.
+    for wanted in (directory.parent, directory):
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished.mkdir(mode=0o700)
     try:
         _copy(source, unfinished / database)

@@ -100,6 +100,9 @@ class Database:
         self._file: tuple[Path, Path, object] | None = None
         self._damage: str | None = None
         self._rescued = False
+        # What to do about a problem, and from which backups that was found out.
+        self._advice: tuple[list[Path], str] | None = None
+        self._advising = threading.Lock()
         # Called when the disk is full: whether it made some room, so that a write is tried again.
         self.make_room: Callable[[], bool] = lambda: False
 
@@ -109,7 +112,7 @@ class Database:
 
     @property
     def problem(self) -> Unavailable | None:
-        """Why nothing may be written, and what to do about it; None while all is well."""
+        """Why nothing may be written; None while all is well."""
         if self._file is None:
             return None
         path, backups, opened = self._file
@@ -117,10 +120,28 @@ class Database:
             return None
         gone = "gone, or it is not the one that this daemon opened"
         what = f"damaged: {self._damage}" if self._damage else gone
+        advice = f"Copy the fullest backup in {backups} to {path}."
+        advice = self._advice[1] if self._advice else advice
         return Unavailable(
             f"The database {path} is {what}. Nothing is stored or started; agents go on.",
-            hint=f"`kapelle stop`. {backup.advice(path, backups)} Then start it again.",
+            hint=f"`kapelle stop`. {advice} Then start it again.",
         )
+
+    async def find_problem(self) -> Unavailable | None:
+        """The problem, if there is one, with the backup to use, which takes a while to find."""
+        if self._file is None or self.problem is None:
+            return None
+        path, backups, _ = self._file
+
+        def advise() -> None:
+            # Every row of every backup is counted: once, however many ask.
+            with self._advising:
+                copies = backup.existing(backups)
+                if self._advice is None or self._advice[0] != copies:
+                    self._advice = copies, backup.advice(path, backups)
+
+        await asyncio.to_thread(advise)
+        return self.problem
 
     async def back_up(self, grades: backup.Grades) -> Path | None:
         """Copy the file while it is in use, which also finds damage; None without a file."""
@@ -137,7 +158,6 @@ class Database:
         if self._file is None or self._damage is not None or self._rescued:
             return None
         path, backups, _ = self._file
-        self._rescued = True
 
         def copy() -> Path | None:
             kept: sa.Connection | None = getattr(self._own, "connection", None)
@@ -146,7 +166,10 @@ class Database:
             source: Any = kept.connection.driver_connection
             return backup.make_from(source, path.name, backups)
 
-        return await self._in_thread(self._writer, copy)
+        made = await self._in_thread(self._writer, copy)
+        # Only now: where a full disk prevented it, it is tried again.
+        self._rescued = made is not None
+        return made
 
     async def write(
         self, work: Callable[Concatenate[sa.Connection, P], T], *args: P.args, **kwargs: P.kwargs

@@ -27,12 +27,16 @@ _STARTS_NOTHING = sa.or_(
     runs.c.status.in_([RunStatus.PAUSED, RunStatus.QUEUED]), runs.c.stop == "pause"
 )
 _HELD = sa.select(sa.literal(1)).where(runs.c.id == tasks.c.run_id, _STARTS_NOTHING)
+_MAY_START = sa.and_(
+    tasks.c.status == TaskStatus.QUEUED,
+    sa.or_(tasks.c.not_before.is_(None), tasks.c.not_before <= sa.bindparam("now")),
+    sa.or_(tasks.c.run_id.is_(None), ~_HELD.exists()),
+)
+_CHOOSING = ("agent", "model", "directory")
 _NEXT_QUEUED = (
     sa.select(tasks.c.id, tasks.c.agent, tasks.c.model, tasks.c.fallback_agents)
     .add_columns(tasks.c.directory, tasks.c.env)
-    .where(tasks.c.status == TaskStatus.QUEUED)
-    .where(sa.or_(tasks.c.not_before.is_(None), tasks.c.not_before <= sa.bindparam("now")))
-    .where(sa.or_(tasks.c.run_id.is_(None), ~_HELD.exists()))
+    .where(_MAY_START)
     .order_by(tasks.c.priority, tasks.c.id)
     .limit(sa.bindparam("most", type_=sa.Integer))
 )
@@ -113,6 +117,17 @@ def others_in(connection: sa.Connection, owner: str, task_id: str) -> bool:
 def next_queued(connection: sa.Connection, now: datetime, limit: int) -> list[Row]:
     """The queued tasks that may start now, in order, with what chooses their agent."""
     return list(connection.execute(_NEXT_QUEUED, {"now": now, "most": limit}).mappings())
+
+
+def put_off(connection: sa.Connection, task: Row, now: datetime, **values: Any) -> None:
+    """Change a queued task, and in one statement all that may start now and differ in nothing that
+    chooses their agent: one by one, a long queue would be written all the time."""
+    alike = tasks.c.id == task["id"]
+    if not task["env"] and not task["fallback_agents"]:
+        same = (tasks.c[name].is_not_distinct_from(task[name]) for name in _CHOOSING)
+        plain = (sa.cast(tasks.c[name], sa.Text) == "[]" for name in ("env", "fallback_agents"))
+        alike = sa.or_(alike, sa.and_(_MAY_START, *same, *plain))
+    connection.execute(tasks.update().where(alike).values(values), {"now": now})
 
 
 def is_held(connection: sa.Connection, task: Row) -> bool:

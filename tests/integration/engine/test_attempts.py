@@ -1,11 +1,13 @@
 """A performer that has lost its attempt to another one writes nothing any more."""
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integration.rows import task_row
 
+from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
 from kapelle.engine.parts import Parts
@@ -18,7 +20,7 @@ from kapelle.home import Home
 from kapelle.runner.process_dir import Launch
 from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
-from kapelle.store import attempts, events, tasks
+from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Database
 from kapelle.workspaces import Workspaces
 
@@ -99,3 +101,74 @@ async def test_whoever_took_it_over_settles_it(parts: Parts, attempt: Attempt) -
     task = await parts.db.read(tasks.get, attempt.task_id)
     assert (task.status, task.result) == (TaskStatus.COMPLETED, "mine")
     assert task.attempts[-1].status is AttemptStatus.COMPLETED
+
+
+class Trial:
+    """A limit that has ended by its word, and tasks that would work under it."""
+
+    def __init__(self, parts: Parts) -> None:
+        self.parts, self.ended = parts, datetime.now(UTC) - timedelta(hours=1)
+
+    async def add(self, **values: Any) -> str:
+        row = task_row(directory=str(self.parts.home.root), **values)
+        await self.parts.db.write(tasks.insert, row, [])
+        return str(row["id"])
+
+    async def begin(self, *task_ids: str, model: str | None = None) -> list[str]:
+        among = [Candidate("rehearsal", "rehearsal", model)]
+        return await self.parts.db.write(begin, [(id_, among) for id_ in task_ids], "this")
+
+    async def limit(self, account: str) -> None:
+        await self.parts.db.write(accounts.pause, account, self.ended, "limited")
+
+    async def ready(self) -> list[str]:
+        found = await self.parts.db.read(tasks.next_queued, datetime.now(UTC), 100)
+        return [task["id"] for task in found]
+
+
+@pytest.fixture
+def trial(parts: Parts) -> Trial:
+    return Trial(parts)
+
+
+async def test_one_that_tries_puts_off_all_that_are_alike(trial: Trial) -> None:
+    await trial.limit("rehearsal")
+    first, *others = [await trial.add() for _ in range(5)]
+    own = await trial.add(env=["KEY"])
+    assert len(await trial.begin(first, others[0])) == 1
+    assert await trial.ready() == [own]
+    row = await trial.parts.db.read(tasks.row, others[-1])
+    assert row["reason"] == "another task tries first whether the limit is over"
+
+
+async def test_a_limit_of_a_model_is_tried_by_that_model(trial: Trial) -> None:
+    await trial.limit("rehearsal#slow")
+    other, first, second = [await trial.add() for _ in range(3)]
+    assert await trial.begin(other, model="fast")
+    assert await trial.begin(first, model="slow")
+    assert not await trial.begin(second, model="slow")
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_once_the_first_has_tried_for_long_all_go(trial: Trial, ended: bool) -> None:
+    """A later one does not hold the others back once more."""
+    await trial.limit("rehearsal")
+    first, second, third = [await trial.add() for _ in range(3)]
+    [tried] = await trial.begin(first)
+    long_ago = datetime.now(UTC) - timedelta(minutes=1)
+    await trial.parts.db.write(attempts.update, tried, started_at=long_ago)
+    if ended:
+        failure = Failure(FailureClass.CRASH, "it crashed")
+        findings = Findings(False, "it crashed", failure=failure)
+        await conclude(trial.parts, tried, Finish(Exit(kind="signaled", signal=11)), findings)
+    assert len(await trial.begin(second)) == 1
+    assert len(await trial.begin(third)) == 1
+
+
+async def test_a_task_that_failed_was_not_refused(trial: Trial) -> None:
+    await trial.limit("rehearsal")
+    first, second, third = [await trial.add() for _ in range(3)]
+    [tried] = await trial.begin(first)
+    findings = Findings(False, "no", failure=Failure(FailureClass.TASK, "no"))
+    await conclude(trial.parts, tried, Finish(Exit(kind="exited", code=0)), findings)
+    assert len(await trial.begin(second, third)) == 2

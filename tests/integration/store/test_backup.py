@@ -1,7 +1,9 @@
 """Backups of databases in use: sound, one at a time, no more than are wanted; and damage."""
 
 import asyncio
+import shutil
 import sqlite3
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -183,3 +185,56 @@ def test_an_empty_database_beside_traces_of_work_is_refused(
         engine.dispose()
     with pytest.raises(Unavailable, match="there was work here before"):
         backup.check_not_lost(path, backups, attempts)
+
+
+async def test_rows_are_rescued_from_a_home_that_is_gone_as_soon_as_they_can_be(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    path, backups = home / "kapelle.db", home / "backups"
+    db = Database(sqlite_url(path))
+    migrate(db.engine)
+    db.guard(path, backups)
+    await db.write(events.append, "tick")
+    shutil.rmtree(home)
+    home.touch()  # in the way
+    with pytest.raises(FileExistsError):
+        await db.rescue()
+    home.unlink()
+    made = await db.rescue()
+    assert made is not None
+    assert backup.rows(made / "kapelle.db") == 1
+    assert [place.stat().st_mode & 0o777 for place in (home, backups)] == [0o700] * 2
+    assert await db.rescue() is None, "once is enough"
+    db.close()
+
+
+async def test_backups_are_counted_once_however_often_one_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, backups = _database(tmp_path / "kapelle.db"), tmp_path / "backups"
+    old = backup.make(path, backups)
+    db = Database(sqlite_url(path))
+    db.guard(path, backups)
+    assert await db.find_problem() is None
+    path.unlink()
+    counting: list[bool] = []
+    advice = backup.advice
+
+    def counted(*places: Path) -> str:
+        counting.append(threading.current_thread() is threading.main_thread())
+        return advice(*places)
+
+    monkeypatch.setattr(backup, "advice", counted)
+    assert db.problem is not None
+    assert str(backups) in (db.problem.hint or "")
+    found = await asyncio.gather(*(db.find_problem() for _ in range(5)))
+    assert all(problem and str(old) in (problem.hint or "") for problem in found)
+    assert str(old) in (db.problem.hint or "")
+    assert counting == [False]
+    shutil.rmtree(old)
+    await db.find_problem()
+    assert counting == [False] * 2, "a backup that is gone is not named"
+    assert str(old) not in (db.problem.hint or "")
+    db.close()

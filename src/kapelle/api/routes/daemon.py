@@ -31,7 +31,7 @@ class StopBody(Spec):
 @router.get("/healthz", responses={503: {"model": ErrorView, "description": "it is unwell"}})
 async def healthz(service: UseCases) -> Health:
     """Whether the daemon answers and has its files; the only reading that needs no token."""
-    service.daemon.require_health()
+    await service.daemon.require_health()
     return Health()
 
 

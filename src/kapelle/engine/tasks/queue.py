@@ -101,13 +101,16 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
 
     One whose agents are all limited waits for the first of them.
     """
-    paused = accounts.paused(connection, datetime.now(UTC))
-    ended = accounts.on_trial(connection, datetime.now(UTC))
+    now = datetime.now(UTC)
+    paused = accounts.paused(connection, now)
+    ended = accounts.on_trial(connection, now)
     begun = []
     for task_id, among in ready:
         task = tasks.row(connection, task_id)
         if task["status"] != TaskStatus.QUEUED or tasks.is_held(connection, task):
             continue
+        if task["not_before"] is not None and task["not_before"] > now:
+            continue  # put off together with one before it
         limit = runs.calls_limit(connection, task["run_id"], one_more=True)
         if limit is not None:
             cause = {"limit_reached": limit}
@@ -123,7 +126,7 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
             _wait(connection, task, among, paused)
         elif _is_tried(connection, chosen, ended):
             soon = datetime.now(UTC) + timedelta(seconds=_SWEEP_S)
-            tasks.update(connection, task_id, not_before=soon, reason=_TRIED)
+            tasks.put_off(connection, task, now, not_before=soon, reason=_TRIED)
         else:
             begun.append(_begin(connection, task, chosen, performer))
     return begun
@@ -131,9 +134,11 @@ def begin(connection: Connection, ready: Sequence[Choice], performer: str) -> li
 
 def _is_tried(connection: Connection, chosen: Candidate, ended: Mapping[str, datetime]) -> bool:
     """Whether somebody else finds out right now if a limit is over that has ended by its word."""
-    ends = [ended[limit] for limit in chosen.limits if limit in ended]
-    recently = datetime.now(UTC) - _TRIAL
-    return any(attempts.begun_under(connection, chosen.account, max(e, recently)) for e in ends)
+    of_account, of_model = chosen.limits
+    tried = partial(attempts.tried, connection, chosen.account, datetime.now(UTC) - _TRIAL)
+    return (of_account in ended and tried(ended[of_account])) or (
+        of_model in ended and tried(ended[of_model], attempts.model_is(chosen.model))
+    )
 
 
 def _wait(
@@ -162,6 +167,7 @@ def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer
         message=task["next_message"],
         agent=chosen.agent,
         account=chosen.account,
+        model=chosen.model,
         performer=performer,
         warnings=[],
         started_at=now,
@@ -210,7 +216,7 @@ class TaskQueue:
         with self._parts.db.watch() as changed:
             while True:
                 try:
-                    if (problem := self._parts.db.problem) is not None:
+                    if (problem := await self._parts.db.find_problem()) is not None:
                         # Whoever performs something is left alone as well: its agent goes on.
                         self.held = problem.with_hint
                         await asyncio.sleep(_SWEEP_S)

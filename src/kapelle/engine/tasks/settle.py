@@ -21,6 +21,9 @@ from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
+# Failures of an agent that was let work, whatever became of it.
+_WORKED = (FailureClass.TASK, FailureClass.TIMEOUT)
+
 
 async def conclude(parts: Parts, attempt_id: str, finish: Finish, findings: Findings) -> None:
     """The end of an attempt in the database; nothing happens the second time."""
@@ -119,6 +122,8 @@ class _Settlement:
                 until = reset(failure.retry_at, self.now)
                 scope = f" for {self.attempt['model'] or 'its model'}" if failure.of_model else ""
                 self._pause_account(until, f"{agent} is rate-limited{scope}", failure.of_model)
+        elif failure.kind in _WORKED:
+            accounts.end_trial(connection, account, self._model_account, self.now)
         elif failure.policy.trips and self.finish.exit.kind != "not_started":
             # The circuit breaker: failures in a row that are the environment's pause the account.
             most = self.failures.breaker
