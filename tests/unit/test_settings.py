@@ -370,6 +370,25 @@ def test_other_variables_are_a_trusted_repositorys_own(home: Home, repository: P
 
 
 @pytest.mark.parametrize(
+    ("own", "theirs", "untrusted", "trusted"),
+    [
+        (None, "never", "once", "never"),
+        (None, "required", "required", "required"),
+        ("required", "never", "required", "required"),
+        ("required", "always", "required", "required"),
+        ("never", "once", "once", "once"),
+    ],
+)
+def test_no_repository_has_less_proved_than_a_person_asks_for(
+    home: Home, repository: Path, own: str | None, theirs: str, untrusted: str, trusted: str
+) -> None:
+    user(home, f'[tasks]\nprove = "{own}"\n' if own else "")
+    shared(repository, f'[tasks]\nprove = "{theirs}"\n')
+    assert load(home, repository, {}).settings.tasks.prove == untrusted
+    assert load(home, repository, {"KAPELLE_TRUST": "all"}).settings.tasks.prove == trusted
+
+
+@pytest.mark.parametrize(
     "name", ["ANTHROPIC_API_KEY", "AWS_SECRET_ACCESS_KEY", "A*", "SSH_AUTH_SOCK"]
 )
 def test_no_repository_passes_secrets_on(home: Home, repository: Path, name: str) -> None:

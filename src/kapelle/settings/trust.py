@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotTrusted
+from kapelle.domain.specs import Prove
 from kapelle.domain.text import counted
 from kapelle.domain.views import Standing
 from kapelle.home import Home, in_repository, read_small, require_ours, write_private
@@ -180,9 +181,27 @@ def harmless(values: Mapping[str, Any], own: Mapping[str, Any], defaults: Any) -
     lower = {
         key: value
         for key, value in values.get(_LIMITS, {}).items()
-        if limits[key] is None or value <= limits[key]
+        if (_proves(value, limits[key]) if key == "prove" else _is_within(value, limits[key]))
     }
     return {**kept, _LIMITS: lower} if lower else kept
+
+
+def keeps_proof(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A trusted repository's settings, of which none proves less than a person asks for."""
+    tasks, wanted = dict(values.get(_LIMITS, {})), own.get(_LIMITS, {}).get("prove")
+    if wanted and "prove" in tasks and not _proves(tasks["prove"], wanted):
+        del tasks["prove"]
+    return {**values, _LIMITS: tasks}
+
+
+def _proves(value: Prove, wanted: Prove) -> bool:
+    """Whether as much is proved as is wanted."""
+    order = get_args(Prove)
+    return order.index(value) >= order.index(wanted)
+
+
+def _is_within(value: float, limit: float | None) -> bool:
+    return limit is None or value <= limit
 
 
 def is_trusted_by(environ: Mapping[str, str], place: Path) -> bool:
