@@ -1,6 +1,7 @@
 """Use cases that tasks and runs share: what one changed, merging it, and putting it away."""
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 from weakref import WeakValueDictionary
 
-from kapelle.domain.errors import Conflict
+from kapelle.domain.errors import Conflict, KapelleError
 from kapelle.domain.ids import body, is_id
 from kapelle.domain.run import Run, RunFilter, WorkFilter
 from kapelle.domain.specs import MergeSpec, WorkspaceKind
@@ -24,7 +25,7 @@ from kapelle.engine.tasks.actions import record_change
 from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.runner.redaction import redact
 from kapelle.secrets import server_secrets
-from kapelle.settings.trust import drop
+from kapelle.settings.trust import drop, records
 from kapelle.store import runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import resolve
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from kapelle.service.tasks import Tasks
 
 Kind = Literal["task", "run"]
+
+_log = logging.getLogger("kapelle.work")
 
 # Whatever else wakes nobody is seen after this time.
 _LOOK_S = 5.0
@@ -201,15 +204,30 @@ class Work:
 
     async def _drop_trust(self, work: Task | Run) -> bool:
         """An agent's change of what a repository executes is nobody's word but the agent's."""
-        home, tops = self._parts.home, checkouts_around(Path(work.directory))
-        changed = {
+        home = self._parts.home
+        try:
+            changed = await self._executable_places(work)
+            return any([drop(home, place, forget=False) for place in changed])
+        except (KapelleError, OSError):  # what is merged is merged
+            _log.exception("the trust in %s could not be dropped", work.directory)
+            return False
+
+    async def _executable_places(self, work: Task | Run) -> set[Path]:
+        """The places of which the work changed a .kapelle; all that are trusted if in doubt."""
+        tops = checkouts_around(Path(work.directory))
+        try:
+            files = (await self._diff(work)).files
+        except (KapelleError, OSError):
+            _log.exception("it is not known whether %s changed what is trusted", work.id)
+            known = map(Path, records(self._parts.home))
+            return {place for place in known if any(place.is_relative_to(top) for top in tops)}
+        return {
             top.joinpath(*parts[:depth])
-            for parts in [file.split("/") for file in (await self._diff(work)).files]
+            for parts in [file.split("/") for file in files]
             for depth, part in enumerate(parts)
             if part.casefold() == ".kapelle"
             for top in tops
         }
-        return any([drop(home, place, forget=False) for place in changed])
 
     async def archive_task(self, text: str) -> Task:
         """Put an ended task away: its worktree is removed, its work kept under a ref."""
