@@ -52,3 +52,23 @@ def test_a_secret_may_be_taken_out_of_a_repository(kapelle: Instance, repository
     task_id = _worked(kapelle, repository, "ask somebody")
     assert SECRET not in kapelle.get(f"/tasks/{task_id}/diff")["patch"]
     assert kapelle.post(f"/tasks/{task_id}/merge")["base"] == "main"
+
+
+def test_no_secret_that_an_agent_was_given_is_merged(kapelle: Instance, repository: Path) -> None:
+    """From the settings or the client's shell, and in a file that git takes for a binary one."""
+    names = ("SET_TOKEN", "AGENT_TOKEN", "SHELL_TOKEN")
+    values = {name: f"{name.lower()}-0123456789" for name in names}
+    own = kapelle.home.config.read_text(encoding="utf-8") if kapelle.home.config.exists() else ""
+    kapelle.cli("config", "set", "environment.set.SET_TOKEN", values["SET_TOKEN"], check=True)
+    kapelle.cli("config", "set", "agents.rehearsal.env.AGENT_TOKEN", values["AGENT_TOKEN"])
+    try:
+        for name, value in values.items():
+            shell = {"variables": {"SHELL_TOKEN": values["SHELL_TOKEN"]}}
+            script = f'[[do]]\nwrite = "a.bin"\ncontent = "\\u0000 {value}\\n"'
+            task_id = kapelle.play(script, repository, workspace="worktree", shell=shell)
+            assert kapelle.wait(task_id)["status"] == "completed"
+            with pytest.raises(ApiError, match=r"a secret that Kapelle knows into a\.bin"):
+                kapelle.post(f"/tasks/{task_id}/merge")
+            assert value not in kapelle.get(f"/tasks/{task_id}/diff")["patch"], name
+    finally:
+        kapelle.home.config.write_text(own, encoding="utf-8")

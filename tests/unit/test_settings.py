@@ -1,5 +1,6 @@
 """Settings: precedence, origins, errors that name the place, and edits that keep comments."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,13 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 
 from kapelle.domain.environment import looks_secret
-from kapelle.domain.errors import InvalidInput
+from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.specs import CheckKind
 from kapelle.home import Home
 from kapelle.settings import Settings, load, reset_value, set_value
 from kapelle.settings.config import masked, validate
 from kapelle.settings.models import Environment, default_max_attempts
+from kapelle.settings.trust import drop, executable, grant, records
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -367,6 +369,50 @@ def test_other_variables_are_a_trusted_repositorys_own(home: Home, repository: P
     settings = load(home, repository, {"KAPELLE_TRUST": f"/nowhere:{repository}"}).settings
     assert settings.environment.pass_ == ["CI", "JAVA_HOME"]
     assert settings.environment.set == {"DEBUG": "1"}
+
+
+@pytest.mark.parametrize(
+    ("own", "theirs", "untrusted", "trusted"),
+    [
+        (None, "never", "once", "never"),
+        (None, "required", "required", "required"),
+        ("required", "never", "required", "required"),
+        ("required", "always", "required", "required"),
+        ("never", "once", "once", "once"),
+    ],
+)
+def test_no_repository_has_less_proved_than_a_person_asks_for(
+    home: Home, repository: Path, own: str | None, theirs: str, untrusted: str, trusted: str
+) -> None:
+    user(home, f'[tasks]\nprove = "{own}"\n' if own else "")
+    shared(repository, f'[tasks]\nprove = "{theirs}"\n')
+    assert load(home, repository, {}).settings.tasks.prove == untrusted
+    assert load(home, repository, {"KAPELLE_TRUST": "all"}).settings.tasks.prove == trusted
+
+
+def test_no_word_about_trust_is_lost_among_others(home: Home, tmp_path: Path) -> None:
+    places = [tmp_path / f"{number}" for number in range(24)]
+    for place in places:
+        (place / ".git").mkdir(parents=True)
+        shared(place, 'checks = ["true"]\n')
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda place: grant(home, executable(home, place)), places))
+    assert set(records(home)) == {*map(str, places)}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"/a": {"digest": "x"}}', '{"/a": {"later": 1}}'])
+def test_what_cannot_be_read_about_trust_is_not_written_over(
+    home: Home, repository: Path, text: str
+) -> None:
+    write(home.trust, text)
+    shared(repository, 'checks = ["true"]\n')
+    for change in (
+        lambda: grant(home, executable(home, repository)),
+        lambda: drop(home, repository, forget=True),
+    ):
+        with pytest.raises(Conflict, match=r"trust\.json cannot be read"):
+            change()
+    assert home.trust.read_text(encoding="utf-8") == text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Use cases that tasks and runs share: what one changed, merging it, and putting it away."""
 
 import asyncio
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 from weakref import WeakValueDictionary
 
-from kapelle.domain.errors import Conflict
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
 from kapelle.domain.ids import body, is_id
 from kapelle.domain.run import Run, RunFilter, WorkFilter
 from kapelle.domain.specs import MergeSpec, WorkspaceKind
@@ -24,7 +25,8 @@ from kapelle.engine.tasks.actions import record_change
 from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.runner.redaction import redact
 from kapelle.secrets import server_secrets
-from kapelle.settings.trust import drop
+from kapelle.settings import Settings
+from kapelle.settings.trust import drop, records
 from kapelle.store import runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import resolve
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from kapelle.service.tasks import Tasks
 
 Kind = Literal["task", "run"]
+
+_log = logging.getLogger("kapelle.work")
 
 # Whatever else wakes nobody is seen after this time.
 _LOOK_S = 5.0
@@ -94,7 +98,7 @@ class Work:
         work differs from another task's."""
         work = await self._get(kind, text)
         diff = await (self._diff(work) if against is None else self._between(against, text))
-        known = self._secrets(work)
+        known = await self._secrets(work)
         patch = (await asyncio.to_thread(redact, diff.patch, known)).decode("utf-8", "replace")
         return DiffView(patch=patch, stat=diff.stat, files=diff.files, truncated=diff.truncated)
 
@@ -102,7 +106,8 @@ class Work:
         """The diff as bytes, which `git apply` takes whatever the encoding of the files, unless
         there is a secret in it: that is taken out."""
         work = await self._get(kind, text)
-        return await asyncio.to_thread(redact, (await self._diff(work)).patch, self._secrets(work))
+        patch, known = (await self._diff(work)).patch, await self._secrets(work)
+        return await asyncio.to_thread(redact, patch, known)
 
     async def merge(self, kind: Kind, text: str, wanted: MergeSpec, timeout_s: float) -> MergeView:
         """Merge the branch of what has completed, or with force of what is there; after timeout_s
@@ -201,15 +206,30 @@ class Work:
 
     async def _drop_trust(self, work: Task | Run) -> bool:
         """An agent's change of what a repository executes is nobody's word but the agent's."""
-        home, tops = self._parts.home, checkouts_around(Path(work.directory))
-        changed = {
+        home = self._parts.home
+        try:
+            changed = await self._executable_places(work)
+            return any([drop(home, place, forget=False) for place in changed])
+        except (KapelleError, OSError):  # what is merged is merged
+            _log.exception("the trust in %s could not be dropped", work.directory)
+            return False
+
+    async def _executable_places(self, work: Task | Run) -> set[Path]:
+        """The places of which the work changed a .kapelle; all that are trusted if in doubt."""
+        tops = checkouts_around(Path(work.directory))
+        try:
+            files = (await self._diff(work)).files
+        except (KapelleError, OSError):
+            _log.exception("it is not known whether %s changed what is trusted", work.id)
+            known = map(Path, records(self._parts.home))
+            return {place for place in known if any(place.is_relative_to(top) for top in tops)}
+        return {
             top.joinpath(*parts[:depth])
-            for parts in [file.split("/") for file in (await self._diff(work)).files]
+            for parts in [file.split("/") for file in files]
             for depth, part in enumerate(parts)
             if part.casefold() == ".kapelle"
             for top in tops
         }
-        return any([drop(home, place, forget=False) for place in changed])
 
     async def archive_task(self, text: str) -> Task:
         """Put an ended task away: its worktree is removed, its work kept under a ref."""
@@ -235,20 +255,39 @@ class Work:
             return await self._db.read(tasks.get, text)
         return await self._db.read(runs.get, text)
 
-    def _secrets(self, work: Task | Run) -> tuple[bytes, ...]:
-        """The spellings of the secrets that a task or run could see."""
-        attempts = [attempt.id for attempt in work.attempts] if isinstance(work, Task) else []
-        kept = self._parts.secrets
-        servers = server_secrets(kept.mcp(work.id).values())
-        return self._parts.known_secrets(attempts, kept.env(work.id), *servers)
+    async def _secrets(self, work: Task | Run) -> tuple[bytes, ...]:
+        """The spellings of the secrets that a task or run could see, with whichever agent."""
+        is_task, kept = isinstance(work, Task), self._parts.secrets
+        row = await self._db.read((tasks if is_task else runs).row, work.id)
+        shell, settings = kept.shell(row["shell"]), self._settings(work)
+        agents = settings.agents.values()
+        servers = [kept.mcp(work.id), settings.mcp, *(agent.mcp for agent in agents)]
+        return self._parts.known_secrets(
+            [attempt.id for attempt in work.attempts] if isinstance(work, Task) else [],
+            *(kept.env(work.id), shell.variables if shell else {}, settings.environment.set),
+            *(agent.env for agent in agents),
+            *server_secrets(server for group in servers for server in group.values()),
+        )
+
+    def _settings(self, work: Task | Run) -> Settings:
+        try:
+            return self._parts.settings(work.directory)
+        except InvalidInput:  # of the repository; what a person has set still holds
+            return self._parts.settings()
 
     async def _require_no_secret(self, work: Task | Run) -> None:
         """Raise Conflict if a file would get a secret that Kapelle knows."""
-        diff, known = await self._diff(work), self._secrets(work)
+        known = await self._secrets(work)
+        diff = await self._parts.workspaces.diff(work.id, as_text=True)
         for name in await asyncio.to_thread(_files_with_secrets, diff.patch, known):
             raise Conflict(
                 f"{work.id} puts a secret that Kapelle knows into {name}, so it is not merged.",
                 hint=f"`kapelle diff {work.id}` shows where; --force merges it all the same.",
+            )
+        if diff.truncated:
+            raise Conflict(
+                f"{work.id} changes too much to be searched for secrets, so it is not merged.",
+                hint="--force merges it all the same.",
             )
 
     async def _diff(self, work: Task | Run) -> Diff:

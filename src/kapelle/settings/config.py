@@ -171,8 +171,8 @@ def combined(
     layers: dict[str, Tree] = {f"user config {home.config}": own}
     held_back: list[str] = []
     if found and found.config:
-        holds = found.settings
-        validate(holds, str(found.config), "repository")
+        validate(found.settings, str(found.config), "repository")
+        holds = trust.keeps_proof(found.settings, own)
         if not trusted:
             holds = trust.harmless(found.settings, own, Tasks())
             held_back = sorted(dict(leaves(found.settings)).keys() - dict(leaves(holds)).keys())

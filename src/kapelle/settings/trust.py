@@ -5,18 +5,21 @@ whatever changes there needs a new word. It is read once: what is shown, trusted
 same text.
 """
 
+import fcntl
 import hashlib
 import json
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from kapelle.domain.errors import Conflict, InvalidInput, NotTrusted
+from kapelle.domain.specs import Prove
 from kapelle.domain.text import counted
 from kapelle.domain.views import Standing
 from kapelle.home import Home, in_repository, read_small, require_ours, write_private
@@ -28,6 +31,7 @@ _HARMLESS = ("default_agent", "fallback_agents", "project", "difficulty", "roles
 _LIMITS = "tasks"
 _NAMED = 3
 _MOST_FILES = 200
+_UNREADABLE = (OSError, ValueError, TypeError, AttributeError)
 _MOST_TEXT = 2_000_000
 
 
@@ -133,18 +137,20 @@ def grant(home: Home, found: Executable, digest: str | None = None) -> None:
         text = f"{found.place} has changed since it was looked at."
         raise Conflict(text, hint="Look at it once more.")
     now = datetime.now(UTC).isoformat()
-    _write(home, {**records(home), str(found.place): Record(found.digest, found.items, now)})
+    with _changing(home) as known:
+        _write(home, {**known, str(found.place): Record(found.digest, found.items, now)})
 
 
 def drop(home: Home, place: Path, *, forget: bool) -> bool:
     """Trust it no more, and with forget not even know what was trusted; False if it was not."""
-    known, keys = records(home), {*map(str, _places(place))}
-    if not any(key in known and (forget or not known[key].dropped) for key in keys):
-        return False
-    kept = {key: record for key, record in known.items() if key not in keys}
-    if not forget:
-        kept |= {key: replace(known[key], dropped=True) for key in keys & known.keys()}
-    _write(home, kept)
+    keys = {*map(str, _places(place))}
+    with _changing(home) as known:
+        if not any(key in known and (forget or not known[key].dropped) for key in keys):
+            return False
+        kept = {key: record for key, record in known.items() if key not in keys}
+        if not forget:
+            kept |= {key: replace(known[key], dropped=True) for key in keys & known.keys()}
+        _write(home, kept)
     return True
 
 
@@ -180,9 +186,27 @@ def harmless(values: Mapping[str, Any], own: Mapping[str, Any], defaults: Any) -
     lower = {
         key: value
         for key, value in values.get(_LIMITS, {}).items()
-        if limits[key] is None or value <= limits[key]
+        if (_proves(value, limits[key]) if key == "prove" else _is_within(value, limits[key]))
     }
     return {**kept, _LIMITS: lower} if lower else kept
+
+
+def keeps_proof(values: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """A trusted repository's settings, of which none proves less than a person asks for."""
+    tasks, wanted = dict(values.get(_LIMITS, {})), own.get(_LIMITS, {}).get("prove")
+    if wanted and "prove" in tasks and not _proves(tasks["prove"], wanted):
+        del tasks["prove"]
+    return {**values, _LIMITS: tasks}
+
+
+def _proves(value: Prove, wanted: Prove) -> bool:
+    """Whether as much is proved as is wanted."""
+    order = get_args(Prove)
+    return order.index(value) >= order.index(wanted)
+
+
+def _is_within(value: float, limit: float | None) -> bool:
+    return limit is None or value <= limit
 
 
 def is_trusted_by(environ: Mapping[str, str], place: Path) -> bool:
@@ -224,10 +248,32 @@ def _read(
 @lru_cache(maxsize=4)
 def _records(path: Path, version: Stamp | None) -> dict[str, Record]:
     try:
-        kept = json.loads(path.read_bytes()) if version else {}
-        return {place: Record(**record) for place, record in kept.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        return _kept(path) if version else {}
+    except _UNREADABLE:
         return {}
+
+
+def _kept(path: Path) -> dict[str, Record]:
+    return {place: Record(**record) for place, record in json.loads(path.read_bytes()).items()}
+
+
+@contextmanager
+def _changing(home: Home) -> Iterator[dict[str, Record]]:
+    """All that was ever said, while no other process changes it; Conflict if it cannot be read."""
+    home.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(home.root, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            known = _kept(home.trust) if os.path.lexists(home.trust) else {}
+        except _UNREADABLE as error:
+            raise Conflict(
+                f"{home.trust} cannot be read, so it is not changed: {error}.",
+                hint="Correct it, or delete it and trust your repositories again.",
+            ) from error
+        yield known
+    finally:
+        os.close(descriptor)
 
 
 def _write(home: Home, known: Mapping[str, Record]) -> None:

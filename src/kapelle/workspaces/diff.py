@@ -15,7 +15,10 @@ from kapelle.workspaces.worktree import Marker
 
 MAX_PATCH = 64 * 1024 * 1024
 _DIFF = ("diff-tree", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=dirty")
-_PATCH = ("-p", "--binary", "--full-index", "-M", "--src-prefix=a/", "--dst-prefix=b/")
+_PATCH = ("-p", "--full-index", "-M", "--src-prefix=a/", "--dst-prefix=b/")
+_BINARY = ("--binary",)
+# Every file as text, whatever it and its attributes say, and only what is new of it.
+_AS_TEXT = ("--text", "--unified=0", "--irreversible-delete")
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,14 @@ class Diff:
     truncated: bool = False
 
 
-async def diff_worktree(marker: Marker) -> Diff:
-    """From the base commit to the worktree's files, or to the branch when the worktree is gone."""
+async def diff_worktree(marker: Marker, *, as_text: bool = False) -> Diff:
+    """From the base commit to the worktree's files, or to the branch when the worktree is gone;
+    as_text is to be searched, not applied."""
     with marker.shadows.scratch() as scratch:
         place, new = await _content(marker, scratch)
         if new == await marker.objects.tree_of(marker.base_commit):
             return Diff(patch=b"", stat="", files=[])
-        return await _diff(place, marker.base_commit, new)
+        return await _diff(place, marker.base_commit, new, _AS_TEXT if as_text else _BINARY)
 
 
 async def uncommitted_files(marker: Marker) -> list[str]:
@@ -118,10 +122,10 @@ async def _content(marker: Marker, scratch: Path) -> tuple[Place, str]:
     return marker.objects, tip
 
 
-async def _diff(place: Place, old: str, new: str) -> Diff:
+async def _diff(place: Place, old: str, new: str, form: tuple[str, ...] = _BINARY) -> Diff:
     """Paths, summary and patch, in this order, out of one call: only the patch may be cut short."""
     output = await place.run(
-        *(*_DIFF, *_PATCH, "-r", "-z", "--raw", "--stat=120", old, new, "--"),
+        *(*_DIFF, *_PATCH, *form, "-r", "-z", "--raw", "--stat=120", old, new, "--"),
         timeout_s=CONTENT_TIMEOUT_S,
         max_output=MAX_PATCH,
     )

@@ -169,8 +169,8 @@ class Workspaces:
         """What the branch gained since its base, newest first; a branch taken in counts as one."""
         return await log_of(self._markers.require(owner), limit)
 
-    async def diff(self, owner: str) -> Diff:
-        return await diff_worktree(self._markers.require(owner))
+    async def diff(self, owner: str, *, as_text: bool = False) -> Diff:
+        return await diff_worktree(self._markers.require(owner), as_text=as_text)
 
     async def uncommitted(self, owner: str) -> list[str]:
         """Files of the worktree that differ from what the owner's branch holds."""

@@ -26,7 +26,8 @@ _BETWEEN = b" \t:-,;_%\\xXuU{}&#"
 _LOWER = bytes.maketrans(b"ABCDEF", b"abcdef")
 _WITHOUT_BETWEEN = re.compile(b"[" + re.escape(_BETWEEN) + b"]+")
 _DIGITS = re.compile(rb"[0-9a-f]{12,}")
-# A line that ends with fewer characters of a secret than this is passed on at once.
+# A line that ends with fewer characters of a secret than this is passed on at once, and of a secret
+# that goes on behind it only the rest is replaced.
 _FEW = 6
 
 
@@ -45,7 +46,9 @@ class Redactor:
         longest = max(map(len, given), default=0)
         # Where the beginning of what may still become one is looked for.
         self._tail = longest + min(7 * longest, 1 << 14)
+        # What may still become one, and how much of its beginning was passed on all the same.
         self._held = b""
+        self._passed = 0
 
     def feed(self, chunk: bytes) -> bytes:
         """What can be passed on now that this chunk has come."""
@@ -61,16 +64,22 @@ class Redactor:
     def _clean(self, data: bytes, hold: int) -> bytes:
         """The data without secrets up to where it is held back, or to the end of the last one."""
         clean = []
-        position = 0
+        passed = position = self._passed
         for begin, end in self._found(data):
             if begin >= hold:
                 break
+            if end <= passed:
+                continue
             clean += [data[position:begin], _REPLACEMENT]
             position = end
             if position > hold:
                 hold = self._hold_from(data, position)
         clean.append(data[position:hold])
-        self._held = data[hold:]
+        self._held, self._passed = data[hold:], max(0, passed - hold)
+        if self._held.endswith(b"\n") and len(self._held) <= _FEW:
+            # No line waits for the few last characters of it, but they are remembered.
+            clean.append(self._held[self._passed :])
+            self._passed = len(self._held)
         return b"".join(clean)
 
     def _found(self, data: bytes) -> list[tuple[int, int]]:
@@ -104,11 +113,10 @@ class Redactor:
         text = _text(tail[:end])
         earliest = end
         if (at := self._texts.begins(text)) is not None:
-            earliest = _unless_few(tail, _Places(tail[:end], _WITHOUT_BREAKS).begin(at), earliest)
+            earliest = _Places(tail[:end], _WITHOUT_BREAKS).begin(at)
         if (at := self._digits.begins(text.translate(_LOWER, _BETWEEN))) is not None:
             inner = _Places(text, _WITHOUT_BETWEEN).begin(at)
-            place = _Places(tail[:end], _WITHOUT_BREAKS).begin(inner)
-            earliest = min(earliest, _unless_few(tail, place, end))
+            earliest = min(earliest, _Places(tail[:end], _WITHOUT_BREAKS).begin(inner))
         return start + earliest
 
 
@@ -125,11 +133,6 @@ def _bare(data: bytes) -> bytes:
 
 def _uncoloured(data: bytes) -> bytes:
     return _COLOURS.sub(b"", data) if b"\x1b" in data else data
-
-
-def _unless_few(tail: bytes, at: int, otherwise: int) -> int:
-    """Do not hold back a whole line because of the few last characters of it."""
-    return otherwise if 0 <= tail.find(b"\n", at) - at < _FEW else at
 
 
 class _Places:
