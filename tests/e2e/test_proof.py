@@ -121,6 +121,36 @@ def test_the_copy_has_what_the_set_up_made_and_a_repository(
 
 
 @pytest.mark.parametrize(
+    ("does", "check", "proved"),
+    [
+        ("echo d > d.txt", "test -f d.txt", True),
+        ("mkdir -p a/b && echo d > a/b/c", "test -d a", True),
+        ("git mv old.py new.py", "test -f new.py -a ! -f old.py", True),
+        ("chmod +x app.py", "test -x app.py", True),
+        ("echo a: 1 > conf.yaml", "grep -q a conf.yaml", True),
+        ("git rm -q old.py", "test ! -f old.py", True),
+        ("git rm -q old.py", "test -f app.py", None),
+        ("git rm -q tests/test_app.py", "test ! -f tests/test_app.py", None),
+        ("git rm -q tests/test_app.py; echo >> app.py", "test ! -f tests/test_app.py", False),
+    ],
+)
+def test_a_check_that_fails_where_the_work_is_taken_back_is_not_blind(
+    kapelle: Instance, tmp_path: Path, does: str, check: str, proved: bool | None
+) -> None:
+    names = ("app.py", "old.py", "tests/test_app.py")
+    repository = make_repository(tmp_path / "repository", dict.fromkeys(names, "1\n"))
+    part = f"[[do]]\nrun = {json.dumps(does)}"
+    task = kapelle.wait(kapelle.play(part, repository, checks=[check], prove="required"))
+    assert task["checks"][0]["proved"] is proved, task["checks"]
+    assert task["status"] == ("completed" if proved else "failed")
+    told = [warning["what"] for warning in task["attempts"][0]["warnings"]]
+    assert ("blind" in told) is (proved is False)
+    if proved:
+        assert Path(task["workspace"]["path"], "app.py").read_text(encoding="ascii") == "1\n"
+        nothing_is_left(kapelle, repository, task)
+
+
+@pytest.mark.parametrize(
     ("point", "passes"), [("proof_before_execute", 2), ("proof_before_removal", 1)]
 )
 def test_a_death_amid_a_proof_leaves_nothing(tmp_path: Path, point: str, passes: int) -> None:
