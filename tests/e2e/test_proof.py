@@ -172,7 +172,9 @@ def test_the_condition_of_a_loop_is_proved(kapelle: Instance, repository: Path) 
     with_playbook(kapelle, rule("Write it", {"write": "work.py", "content": "x = 1\n"}))
     spec = {"prompt": "Write it", "max_iterations": 1}
     run = perform(kapelle, "loop", repository, until=[_SEES, "true"], **spec)
-    assert run["status"] == "completed", run
+    assert (run["status"], run["verified"]) == ("completed", True), run
+    blind = perform(kapelle, "loop", repository, until=["true"], **spec)
+    assert (blind["status"], blind["verified"]) == ("completed", False)
     found = [
         one
         for step in kapelle.get(f"/runs/{run['id']}/steps")
