@@ -74,6 +74,15 @@ def test_once_is_once_for_a_repository_and_command(kapelle: Instance, tmp_path: 
     assert len(ledger.read_text(encoding="ascii").split()) == 11
 
 
+def test_a_check_known_to_be_blind_verifies_nothing_where_nothing_was_changed(
+    kapelle: Instance, repository: Path
+) -> None:
+    end_of(kapelle, repository, "true")
+    idle = kapelle.wait(kapelle.play('[[do]]\nsay = "Done."', repository, checks=["true"]))
+    assert (idle["status"], idle["verified"]) == ("completed", False)
+    assert idle["checks"][0]["proved"] is False
+
+
 def test_required_fails_what_is_not_proved(kapelle: Instance, repository: Path) -> None:
     task = end_of(kapelle, repository, _AGAIN, "true", prove="required")
     assert (task["status"], task["attempts"][0]["failure"]) == ("failed", "checks")

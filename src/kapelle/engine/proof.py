@@ -62,16 +62,21 @@ class Subject:
         if policy == "never" or not result.passed or check.kind is not CheckKind.COMMAND:
             return result
         key = hashlib.sha256(f"{self.repository}\0{check.command}".encode()).hexdigest()
-        known = await self.parts.db.read(attempts.known_proof, key) if policy == "once" else None
-        if known is not None:
+        known = await self.parts.db.read(attempts.known_proof, key)
+        was_blind = known is not None and known["proved"] is False
+        if policy == "once" and known is not None and not was_blind:
             return result.model_copy(update={"proved": known["proved"], "proof": known["proof"]})
         shown = self.parts.making(self.performer, f"proof of {check.label}", check.command or "")
         with shown:
             found = await self._find(name, check, result)
+        if found is None and known is not None and was_blind:
+            # Where nothing was changed it looks at no more than it did then.
+            found = False, known["proof"], False
         if found is None:
             return result
         proved, proof, lasting = found
-        if lasting:
+        # One that was seen to look at other work is not forgotten for this.
+        if lasting or (proved is False and known is None):
             await self.parts.db.write(attempts.remember_proof, key, proved, proof)
         result = result.model_copy(update={"proved": proved, "proof": proof})
         if policy == "required" and proved is not True:
