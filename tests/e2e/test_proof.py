@@ -74,6 +74,15 @@ def test_once_is_once_for_a_repository_and_command(kapelle: Instance, tmp_path: 
     assert len(ledger.read_text(encoding="ascii").split()) == 11
 
 
+def test_a_check_known_to_be_blind_verifies_nothing_where_nothing_was_changed(
+    kapelle: Instance, repository: Path
+) -> None:
+    end_of(kapelle, repository, "true")
+    idle = kapelle.wait(kapelle.play('[[do]]\nsay = "Done."', repository, checks=["true"]))
+    assert (idle["status"], idle["verified"]) == ("completed", False)
+    assert idle["checks"][0]["proved"] is False
+
+
 def test_required_fails_what_is_not_proved(kapelle: Instance, repository: Path) -> None:
     task = end_of(kapelle, repository, _AGAIN, "true", prove="required")
     assert (task["status"], task["attempts"][0]["failure"]) == ("failed", "checks")
@@ -121,6 +130,36 @@ def test_the_copy_has_what_the_set_up_made_and_a_repository(
 
 
 @pytest.mark.parametrize(
+    ("does", "check", "proved"),
+    [
+        ("echo d > d.txt", "test -f d.txt", True),
+        ("mkdir -p a/b && echo d > a/b/c", "test -d a", True),
+        ("git mv old.py new.py", "test -f new.py -a ! -f old.py", True),
+        ("chmod +x app.py", "test -x app.py", True),
+        ("echo a: 1 > conf.yaml", "grep -q a conf.yaml", True),
+        ("git rm -q old.py", "test ! -f old.py", True),
+        ("git rm -q old.py", "test -f app.py", None),
+        ("git rm -q tests/test_app.py", "test ! -f tests/test_app.py", None),
+        ("git rm -q tests/test_app.py; echo >> app.py", "test ! -f tests/test_app.py", False),
+    ],
+)
+def test_a_check_that_fails_where_the_work_is_taken_back_is_not_blind(
+    kapelle: Instance, tmp_path: Path, does: str, check: str, proved: bool | None
+) -> None:
+    names = ("app.py", "old.py", "tests/test_app.py")
+    repository = make_repository(tmp_path / "repository", dict.fromkeys(names, "1\n"))
+    part = f"[[do]]\nrun = {json.dumps(does)}"
+    task = kapelle.wait(kapelle.play(part, repository, checks=[check], prove="required"))
+    assert task["checks"][0]["proved"] is proved, task["checks"]
+    assert task["status"] == ("completed" if proved else "failed")
+    told = [warning["what"] for warning in task["attempts"][0]["warnings"]]
+    assert ("blind" in told) is (proved is False)
+    if proved:
+        assert Path(task["workspace"]["path"], "app.py").read_text(encoding="ascii") == "1\n"
+        nothing_is_left(kapelle, repository, task)
+
+
+@pytest.mark.parametrize(
     ("point", "passes"), [("proof_before_execute", 2), ("proof_before_removal", 1)]
 )
 def test_a_death_amid_a_proof_leaves_nothing(tmp_path: Path, point: str, passes: int) -> None:
@@ -142,7 +181,9 @@ def test_the_condition_of_a_loop_is_proved(kapelle: Instance, repository: Path) 
     with_playbook(kapelle, rule("Write it", {"write": "work.py", "content": "x = 1\n"}))
     spec = {"prompt": "Write it", "max_iterations": 1}
     run = perform(kapelle, "loop", repository, until=[_SEES, "true"], **spec)
-    assert run["status"] == "completed", run
+    assert (run["status"], run["verified"]) == ("completed", True), run
+    blind = perform(kapelle, "loop", repository, until=["true"], **spec)
+    assert (blind["status"], blind["verified"]) == ("completed", False)
     found = [
         one
         for step in kapelle.get(f"/runs/{run['id']}/steps")

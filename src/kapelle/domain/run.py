@@ -40,7 +40,7 @@ class Run(Record):
     spec: dict[str, Any]
     progress: dict[str, Any]
     checking: RunningCheck | None = None  # the command of its own that is being run
-    verified: bool | None = None  # of a completed one: whether it or its tasks made any check
+    verified: bool | None = None  # of a completed one: whether a check that is not blind was made
     result: Any
     spent: Spent
     created_at: datetime

@@ -1,7 +1,8 @@
-"""Whether a check looks at the work: made again where the changed files hold nonsense, it fails.
+"""Whether a check looks at the work: made again without that, it fails.
 
-Both further times it is made in a throwaway copy of the worktree: on nonsense, and, if it failed on
-that, on the work as it is, or it may have failed because of the copy.
+Each further time it is made in a throwaway copy of the worktree: where the changed files hold
+nonsense; if it passes there, where they are as they were before the work; and, if it failed on
+either, on the work as it is, or it may have failed because of the copy.
 """
 
 import hashlib
@@ -61,16 +62,21 @@ class Subject:
         if policy == "never" or not result.passed or check.kind is not CheckKind.COMMAND:
             return result
         key = hashlib.sha256(f"{self.repository}\0{check.command}".encode()).hexdigest()
-        known = await self.parts.db.read(attempts.known_proof, key) if policy == "once" else None
-        if known is not None:
+        known = await self.parts.db.read(attempts.known_proof, key)
+        was_blind = known is not None and known["proved"] is False
+        if policy == "once" and known is not None and not was_blind:
             return result.model_copy(update={"proved": known["proved"], "proof": known["proof"]})
         shown = self.parts.making(self.performer, f"proof of {check.label}", check.command or "")
         with shown:
             found = await self._find(name, check, result)
+        if found is None and known is not None and was_blind:
+            # Where nothing was changed it looks at no more than it did then.
+            found = False, known["proof"], False
         if found is None:
             return result
         proved, proof, lasting = found
-        if lasting:
+        # One that was seen to look at other work is not forgotten for this.
+        if lasting or (proved is False and known is None):
             await self.parts.db.write(attempts.remember_proof, key, proved, proof)
         result = result.model_copy(update={"proved": proved, "proof": proof})
         if policy == "required" and proved is not True:
@@ -82,9 +88,13 @@ class Subject:
         self, name: str, check: CheckSpec, result: CheckResult
     ) -> tuple[bool | None, str, bool] | None:
         """Whether it looks at the work, why, and whether that will be so the next time."""
-        files = decisive(await self._changed(result), check.command or "")
-        if not files:
-            return None
+        changed = await self._changed(result)
+        # That a test fails which was removed says nothing about the rest.
+        kept = [path for path in changed if self._is_there(path) or not _JUDGES.search(path)]
+        if not kept:
+            proof = f"Not proved: all that was done is to remove {counted_files(changed)}."
+            return (None, proof, False) if changed else None
+        files = decisive(kept, check.command or "")
         async with self.parts.workspaces.copying(self.owner):
             try:
                 found = await self._judge(name, check, files, result.duration_s)
@@ -101,14 +111,22 @@ class Subject:
     ) -> tuple[bool | None, str, bool] | None:
         told = counted_files(files)
         limit_s = min(check.timeout_s, _LEAST_S + 3 * took_s)
+        there, base = [path for path in files if self._is_there(path)], self.workspace.base_commit
         try:
-            garbled = await self._again(f"{name}/garbled", files, limit_s)
-            if garbled.ended_by == "stop":
+            state, ended = "holds nonsense", None
+            if there:
+                ended = await self._again(f"{name}/garbled", there, None, limit_s)
+            if ended is None or ended.succeeded:
+                state = "is as it was before"
+                ended = await self._again(f"{name}/reverted", files, base, limit_s)
+            if ended.ended_by == "stop":
                 return None
-            if garbled.succeeded:
+            if ended.succeeded and not there:
+                return None, f"Not proved: it passes as well where {told} {state}.", False
+            if ended.succeeded:
                 proof = f"It passes even where {told} holds nonsense: it does not look at the work."
                 return False, proof, False
-            intact = await self._again(f"{name}/intact", [], check.timeout_s)
+            intact = await self._again(f"{name}/intact", [], None, check.timeout_s)
         except (WorkspaceError, Conflict, OSError) as error:
             return None, f"Not proved: {error}", False
         if intact.ended_by == "stop":
@@ -116,25 +134,34 @@ class Subject:
         if not intact.succeeded:
             how = intact.ending(check.timeout_s)
             return None, f"Not proved: in a copy of the workspace it fails by itself ({how}).", True
-        return True, f"It fails where {told} holds nonsense.", True
+        return True, f"It fails where {told} {state}.", True
 
     @property
     def _worktree(self) -> Path:
         return Path(self.workspace.path)
 
     async def _changed(self, result: CheckResult) -> list[str]:
-        """The files that the work changed or added, without what the check itself left there."""
+        """The files that the work changed, without what the check itself left there."""
         began = self.workspace.base_commit
         if began is None or result.commit is None:
             return []
         diff = await self.parts.workspaces.compare(self.owner, began, result.commit)
-        return [path for path in diff.files if (self._worktree / path).is_file()]
+        return [
+            path
+            for path in diff.files
+            if self._is_there(path) or not os.path.lexists(self._worktree / path)
+        ]
 
-    async def _again(self, name: str, garbled: list[str], timeout_s: float) -> Ended:
+    def _is_there(self, path: str) -> bool:
+        return (self._worktree / path).is_file()
+
+    async def _again(
+        self, name: str, changed: list[str], base: str | None, timeout_s: float
+    ) -> Ended:
         """Make it in a copy; one that was begun before a crash has its copy."""
         place = self.parts.workspaces.copy_of(self.owner)
         if name not in await self.parts.db.read(processes.of_owner, self.performer):
-            await self.parts.workspaces.copy(self.owner, garbled)
+            await self.parts.workspaces.copy(self.owner, changed, base)
         failpoint("proof_before_execute")
         # What leads into the worktree is the copy's here, as what leads into the checkout.
         checkouts = (*self.origin.checkouts, self._worktree)

@@ -240,7 +240,7 @@ def change(
 
 
 def _verdict(connection: sa.Connection, run_id: str, status: RunStatus) -> dict[str, bool]:
-    """Of a completed one, whether any check was made."""
+    """Of a completed one, whether any check was made that is not blind."""
     completed = status is RunStatus.COMPLETED
     return {"verified": _is_verified(connection, family(connection, run_id))} if completed else {}
 
@@ -257,16 +257,21 @@ def delete(connection: sa.Connection, run_id: str) -> None:
 
 
 def _is_verified(connection: sa.Connection, run_ids: Sequence[str]) -> bool:
-    """Whether these runs, or any of their tasks, have made a check."""
+    """Whether these runs, or any of their tasks, have made a score or a check that is not blind."""
     made = step_rows.c
-    own = sa.select(made.position).where(made.run_id.in_(run_ids))
-    # A step without any check in it has an empty label.
-    own = own.where(made.kind.in_(("check", "score")), made.label != "")
+    own = sa.select(made.position).where(made.run_id.in_(run_ids), made.kind == "score")
     of_tasks = sa.select(checks.c.position).join(attempts, attempts.c.id == checks.c.attempt_id)
     of_tasks = of_tasks.join(tasks, tasks.c.id == attempts.c.task_id)
     of_tasks = of_tasks.where(tasks.c.run_id.in_(run_ids), checks.c.proved.is_not(False))
     found = sa.select(sa.or_(own.exists(), of_tasks.exists()))
-    return bool(connection.execute(found).scalar_one())
+    if connection.execute(found).scalar_one():
+        return True
+    results = sa.select(made.result).where(made.run_id.in_(run_ids), made.kind == "check")
+    return any(
+        check["passed"] and check.get("proved") is not False
+        for result in connection.execute(results.order_by(made.started_at.desc())).scalars()
+        for check in result or ()
+    )
 
 
 def as_run(connection: sa.Connection, row: Row) -> Run:

@@ -11,10 +11,14 @@ import os
 import shutil
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from kapelle.domain.errors import WorkspaceError
 from kapelle.workspaces.files import unlink_inside
+from kapelle.workspaces.git import CONTENT_TIMEOUT_S
+from kapelle.workspaces.index import files_place
 from kapelle.workspaces.worktree import Marker
 
 MAX_BYTES = 2_000_000_000
@@ -95,6 +99,27 @@ def garble(copy: Path, paths: Sequence[str]) -> None:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IMODE(mode))
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(_NONSENSE)
+
+
+async def revert(marker: Marker, copy: Path, paths: Sequence[str], base: str) -> None:
+    """Make these files of a copy what they are in a commit; what it does not have goes."""
+    await asyncio.to_thread(_take_away, copy, paths)
+    with marker.shadows.scratch() as scratch:
+        files = files_place(marker.objects, replace(marker, toplevel=copy), scratch / "index")
+        await files.run("read-tree", base, timeout_s=CONTENT_TIMEOUT_S)
+        held = set((await files.run("ls-files", "-z")).fields)
+        names = b"".join(name + b"\0" for name in map(os.fsencode, paths) if name in held)
+        await files.run("checkout-index", "--force", "-z", "--stdin", stdin=names)
+
+
+def _take_away(copy: Path, paths: Sequence[str]) -> None:
+    for path in paths:
+        unlink_inside(copy, path)
+        for above in list(Path(path).parents)[:-1]:
+            # Never through a link.
+            if (copy / above).resolve() == copy.resolve() / above:
+                with suppress(OSError):
+                    (copy / above).rmdir()
 
 
 def remove_copy(worktree: Path) -> None:

@@ -18,7 +18,7 @@ from kapelle.workspaces.commit import (
     require_commit,
     tip_of,
 )
-from kapelle.workspaces.copy import copy_of, garble, make_copy, remove_copy
+from kapelle.workspaces.copy import copy_of, garble, make_copy, remove_copy, revert
 from kapelle.workspaces.diff import (
     Diff,
     diff_commits,
@@ -364,11 +364,15 @@ class Workspaces:
         if empty_branch and marker is not None:
             await drop_empty_branch(marker)
 
-    async def copy(self, owner: str, garbled: Sequence[str] = ()) -> Path:
-        """A throwaway copy of the worktree, in which these files hold nonsense; made anew."""
+    async def copy(self, owner: str, changed: Sequence[str] = (), base: str | None = None) -> Path:
+        """A throwaway copy of the worktree, in which these files hold nonsense, or are as the base
+        has them; made anew."""
         async with self._guard.standing(owner) as marker:
             copied = await make_copy(marker)
-            await asyncio.to_thread(garble, copied, garbled)
+            if base is None:
+                await asyncio.to_thread(garble, copied, changed)
+            else:
+                await revert(marker, copied, changed, base)
             return copied
 
     def copying(self, owner: str) -> AbstractAsyncContextManager[None]:

@@ -75,7 +75,11 @@ async def test_a_run_is_verified_by_its_own_checks_or_those_of_its_tasks(
     if inside:
         await db.write(attempts.add_check, attempt_id, 0, _CHECK)
     else:
-        await db.write(steps.begin, run_id, "0002", "check", "make test")
+        for position, proved in (("0002", False), ("0003", None)):
+            assert (await db.read(runs.get, run_id)).verified is False
+            result = [_CHECK.model_copy(update={"proved": proved}).model_dump(mode="json")]
+            await db.write(steps.begin, run_id, position, "check", "make test")
+            await db.write(steps.end, run_id, position, result)
     assert (await db.read(runs.get, run_id)).verified is True
     await db.write(runs.update, run_id, status=RunStatus.FAILED)
     assert (await db.read(runs.get, run_id)).verified is None
