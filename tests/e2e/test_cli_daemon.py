@@ -188,6 +188,21 @@ def test_a_damaged_database_is_no_secret_of_the_log(idle: Instance) -> None:
     assert "✗ daemon: could not start the last time" in done.stdout
 
 
+def test_a_database_that_is_gone_is_broken_whether_the_daemon_runs_or_not(idle: Instance) -> None:
+    idle.cli("config", "set", "agents.sh.command", '["sh", "-c", "{prompt}"]', check=True)
+    idle.cli("run", "-a", "sh", "--in-place", "-f", "true", check=True)
+    assert "nothing is started" not in idle.cli("doctor").stdout
+    for path in idle.home.root.glob("kapelle.db*"):
+        path.unlink()
+    done = idle.cli("doctor")
+    assert (done.returncode, "✗ queue: nothing is started" in done.stdout) == (1, True), done.stdout
+    idle.cli("stop")
+    assert idle.cli("list").returncode == 2
+    done = idle.cli("doctor")
+    assert done.returncode == 1
+    assert "✗ daemon: could not start the last time" in done.stdout
+
+
 def test_the_doctor_looks_at_another_directory(idle: Instance, tmp_path: Path) -> None:
     place = tmp_path / "elsewhere"
     (place / ".git").mkdir(parents=True)

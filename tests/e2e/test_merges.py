@@ -60,9 +60,16 @@ def test_two_tasks_that_contradict_each_other_are_not_both_merged(
     assert events[-1]["kind"] == "task.merge_refused"
     assert events[-1]["data"]["exit_code"] == 1
     assert events[-1]["data"]["commit"] in refused.stderr
-    assert kapelle.task(two)["merged_at"] is None
+    task = kapelle.task(two)
+    assert (task["merged_at"], task["merge_refused"]["exit_code"]) == (None, 1)
+    shown = kapelle.cli("status", two, check=True).stdout
+    assert "refused: echo looking; test ! -f only_a.txt fails on what main would be" in shown
+    assert events[-1]["data"]["commit"][:12] in shown
+    assert f"kapelle resume {two} --merge" in shown
+    assert "kapelle merge" not in shown
     forced = kapelle.cli("merge", two, "--no-verify")
     assert forced.returncode == 0, forced.stderr
+    assert kapelle.task(two)["merge_refused"] is None
     assert (repository / "only_b.txt").exists()
 
 

@@ -142,6 +142,29 @@ def test_all_of_it_runs_once_it_is_trusted(kapelle: Instance, tmp_path: Path) ->
     assert place.traces() == ["check", "pattern", "playbook", "program", "setup"]
 
 
+def test_a_playbook_that_only_a_worktree_has_is_not_followed(
+    wary: Instance, tmp_path: Path
+) -> None:
+    """Trust was judged on the checkout: neither another branch nor an agent can bring one."""
+    trace, clone = tmp_path / "ran", make_repository(tmp_path / "clone")
+    book = f'[[do]]\nrun = "touch {trace}"\n'
+    git(clone, "checkout", "--quiet", "-b", "evil")
+    (clone / ".kapelle").mkdir()
+    (clone / ".kapelle" / "playbook.toml").write_text(book, encoding="utf-8")
+    git(clone, "add", "--all")
+    git(clone, "commit", "--quiet", "--message=Harmless")
+    git(clone, "checkout", "--quiet", "-")
+    wrote = wary.play(
+        f"[[do]]\nwrite = '.kapelle/playbook.toml'\ncontent = {json.dumps(book)}", clone
+    )
+    assert wary.wait(wrote)["status"] == "completed"
+    for place in (["--base", "evil"], ["--continue-from", wrote]):
+        done = wary.cli("run", "hello", "-a", "rehearsal", "-f", *place, cwd=clone)
+        assert done.returncode == 0
+        assert "without a playbook" in done.stdout + done.stderr
+    assert not trace.exists()
+
+
 # Every command with arguments that make it do something in the clone.
 TYPED = """
 run hello

@@ -72,6 +72,7 @@ class AgentRequest:
     environ: Mapping[str, str] = field(default_factory=dict)  # what its process will find
     credential: str | None = None  # a stored API key, when the environment has none
     answer: str | None = None  # what a person replied to its question
+    checkout: Path | None = None  # whose trust was judged, if the workspace is a worktree of it
 
     @property
     def chosen_model(self) -> str | None:

@@ -23,7 +23,7 @@ from kapelle.cli.output import document, say
 from kapelle.cli.spec_options import absolute_directory
 from kapelle.client.autostart import log_lines, why_it_gave_up
 from kapelle.client.environment import shell_for
-from kapelle.client.http import Connection
+from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home, disk_use
 from kapelle.runner.process_tree import own_cgroup
@@ -293,16 +293,15 @@ def daemon(home: Home) -> Iterator[Finding]:
         yield _not_running(home, reason)
         return
     try:
-        status = client.get("/daemon", timeout=10)
-    except Unavailable as error:
+        yield from _running(client)
+    except KapelleError as error:
+        if client.address.url or listens(client.address) or not isinstance(error, Unavailable):
+            yield Finding("daemon", "broken", f"cannot be used: {error.message}", error.hint)
+            return
         hint = f"Any command starts it anew; its log is {home.log}."
         yield Finding("daemon", "warning", f"does not answer: {error.message}", hint)
         if reason:
-            yield Finding("daemon", "warning", f"its log ends with: {reason}")
-    except KapelleError as error:
-        yield Finding("daemon", "warning", f"runs, but says: {error.message}", error.hint)
-    else:
-        yield from _running(status)
+            yield _not_running(home, reason)
 
 
 def _not_running(home: Home, reason: str | None) -> Finding:
@@ -311,15 +310,16 @@ def _not_running(home: Home, reason: str | None) -> Finding:
     failed_at = home.log.stat().st_mtime
     files = [path for path in (home.config, home.database) if path.exists()]
     # Somebody has perhaps mended it since then.
-    mended = home.database not in files or any(path.stat().st_mtime > failed_at for path in files)
+    mended = any(path.stat().st_mtime > failed_at for path in files)
     hint = f"The next command tries again; the whole log is {home.log}."
     text = f"could not start the last time: {reason}"
     return Finding("daemon", "warning" if mended else "broken", text, hint)
 
 
-def _running(status: dict[str, Any]) -> Iterator[Finding]:
+def _running(client: Connection) -> Iterator[Finding]:
     from kapelle import __version__
 
+    status = client.get("/daemon", timeout=10)
     if status["version"] != __version__:
         text = f"version {status['version']}, but this is {__version__}"
         hint = "`kapelle stop`; agents go on, and the next command starts the new one."
@@ -327,8 +327,13 @@ def _running(status: dict[str, Any]) -> Iterator[Finding]:
         return
     work = f"{status['running']} running, {status['queued']} queued"
     yield Finding("daemon", "ok", f"version {__version__}, process {status['pid']}, {work}")
-    if status["held"]:
-        yield Finding("queue", "warning", f"nothing is started: {status['held']}")
+    try:
+        client.get("/healthz", timeout=10)
+    except KapelleError as error:
+        yield Finding("queue", "broken", f"nothing is started: {error.message}", error.hint)
+    else:
+        if status["held"]:  # which passes by itself
+            yield Finding("queue", "warning", f"nothing is started: {status['held']}")
 
 
 def port(home: Home) -> Iterator[Finding]:

@@ -54,6 +54,7 @@ _COMMANDS = {
     "logs": ("kapelle logs {id}", "read what was done"),
     "diff": ("kapelle diff {id}", "see the changes"),
     "merge": ("kapelle merge {id}", "merge it into {base}"),
+    "mend": ("kapelle resume {id} --merge", "take {base} in and have its agent mend that"),
     "merge anyway": ("kapelle merge {id} --force", "merge it all the same"),
     "archive": ("kapelle archive {id}", "put it away"),
     "run answer": ('kapelle runs answer {id} "…"', "answer, and it goes on"),
@@ -82,6 +83,8 @@ def _for_task(task: Task) -> list[str]:
             return ["logs"]
         if task.get("archived_at") or (workspace.get("owner") and not task["merged_at"]):
             return ["logs", "diff"]
+        if task.get("merge_refused"):
+            return ["diff", "mend"]
         return ["diff", "archive" if task["merged_at"] else "merge"]
     if status == "waiting":
         return ["answer", "call off"] if task["waiting_for"] == "input" else ["requeue"]

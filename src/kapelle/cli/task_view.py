@@ -38,6 +38,10 @@ def describe(task: Task) -> Iterator[str]:
     yield from _claim_and_verdict(task)
     yield from _attempts(task)
     yield from workspace_fields(task)
+    if refused := task.get("merge_refused"):
+        where = f"on what {refused['base']} would be, commit {refused['commit'][:12]}"
+        text = f"refused: {one_line(refused['name'], 100)} fails {where}"
+        yield field("merge", paint(text, "yellow"))
     if task["result"]:
         yield field("result", "")
         yield from (f"    {line}" for line in last_lines(task["result"], RESULT_TAIL))

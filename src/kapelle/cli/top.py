@@ -152,8 +152,10 @@ def _cells(item: Item) -> list[str]:
 
 
 def _words(item: Item) -> list[str]:
-    """The title, and what it is doing if there is something to say."""
-    return [one_line(item["title"], 80), *filter(None, [one_line(doing_words(item), 300)])]
+    """The title, and what it is doing or that nobody verified it, if there is something to say."""
+    doubt = "not verified" if item.get("verified") is False else None
+    doing = ", ".join(filter(None, [doubt, doing_words(item)]))
+    return [one_line(item["title"], 80), *filter(None, [one_line(doing, 300)])]
 
 
 def page(items: list[Item], chosen: str, width: int, height: int, *, is_away: bool) -> list[str]:

@@ -117,6 +117,17 @@ class Workspace(Record):
     owner: str | None = None  # the run whose worktree it is, where it is not its own
 
 
+class MergeRefusal(Record):
+    """The check that failed on what the base would have been."""
+
+    at: datetime
+    base: str
+    commit: str
+    name: str
+    exit_code: int | None
+    output: str
+
+
 class Task(Record):
     id: str
     title: str
@@ -151,6 +162,7 @@ class Task(Record):
     not_before: datetime | None
     archived_at: datetime | None
     merged_at: datetime | None
+    merge_refused: MergeRefusal | None = None  # the last time, if it is as it was then
     run_id: str | None
     schedule_id: str | None
     attempts: list[Attempt]

@@ -19,7 +19,7 @@ from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.engine.tasks.submit import submit
 from kapelle.runner.process_tree import output_bytes
 from kapelle.service.work import of_repository, wait
-from kapelle.store import tasks
+from kapelle.store import events, tasks
 from kapelle.store.database import Connection
 
 
@@ -34,7 +34,7 @@ class Tasks:
         return self._shown(await submit(self._parts, spec, idempotency_key))
 
     async def get(self, text: str) -> Task:
-        return self._shown(await self._db.read(tasks.get, text))
+        return self._shown(await self._db.read(_with_refusal, text))
 
     async def page(self, wanted: TaskFilter) -> tuple[list[Task], str | None]:
         """Some tasks, newest first, and the cursor of the next page, if there is one."""
@@ -126,6 +126,14 @@ class Tasks:
         else:
             reason = self._queue.held or "about to start"
         return task.model_copy(update={"reason": reason})
+
+
+def _with_refusal(connection: Connection, text: str) -> Task:
+    task = tasks.get(connection, text)
+    if task.status is not TaskStatus.COMPLETED or task.merged_at is not None:
+        return task
+    refusal = events.merge_refusal(connection, task.id)
+    return task.model_copy(update={"merge_refused": refusal})
 
 
 def _is_resting(connection: Connection, task_id: str) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.task import Event
+from kapelle.domain.task import Event, MergeRefusal
 from kapelle.store.database import about
 from kapelle.store.tables import events, tasks
 
@@ -51,6 +51,16 @@ def after(
     if run_id is not None:
         query = query.where(events.c.run_id == run_id)
     return [Event.model_validate(row) for row in connection.execute(query).mappings()]
+
+
+def merge_refusal(connection: sa.Connection, task_id: str) -> MergeRefusal | None:
+    """Why a task was not merged the last time, unless it has gone on since then."""
+    kinds = ("task.merge_refused", "attempt.started")
+    query = sa.select(events).where(events.c.task_id == task_id, events.c.kind.in_(kinds))
+    last = connection.execute(query.order_by(events.c.seq.desc()).limit(1)).mappings().first()
+    if last is None or last["kind"] != kinds[0]:
+        return None
+    return MergeRefusal.model_validate({**last["data"], "at": last["at"]})
 
 
 def delete_oldest(connection: sa.Connection, before: datetime, limit: int) -> None:

@@ -49,3 +49,13 @@ def test_what_is_of_use_is_offered() -> None:
     assert "m merge" in completed
     assert "c cancel" not in completed
     assert "r retry" in offered(status="failed")
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_what_was_not_verified_is_called_so(width: int) -> None:
+    def shown(verified: bool) -> str:
+        ended = task(1, status="completed", reason=None, verified=verified, merged_at=None)
+        return "\n".join(page([ended], "", width, 9, is_away=False))
+
+    assert "not verified" in shown(False)
+    assert "verified" not in shown(True)

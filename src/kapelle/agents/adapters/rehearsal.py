@@ -29,6 +29,8 @@ class RehearsalAgent(Agent):
             *self.options(
                 {
                     "--workspace": request.workspace,
+                    # What stands in a worktree, an agent or another branch may have put there.
+                    "--checkout": request.checkout or request.workspace,
                     "--attempt": request.attempt_number,
                     "--playbook": os.path.expanduser(settings.playbook or ""),
                     "--session": request.session_id,

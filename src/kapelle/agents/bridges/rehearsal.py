@@ -286,7 +286,7 @@ def attempts_of(rule: dict[str, Any]) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def find_rules(prompt: str, workspace: str, playbook: str | None) -> tuple[list[Any], str, str]:
+def find_rules(prompt: str, checkout: str, playbook: str | None) -> tuple[list[Any], str, str]:
     """The rules to follow, the text they are matched against, and where they stand."""
     if "```rehearsal" in prompt:
         import re
@@ -295,7 +295,7 @@ def find_rules(prompt: str, workspace: str, playbook: str | None) -> tuple[list[
         text = "\n".join(block.findall(prompt))
         # A rule's own words must not make it match.
         return parse_rules(text, "the prompt"), block.sub("", prompt), "the prompt"
-    path = os.path.join(workspace, playbook or ".kapelle/playbook.toml")
+    path = os.path.join(checkout, playbook or ".kapelle/playbook.toml")
     try:
         with open(path, encoding="utf-8") as file:
             return parse_rules(file.read(), path), prompt, path
@@ -337,7 +337,8 @@ def main(arguments: list[str]) -> int:
     try:
         if "--session" in given:
             script.emit("session", given["--session"])
-        rules, text, source = find_rules(prompt, script.workspace, given.get("--playbook"))
+        checkout = given.get("--checkout", script.workspace)
+        rules, text, source = find_rules(prompt, checkout, given.get("--playbook"))
         rule = choose(rules, text, int(given.get("--attempt", "1")), source)
         script.execute(rule.get("do", []))
     except Ended as end:

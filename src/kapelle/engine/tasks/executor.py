@@ -4,6 +4,7 @@ finished checks, a settled row."""
 
 import logging
 from contextlib import suppress
+from pathlib import Path
 
 from kapelle.agents.base import Agent, AgentRequest
 from kapelle.domain.budget import money_spent
@@ -135,6 +136,7 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         | attempt.task_env,
         credential=stored_credential(parts, agent, settings, attempt.task_env),
         answer=attempt.message if briefing.asked else None,
+        checkout=Path(task["directory"]),
     )
 
 
