@@ -14,8 +14,8 @@ MAX_NOTES = 1_000
 Scope = Annotated[
     Name | None,
     Field(
-        description="global, project:NAME, or the id of a task or run: all of its family share "
-        "one. By default an attempt's own family, for others global."
+        description="global, project:NAME, or an id: the family of that task or run. By default "
+        "your own family; without one global."
     ),
 ]
 Key = Annotated[Name, Field(description="such as results/step1")]
