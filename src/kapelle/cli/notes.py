@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LISTS, Json, LightCommand, command_group
+from kapelle.cli.command import LISTS, Json, LightCommand, argument, command_group, option
 from kapelle.cli.format import local, table
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list
@@ -16,22 +16,18 @@ from kapelle.client.http import Connection
 
 notes = command_group("Read and write notes that agents and people share." + LISTS)
 
-Key = Annotated[str, typer.Argument(metavar="KEY", help="Such as results/step1.")]
-Scope = Annotated[
-    str | None,
-    typer.Option(metavar="SCOPE", help="global, project:NAME, or the id of a task or run."),
-]
+Key = Annotated[str, argument("KEY", "Such as results/step1.")]
+Scope = Annotated[str | None, option("SCOPE", "global, project:NAME, or the id of a task or run.")]
 Expected = Annotated[
-    int | None,
-    typer.Option("--version", min=0, help="Only if it has this version; 0: if there is none."),
+    int | None, option(None, "Only if it has this version; 0: if there is none.", min=0)
 ]
 
 
 @notes.command("list", cls=LightCommand)
 def list_notes(
-    prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", show_default=False)] = "",
+    prefix: Annotated[str, argument("[PREFIX]", "How their keys begin.")] = "",
     scope: Scope = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    limit: Annotated[int, option(None, "How many at most.", min=1)] = 100,
     as_json: Json = False,
 ) -> None:
     """List the notes whose keys begin with a prefix."""
@@ -50,7 +46,7 @@ def get(key: Key, scope: Scope = None, as_json: Json = False) -> None:
 @notes.command("set", cls=LightCommand)
 def set_note(
     key: Key,
-    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="- reads stdin.")] = None,
+    text: Annotated[str | None, argument("TEXT", "What it says; - reads stdin.")] = None,
     scope: Scope = None,
     version: Expected = None,
     as_json: Json = False,
@@ -70,12 +66,10 @@ def delete(key: Key, scope: Scope = None, version: Expected = None, as_json: Jso
 
 @notes.command("watch", cls=LightCommand)
 def watch(
-    keys: Annotated[list[str], typer.Argument(metavar="KEY...")],
+    keys: Annotated[list[str], argument("KEY...", "All of them.")],
     scope: Scope = None,
-    equals: Annotated[str | None, typer.Option(metavar="TEXT", help="Until it is this.")] = None,
-    after: Annotated[
-        int | None, typer.Option(min=0, metavar="VERSION", help="Until it changes after this.")
-    ] = None,
+    equals: Annotated[str | None, option("TEXT", "Until it is this.")] = None,
+    after: Annotated[int | None, option("VERSION", "Until it changes after this.", min=0)] = None,
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
