@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from kapelle.domain.json_schema import check_schema, written_out
-from kapelle.domain.options import argument, command, option
-from kapelle.domain.specs import CheckKind, Name
+from kapelle.domain.options import command
+from kapelle.domain.specs import CheckKind, Name, field, prompt_argument
 from kapelle.patterns.context import Context
 from kapelle.patterns.loop_evaluation import judge
 from kapelle.patterns.loop_progress import Iteration, LoopLog, LoopResult
@@ -41,95 +41,54 @@ class LoopSpec(PatternSpec):
     prompt: Prompt | None = Field(
         default=None,
         description="what every iteration is asked to do",
-        json_schema_extra=argument(
-            "PROMPT",
-            help="What to do; - reads it from stdin.",
-            file=("--prompt-file", "Read the prompt from a file."),
-            before="steps",
-        ),
+        json_schema_extra=prompt_argument("steps"),
     )
-    steps: list[StepSpec] = Field(
-        default=[],
-        max_length=20,
-        description="instead of a prompt: the steps of every iteration, as in a pipeline",
-        json_schema_extra=option(
-            "--step",
-            metavar="PROMPT",
-            kind="prompts",
-            help="a further step of every iteration, after the prompt",
-        ),
+    steps: list[StepSpec] = field(
+        [], "instead of a prompt: the steps of every iteration, as in a pipeline", "--step",
+        metavar="PROMPT", kind="prompts",
+        help="a further step of every iteration, after the prompt", max_length=20,
+    )  # fmt: skip
+    until: RunChecks = field(
+        [], "commands, or diff_not_empty, that must all pass for the loop to be done"
     )
-    until: RunChecks = Field(
-        default=[],
-        description="commands, or diff_not_empty, that must all pass for the loop to be done",
+    eval: ScoreCommand = field(None, "a command whose last line is the number to make better")
+    direction: Direction = field(
+        None, "whether the number is to become smaller or larger; with it the loop optimises"
     )
-    eval: ScoreCommand = Field(
-        default=None, description="a command whose last line is the number to make better"
+    eval_mode: Literal["shell", "agent"] = field(
+        "shell", "who decides: shell for commands, agent for a judging agent"
     )
-    direction: Direction = Field(
-        default=None,
-        description="whether the number is to become smaller or larger; with it the loop optimises",
+    eval_prompt: Prompt | None = field(
+        None, "how the judge is to judge", metavar="TEXT", implies={"eval_mode": "agent"}
     )
-    eval_mode: Literal["shell", "agent"] = Field(
-        default="shell", description="who decides: shell for commands, agent for a judging agent"
+    eval_schema: dict[str, Any] | None = field(
+        None, "a JSON schema for the judge's answer, with done or score in it", metavar="FILE|JSON",
+        kind="json_file", implies={"eval_mode": "agent"},
+    )  # fmt: skip
+    eval_timeout_s: ScoreTimeout = field(
+        600, "the longest that a command of until, or eval, may take"
     )
-    eval_prompt: Prompt | None = Field(
-        default=None,
-        description="how the judge is to judge",
-        json_schema_extra=option(metavar="TEXT", implies={"eval_mode": "agent"}),
+    judge: Name | None = field(
+        None, "the agent that judges; by default the one that works", metavar="AGENT",
+        complete="agents", implies={"eval_mode": "agent"},
+    )  # fmt: skip
+    judge_model: Name | None = field(
+        None, "the judge's model", metavar="NAME", complete="model", implies={"eval_mode": "agent"}
     )
-    eval_schema: dict[str, Any] | None = Field(
-        default=None,
-        description="a JSON schema for the judge's answer, with done or score in it",
-        json_schema_extra=option(
-            metavar="FILE|JSON", kind="json_file", implies={"eval_mode": "agent"}
-        ),
+    target: Score | None = field(
+        None, "the number that is good enough: done when it is reached, else failed"
     )
-    eval_timeout_s: ScoreTimeout = Field(
-        default=600, description="the longest that a command of until, or eval, may take"
+    max_iterations: int = field(10, "the most iterations; 0 for any number", ge=0, le=1_000_000)
+    max_failures: int = field(
+        3, "how many iterations in a row may fail; 0 for any number", ge=0, le=1_000_000
     )
-    judge: Name | None = Field(
-        default=None,
-        description="the agent that judges; by default the one that works",
-        json_schema_extra=option(
-            metavar="AGENT", complete="agents", implies={"eval_mode": "agent"}
-        ),
-    )
-    judge_model: Name | None = Field(
-        default=None,
-        description="the judge's model",
-        json_schema_extra=option(metavar="NAME", complete="model", implies={"eval_mode": "agent"}),
-    )
-    target: Score | None = Field(
-        default=None,
-        description="the number that is good enough: done when it is reached, else failed",
-    )
-    max_iterations: int = Field(
-        default=10, ge=0, le=1_000_000, description="the most iterations; 0 for any number"
-    )
-    max_failures: int = Field(
-        default=3,
-        ge=0,
-        le=1_000_000,
-        description="how many iterations in a row may fail; 0 for any number",
-    )
-    cooldown_s: float = Field(
-        default=0,
-        ge=0,
-        le=31_536_000,
-        allow_inf_nan=False,
-        description="how long to wait between iterations",
-        json_schema_extra=option("--cooldown", metavar="DURATION", kind="duration"),
-    )
-    checkpoint: bool = Field(
-        default=False,
-        description="carry the conversation on from one iteration to the next",
-    )
-    convergence: int = Field(
-        default=3,
-        ge=0,
-        le=1000,
-        description="end after so many without a change, or with the same number; 0 for never",
+    cooldown_s: float = field(
+        0, "how long to wait between iterations", "--cooldown", kind="duration", ge=0,
+        le=31_536_000, allow_inf_nan=False,
+    )  # fmt: skip
+    checkpoint: bool = field(False, "carry the conversation on from one iteration to the next")
+    convergence: int = field(
+        3, "end after so many without a change, or with the same number; 0 for never", ge=0, le=1000
     )
 
     @property

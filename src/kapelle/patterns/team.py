@@ -2,8 +2,8 @@
 
 from pydantic import ConfigDict, Field
 
-from kapelle.domain.options import argument, command, option
-from kapelle.domain.specs import CheckKind, CheckSpec, Text
+from kapelle.domain.options import argument, command
+from kapelle.domain.specs import CheckKind, CheckSpec, Text, field
 from kapelle.domain.text import counted
 from kapelle.patterns import team_roles
 from kapelle.patterns.context import Context
@@ -40,66 +40,40 @@ class TeamSpec(PatternSpec):
             asked={"ask": True, "confirm": True},
         ),
     )
-    success_criteria: list[Text] = Field(
-        default=[],
+    success_criteria: list[Text] = field(
+        [], "what must be true then; where nothing is given, the planner proposes it", "--criteria",
+        metavar="TEXT",
+        file=("--criteria-file", "Read further criteria from a file, one in each line."),
         max_length=100,
-        description="what must be true then; where nothing is given, the planner proposes it",
-        json_schema_extra=option(
-            "--criteria",
-            metavar="TEXT",
-            file=("--criteria-file", "Read further criteria from a file, one in each line."),
-        ),
-    )
-    verify: RunChecks = Field(
-        default=[],
-        description="commands that must pass before a reviewer is asked",
-        json_schema_extra=option(
-            metavar="COMMAND",
-            kind="check",
-            timeout=("--verify-timeout", "Stop such a command after this long."),
-        ),
-    )
-    playwright: bool = Field(
-        default=False,
-        description=f"test what is seen in a browser: verifies with `{_PLAYWRIGHT}`, has workers "
+    )  # fmt: skip
+    verify: RunChecks = field(
+        [], "commands that must pass before a reviewer is asked", kind="check",
+        timeout=("--verify-timeout", "Stop such a command after this long."),
+    )  # fmt: skip
+    playwright: bool = field(
+        False,
+        f"test what is seen in a browser: verifies with `{_PLAYWRIGHT}`, has workers "
         "write such tests, and the reviewer ask for them",
     )
-    planner: AgentName = Field(
-        default=None, description="the agent that plans; by default the run's agent"
+    planner: AgentName = field(None, "the agent that plans; by default the run's agent")
+    worker: AgentName = field(None, "the agent of the workers")
+    reviewer: AgentName = field(None, "the agent that reviews")
+    planner_model: ModelName = field(None, "the planner's model")
+    worker_model: ModelName = field(None, "the workers' model")
+    reviewer_model: ModelName = field(None, "the reviewer's model")
+    max_iterations: int = field(4, "how often it may plan, work and review", ge=1, le=1000)
+    max_workers: int = field(4, "how many subgoals are worked on at the same time", ge=1, le=100)
+    max_subgoals: int = field(
+        12, "the most subgoals of one plan; the next plan takes up the rest", ge=1, le=100
     )
-    worker: AgentName = Field(default=None, description="the agent of the workers")
-    reviewer: AgentName = Field(default=None, description="the agent that reviews")
-    planner_model: ModelName = Field(default=None, description="the planner's model")
-    worker_model: ModelName = Field(default=None, description="the workers' model")
-    reviewer_model: ModelName = Field(default=None, description="the reviewer's model")
-    max_iterations: int = Field(
-        default=4, ge=1, le=1000, description="how often it may plan, work and review"
+    max_task_retries: int = field(1, "how often a worker that failed is asked again", ge=0, le=100)
+    ask: bool = field(
+        False,
+        "let planner and reviewer ask a person what only a person can decide",
+        flags={"--non-interactive": (False, "It never asks; this is the default.")},
     )
-    max_workers: int = Field(
-        default=4, ge=1, le=100, description="how many subgoals are worked on at the same time"
-    )
-    max_subgoals: int = Field(
-        default=12,
-        ge=1,
-        le=100,
-        description="the most subgoals of one plan; the next plan takes up the rest",
-    )
-    max_task_retries: int = Field(
-        default=1, ge=0, le=100, description="how often a worker that failed is asked again"
-    )
-    ask: bool = Field(
-        default=False,
-        description="let planner and reviewer ask a person what only a person can decide",
-        json_schema_extra=option(
-            flags={"--non-interactive": (False, "It never asks; this is the default.")}
-        ),
-    )
-    max_questions: int = Field(
-        default=4, ge=0, le=20, description="how many questions each of them may ask at a time"
-    )
-    confirm: bool = Field(
-        default=False, description="have a person confirm the criteria that the planner proposes"
-    )
+    max_questions: int = field(4, "how many questions each of them may ask at a time", ge=0, le=20)
+    confirm: bool = field(False, "have a person confirm the criteria that the planner proposes")
 
     @property
     def subject(self) -> str:
