@@ -1,15 +1,16 @@
 """Again and again: until a condition holds, or to make a number better and keep the best."""
 
+import json
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from kapelle.domain.json_schema import check_schema, written_out
 from kapelle.domain.options import command
 from kapelle.domain.specs import CheckKind, Name, field, prompt_argument
 from kapelle.patterns.context import Context
-from kapelle.patterns.loop_evaluation import judge
-from kapelle.patterns.loop_progress import Iteration, LoopLog, LoopResult
+from kapelle.patterns.loop_progress import Iteration, Judgement, LoopLog, LoopResult
 from kapelle.patterns.pipeline import StepOutcome, StepSpec, play_steps
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
@@ -23,6 +24,7 @@ from kapelle.patterns.spec import (
     ScoreTimeout,
 )
 
+_OUTPUT = 12_000
 Score = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -175,14 +177,14 @@ async def loop(ctx: Context, spec: LoopSpec) -> LoopResult:
     log = ctx.keep(LoopLog(spec, await ctx.commit("Before the loop"), is_git=ctx.is_git))
     if spec.optimises:
         # Without the number at the start nobody can tell whether anything got better.
-        await _put_back(ctx, log.start(await judge(ctx, spec, 0, None)))
+        await _put_back(ctx, log.start(await _judge(ctx, spec, 0, None)))
     for item in log.rounds():
         if item.number > 1 and spec.cooldown_s:
             await ctx.sleep(spec.cooldown_s)
         await ctx.progress(iteration=item.number, failures=log.failures, best=log.best_score)
         problem = await _work(ctx, spec, log, item)
         commit = await ctx.commit(f"Iteration {item.number}")
-        found = None if problem else await judge(ctx, spec, item.number, log.last_task)
+        found = None if problem else await _judge(ctx, spec, item.number, log.last_task)
         await _put_back(ctx, log.settle(item, commit, found, problem))
         await ctx.progress(
             iteration=item.number, verdict=item.verdict, score=item.score,
@@ -219,3 +221,77 @@ async def _put_back(ctx: Context, commit: str | None) -> None:
     """Also what a check leaves behind does not join the work."""
     if commit is not None:
         await ctx.revert(commit)
+
+
+_JUDGE = """You judge work that others did in this directory. {wanted}
+Look at the files yourself; change nothing.
+
+## What was asked for
+{task}
+
+## How to judge
+{criteria}
+
+## What was changed so far
+{changes}"""
+
+
+class Decision(BaseModel):
+    done: bool = Field(description="whether the work is done")
+    reasoning: str = Field(default="", description="why, and what is missing, in a few sentences")
+
+
+class Rating(BaseModel):
+    score: float = Field(description="the score", allow_inf_nan=False)
+    reasoning: str = Field(default="", description="why, and what would make it better")
+
+
+async def _judge(ctx: Context, spec: LoopSpec, number: int, task: str | None) -> Judgement:
+    """Judge what is in the workspace now."""
+    if spec.eval_mode == "agent":
+        try:
+            return await _by_agent(ctx, spec)
+        except Failed as failure:
+            return Judgement(False, None, failure.reason, failure.reason)
+    env = {"KAPELLE_ITERATION": str(number), "KAPELLE_TASK_ID": task or ""}
+    if spec.optimises:
+        scored = await ctx.score(spec.eval or "", timeout_s=spec.eval_timeout_s, env=env)
+        return Judgement(scored.value is not None, scored.value, scored.output, scored.problem)
+    checks = [
+        check
+        if "timeout_s" in check.model_fields_set
+        else check.model_copy(update={"timeout_s": spec.eval_timeout_s})
+        for check in spec.until
+    ]
+    found = await ctx.check(*checks, env=env)
+    # Each has its share, so that one that prints much does not hide the others.
+    share = _OUTPUT // max(1, len(found.failed))
+    output = "\n\n".join(f"$ {check.name}\n{check.output[-share:]}" for check in found.failed)
+    names = ", ".join(check.verdict for check in found.failed)
+    return Judgement(found.passed, None, output, f"failed: {names}" if names else None)
+
+
+async def _by_agent(ctx: Context, spec: LoopSpec) -> Judgement:
+    better = "lower is better" if spec.direction == "minimize" else "higher is better"
+    prompt = _JUDGE.format(
+        wanted=f"Give it a score: {better}." if spec.optimises else "Decide whether it is done.",
+        task=spec.subject,
+        criteria=spec.eval_prompt or "Judge by what was asked for.",
+        changes=await ctx.changes() or "unknown",
+    )
+    asked = partial(ctx.query, prompt, title="Judge", agent=spec.judge, model=spec.judge_model)
+    if spec.eval_schema is not None:
+        found = await asked(spec.eval_schema)
+        text = json.dumps(found, ensure_ascii=False)
+    else:
+        found = (await asked(Rating if spec.optimises else Decision)).model_dump()
+        text = found["reasoning"]
+    if spec.optimises:
+        score = found.get("score")
+        if isinstance(score, bool) or not isinstance(score, int | float):
+            raise Failed(f"the judge's answer has no number named score: {text[:300]}")
+        return Judgement(True, float(score), text)
+    done = found.get("done", None if "continue" not in found else not found["continue"])
+    if not isinstance(done, bool):
+        raise Failed(f"the judge's answer has no true or false named done: {text[:300]}")
+    return Judgement(done, None, text, None if done else text)
