@@ -45,9 +45,10 @@ TEMPLATE = """\
 _FOR_AGENTS = """\
 ## Kapelle
 
-Work that can be done beside yours, or that must be tried until a check passes, goes to Kapelle: `kapelle run "what to do" --check
-"how to see that it is done"` prints an id at once and works in a worktree of its own. `kapelle wait ID` waits, `kapelle status ID` tells
-what was verified, `kapelle diff ID` shows it; `kapelle merge ID` only when the person wants it. `kapelle --help` has the rest.
+Work that can be done beside yours, or that must be tried until a check passes, goes to Kapelle:
+`kapelle run "what to do" --check "how to see that it is done"` prints an id at once and works in a
+worktree of its own. `kapelle wait ID` waits, `kapelle status ID` tells what was verified, `kapelle
+diff ID` shows it; `kapelle merge ID` only when the person wants it. `kapelle --help` has the rest.
 """
 
 _EXAMPLES = {
