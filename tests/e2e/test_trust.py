@@ -238,6 +238,7 @@ service install --help
 service uninstall --help
 mcp
 mcp install claude --print
+acp
 completion bash
 stop
 """
