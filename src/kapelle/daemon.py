@@ -27,7 +27,6 @@ from kapelle.api.app import build
 from kapelle.api.security import PrivateSocket
 from kapelle.api.server import Door, PrivateDoor, is_loopback, listen, raise_file_limit
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
-from kapelle.engine.locks import Locks
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.executor import RunExecutor
 from kapelle.engine.runs.mirror import RunMirror
@@ -223,8 +222,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     await _take_over(parts)
     queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts).perform))
     stopping = Stopping(asyncio.Event())
-    locks = Locks(db)
-    await locks.load()
+    await parts.locks.load()
     task_service, run_service = Tasks(parts, queue), Runs(parts, lambda: queue.held)
     work = ScheduledWork(parts, task_service, run_service)
     scheduler = Scheduler(db, work, parts.secrets)
@@ -241,7 +239,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         usage=Usages(parts),
         trust=Trust(parts),
         notes=Notes(db),
-        locks=LockService(db, locks),
+        locks=LockService(parts),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
@@ -256,7 +254,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     # Nobody is answered before all of this is done.
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
-        queue.run(), locks.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
+        queue.run(), parts.locks.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
         _look_after(lock, record, db, stopping),
     )  # fmt: skip
     scheduling = asyncio.create_task(scheduler.run())

@@ -5,7 +5,7 @@ A path covers what is below it; * and ? stand for letters of a name, ** for any 
 
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import lru_cache
 from typing import Annotated, Literal
@@ -18,6 +18,22 @@ from kapelle.domain.task import Record
 
 WHOLE = "**"
 _TOKEN = re.compile(r"(?:^|(?<=/))\*\*(?:/|$)|\*+|.", re.DOTALL)
+_PATCHED = re.compile(r"^\*\*\* (?:(?:Add|Update|Delete) File|Move to): (.+)$", re.MULTILINE)
+_FIELDS = ("file_path", "notebook_path", "absolute_path", "filePath", "path")
+# Commands of git that may change any file of the checkout.
+_GIT = re.compile(
+    r"\bgit\b(?:\s+(?:-[Cc]\s+\S+|-\S+))*\s+(?:checkout|reset|clean|stash|restore|switch|rebase|merge"
+    r"|pull|rm|mv|apply|am|cherry-pick|revert)\b"
+)
+# Of a shell: where output goes, where the next command begins, and what stands before a program.
+_REDIRECTED = re.compile(r">+\|?\s*[\"']?([^\s;&|<>()\"']+)")
+_NEXT = re.compile(r"[;&|\n()]+")
+_NO_PROGRAM = re.compile(r"\w+=.*|sudo|env|command|exec|xargs")
+_WRITERS = {
+    "rm", "mv", "cp", "tee", "touch", "truncate", "dd", "ln", "install", "rsync", "patch", "unlink",
+    "shred", "rmdir",
+}  # fmt: skip
+_IN_PLACE = {"sed": r"-[a-z]*i|--in-place", "perl": r"-[a-z]*i", "awk": "-i"}
 
 Path = Annotated[Text, Field(min_length=1, max_length=500)]
 Paths = Annotated[
@@ -121,3 +137,28 @@ def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
         if a and b and (a == b or ("?" in (*a, *b) and "/" not in (*a, *b))):
             open_.append((i + 1, j + 1))
     return False
+
+
+def written(given: Mapping[str, object]) -> list[str]:
+    """The paths that a tool of an agent would evidently write, by what it is given."""
+    command = given.get("command")
+    text = "\n".join(map(str, command)) if isinstance(command, list) else str(command or "")
+    named = [str(given[name]) for name in _FIELDS if isinstance(given.get(name), str)]
+    for one in (*_list(given.get("paths")), *_list(given.get("changes"))):
+        named.append(str(one["path"] if isinstance(one, Mapping) and "path" in one else one))
+    if (named := named + _PATCHED.findall(text)) or not text:
+        return named
+    if _GIT.search(text):
+        return [WHOLE]
+    found = _REDIRECTED.findall(text)
+    for part in _NEXT.split(text.replace("\n", " ") if isinstance(command, list) else text):
+        words = [word.strip("\"'") for word in part.split() if not _NO_PROGRAM.fullmatch(word)]
+        program = posixpath.basename(words[0]) if words else ""
+        marked = any(re.match(_IN_PLACE.get(program, "$."), word) for word in words)
+        if program in _WRITERS or marked:
+            found += [word.removeprefix("of=") for word in words[1:] if word[:1] != "-"]
+    return found
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []

@@ -6,17 +6,22 @@ sets: the wall clock may jump, and after a restart of the daemon a lock's time b
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-from kapelle.domain.errors import Conflict, KapelleError, LimitReached
-from kapelle.domain.lock import Lock, LocksView, conflicts
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, LimitReached
+from kapelle.domain.lock import WHOLE, Lock, LocksView, conflicts, normalised, written
 from kapelle.domain.states import AttemptStatus
 from kapelle.store import locks
 from kapelle.store.database import Database
+from kapelle.workspaces import checkouts_around
 
 PERSON = "person"
 # Whoever waits and does not ask again within this time loses its place.
@@ -66,6 +71,8 @@ class Locks:
         self._db, self._clock = db, clock
         self._held: list[Claim] = []
         self._queue: list[Claim] = []
+        # How often an owner was kept from what a lock holds.
+        self.refused = Counter[tuple[str, str]]()
 
     async def load(self) -> None:
         """Know again what was held when the daemon before this one ended."""
@@ -94,7 +101,7 @@ class Locks:
                 await _until(claim.granted, timeout_s)
         finally:
             claim.asks -= 1
-            claim.until = self._clock() + (PATIENCE_S if timeout_s else 0.0)
+            claim.until = max(claim.until, self._clock() + (PATIENCE_S if timeout_s else 0.0))
         made = [hold for hold in self._held if hold.granted is claim.granted]
         if not made:
             in_way = [self._view(other) for other in self._before(claim)]
@@ -127,6 +134,16 @@ class Locks:
         wanted, now = Claim(checkout, tuple(paths), owner), self._clock()
         held = (hold for hold in self._held if hold.until > now)
         return next((self._view(hold) for hold in held if hold.is_in_way_of(wanted)), None)
+
+    def in_way_of_tool(
+        self, given: Mapping[str, object], directory: str, checkout: str, owner: str
+    ) -> Lock | None:
+        """A lock of somebody else on what a tool of an agent would evidently write."""
+        paths = []
+        for path in written(given):
+            with suppress(InvalidInput):  # what is elsewhere cannot be held
+                paths.append(path if path == WHOLE else real_path(path, directory, checkout))
+        return self.in_way_of(checkout, paths, owner)
 
     def known(self, checkout: str | None = None) -> list[Lock]:
         """Every lock that is held, then those that are waited for, in order."""
@@ -202,6 +219,18 @@ class Locks:
         status = "held" if claim.granted.is_set() or claim in self._held else "waiting"
         facts = vars(claim) | {"path": " ".join(claim.paths), "status": status}
         return Lock.model_validate(facts | {"left_s": max(0.0, claim.until - self._clock())})
+
+
+def checkout_of(directory: str) -> str:
+    """The top of the checkout that a directory is in, or the directory."""
+    tops = checkouts_around(Path(directory))
+    return os.path.realpath(tops[0] if tops else directory)
+
+
+def real_path(path: str, directory: str, checkout: str) -> str:
+    """A path as it stands in a checkout, with what links lead to in their place."""
+    whole = os.path.join(directory, path)
+    return normalised(whole if "*" in path else os.path.realpath(whole), directory, checkout)
 
 
 async def _until(event: asyncio.Event, seconds: float) -> None:

@@ -11,7 +11,6 @@ from kapelle.domain.budget import money_spent
 from kapelle.domain.errors import KapelleError, LimitReached, Tampered, Unavailable
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import attempt_token
-from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.task import Exit
 from kapelle.engine.environment import agent_environment
 from kapelle.engine.launch import launch_agent
@@ -120,6 +119,7 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
     if model or briefing.session_id:
         reason = choice.reason if choice else None
         await attempt.update(model=model, model_reason=reason, started_from=briefing.session_id)
+    where = {"url": parts.url, "token": attempt_token(parts.secret, attempt.id)}
     return AgentRequest(
         prompt=briefing.prompt,
         workspace=attempt.directory,
@@ -138,16 +138,8 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         credential=stored_credential(parts, agent, settings, attempt.task_env),
         answer=attempt.message if briefing.asked else None,
         checkout=Path(task["directory"]),
-        daemon=_daemon(attempt),
+        daemon=where if attempt.shares_files else None,
     )
-
-
-def _daemon(attempt: Attempt) -> dict[str, str] | None:
-    """Where locks are asked for, in a checkout that others work in as well."""
-    task, parts = attempt.task, attempt.parts
-    if task["workspace_kind"] == WorkspaceKind.WORKTREE and task["workspace_owner"] is None:
-        return None
-    return {"url": parts.url, "token": attempt_token(parts.secret, attempt.id)}
 
 
 def _relaunch(attempt: Attempt) -> Launch:
