@@ -13,6 +13,7 @@ from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
 from kapelle.service.output import Output
+from kapelle.service.questions import Questions
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
 from kapelle.service.sessions import Sessions
@@ -28,6 +29,7 @@ class Service:
 
     tasks: Tasks
     runs: Runs
+    questions: Questions
     work: Work
     schedules: Schedules
     output: Output
