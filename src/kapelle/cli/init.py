@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kapelle.cli.agents import advice
-from kapelle.cli.command import Json
+from kapelle.cli.command import Json, flag
 from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.outcome import INPUT_NEEDED
 from kapelle.cli.output import document, say
@@ -49,11 +49,9 @@ _EXAMPLES = {
 
 
 def init(
-    agent: Annotated[
-        str | None, typer.Option("--agent", help="The agent to use by default.")
-    ] = None,
+    agent: Annotated[str | None, flag("The agent to use by default.", "--agent")] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Write what is proposed, not only as comments.")
+        bool, flag("Write what is proposed, not only as comments.", "--yes", "-y")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -5,9 +5,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any
 from urllib.parse import quote
 
-import typer
-
-from kapelle.cli.command import Json
+from kapelle.cli.command import Json, argument, option
 from kapelle.cli.format import between, clean, field, one_line, paint
 from kapelle.cli.ids import completing, is_run, path_of
 from kapelle.cli.output import data, document, say
@@ -19,11 +17,10 @@ from kapelle.domain.text import counted
 _ANSWER = 'Write `kapelle answer ID "…"`, or pipe it in with `-`.'
 Asked = Annotated[
     str,
-    typer.Argument(
-        metavar="ID|TOKEN",
-        help="The id of the task or run, or the token of its question.",
+    argument(
+        "ID|TOKEN",
+        "The id of the task or run, or the token of its question.",
         autocompletion=completing("work"),
-        show_default=False,
     ),
 ]
 
@@ -60,15 +57,9 @@ def question_lines(question: dict[str, Any]) -> list[str]:
 def answer(
     whose: Asked,
     text: Annotated[
-        str,
-        typer.Argument(
-            metavar="TEXT", help="What it wanted to know, or the number of a choice; - reads stdin."
-        ),
+        str, argument("TEXT", "What it wanted to know, or the number of a choice; - reads stdin.")
     ],
-    token: Annotated[
-        str | None,
-        typer.Option(metavar="TOKEN", help="Which question, when there are several."),
-    ] = None,
+    token: Annotated[str | None, option("TOKEN", "Which question, when there are several.")] = None,
     as_json: Json = False,
 ) -> None:
     """Answer a question of a task or a run; it then goes on."""

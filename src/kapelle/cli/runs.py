@@ -5,7 +5,15 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LISTS, Json, JsonLines, LightCommand, command_group
+from kapelle.cli.command import (
+    LISTS,
+    Json,
+    JsonLines,
+    LightCommand,
+    command_group,
+    flag,
+    option,
+)
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import RunId, RunIds, run_path
@@ -32,8 +40,7 @@ from kapelle.domain.states import RunStatus
 def tail(
     run_id: RunId,
     last: Annotated[
-        int | None,
-        typer.Option("--tail", min=0, metavar="NUMBER", help="Of the past only so many lines."),
+        int | None, option("NUMBER", "Of the past only so many lines.", "--tail", min=0)
     ] = None,
     as_json: JsonLines = False,
 ) -> None:
@@ -52,14 +59,10 @@ _STATUSES = tuple(RunStatus)
 
 def list_runs(
     status: Annotated[list[str] | None, status_option("runs", _STATUSES)] = None,
-    pattern: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only runs of this pattern.")
-    ] = None,
-    project: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only runs of this project.")
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
-    nested: Annotated[bool, typer.Option("--nested", help="Runs inside runs too.")] = False,
+    pattern: Annotated[str | None, option("NAME", "Only runs of this pattern.")] = None,
+    project: Annotated[str | None, option("NAME", "Only runs of this project.")] = None,
+    limit: Annotated[int, option(None, "How many at most.", min=1)] = 20,
+    nested: Annotated[bool, flag("Runs inside runs too.", "--nested")] = False,
     everything: Everything = False,
     as_json: Json = False,
 ) -> None:
@@ -154,9 +157,7 @@ def wait(run_ids: RunIds, timeout: Timeout = None, as_json: Json = False) -> Non
 
 def pause(
     run_ids: RunIds,
-    now: Annotated[
-        bool, typer.Option("--now", help="Stop running tasks too; they begin again later.")
-    ] = False,
+    now: Annotated[bool, flag("Stop running tasks too; they begin again later.", "--now")] = False,
     as_json: Json = False,
 ) -> None:
     """Have runs start nothing more; what is at work ends first."""
@@ -172,7 +173,7 @@ def resume(run_ids: RunIds, as_json: Json = False) -> None:
 def cancel(
     run_ids: RunIds,
     keep_tasks: Annotated[
-        bool, typer.Option("--keep-tasks", help="Leave the tasks it started to go on.")
+        bool, flag("Leave the tasks it started to go on.", "--keep-tasks")
     ] = False,
     reason: Reason = None,
     no_wait: NoWait = False,
