@@ -40,16 +40,19 @@ def questions(as_json: Json = False) -> None:
 
 def asked_lines(item: dict[str, Any]) -> Iterator[str]:
     """What a task or a run asks, in the view of it."""
-    if item["questions"]:
+    # An older daemon that still runs does not know the field of a task.
+    asked = item.get("questions") or ()
+    if asked:
         yield field("asks", "")
-    for question in item["questions"]:
+    for question in asked:
         yield from (f"    {line}" for line in question_lines(question))
 
 
 def question_lines(question: dict[str, Any]) -> list[str]:
     """What is asked, what may be chosen, and what to type."""
     default = f" [{one_line(question['default'])}]" if question["default"] else ""
-    chosen = [f"    {number} {one_line(one)}" for number, one in enumerate(question["choices"], 1)]
+    choices = enumerate(question.get("choices") or (), 1)
+    chosen = [f"    {number} {one_line(choice)}" for number, choice in choices]
     text = paint(f"? {clean(question['text']).strip()}{default}", "yellow")
     return [text, *chosen, f'  kapelle answer {question["token"]} "…"']
 

@@ -34,7 +34,7 @@ RESULT_TAIL = 20
 def describe(task: Task) -> Iterator[str]:
     """The lines of the human view, ready for the terminal."""
     waits = task["status"] == "waiting"
-    asks = bool(task["questions"])
+    asks = task.get("questions")
     reason = waiting_words(task) if waits else task["reason"]
     yield from heading(task, None if asks else reason)
     yield from asked_lines(task)

@@ -203,7 +203,7 @@ def _keys(item: Item) -> dict[str, tuple[str, str, str]]:
     """What can be done with it, by key: the word, the command, and what is asked before."""
     is_ended, place = item["status"] in FINAL, item["workspace"]
     keys = {"\n": ("look", "status", ""), "l": ("logs", "logs" if is_ended else "logs -f", "")}
-    if item["questions"]:
+    if item.get("questions") or item["question"]:
         keys["a"] = ("answer", "answer", "Your answer: ")
     if place["branch"]:
         keys["d"] = ("diff", "diff", "")
@@ -221,7 +221,8 @@ def _act(word: str, command: str, asks: str, item: Item) -> None:
     """Do what a key stands for as the command does it, and let its words be read."""
     from kapelle.cli.main import guarded
 
-    question: dict[str, Any] = item["questions"][0] if word == "answer" else {}
+    asked = item.get("questions") or [{}]
+    question: dict[str, Any] = asked[0] if word == "answer" else {}
     arguments = [*command.split(), str(question.get("token", item["id"]))]
     say(one_line(item["title"], 70))
     if question:

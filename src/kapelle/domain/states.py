@@ -44,8 +44,8 @@ TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
         {TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.BLOCKED, TaskStatus.CANCELLED}
     ),
     TaskStatus.RUNNING: FINAL | {TaskStatus.QUEUED, TaskStatus.WAITING},
-    # One whose agent asks while it works goes on with it, or ends with it.
-    TaskStatus.WAITING: FINAL | {TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.WAITING},
+    # One whose agent asked while it works is running again when that is answered.
+    TaskStatus.WAITING: frozenset({TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.CANCELLED}),
     TaskStatus.COMPLETED: _AGAIN,
     TaskStatus.FAILED: _AGAIN,
     TaskStatus.CANCELLED: _AGAIN,

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from kapelle.domain.errors import Conflict, InvalidInput
+from kapelle.domain.errors import Conflict, Forbidden, InvalidInput
 from kapelle.domain.question import Question, QuestionSpec, QuestionStatus
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
@@ -31,7 +31,7 @@ def ask(connection: Connection, attempt_id: str, spec: QuestionSpec) -> Question
     attempt = attempts.row(connection, attempt_id)
     task = tasks.row(connection, attempt["task_id"])
     if attempt["ended_at"] is not None or task["stop"] is not None:
-        raise Conflict(f"{attempt_id} is over, so nobody waits for an answer.")
+        raise Forbidden("An attempt's token allows to ask only while it runs.")
     known = questions.untold(connection, attempt_id)
     for question in known:
         if question.text == spec.text:

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from kapelle.domain.errors import Conflict
 from kapelle.domain.ids import is_id
-from kapelle.domain.states import RUN_FINAL, RunStatus
+from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.runner.process_dir import is_running
@@ -164,7 +164,8 @@ def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[
         actions.requeue(connection, task["id"])
         for task in (runs.open_tasks(connection, family) if now else ())
         # One that a person has cancelled does not come back.
-        if attempts.live(connection, task["id"]) and task["stop"] is None
+        if task["stop"] is None
+        and (task["status"] == TaskStatus.RUNNING or attempts.live(connection, task["id"]))
     ]
     return [request for request in requests if request is not None]
 

@@ -53,7 +53,7 @@ def cancel(
     status = TaskStatus(tasks.row(connection, task_id)["status"])
     if status in FINAL:
         raise Conflict(f"{task_id} is {status} already.")
-    if attempts.live(connection, task_id):
+    if status is TaskStatus.RUNNING or attempts.live(connection, task_id):
         return _stop(connection, task_id, "cancel", reason, limit_reached)
     cause = {"limit_reached": limit_reached}
     tasks.change(connection, task_id, TaskStatus.CANCELLED, reason, **cause)
@@ -94,7 +94,7 @@ def lift_pauses(connection: Connection, task_id: str, of_agents: Sequence[str]) 
 
 def requeue(connection: Connection, task_id: str) -> Stop:
     status = TaskStatus(tasks.row(connection, task_id)["status"])
-    if attempts.live(connection, task_id):
+    if status is TaskStatus.RUNNING or attempts.live(connection, task_id):
         return _stop(connection, task_id, "requeue", "requeued by a person")
     if status in {TaskStatus.QUEUED, TaskStatus.BLOCKED}:
         raise Conflict(f"{task_id} is {status} already.")

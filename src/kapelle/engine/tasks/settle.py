@@ -250,4 +250,10 @@ class _Settlement:
             values |= {"tries": 0, "workspace_base_commit": None, "starting_tree": None}
         if outcome.task is TaskStatus.QUEUED and reason != "requeued":
             reason = f"tries again after: {reason}"
+        if task["status"] == TaskStatus.WAITING:  # its agent asked while it worked
+            if waits:
+                tasks.update(self.connection, task["id"], reason=reason, **values)
+                return
+            tasks.move(self.connection, task, TaskStatus.RUNNING)
+            task = tasks.row(self.connection, task["id"])
         tasks.move(self.connection, task, outcome.task, reason, **values)
