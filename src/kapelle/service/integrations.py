@@ -19,6 +19,7 @@ from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
 from kapelle.domain.views import IntegrationAnswer
 from kapelle.engine.parts import Parts
 from kapelle.settings.models import Integration
+from kapelle.store.integrations import select
 
 _TIMEOUT_S = 20.0
 _MOST_BYTES = 1_000_000
@@ -72,7 +73,7 @@ class Integrations:
         address = _key(self._require("database"), "database")
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                rows, more = await _select(address, query, limit)
+                rows, more = await select(address, query, limit, _TIMEOUT_S, _MOST_BYTES)
         except TimeoutError:
             raise Unavailable(f"The database took longer than {_TIMEOUT_S:.0f} s.") from None
         return IntegrationAnswer(answer=rows, truncated=more)
@@ -105,36 +106,6 @@ def _changes_something(query: str) -> bool:
         if depth <= 0:
             outside.append(char)
     return _WRITES.search("".join(outside)) is not None
-
-
-async def _select(address: str, query: str, limit: int) -> tuple[list[dict[str, Any]], bool]:
-    # Imported when it is needed: most homes have no use for it.
-    import psycopg
-    from psycopg.rows import dict_row
-
-    options = f"-c default_transaction_read_only=on -c statement_timeout={_TIMEOUT_S * 1000:.0f}"
-    rows: list[dict[str, Any]] = []
-    size = 0
-    try:
-        connection = await psycopg.AsyncConnection.connect(
-            address, options=options, connect_timeout=10, row_factory=dict_row
-        )
-        async with connection, connection.cursor() as cursor:
-            await connection.set_read_only(True)
-            # Streamed, it is sent as one prepared statement: a second one is refused.
-            async for row in cursor.stream(query.encode()):
-                size += len(str(row))
-                if len(rows) == limit or size > _MOST_BYTES:
-                    return rows, True
-                rows.append({name: _plain(value) for name, value in row.items()})
-            await connection.rollback()
-    except psycopg.Error as error:
-        raise InvalidInput(f"The database refused: {str(error).strip()}") from None
-    return rows, False
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool | None | list | dict) else str(value)
 
 
 def _failed(known: Integration, run: int | None, branch: str | None) -> dict[str, Any]:
