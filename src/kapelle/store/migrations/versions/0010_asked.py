@@ -5,8 +5,8 @@ from alembic import op
 
 from kapelle.store.tables import Instant, SafeJson
 
-revision = "0009"
-down_revision = "0008"
+revision = "0010"
+down_revision = "0009"
 
 _NAMES = {
     "steps": ("run_id", "position", "kind", "label"),
