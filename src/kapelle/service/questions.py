@@ -5,7 +5,7 @@ from kapelle.domain.question import Question, QuestionSpec
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import answer, ask, with_patience
 from kapelle.service.work import wait
-from kapelle.store import questions
+from kapelle.store import attempts, questions
 from kapelle.store.database import Connection
 
 
@@ -41,7 +41,10 @@ def _is_open(connection: Connection, token: str) -> bool:
 
 
 def _of(connection: Connection, token: str, attempt_id: str | None) -> Question:
-    if attempt_id is not None and not questions.is_of(connection, token, attempt_id):
+    if attempt_id is not None and not (
+        questions.is_of(connection, token, attempt_id)
+        and attempts.row(connection, attempt_id)["ended_at"] is None
+    ):
         raise Forbidden("An attempt's token allows only to wait for answers to what it asked.")
     return questions.get(connection, token)
 

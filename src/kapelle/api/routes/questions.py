@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
 from kapelle.api.routes import WaitSeconds
-from kapelle.api.security import Token, UseCases, owner_only
+from kapelle.api.security import AskingAttempt, UseCases, owner_only
 from kapelle.domain.errors import Forbidden
 from kapelle.domain.question import Question, QuestionSpec
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, Text
@@ -23,18 +23,9 @@ class GivenAnswer(Spec):
     answer: Annotated[Text, Field(max_length=MAX_PROMPT_BYTES)]
 
 
-def _attempt(request: Request, _token: Token) -> str | None:
-    """The attempt that calls; None for the owner."""
-    attempt_id: str | None = request.scope["kapelle.caller"].attempt_id
-    return attempt_id
-
-
-Attempt = Annotated[str | None, Depends(_attempt)]
-
-
 @router.post("", status_code=201)
 async def ask(
-    spec: QuestionSpec, service: UseCases, attempt: Attempt, timeout_s: WaitSeconds = 25
+    spec: QuestionSpec, service: UseCases, attempt: AskingAttempt, timeout_s: WaitSeconds = 25
 ) -> Question:
     """Ask a person something, as the agent of a task, which waits meanwhile. With its answer; after
     timeout_s it may be open: then wait for it by its token."""
@@ -51,7 +42,7 @@ async def unanswered(service: UseCases) -> QuestionList:
 
 @router.get("/{token}")
 async def wait(
-    token: str, service: UseCases, attempt: Attempt, timeout_s: WaitSeconds = 25
+    token: str, service: UseCases, attempt: AskingAttempt, timeout_s: WaitSeconds = 25
 ) -> Question:
     """A question once it is answered, or expired; after timeout_s as it is: then call again."""
     return await service.questions.wait(token, timeout_s, attempt)
