@@ -24,14 +24,7 @@ from kapelle.home import Home
 from kapelle.patterns import registry
 from kapelle.patterns.registry import Pattern
 from kapelle.runner.command import Command, Running
-from kapelle.settings.trust import (
-    Executable,
-    executable,
-    pattern_files,
-    refusal,
-    source,
-    standing,
-)
+from kapelle.settings.trust import Executable, executable, pattern_files, refusal, source, standing
 
 # A file that takes longer to import than this is not waited for.
 IMPORT_S = 10.0
