@@ -195,6 +195,3 @@ class Event(Record):
     attempt_id: str | None
     run_id: str | None
     data: dict[str, Any]
-
-    def __hash__(self) -> int:
-        return self.seq
