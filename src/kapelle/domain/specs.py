@@ -316,6 +316,10 @@ class TaskSpec(WorkSpec):
         description="an MCP server, as a command or an https URL",
         json_schema_extra=option(metavar="NAME=COMMAND", kind="servers"),
     )
+    coordinate: bool = Field(
+        default=False,
+        description="give the agent Kapelle's own tools, to hand work on to agents of its own",
+    )
     tags: list[Name] = Field(
         default=[],
         max_length=100,
