@@ -99,7 +99,7 @@ def _circumstances(run: Run) -> Iterator[str]:
     if run["project"]:
         yield field("project", one_line(run["project"]))
     for name in ("parent_id", "parent_task_id", "schedule_id"):
-        if run[name]:
+        if run.get(name):
             yield field(name.removesuffix("_id"), run[name])
 
 
