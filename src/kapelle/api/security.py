@@ -149,6 +149,15 @@ async def attempt_too(
 Parent = Annotated[str | None, Depends(attempt_too)]
 
 
+async def _attempt(request: Request, _parent: Parent) -> str | None:
+    caller: Caller = request.scope["kapelle.caller"]
+    return caller.attempt_id
+
+
+# The running attempt that asks, None for the owner; what it may is judged where that is known.
+AskingAttempt = Annotated[str | None, Depends(_attempt)]
+
+
 async def own_or_below(request: Request, service: UseCases, parent: Parent) -> None:
     """Marks a route that attempts may call for their own task and run, and what is below them."""
     await service.work.require_own(parent, _named(request), itself=True)

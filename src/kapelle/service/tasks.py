@@ -127,10 +127,10 @@ class Tasks:
     ) -> Task:
         """Apply a change of course; where it wants a running attempt ended, end it."""
         also = room_for(self._parts, parent) if parent else None
-        task_id, stop = await self._db.write(_apply, text, change, args, also)
+        task, stop = await self._db.write(_apply, text, change, args, also)
         if stop is not None:
             self._parts.stop(*stop)
-        return await self.get(task_id)
+        return self._shown(task)
 
     def _shown(self, task: Task) -> Task:
         """What holds a queued task, or what a running one is at, is known to the daemon alone."""
@@ -181,8 +181,9 @@ def _row(connection: Connection, text: str) -> Any:
 def _apply(
     connection: Connection, text: str, change: Any, args: tuple[Any, ...], also: Also | None
 ) -> Any:
+    """What the change returned, and the task without what follows: an attempt may begin at once."""
     task_id = tasks.resolve(connection, text)
     stop = change(connection, task_id, *args)
     if also is not None:
         also(connection, task_id)
-    return task_id, stop
+    return tasks.get(connection, task_id), stop

@@ -137,7 +137,7 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
             **own.mcp,
             **parts.secrets.mcp(attempt.task_id),
             **_own_tools(attempt),
-        },  # fmt: skip
+        },
         environ=agent_environment(parts.environ, settings, agent, {}, attempt.origin)
         | attempt.task_env,
         credential=stored_credential(parts, agent, settings, attempt.task_env),
