@@ -117,6 +117,15 @@ TOOLS = (
     _write("agent_check", "/agents/{name}/check"),
     _read("usage_get", "/usage"),
     _read("daemon_get", "/daemon"),
+    *(
+        Tool(name, "post", path, read_only=True)
+        for name, path in (
+            ("linear_query", "/integrations/linear"),
+            ("logs_query", "/integrations/logs"),
+            ("database_query", "/integrations/database"),
+            ("ci_logs", "/integrations/ci"),
+        )
+    ),
 )
 
 
@@ -172,7 +181,16 @@ class Mcp:
     ) -> types.ListToolsResult:
         request: Request = context.request  # type: ignore[assignment]
         owner = request.scope["kapelle.caller"].kind == "owner"
-        return types.ListToolsResult(tools=self.listed if owner else self.for_attempts)
+        known = {
+            f"/integrations/{name}" for name in self._app.state.service.integrations.configured()
+        }
+        listed = [
+            tool
+            for tool in (self.listed if owner else self.for_attempts)
+            if (path := self._tools[tool.name].path) in known
+            or not path.startswith("/integrations/")
+        ]
+        return types.ListToolsResult(tools=listed)
 
     async def _call(
         self, context: ServerRequestContext, params: types.CallToolRequestParams

@@ -13,7 +13,6 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import attempt_token
 from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
-from kapelle.engine.environment import agent_environment
 from kapelle.engine.launch import launch_agent
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
@@ -138,8 +137,6 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
             **parts.secrets.mcp(attempt.task_id),
             **_own_tools(attempt),
         },
-        environ=agent_environment(parts.environ, settings, agent, {}, attempt.origin)
-        | attempt.task_env,
         credential=stored_credential(parts, agent, settings, attempt.task_env),
         answer=attempt.message if briefing.asked else None,
         checkout=Path(task["directory"]),
