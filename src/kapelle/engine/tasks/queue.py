@@ -19,6 +19,7 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
+from kapelle.engine.children import end_orphans
 from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 from kapelle.engine.questions import expire
@@ -298,6 +299,7 @@ class TaskQueue:
         await self._run_queue.sweep()
         if await db.read(questions.overdue, datetime.now(UTC)):
             await db.write(expire)
+        await end_orphans(self._parts)
         await self._warn_of_questions()
 
     async def _running(self) -> list[str]:
