@@ -5,8 +5,8 @@ from alembic import op
 
 from kapelle.store.tables import Instant, SafeJson
 
-revision = "0010"
-down_revision = "0009"
+revision = "0011"
+down_revision = "0010"
 
 _NAMES = {
     "steps": ("run_id", "position", "kind", "label"),
