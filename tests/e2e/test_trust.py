@@ -184,6 +184,8 @@ runs result {run}
 runs tail {run}
 runs wait {run}
 runs answer {paused} yes
+questions
+answer {paused} yes
 runs resume {paused}
 runs pause {paused}
 runs cancel {paused}
@@ -332,7 +334,8 @@ LAST = ("POST /trust", "POST /daemon/stop")
 def test_no_route_runs_anything_of_a_hostile_clone(place: Place) -> None:
     rows = []
     names = {
-        "task_id": "failed", "run_id": "paused", "schedule_id": "schedule", "work_id": "failed"
+        "task_id": "failed", "run_id": "paused", "schedule_id": "schedule", "work_id": "failed",
+        "token": "paused",
     }  # fmt: skip
     for path, operations in routes().openapi()["paths"].items():
         for method, operation in operations.items():

@@ -12,9 +12,11 @@ from kapelle.domain.views import RestingView, WaitView
 from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
+from kapelle.service.integrations import Integrations
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
+from kapelle.service.questions import Questions
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
 from kapelle.service.sessions import Sessions
@@ -30,6 +32,7 @@ class Service:
 
     tasks: Tasks
     runs: Runs
+    questions: Questions
     work: Work
     schedules: Schedules
     output: Output
@@ -39,6 +42,7 @@ class Service:
     agents: Agents
     usage: Usages
     trust: Trust
+    integrations: Integrations
     notes: Notes
     locks: LockService
 
