@@ -49,7 +49,7 @@ class Protocol(H11Protocol):
                 scope["extensions"] = {PUSH: self._push}
             await served(scope, receive, send)
 
-        self.app = app  # type: ignore[assignment]
+        self.app = app
 
     def _push(self, data: bytes) -> bool:
         """Write a piece of a body that is being sent in chunks, past all that `send` goes through;
