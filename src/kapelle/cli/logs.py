@@ -66,13 +66,13 @@ def _refuse_contradictions(stream: str | None, raw: bool, as_json: bool) -> None
 
 
 def _history(client: Connection, run_id: str, tail: int | None, as_json: bool) -> None:
-    from kapelle.cli.follow import show_last, show_lines
+    from kapelle.cli.events import line
+    from kapelle.cli.follow import show_last
+    from kapelle.cli.transcript import show
 
-    show = json_line if as_json else show_lines(sys.stdout)
-    if (
-        not show_last(client, client.get(path_of(run_id))["id"], show, tail, raw=as_json)
-        and not as_json
-    ):
+    show_event = json_line if as_json else lambda event: show(line(event))
+    whole = client.get(path_of(run_id))["id"]
+    if not show_last(client, whole, show_event, tail, raw=as_json) and not as_json:
         say("It has not done anything yet.")
 
 
@@ -84,13 +84,13 @@ def _transcript(
     follow: bool,
     as_json: bool,
 ) -> None:
-    from kapelle.cli.transcript import Whole, show_json, show_lines
+    from kapelle.cli.transcript import Whole, passage, show, show_json
 
     query = {"attempt": attempt, "tail": tail, "follow": "true" if follow else "false"}
-    show = show_json if as_json else Whole(show_lines)
+    show_event = show_json if as_json else Whole(lambda event: show(passage(event)))
     kinds = set()
     for event in client.stream(task_path(task_id, "transcript"), query, endless=follow):
-        show(event)
+        show_event(event)
         kinds.add(event.kind)
     if tail != 0 and not kinds - {"attempt", "end"} and not as_json:
         say("There is no output." if kinds > {"end"} else "It has not started yet.")

@@ -12,7 +12,6 @@ from kapelle.cli.errors import wants_json
 from kapelle.cli.ids import ScheduleId, schedule_path
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
-from kapelle.cli.request import begin, collecting
 from kapelle.cli.spec_options import (
     Option,
     Params,
@@ -25,6 +24,7 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
+from kapelle.cli.start import begin, collecting
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 

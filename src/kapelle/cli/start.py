@@ -2,8 +2,10 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,10 +14,10 @@ import typer
 from kapelle.cli.command import FollowToEnd, Json, command_of, flag, option, suggestion
 from kapelle.cli.config import current
 from kapelle.cli.format import one_line, table
-from kapelle.cli.ids import completing
-from kapelle.cli.output import document, say
+from kapelle.cli.ids import completing, run_path
+from kapelle.cli.outcome import Run
+from kapelle.cli.output import data, document, say
 from kapelle.cli.prompt import read_prompt, read_prompts
-from kapelle.cli.request import begin, is_collecting
 from kapelle.cli.spec_options import (
     Option,
     Params,
@@ -30,9 +32,9 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
-from kapelle.cli.values import duration_s, pairs
+from kapelle.cli.values import duration_s, not_empty, pairs
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, NotFound
 from kapelle.domain.options import KEY
 
 Pattern = dict[str, Any]
@@ -50,6 +52,63 @@ _FOREGROUND: dict[str, Any] = {
     ],
 }
 _VAR = Annotated[Words, option("NAME=VALUE", "A variable of the file; repeatable.", "--var")]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What would have been sent: the path of the API, the body, and the options that made it."""
+
+    path: str
+    body: dict[str, Any]
+    options: Sequence[Option] = ()
+
+
+class _Collected(BaseException):
+    """Ends a command whose order was taken; not an Exception, so that nobody catches it."""
+
+
+_orders: ContextVar[list[Order] | None] = ContextVar("orders", default=None)
+
+
+def begin(
+    client: Connection, path: str, body: dict[str, Any], options: Sequence[Option] = ()
+) -> dict[str, Any]:
+    """Start a task or a run, and return it; while orders are collected, keep it and go no further.
+
+    The client is not asked for anything in the latter case, so no daemon is needed.
+    """
+    orders = _orders.get()
+    if orders is not None:
+        orders.append(Order(path, body, options))
+        raise _Collected
+    try:
+        started: dict[str, Any] = client.create(path, body)
+    except KapelleError as error:
+        from kapelle.cli.spec_file import SpecFile
+
+        spec = body.get("spec")
+        if isinstance(spec, SpecFile):
+            spec.locate(error)
+        raise
+    return started
+
+
+def is_collecting() -> bool:
+    """Whether what a command would start is kept, to be started by a schedule."""
+    return _orders.get() is not None
+
+
+@contextmanager
+def collecting() -> Iterator[list[Order]]:
+    """Take the order of the command that is run inside instead of sending it."""
+    orders: list[Order] = []
+    token = _orders.set(orders)
+    try:
+        yield orders
+    except _Collected:
+        pass
+    finally:
+        _orders.reset(token)
 
 
 def work_command(name: str) -> Callable[..., None]:
@@ -72,9 +131,7 @@ def work_command(name: str) -> Callable[..., None]:
         options = [*own, *shared]
         with spelled(options):
             if facts.get("foreground"):
-                from kapelle.cli.foreground import perform
-
-                perform(name, params, lambda: work_spec(name, params), options)
+                _perform(name, params, lambda: work_spec(name, params), options)
             elif params.get("every") is not None:
                 _repeat(work_spec(name, params), params)
             elif name == "run":
@@ -125,6 +182,92 @@ def _start(path: str, body: dict[str, Any], params: Params, options: Sequence[Op
 
     client = Connection()
     show_new(client, begin(client, path, body, options), params["follow"], params["as_json"])
+
+
+def _perform(
+    name: str, params: Params, spec: Callable[[], Spec], options: Sequence[Option]
+) -> None:
+    """Start a run of a pattern in the foreground, or answer what one asked, and show it."""
+    from kapelle.cli.follow import show_new, watch
+
+    client, seen = Connection(), 0
+    if params["resume"] or params["answer"]:
+        if is_collecting():
+            raise InvalidInput(
+                "A schedule starts new runs, and --resume goes on with one.",
+                hint="Leave --resume and --answer out.",
+            )
+        run, seen = _answered(client, params, options)
+    else:
+        run = begin(client, "/runs", {"pattern": name, "spec": spec()}, options)
+    if not params["follow"] and not params["progress"]:
+        show_new(client, run, to_end=False, as_json=params["as_json"])
+        return
+    if not params["as_json"]:
+        data(run["id"])
+        sys.stdout.flush()
+    watch(client, run, params, seen)
+
+
+_EXAMPLE = 'Write `--resume TOKEN --answer "…"`.'
+# What may stand beside --resume; everything else is settled when a run is started.
+_BESIDE = frozenset(
+    {"resume", "answer", "progress", "follow", "as_json", "ask", "ask_non_interactive"}
+)
+
+
+def _answered(client: Connection, params: Params, options: Sequence[Option]) -> tuple[Run, int]:
+    """The run whose questions were answered, and the number of its last event before that."""
+    tokens = [not_empty(text.strip(), "--resume") for text in params["resume"] or ()]
+    answers = list(params["answer"] or ())
+    _require_pairs(params, options, tokens, answers)
+    run_id = tokens[0].partition(":")[0]
+    if any(token.partition(":")[0] != run_id for token in tokens):
+        raise InvalidInput("The tokens belong to different runs.", hint="Go on with one at a time.")
+    from kapelle.cli.follow import history
+
+    run: Run = client.get(run_path(run_id))
+    seen = max((event["seq"] for event in history(client, run["id"])), default=0)
+    for token, answer in _matched(run, tokens, answers):
+        run = client.post(run_path(run_id, "answer"), {"answer": answer, "token": token})
+    return run, seen
+
+
+def _require_pairs(
+    params: Params, options: Sequence[Option], tokens: list[str], answers: list[str]
+) -> None:
+    if not tokens:
+        raise InvalidInput("--answer needs to know which question.", hint=_EXAMPLE)
+    if not answers:
+        raise InvalidInput("--resume needs an answer.", hint=_EXAMPLE)
+    arguments = {option.name for option in options if option.about.get("argument")}
+    for name, value in params.items():
+        if value and name not in _BESIDE:
+            shown = f"The {name}" if name in arguments else f"--{name.replace('_', '-')}"
+            raise InvalidInput(
+                f"{shown} cannot be changed when a run goes on.",
+                hint="Leave out everything but --resume, --answer and how it is shown.",
+            )
+    if len(tokens) > len(answers):
+        raise InvalidInput(
+            f"There are {len(tokens)} tokens and {len(answers)} answers.",
+            hint="Write an --answer for every --resume.",
+        )
+
+
+def _matched(run: Run, tokens: list[str], answers: list[str]) -> list[tuple[str, str]]:
+    """Which question each answer is for: those of the tokens first, then the others in order."""
+    named = [token for token in tokens if ":" in token]
+    others = [question["token"] for question in run["questions"]]
+    order = [*named, *(token for token in others if token not in named)]
+    if len(answers) > len(order):
+        asked = len(run["questions"])
+        many = f"{asked} of these, not {len(answers)}" if asked else "nothing"
+        raise Conflict(
+            f"{run['id']} is {run['status']} and asks {many}.",
+            hint=f"`kapelle runs status {run['id']}` shows what it asks.",
+        )
+    return list(zip(order, answers, strict=False))
 
 
 def _repeat(spec: Spec, params: Params) -> None:

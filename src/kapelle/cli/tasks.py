@@ -26,6 +26,7 @@ from kapelle.cli.ids import (
 from kapelle.cli.outcome import ERROR, FINAL, Run, Task, exit_code_of_all, settled, waiting_words
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import show_list, status_option, statuses
+from kapelle.cli.prompt import read_prompt
 from kapelle.cli.values import listed, optional_duration_s, optional_text, optional_usd
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
@@ -175,7 +176,7 @@ def wait_for(
         _until(settled, client, known, deadline)
         document([known[item["id"]] for item in items])
     elif sys.stdout.isatty():
-        from kapelle.cli.live import live
+        from kapelle.cli.follow import live
 
         with live(known.values()):
             _until(settled, client, known, deadline, poll_s=LIVE_POLL_S)
@@ -303,7 +304,7 @@ def retry(
 ) -> None:
     """Run an ended task once more from the beginning."""
     path = task_path(work_id(Connection(), task_id, "tasks"), "retry")
-    _again(path, new_limits(budget, max_turns), follow, as_json)
+    _again(path, _new_limits(budget, max_turns), follow, as_json)
 
 
 def resume(
@@ -320,9 +321,8 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Go on where a task's last attempt left off, or with a run that is paused."""
-    if message is None and task_id is not None and not is_part(task_id):
-        task_id, message = None, task_id  # a message for the newest
-    whole, limits = work_id(Connection(), task_id), new_limits(budget, max_turns)
+    task_id, message = _id_and_message(task_id, message)
+    whole, limits = work_id(Connection(), task_id), _new_limits(budget, max_turns)
     body: dict[str, Any] = {"message": message, "merge": merge, **limits}
     if is_run(whole):
         if any(body.values()):
@@ -334,7 +334,14 @@ def resume(
     _again(path_of(whole, "resume"), body, follow, as_json)
 
 
-def new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | None]:
+def _id_and_message(task_id: str | None, message: str | None) -> tuple[str | None, str | None]:
+    """What was typed as both; a message alone is one for the newest."""
+    if message is None and task_id is not None and not is_part(task_id):
+        return None, task_id
+    return task_id, message
+
+
+def _new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | None]:
     """The limits of a task from now on, as the API takes them."""
     return {"budget_usd": optional_usd(budget, "--budget"), "max_turns": max_turns}
 
@@ -351,6 +358,62 @@ def _again(path: str, body: dict[str, Any], to_end: bool, as_json: bool) -> None
     client = Connection()
     item = client.post(path, body)
     show_new(client, item, to_end, as_json, len(item.get("attempts", ())))
+
+
+_MESSAGE = 'Write `kapelle continue ID "what next"`, or pipe it in with `-`.'
+# What a forked task takes over. Its checks, variables and MCP servers it does not: the daemon
+# shows their names only.
+_KEPT = (
+    "directory", "project", "tags", "priority", "timeout_s", "max_turns", "budget_usd", "retry",
+    "fallback_agents",
+)  # fmt: skip
+
+
+def continue_(
+    task_id: NewestTaskId = None,
+    message: Annotated[str | None, argument("MESSAGE", "What next; - reads it from stdin.")] = None,
+    fork: Annotated[bool, flag("As a new task, in a copy of the conversation.", "--fork")] = False,
+    budget: Budget = None,
+    max_turns: MaxTurns = None,
+    follow: FollowToEnd = False,
+    as_json: Json = False,
+) -> None:
+    """Follow up on a task that has ended or waits."""
+    from kapelle.cli.follow import show_new
+
+    task_id, message = _id_and_message(task_id, message)
+    said, limits = read_prompt(message, None, _MESSAGE, "message"), _new_limits(budget, max_turns)
+    client = Connection()
+    task_id = work_id(client, task_id, "tasks")
+    if not fork:
+        task = client.post(task_path(task_id, "resume"), {"message": said, **limits})
+        show_new(client, task, follow, as_json, len(task["attempts"]))
+        return
+    earlier = client.get(task_path(task_id))
+    from kapelle.cli.start import begin
+
+    task = begin(client, "/tasks", forked(earlier, said, limits))
+    if task["status"] == "blocked":
+        say(f"It begins when {earlier['id']} has ended, which is {earlier['status']}.")
+    show_new(client, task, follow, as_json)
+
+
+def forked(earlier: Task, message: str, limits: dict[str, float | None]) -> dict[str, Any]:
+    """The new task that goes on in a copy of an earlier one's conversation."""
+    last = earlier["attempts"][-1] if earlier["attempts"] else earlier
+    same_agent = last["agent"] == earlier["agent"]
+    spec = {
+        "prompt": message,
+        # The conversation is one of the agent that had it last.
+        "agent": last["agent"],
+        "model": earlier["model"] if same_agent else None,
+        "continue_from": earlier["id"],
+        "fork_session": True,
+        "workspace": earlier["workspace"]["kind"],
+        **{name: earlier[name] for name in _KEPT},
+        **{name: limit for name, limit in limits.items() if limit is not None},
+    }
+    return {key: value for key, value in spec.items() if value not in (None, [])}
 
 
 _STYLES = {"+++": "bold", "---": "bold", "diff": "bold", "@@": "cyan", "+": "green", "-": "red"}

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from kapelle.cli.format import clean, last_lines, one_line, paint, short
 from kapelle.cli.output import json_line
@@ -97,12 +97,12 @@ def show_json(event: ServerEvent) -> None:
     json_line({"event": event.kind, **event.data})
 
 
-def show_lines(event: ServerEvent) -> None:
-    """The event as lines on stdout, coloured only in a terminal, and seen at once."""
-    shown = passage(event)
+def show(shown: Passage | None, stream: TextIO | None = None) -> None:
+    """A passage as lines on stdout or elsewhere, coloured only in a terminal, and seen at once."""
     if shown is not None:
-        sys.stdout.write(paint(shown.text, shown.style) + "\n")
-        sys.stdout.flush()
+        stream = stream or sys.stdout
+        stream.write(paint(shown.text, shown.style) + "\n")
+        stream.flush()
 
 
 class Whole:

@@ -13,9 +13,9 @@ from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
 from kapelle.cli import format, schedule_view, values
 from kapelle.cli.commands import commands, load
-from kapelle.cli.request import collecting
 from kapelle.cli.schedule_view import describe, history, interval, listing
 from kapelle.cli.schedules import STARTING, STATUSES, ordered
+from kapelle.cli.start import collecting
 from kapelle.cli.values import future_time as time_to_come
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.schedule import ScheduleStatus
