@@ -13,7 +13,7 @@ from kapelle.cli.agent_config import config, login_words
 from kapelle.cli.command import LISTS, Json, LightCommand, argument, command_group, flag
 from kapelle.cli.format import mark, moment, now, one_line, paint, short, table
 from kapelle.cli.outcome import WORK_FAILED
-from kapelle.cli.output import document, say
+from kapelle.cli.output import document, say, write
 from kapelle.cli.values import not_empty
 from kapelle.client.http import Connection
 
@@ -31,12 +31,10 @@ def list_agents(as_json: Json = False) -> None:
         document(known)
         return
     header = ["NAME", "STATUS", "LOGIN", "MODEL", ""]
-    lines = table(header, [*map(_row, known)], [*map(_style, known)])
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    write(table(header, [*map(_row, known)], [*map(_style, known)]))
     sys.stdout.flush()
-    for agent in known:
-        for text in remarks(agent):
-            say(text)
+    for text in (text for agent in known for text in _remarks(agent)):
+        say(text)
     if not any(agent["default"] for agent in known):
         say("No default agent is set; `kapelle init` chooses one.")
 
@@ -59,7 +57,7 @@ def _style(agent: dict[str, Any]) -> str:
     return "red" if agent["problem"] else "green"
 
 
-def remarks(agent: Agent) -> Iterator[str]:
+def _remarks(agent: Agent) -> Iterator[str]:
     """What the person should know besides the line in the table."""
     name = agent["name"]
     if agent["paused_until"]:
@@ -72,7 +70,7 @@ def remarks(agent: Agent) -> Iterator[str]:
     # That one of the programs is not installed is no news, unless it is the one to use.
     if agent["problem"] and (agent["default"] or agent["status"] != "not installed"):
         yield f"{name}: {advice(agent['problem'], agent['hint'])}"
-    if stale := set_here_only(agent["login"]):
+    if stale := _set_here_only(agent["login"]):
         yield (
             f"{name}: {stale} is set here, but the daemon was started without it."
             " `kapelle stop`; the next command starts it with what is set then."
@@ -144,7 +142,7 @@ def _unverified(agent: dict[str, Any]) -> list[str]:
     name = agent["name"]
     if agent["login"]["verified_at"] or agent["status"] == "installed":
         return [agent["status"]]
-    if variable := set_here_only(agent["login"]):
+    if variable := _set_here_only(agent["login"]):
         return [f"{variable} is set here, but the daemon was started without it: kapelle stop"]
     if agent["login"]["source"] == "none":
         key = f"kapelle agents config set {name} api_key"
@@ -157,7 +155,7 @@ def advice(problem: str, hint: str | None) -> str:
     return f"{problem.rstrip('.')}. {hint}" if hint else problem
 
 
-def set_here_only(login: dict[str, Any]) -> str | None:
+def _set_here_only(login: dict[str, Any]) -> str | None:
     """A variable that would be the login, if the daemon had it too."""
     if login["source"] != "none" or os.environ.get("KAPELLE_URL"):
         return None

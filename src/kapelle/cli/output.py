@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, TextIO
 
@@ -26,6 +27,19 @@ def complain(line: str) -> None:
         sys.stderr.flush()
     except OSError:
         give_up(sys.stderr)
+
+
+def show(value: Any, as_json: bool, lines: Iterable[str]) -> None:
+    """What was found: as JSON, or as lines for people."""
+    if as_json:
+        document(value)
+    else:
+        write(lines)
+
+
+def write(lines: Iterable[str]) -> None:
+    """Lines that are ready for the terminal, on stdout."""
+    sys.stdout.writelines(f"{line}\n" for line in lines)
 
 
 def document(value: Any) -> None:

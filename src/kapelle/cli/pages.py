@@ -1,12 +1,11 @@
 """Lists of tasks, runs and schedules, which the daemon gives page by page."""
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import typer
 
-from kapelle.cli.output import document, say
+from kapelle.cli.output import document, say, write
 from kapelle.cli.values import listed
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
@@ -59,7 +58,7 @@ def show_list(
     if not found:
         say(nothing)
         return
-    sys.stdout.writelines(f"{line}\n" for line in lines(found))
+    write(lines(found))
     if more:
         say(f"There are more; `--limit {limit * 5}` shows further ones.")
 

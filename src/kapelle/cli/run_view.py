@@ -60,7 +60,7 @@ def describe_run(client: Connection, run: Run) -> Iterator[str]:
         progress = [event["data"] for event in events if event["kind"] == "run.progress"]
     begun = [step["subject"] for step in steps if step["kind"] == "task" and not step["ended_at"]]
     tasks = {task_id: client.get(task_path(task_id)) for task_id in begun if task_id}
-    return describe(run, steps, progress, tasks)
+    yield from describe(run, steps, progress, tasks)
 
 
 def describe(

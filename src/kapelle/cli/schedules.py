@@ -10,7 +10,7 @@ import typer
 from kapelle.cli.command import LISTS, Json, LightCommand, command_group, flag, option, usage_error
 from kapelle.cli.errors import wants_json
 from kapelle.cli.ids import ScheduleId, schedule_path
-from kapelle.cli.output import data, document, say
+from kapelle.cli.output import data, document, say, show
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.spec_options import (
     Option,
@@ -164,10 +164,8 @@ def status(schedule_id: ScheduleId, as_json: Json = False) -> None:
     client = Connection()
     found = client.get(schedule_path(schedule_id))
     page = client.get(schedule_path(found["id"], "firings"), {"limit": _LAST_FIRINGS})
-    if as_json:
-        document({**found, "firings": page["firings"]})
-        return
-    sys.stdout.writelines(f"{line}\n" for line in describe(found, page["firings"]))
+    firings = page["firings"]
+    show({**found, "firings": firings}, as_json, describe(found, firings))
 
 
 @schedule.command("history", cls=LightCommand)

@@ -16,7 +16,7 @@ from kapelle.cli.config import current
 from kapelle.cli.format import one_line, table
 from kapelle.cli.ids import completing, run_path
 from kapelle.cli.outcome import Run
-from kapelle.cli.output import data, document, say
+from kapelle.cli.output import data, document, say, write
 from kapelle.cli.prompt import read_prompt, read_prompts
 from kapelle.cli.spec_options import (
     Option,
@@ -350,8 +350,7 @@ def _without_a_name(params: Params) -> None:
          ("" if item["trusted"] else "(not trusted) ") + one_line(item["summary"])]
         for item in known
     ]  # fmt: skip
-    lines = table(["PATTERN", "FROM", "WHAT IT DOES"], rows)
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    write(table(["PATTERN", "FROM", "WHAT IT DOES"], rows))
     sys.stdout.flush()
     say("`kapelle start PATTERN --help` shows what one takes.")
 

@@ -23,8 +23,8 @@ from kapelle.cli.ids import (
     task_path,
     work_id,
 )
-from kapelle.cli.outcome import ERROR, FINAL, Run, Task, exit_code_of_all, settled, waiting_words
-from kapelle.cli.output import data, document, say
+from kapelle.cli.outcome import ERROR, FINAL, Run, Task, doing_words, exit_code_of_all, settled
+from kapelle.cli.output import data, document, say, show
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.prompt import read_prompt
 from kapelle.cli.values import listed, optional_duration_s, optional_text, optional_usd
@@ -88,7 +88,8 @@ def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
         [
             item["id"],
             status_words(item),
-            one_line(item.get("pattern") or _agent(item), 16),
+            # Who works on a task or did last may be a fallback agent.
+            one_line(item.get("pattern") or (item["attempts"] or [item])[-1]["agent"], 16),
             between(item["created_at"], None),
             one_line(os.path.basename(item.get("repository") or item["directory"]), 20),
             _title(item),
@@ -103,26 +104,12 @@ def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
     return table(header, cells, styles)
 
 
-def _agent(task: Task) -> str:
-    """Who works on it or did last, which may be a fallback agent."""
-    who: str = (task["attempts"][-1] if task["attempts"] else task)["agent"]
-    return who
-
-
 def _title(item: Task | Run) -> str:
     """The title, with how far it is or what it waits for."""
-    title, status, about = one_line(item["title"]), item["status"], ""
     if item.get("archived_at"):
-        return f"(archived) {title}"
-    if status == "waiting":
-        about = waiting_words(item)
-    elif status in {"queued", "blocked", "paused"} or item["waiting_for"] == "input":
-        about = item["reason"] or ""
-    elif status == "running" and item.get("progress"):
-        from kapelle.cli.events import state_words
-
-        about = state_words(item["progress"], item["spec"].get("max_iterations"))
-    return f"{title} ({one_line(about)})" if about else title
+        return f"(archived) {one_line(item['title'])}"
+    about = "" if _has_ended(item) else one_line(doing_words(item))
+    return f"{one_line(item['title'])} ({about})" if about else one_line(item["title"])
 
 
 def status(task_id: NewestId = None, as_json: Json = False) -> None:
@@ -133,18 +120,14 @@ def status(task_id: NewestId = None, as_json: Json = False) -> None:
 
 def show_status(client: Connection, path: str, as_json: bool) -> None:
     item = client.get(path)
-    if as_json:
-        document(item)
-        return
     if is_run(item["id"]):
         from kapelle.cli.run_view import describe_run
 
-        lines = describe_run(client, item)
+        show(item, as_json, describe_run(client, item))
     else:
         from kapelle.cli.task_view import describe
 
-        lines = describe(item)
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+        show(item, as_json, describe(item))
 
 
 LONG_POLL_S = 25.0

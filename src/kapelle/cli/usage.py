@@ -1,12 +1,11 @@
 """`kapelle usage`."""
 
-import sys
 from typing import Annotated, Any
 
 from kapelle.cli.command import Json, option
 from kapelle.cli.format import cost, one_line
 from kapelle.cli.ids import completing
-from kapelle.cli.output import document, say
+from kapelle.cli.output import document, say, write
 from kapelle.cli.values import choice, not_empty, since
 from kapelle.client.http import Connection
 from kapelle.domain.text import counted
@@ -56,7 +55,7 @@ def _show(report: dict[str, Any], *, filtered: bool) -> None:
     if not report["rows"]:
         say("No attempts match." if filtered else "Nothing was used: there are no attempts yet.")
         return
-    sys.stdout.writelines(f"{line}\n" for line in lines(report))
+    write(lines(report))
     if silent := report["total"]["unreported"]:
         say(f"{counted(silent, 'attempt')} told nothing about usage.")
 
