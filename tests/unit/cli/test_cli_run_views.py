@@ -247,7 +247,7 @@ def test_what_a_state_means(status: str, rests: bool, code: int) -> None:
 
 
 def test_the_list_tells_how_far_a_run_is_and_what_it_waits_for() -> None:
-    going = {**RUN, "status": "running", "progress": {"iteration": 2, "best": 3.0}}
+    going = {**RUN, "status": "running", "progress": {"iteration": 2, "best": 3.0}, "reason": None}
     asking = {**RUN, "status": "waiting", "reason": "Which one?"}
     away = {**RUN, "archived_at": "x"}
     _, first, second, third = lines([going, asking, away])
