@@ -83,6 +83,14 @@ def suggestion(typed: str, known: Iterable[str], cutoff: float, shown: str = "{}
     return f" Did you mean {' or '.join(map(shown.format, close))}?" if close else ""
 
 
+def meant(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a name that is like one that is known."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), 1, 0.6)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
 def _without_value(context: Any, option: str, message: str, see: str) -> InvalidInput:
     """An option without the value that it needs, or a switch with one."""
     known = [item for item in context.command.get_params(context) if option in item.opts]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from kapelle.cli.agent_config import login_words
+from kapelle.cli.agents import login_words
 from kapelle.cli.command import Json, argument
 from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.format import one_line, paint, size, wrapped

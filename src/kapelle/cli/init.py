@@ -2,7 +2,7 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,9 +15,6 @@ from kapelle.cli.proposal import Proposal, propose
 from kapelle.client.environment import shell_for
 from kapelle.domain.errors import KapelleError
 from kapelle.home import Home
-
-if TYPE_CHECKING:
-    from kapelle.settings import Settings
 
 TEMPLATE = """\
 # Kapelle's settings for this repository; `kapelle config show` tells which values hold and why.
@@ -60,33 +57,27 @@ def init(
     It looks at what the repository is built with and proposes set-up and checks. What is already
     there is never overwritten.
     """
-    settings, choice = loaded().settings, agent
-    done: dict[str, Any] = {"default_agent": settings.default_agent, "found": _found(settings)}
+    from kapelle.agents.registry import REHEARSAL, available
+
+    settings, choice, ask = loaded().settings, agent, sys.stdin.isatty() and not as_json
+    # The rehearsal is never the agent of anybody who did not choose it.
+    known = [info.name for info in available(settings) if info.installed and info.name != REHEARSAL]
+    done: dict[str, Any] = {"default_agent": settings.default_agent, "found": known}
     if agent is None and done["default_agent"] is None:
-        choice = _pick(done["found"], ask=sys.stdin.isatty() and not as_json)
+        choice = _pick(known, ask=ask)
     if choice is not None:
         done["default_agent"] = _choose(choice)
     done["chosen"] = choice is not None
     proposal = propose(top) if (top := root(current())) else Proposal()
     done["proposal"] = proposal.as_json()
     done["not_passed"] = shell_for(Home.default(), str(current()))["dropped"]
-    done["repository_config"], done["written"] = _repository_config(
-        proposal, accepted=yes, ask=sys.stdin.isatty() and not as_json
-    )
+    done["repository_config"], done["written"] = _repository_config(proposal, yes, ask)
     if as_json:
         document(done)
     else:
         _explain(done)
     if done["default_agent"] is None:
         raise typer.Exit(INPUT_NEEDED)
-
-
-def _found(settings: "Settings") -> list[str]:
-    """Agents that are installed here; the rehearsal is never one of them by itself."""
-    from kapelle.agents.registry import REHEARSAL, available
-
-    known = available(settings)
-    return [info.name for info in known if info.installed and info.name != REHEARSAL]
 
 
 def _pick(found: list[str], *, ask: bool) -> str | None:
@@ -109,7 +100,7 @@ def _choose(name: str) -> str:
     return name
 
 
-def _repository_config(proposal: Proposal, *, accepted: bool, ask: bool) -> tuple[str | None, bool]:
+def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[str | None, bool]:
     """The repository's config file and whether it was written just now."""
     from kapelle.settings.trust import executable, grant
 

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.command import Json, flag, option
-from kapelle.cli.errors import show_error
 from kapelle.cli.format import field, one_line
 from kapelle.cli.ids import NewestIds, path_of, work_id
-from kapelle.cli.output import data, document, say, show
+from kapelle.cli.output import data, document, say, show, show_error
 from kapelle.cli.values import listed
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, KapelleError

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.command import LISTS, Json, LightCommand, command_group, flag, option, usage_error
-from kapelle.cli.errors import wants_json
 from kapelle.cli.ids import ScheduleId, schedule_path
-from kapelle.cli.output import data, document, say, show
+from kapelle.cli.output import data, document, say, show, wants_json
 from kapelle.cli.pages import show_list, status_option, statuses
 from kapelle.cli.spec_options import (
     Option,
