@@ -31,8 +31,8 @@ def serve(
 ) -> None:
     """Run the daemon in the foreground."""
     arguments = [sys.executable, "-m", "kapelle.daemon"]
-    arguments += ["--port", str(port)] if port is not None else []
-    arguments += ["--host", host] if host is not None else []
+    for name, value in (("--port", port), ("--host", host)):
+        arguments += [name, str(value)] if value is not None else []
     arguments += ["--expose"] if expose else []
     if as_json:
         home = Home.default()
@@ -90,9 +90,8 @@ def _stop_without_socket(client: Connection, pid: int, agents: bool) -> None:
     home = client.address.home
     try:
         url = json.loads(home.info.read_bytes())["url"]
-        Connection(Address(home, url, home.token.read_text(encoding="ascii").strip())).post(
-            "/daemon/stop", {"agents": agents}, timeout=5
-        )
+        address = Address(home, url, home.token.read_text(encoding="ascii").strip())
+        Connection(address).post("/daemon/stop", {"agents": agents}, timeout=5)
     except (OSError, ValueError, KeyError, TypeError, KapelleError):
         os.kill(pid, signal.SIGTERM)
         if agents:
