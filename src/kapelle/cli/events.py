@@ -65,15 +65,11 @@ def events(
 
     With --follow and without --after, it begins now.
     """
-    query = {
-        "after": after, "task_id": task, "run_id": run, "follow": "true" if follow else "false",
-    }  # fmt: skip
+    query = {"after": after, "task_id": task, "run_id": run, "follow": follow}
     for event in Connection().stream("/events", query, endless=follow):
-        if "seq" not in event.data:
-            continue
-        if as_json:
+        if "seq" in event.data and as_json:
             json_line(event.data)
-        else:
+        elif "seq" in event.data:
             sys.stdout.write(event_line(event.data) + "\n")
             sys.stdout.flush()
 
@@ -127,10 +123,10 @@ def _of_run(what: str, data: dict[str, Any]) -> Passage | None:
         return Passage(one_line(progress_words(data), _WIDTH), "cyan")
     if what == "queued":
         return None
-    reason = f": {data['reason']}" if data.get("reason") else ""
+    why = _unverified(data) + (f": {data['reason']}" if data.get("reason") else "")
     words = _RUN_WORDS.get(what, f"{what.capitalize()}{{why}}")
     # What an event does not tell is left out of its sentence.
-    words = words.format_map(defaultdict(str, data, why=_unverified(data) + reason))
+    words = words.format_map(defaultdict(str, data, why=why))
     return Passage(one_line(words, _WIDTH), _STYLES.get(what))
 
 
@@ -141,7 +137,9 @@ def _unverified(data: dict[str, Any]) -> str:
 def _of_task(what: str, event: Event) -> Passage | None:
     if what not in _MARKS:
         return None
-    title = short_title(str(event["data"].get("title") or ""), _title_width())
+    # So many letters that a title fits on the line with the time and an id.
+    width = max(min((terminal_width() or 200) - 48, 80), 30)
+    title = short_title(str(event["data"].get("title") or ""), width)
     reason = event["data"].get("reason")
     why = f": {one_line(str(reason), _WIDTH)}" if reason and what != "completed" else ""
     why += _unverified(event["data"])
@@ -149,11 +147,6 @@ def _of_task(what: str, event: Event) -> Passage | None:
         why += f' (answer with `kapelle resume {event["task_id"]} "…"`)'
     style = None if what == "running" else _STYLES[what]
     return Passage(f"  {_MARKS[what]} {title} ({event['task_id']}){why}", style)
-
-
-def _title_width() -> int:
-    """So many letters that a title fits on the line with the time and an id."""
-    return max(min((terminal_width() or 200) - 48, 80), 30)
 
 
 def progress_words(facts: Facts) -> str:

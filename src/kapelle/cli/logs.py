@@ -11,6 +11,7 @@ from kapelle.cli.command import Follow, JsonLines, flag, option
 from kapelle.cli.ids import NewestId, is_run, path_of, task_path, work_id
 from kapelle.cli.outcome import exit_code
 from kapelle.cli.output import json_line, say
+from kapelle.cli.values import choice
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 
@@ -34,7 +35,10 @@ def logs(
     as_json: JsonLines = False,
 ) -> None:
     """Show what a task's agent said and did, or what a run did."""
-    _refuse_contradictions(stream, raw, as_json)
+    if choice("--stream", stream, ("out", "err")) and not raw:
+        raise InvalidInput("--stream goes only with --raw.", hint=f"Write --raw --stream {stream}.")
+    if raw and as_json:
+        raise InvalidInput("--raw and --json exclude each other.", hint="Leave one of them out.")
     client = Connection()
     whole = work_id(client, task_id)
     if is_run(whole) and (raw or attempt is not None):
@@ -54,15 +58,6 @@ def logs(
         _history(client, whole, tail, as_json)
     else:
         _transcript(client, whole, attempt, tail, follow, as_json)
-
-
-def _refuse_contradictions(stream: str | None, raw: bool, as_json: bool) -> None:
-    if stream not in {None, "out", "err"}:
-        raise InvalidInput(f"--stream {stream!r} does not exist.", hint="Use out or err.")
-    if stream and not raw:
-        raise InvalidInput("--stream goes only with --raw.", hint=f"Write --raw --stream {stream}.")
-    if raw and as_json:
-        raise InvalidInput("--raw and --json exclude each other.", hint="Leave one of them out.")
 
 
 def _history(client: Connection, run_id: str, tail: int | None, as_json: bool) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from kapelle.cli.command import Json
 from kapelle.cli.follow import read_line
-from kapelle.cli.format import (  # fmt: skip
+from kapelle.cli.format import (
     STATUS_STYLE,
     between,
     columns_of,

@@ -124,10 +124,10 @@ def _list(known: list[dict[str, Any]], as_json: bool) -> None:
     elif not known:
         say("No repository was trusted yet: kapelle trust DIR")
     else:
-        rows = [[one_line(item["directory"]), _standing(item), local(item["trusted_at"])]
-                for item in known]  # fmt: skip
+        rows = [
+            [one_line(item["directory"]),
+             _WORDS[item["status"]] if Path(item["directory"]).is_dir() else "gone",
+             local(item["trusted_at"])]
+            for item in known
+        ]  # fmt: skip
         write(table(["REPOSITORY", "STATUS", "SINCE"], rows))
-
-
-def _standing(item: dict[str, Any]) -> str:
-    return _WORDS[item["status"]] if Path(item["directory"]).is_dir() else "gone"
