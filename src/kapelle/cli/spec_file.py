@@ -252,10 +252,10 @@ def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> d
             return {key: filled(part, (*place, key)) for key, part in value.items()}
         if isinstance(value, list):
             return [filled(part, (*place, index)) for index, part in enumerate(value)]
+        if value is None:
+            return None
         # What is put in is not looked at again, so no value can ask for another.
-        return (
-            None if value is None else _USE.sub(lambda use: replacement(use, place), _text(value))
-        )
+        return _USE.sub(lambda use: replacement(use, place), _text(value))
 
     result: dict[str, Any] = filled(values, ())
     names = sorted({*declared, *used})

@@ -140,9 +140,8 @@ def work_command(name: str) -> Callable[..., None]:
                 body = {"pattern": name, "spec": work_spec(name, params)}
                 _start("/runs", body, params, options)
 
-    made = [
-        *parameters_of(own), *parameters(middle), *parameters_of(shared), *parameters(last)
-    ]  # fmt: skip
+    made = [*parameters_of(own), *parameters(middle)]
+    made += [*parameters_of(shared), *parameters(last)]
     return with_parameters(start, made, schema)
 
 
@@ -155,26 +154,21 @@ def work_spec(name: str, params: Params) -> Spec:
         if params["whole_file"] is not None:
             from kapelle.cli.spec_file import read_spec_file
 
-            _require_no_arguments(options, params)
+            for given in options:
+                if params.get(given.name) and "argument" in given.about:
+                    raise InvalidInput(
+                        f"The {given.key} were given twice, as prompts and as a file.",
+                        hint="Leave -F out, or put the prompts into the file.",
+                    )
             return read_spec_file(name, params["whole_file"], variables, spec_of(options, params))
         if variables:
             raise InvalidInput("--var is for the steps of a file.", hint="Add -F FILE.")
-    return {
-        "directory": absolute_directory(params["directory"]), **spec_of(options, params, name)
-    }  # fmt: skip
+    directory = absolute_directory(params["directory"])
+    return {"directory": directory, **spec_of(options, params, name)}
 
 
 def _schema(name: str) -> Schema:
     return schemas()["task" if name == "run" else name]
-
-
-def _require_no_arguments(options: Sequence[Option], params: Params) -> None:
-    for given in options:
-        if params.get(given.name) and "argument" in given.about:
-            raise InvalidInput(
-                f"The {given.key} were given twice, as prompts and as a file.",
-                hint="Leave -F out, or put the prompts into the file.",
-            )
 
 
 def _start(path: str, body: dict[str, Any], params: Params, options: Sequence[Option]) -> None:
@@ -315,7 +309,7 @@ def start_command(name: str = "start") -> Any:
             _without_a_name(params)
             return
         directory = absolute_directory(params["directory"])
-        pattern = _named(_patterns(Connection(), directory), words[0], directory)
+        pattern = _named(words[0], directory)
         if params["show_help"]:
             sys.stdout.write(pattern_help(pattern) + "\n")
             return
@@ -340,7 +334,8 @@ def _without_a_name(params: Params) -> None:
         raise InvalidInput(
             "The pattern's name is missing.", hint="`kapelle start` lists the patterns."
         )
-    known = _patterns(Connection(), absolute_directory(params["directory"]))
+    query = {"directory": absolute_directory(params["directory"])}
+    known = Connection().get("/patterns", query)
     if params["as_json"]:
         document(known)
         return
@@ -355,12 +350,8 @@ def _without_a_name(params: Params) -> None:
     say("`kapelle start PATTERN --help` shows what one takes.")
 
 
-def _patterns(client: Connection, directory: str) -> list[Pattern]:
-    found: list[Pattern] = client.get("/patterns", {"directory": directory})
-    return found
-
-
-def _named(known: list[Pattern], name: str, directory: str) -> Pattern:
+def _named(name: str, directory: str) -> Pattern:
+    known: list[Pattern] = Connection().get("/patterns", {"directory": directory})
     for pattern in known:
         if pattern["name"] == name:
             if not pattern["trusted"]:
@@ -448,8 +439,7 @@ def pattern_help(pattern: Pattern) -> str:
 
 
 def _help_of(command: Any, path: str) -> str:
-    text: str = command.get_help(command.make_context(path, [], resilient_parsing=True))
-    return text
+    return str(command.get_help(command.make_context(path, [], resilient_parsing=True)))
 
 
 def read_spec(file: Path) -> dict[str, Any]:
