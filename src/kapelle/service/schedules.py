@@ -145,11 +145,9 @@ class Schedules:
         return await self._db.read(read)
 
     async def pause(self, text: str) -> Schedule:
-        """Start nothing until it is resumed; what was started goes on."""
         return await self._alter(text, transitions.pause)
 
     async def resume(self, text: str) -> Schedule:
-        """Go on with the next slot; those that came meanwhile are not made up for."""
         return await self._alter(text, transitions.resume)
 
     async def cancel(self, text: str, *, with_work: bool = False) -> Schedule:
@@ -190,9 +188,7 @@ def _values(spec: ScheduleSpec, examined: Examined, now: datetime) -> dict[str, 
     values |= {
         "title": spec.title or examined.title,
         # What no database can keep (half a surrogate pair) is replaced.
-        "spec": json.loads(
-            json.dumps(examined.spec, ensure_ascii=False).encode("utf-8", "replace")
-        ),
+        "spec": json.loads(json.dumps(examined.spec, ensure_ascii=False).encode(errors="replace")),
         "directory": os.path.normpath(examined.directory),
         "project": examined.project,
         "status": ScheduleStatus.ACTIVE,
@@ -202,10 +198,8 @@ def _values(spec: ScheduleSpec, examined: Examined, now: datetime) -> dict[str, 
         values["next_at"] = next_by_cron(values, now)
         if values["next_at"] is None:
             raise InvalidInput("expires_at: no slot of its cron comes before that.")
-    elif spec.every_s is not None:
-        values["next_at"] = now
     else:
-        values["next_at"] = spec.at
+        values["next_at"] = now if spec.every_s is not None else spec.at
     return values
 
 
@@ -227,9 +221,8 @@ def _leader(connection: Connection, text: str, values: dict[str, Any]) -> str:
     leader = schedules.row(connection, schedules.resolve(connection, text))
     alone = values["cron"] is None and values["at"] is None
     if alone and leader["status"] not in OPEN:
-        raise InvalidInput(
-            f"{leader['id']} is {leader['status']}: nothing will come after it any more."
-        )
+        text = f"{leader['id']} is {leader['status']}: nothing will come after it any more."
+        raise InvalidInput(text)
     return str(leader["id"])
 
 
