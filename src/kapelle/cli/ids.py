@@ -1,6 +1,7 @@
 """Ids on the command line: arguments that take them, what a shell offers, paths in the API."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -39,7 +40,7 @@ def work_id(client: Connection, typed: str | None, nouns: str = "work") -> str:
     repository that is no part of a run, and it says which that is."""
     if typed is not None:
         known = nouns != "work" or "_" in typed
-        return typed.strip() if known else str(client.get(_path("work", typed, ()))["id"])
+        return typed.strip() if known else str(client.get(_path("work", typed))["id"])
     query = {"repository": str(current()), "nested": False, "limit": 1}
     found = client.get(f"/{nouns}", query)[nouns]
     if not found:
@@ -51,27 +52,12 @@ def work_id(client: Connection, typed: str | None, nouns: str = "work") -> str:
     return str(found[0]["id"])
 
 
-def task_path(task_id: str, *more: str) -> str:
-    """The path of a task's resource; any unique end or beginning of its id will do."""
-    return _path("tasks", task_id, more)
-
-
-def run_path(run_id: str, *more: str) -> str:
-    """The path of a run's resource."""
-    return _path("runs", run_id, more)
-
-
-def schedule_path(schedule_id: str, *more: str) -> str:
-    """The path of a schedule's resource."""
-    return _path("schedules", schedule_id, more)
-
-
 def path_of(some_id: str, *more: str) -> str:
     """The path of a task's or a run's resource, by an id that begins with its kind."""
-    return _path("runs" if is_run(some_id) else "tasks", some_id, more)
+    return _path("runs" if is_run(some_id) else "tasks", some_id, *more)
 
 
-def _path(nouns: str, text: str, more: tuple[str, ...]) -> str:
+def _path(nouns: str, text: str, *more: str) -> str:
     noun, hint = _NOUNS[nouns]
     if not text.strip():
         raise InvalidInput(f"An empty text is not the id of {noun}.", hint=hint)
@@ -79,6 +65,12 @@ def _path(nouns: str, text: str, more: tuple[str, ...]) -> str:
         # The daemon would take it for another address.
         raise NotFound(f"{text!r} is not the id of {noun}.", hint=hint)
     return "/".join([f"/{nouns}", quote(text.strip(), safe=""), *more])
+
+
+# The paths of a task's, a run's and a schedule's resources; any unique part of an id will do.
+task_path = partial(_path, "tasks")
+run_path = partial(_path, "runs")
+schedule_path = partial(_path, "schedules")
 
 
 def completing(what: str) -> Callable[[str], Completions]:

@@ -134,8 +134,7 @@ def _error(code: int, message: str) -> dict[str, Any]:
 
 
 mcp = command_group(
-    "Serve Kapelle's tools to an agent or editor over stdin and stdout.",
-    lambda: Bridge().run(),
+    "Serve Kapelle's tools to an agent or editor over stdin and stdout.", lambda: Bridge().run()
 )
 
 # Where each client keeps its servers, under which key, and what an entry of it looks like.

@@ -23,9 +23,7 @@ def status_option(nouns: str, known: Sequence[str]) -> Any:
         return [status for status in known if status.startswith(incomplete)]
 
     return typer.Option(
-        metavar="STATUS",
-        help=f"Only {nouns} in this state; repeatable.",
-        autocompletion=complete,
+        metavar="STATUS", help=f"Only {nouns} in this state; repeatable.", autocompletion=complete
     )
 
 

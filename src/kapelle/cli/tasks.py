@@ -229,11 +229,11 @@ def change_each(
     state is another word for the status they are shown with; remark is said if one still runs.
     """
     client, failure = Connection(), None
+    where = path or (lambda text, what: path_of(work_id(client, text), what))
     changed: dict[str, Task | Run] = {}
     for some_id in listed(ids, "An id"):
         try:
-            whole = path or (lambda text, what: path_of(work_id(client, text), what))
-            item = client.post(whole(some_id, action), body)
+            item = client.post(where(some_id, action), body)
             changed[item["id"]] = item
         except KapelleError as error:
             if failure:
@@ -264,10 +264,7 @@ NoWait = Annotated[bool, flag("Do not wait until they have ended.", "--no-wait")
 
 
 def cancel(
-    task_ids: AnyIds,
-    reason: Reason = None,
-    no_wait: NoWait = False,
-    as_json: Json = False,
+    task_ids: AnyIds, reason: Reason = None, no_wait: NoWait = False, as_json: Json = False
 ) -> None:
     """Stop tasks and runs, with every process they started."""
     change_each(task_ids, "cancel", {"reason": reason}, wait=not no_wait, as_json=as_json)

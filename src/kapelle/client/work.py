@@ -216,12 +216,7 @@ class Tasks(Work[Task]):
         return written.decode("utf-8", "replace")
 
     def transcript(
-        self,
-        id: str,
-        *,
-        attempt: int | None = None,
-        tail: int | None = None,
-        follow: bool = False,
+        self, id: str, *, attempt: int | None = None, tail: int | None = None, follow: bool = False
     ) -> Stream[TranscriptLine]:
         """What the agent said and did; with follow, as it comes and until the task has ended."""
         query = {"attempt": attempt, "tail": tail, "follow": follow}
