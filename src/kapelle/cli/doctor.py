@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -191,7 +192,11 @@ def agents(home: Home) -> Iterator[Finding]:
             # Somebody set it up, so that its program is missing is news.
             yield Finding("agents", "warning", f"{info.name}: {info.problem}", info.hint)
     installed = [info for info in real if info.installed]
-    logins = _logins()
+    logins = {}
+    with suppress(KapelleError):  # only the daemon, which starts them, knows them
+        query = {"directory": str(current())}
+        agents = Connection(autostart=False).get("/agents", query, timeout=30)
+        logins = {agent["name"]: agent["login"] for agent in agents}
     with ThreadPoolExecutor() as threads:
         versions = threads.map(_version, installed)
     for info, version in zip(installed, versions, strict=True):
@@ -234,16 +239,6 @@ def _version(info: "AgentInfo") -> str | None:
     except OSError:
         return None
     return version_in(said or "")
-
-
-def _logins() -> dict[str, dict[str, Any]]:
-    """The logins that agents get, from the daemon that starts them; empty when it is not there."""
-    try:
-        query = {"directory": str(current())}
-        known = Connection(autostart=False).get("/agents", query, timeout=30)
-    except KapelleError:
-        return {}
-    return {agent["name"]: agent["login"] for agent in known}
 
 
 def _default_agent(name: str | None, known: "list[AgentInfo]") -> Finding:

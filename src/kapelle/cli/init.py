@@ -57,7 +57,8 @@ def init(
     It looks at what the repository is built with and proposes set-up and checks. What is already
     there is never overwritten.
     """
-    from kapelle.agents.registry import REHEARSAL, available
+    from kapelle.agents.registry import REHEARSAL, available, type_of
+    from kapelle.settings import set_value
 
     settings, choice, ask = loaded().settings, agent, sys.stdin.isatty() and not as_json
     # The rehearsal is never the agent of anybody who did not choose it.
@@ -66,7 +67,10 @@ def init(
     if agent is None and done["default_agent"] is None:
         choice = _pick(known, ask=ask)
     if choice is not None:
-        done["default_agent"] = _choose(choice)
+        # Even one that is still to be installed.
+        type_of(choice, settings)
+        set_value(Home.default().config, "default_agent", choice)
+        done["default_agent"] = choice
     done["chosen"] = choice is not None
     proposal = propose(top) if (top := root(current())) else Proposal()
     done["proposal"] = proposal.as_json()
@@ -88,16 +92,6 @@ def _pick(found: list[str], *, ask: bool) -> str | None:
     say("These agents are installed: " + ", ".join(found) + ".")
     answer: str = typer.prompt("Which one by default?", default=found[0], err=True)
     return answer.strip()
-
-
-def _choose(name: str) -> str:
-    """Make an agent the default, even one that is still to be installed."""
-    from kapelle.agents.registry import type_of
-    from kapelle.settings import set_value
-
-    type_of(name, loaded().settings)
-    set_value(Home.default().config, "default_agent", name)
-    return name
 
 
 def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[str | None, bool]:

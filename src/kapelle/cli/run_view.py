@@ -79,7 +79,12 @@ def describe(
     if run["progress"] and not run["ended_at"]:
         most = run["spec"].get("max_iterations")
         yield field("progress", state_words(run["progress"], most))
-    yield from _questions(run)
+    if run["questions"]:
+        yield field("asks", "")
+    for question in run["questions"]:
+        default = f" [{one_line(question['default'])}]" if question["default"] else ""
+        yield paint(f"    ? {one_line(question['text'])}{default}", "yellow")
+        yield f'      kapelle runs answer {question["token"]} "…"'
     yield from result_lines(run, progress)
     if tasks := list(task_lines(run, steps, open_tasks)):
         yield from (field("tasks", ""), *tasks)
@@ -126,16 +131,6 @@ def _spent(run: Run) -> str:
     if spec.get("max_seconds"):
         facts.append(f"{short(spent['seconds'])} of {short(spec['max_seconds'])}")
     return ", ".join(facts)
-
-
-def _questions(run: Run) -> Iterator[str]:
-    if not run["questions"]:
-        return
-    yield field("asks", "")
-    for question in run["questions"]:
-        default = f" [{one_line(question['default'])}]" if question["default"] else ""
-        yield paint(f"    ? {one_line(question['text'])}{default}", "yellow")
-        yield f'      kapelle runs answer {question["token"]} "…"'
 
 
 def result_lines(run: Run, progress: Sequence[Item]) -> Iterator[str]:

@@ -49,7 +49,11 @@ class Service:
         finally:
             for wait in waits.values():
                 wait.cancel()
-        resting = {text: work for text, work in found.items() if _is_resting(work)}
+        resting = {
+            text: work
+            for text, work in found.items()
+            if work.ended_at or work.status == "paused" or work.waiting_for in {"input", "trust"}
+        }
         one_each = {work.id: work for work in resting.values()}.values()
         shown = [RestingView.model_validate(work, from_attributes=True) for work in one_each]
         return WaitView(resting=shown, pending=[text for text in waits if text not in resting])
@@ -61,8 +65,3 @@ class Service:
             with suppress(NotFound):
                 return await self.runs.wait(text, timeout_s)
         raise NotFound(f"There is no task or run {text!r}.", hint="`kapelle list` shows the ids.")
-
-
-def _is_resting(work: Task | Run) -> bool:
-    asks = work.waiting_for in {"input", "trust"}
-    return work.ended_at is not None or asks or work.status == "paused"
