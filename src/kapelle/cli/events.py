@@ -153,16 +153,20 @@ def progress_words(facts: Facts) -> str:
     """One thing that a run has told, for its history."""
     if facts.get("verdict") is not None:
         return _verdict(facts)
-    score = [f"score {facts['score']:.12g}"] if is_number(facts.get("score")) else []
-    return ", ".join([*_place(facts), *score, *_more(facts)]) or "goes on"
+    return (
+        ", ".join([*_place(facts), *_score("score", facts.get("score")), *_more(facts)])
+        or "goes on"
+    )
 
 
 def state_words(facts: Facts, limit: int | None = None) -> str:
     """All that is known by now, for a line about the present; limit is the most iterations."""
-    place = _place(facts, limit)
-    if is_number(facts.get("score")):
-        place.append(f"last score {facts['score']:.12g}")
-    return ", ".join([*place, *_more(facts)])
+    score = _score("last score", facts.get("score"))
+    return ", ".join([*_place(facts, limit), *score, *_more(facts)])
+
+
+def _score(name: str, value: Any) -> list[str]:
+    return [f"{name} {value:.12g}"] if is_number(value) else []
 
 
 def verdict_words(verdict: str) -> str:
@@ -172,10 +176,8 @@ def verdict_words(verdict: str) -> str:
 
 def _verdict(facts: Facts) -> str:
     score, best = facts.get("score"), facts.get("best")
-    found = [f"score {score:.12g}"] if is_number(score) else []
-    found.append(verdict_words(str(facts["verdict"])))
-    if is_number(best) and best != score:
-        found.append(f"best {best:.12g}")
+    found = [*_score("score", score), verdict_words(str(facts["verdict"]))]
+    found += _score("best", best) if best != score else []
     why = facts.get("problem") or facts.get("feedback")
     said = f" ({one_line(str(why), _PROBLEM)})" if why else ""
     return f"iteration {facts.get('iteration')}: {', '.join(found)}{said}"
@@ -195,9 +197,7 @@ def _place(facts: Facts, limit: int | None = None) -> list[str]:
     if facts.get("step") is not None:
         doing = f": {one_line(str(facts['doing']), 60)}" if facts.get("doing") else ""
         found.append(f"step {facts['step']} of {facts.get('steps')}{doing}")
-    if is_number(facts.get("best")):
-        found.append(f"best {facts['best']:.12g}")
-    return found
+    return found + _score("best", facts.get("best"))
 
 
 def _more(facts: Facts) -> list[str]:

@@ -444,34 +444,29 @@ def _help_of(command: Any, path: str) -> str:
 
 def read_spec(file: Path) -> dict[str, Any]:
     """What the file holds; an error names the file and, where it is known, the line."""
+    import tomllib
+
+    import yaml
+
+    parsers: dict[str, Callable[[str], Any]] = {
+        ".json": json.loads, ".toml": tomllib.loads, ".yaml": yaml.safe_load, ".yml": yaml.safe_load
+    }  # fmt: skip
+    suffix = file.suffix.lower()
+    if suffix not in parsers:
+        raise InvalidInput(
+            f"--spec {file} is of no kind that is known.", hint="Use .json, .yaml or .toml."
+        )
     try:
-        spec = _parsed(file.suffix.lower(), file.read_text(encoding="utf-8"), file)
+        spec = parsers[suffix](file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(f"--spec {file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise InvalidInput(f"--spec {file} is not UTF-8 text.") from None
+    except (ValueError, yaml.YAMLError) as error:
+        kind = {".yml": "YAML"}.get(suffix, suffix[1:].upper())
+        raise InvalidInput(f"{file} is not {kind}: {' '.join(str(error).split())}.") from None
     if not isinstance(spec, dict) or not all(isinstance(key, str) for key in spec):
         raise InvalidInput(
             f"--spec {file} holds no fields.", hint="Give every field a name: prompt, agent …"
         )
     return spec
-
-
-def _parsed(suffix: str, text: str, file: Path) -> Any:
-    import tomllib
-
-    import yaml
-
-    kinds: dict[str, tuple[str, Callable[[str], Any]]] = {
-        ".json": ("JSON", json.loads), ".toml": ("TOML", tomllib.loads),
-        ".yaml": ("YAML", yaml.safe_load), ".yml": ("YAML", yaml.safe_load),
-    }  # fmt: skip
-    if suffix not in kinds:
-        raise InvalidInput(
-            f"--spec {file} is of no kind that is known.", hint="Use .json, .yaml or .toml."
-        )
-    name, parse = kinds[suffix]
-    try:
-        return parse(text)
-    except (ValueError, yaml.YAMLError) as error:
-        raise InvalidInput(f"{file} is not {name}: {' '.join(str(error).split())}.") from None
