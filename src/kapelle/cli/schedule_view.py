@@ -16,7 +16,7 @@ from kapelle.cli.format import (
     short,
     table,
 )
-from kapelle.cli.values import zone
+from kapelle.cli.values import typed_duration, zone
 from kapelle.domain.errors import InvalidInput
 
 _STYLES = {**STATUS_STYLE, "active": "cyan", "expired": "dim", "started": "green", "missed": "red"}
@@ -94,17 +94,8 @@ def trigger(schedule: Schedule) -> str:
     if schedule["at"]:
         return f"at {_clock(schedule['at'], schedule)}{follows}"
     if schedule["every_s"]:
-        return f"every {interval(schedule['every_s'])}"
+        return f"every {typed_duration(schedule['every_s'])}"
     return follows.strip()
-
-
-def interval(seconds: float) -> str:
-    """A duration as a person would type it: 90 is 1m30s and 3600 is 1h."""
-    left, parts = seconds, ""
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        count, left = divmod(left, size)
-        parts += f"{count:.0f}{unit}" if count else ""
-    return parts + (f"{left:g}s" if left or not parts else "")
 
 
 def upcoming(schedule: Schedule) -> str:

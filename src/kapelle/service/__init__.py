@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from kapelle.domain.errors import NotFound
 from kapelle.domain.run import Run
+from kapelle.domain.states import is_resting
 from kapelle.domain.task import Task
 from kapelle.domain.views import RestingView, WaitView
 from kapelle.service.agents import Agents
@@ -50,9 +51,7 @@ class Service:
             for wait in waits.values():
                 wait.cancel()
         resting = {
-            text: work
-            for text, work in found.items()
-            if work.ended_at or work.status == "paused" or work.waiting_for in {"input", "trust"}
+            t: work for t, work in found.items() if is_resting(work.status, work.waiting_for)
         }
         one_each = {work.id: work for work in resting.values()}.values()
         shown = [RestingView.model_validate(work, from_attributes=True) for work in one_each]

@@ -8,7 +8,7 @@ from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, RunFilter, Step
-from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.states import RunStatus, TaskStatus, is_resting
 from kapelle.domain.views import PatternView
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
@@ -19,8 +19,6 @@ from kapelle.service.work import of_repository, wait
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
-
-_RESTING = RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
 
 
 class Runs:
@@ -108,7 +106,7 @@ class Runs:
 
     def _is_resting(self, connection: Connection, run_id: str) -> bool:
         run = self._shown(connection, runs.get(connection, run_id))
-        return run.status in _RESTING or run.waiting_for is not None
+        return is_resting(run.status, run.waiting_for)
 
     def _shown(self, connection: Connection, run: Run) -> Run:
         """A run with what it is at, and whether all that it could go on with waits for a person."""
