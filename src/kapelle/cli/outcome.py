@@ -111,7 +111,7 @@ def _for_run(run: Run) -> list[str]:
 
 def doing_words(item: Task | Run) -> str:
     """What a task or a run is at beyond its status, and what it waits for."""
-    if item["status"] == "waiting" or item["waiting_for"] == "input":
+    if item["status"] == "waiting" or item.get("waiting_for") == "input":
         return waiting_words(item)
     said, far = item["reason"], ""
     if check := item.get("checking"):

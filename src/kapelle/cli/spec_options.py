@@ -134,7 +134,8 @@ class Option:
         """What was typed as a value of the field; None where nothing was."""
         if self.kind == "check":
             limit = params.get(f"{self.name}_timeout")
-            timeout_s = limit and values.duration_s(limit, self.about["timeout"][0])
+            named = self.about.get("timeout", ("",))[0]
+            timeout_s = None if limit is None else values.duration_s(limit, named)
             return [self._check(check, timeout_s) for check in typed or ()] or None
         if typed is None or (self.repeatable and not typed):
             return None
