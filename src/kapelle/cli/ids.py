@@ -5,8 +5,7 @@ from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
-import typer
-
+from kapelle.cli.command import argument
 from kapelle.cli.config import current, root
 from kapelle.cli.format import one_line, status_words
 from kapelle.cli.output import say
@@ -110,12 +109,7 @@ def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
 def _argument(whose: str, what: str, *, several: bool = False, newest: bool = False) -> Any:
     about = f"Ids of {whose}, or their ends." if several else f"The id of {whose}, or its end."
     about += " By default the newest of this repository." if newest else ""
-    return typer.Argument(
-        metavar="ID..." if several else "ID",
-        help=about,
-        autocompletion=completing(what),
-        show_default=False,
-    )
+    return argument("ID..." if several else "ID", about, autocompletion=completing(what))
 
 
 TaskId = Annotated[str, _argument("a task", "tasks")]

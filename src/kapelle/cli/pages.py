@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import typer
-
+from kapelle.cli.command import option
 from kapelle.cli.output import document, say, write
 from kapelle.cli.values import listed
 from kapelle.client.http import Connection
@@ -22,9 +21,7 @@ def status_option(nouns: str, known: Sequence[str]) -> Any:
     def complete(incomplete: str) -> list[str]:
         return [status for status in known if status.startswith(incomplete)]
 
-    return typer.Option(
-        metavar="STATUS", help=f"Only {nouns} in this state; repeatable.", autocompletion=complete
-    )
+    return option("STATUS", f"Only {nouns} in this state; repeatable.", autocompletion=complete)
 
 
 def statuses(typed: list[str] | None, noun: str, known: Sequence[str]) -> list[str] | None:

@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from kapelle.cli.command import FollowToEnd, Json, command_of, flag, option, suggestion
+from kapelle.cli.command import FollowToEnd, Json, argument, command_of, flag, option, suggestion
 from kapelle.cli.config import current
 from kapelle.cli.format import one_line, table
 from kapelle.cli.ids import completing, run_path
@@ -124,8 +122,8 @@ def work_command(name: str) -> Callable[..., None]:
         last = {"every": _EVERY, **last}
     if "file" in facts:
         *names, help = facts["file"]
-        file = typer.Option(*names, metavar="FILE", help=help)
-        middle |= {"whole_file": Annotated[Path | None, file], "var": _VAR}
+        file = Annotated[Path | None, option("FILE", help, *names)]
+        middle |= {"whole_file": file, "var": _VAR}
 
     def start(**params: Any) -> None:
         options = [*own, *shared]
@@ -284,14 +282,13 @@ def _split(options: Sequence[Option]) -> tuple[list[Option], list[Option]]:
     return own, [option for option in options if option.key in common]
 
 
-_WORDS = typer.Argument(
-    metavar="PATTERN [--KEY VALUE]",
-    help="The pattern's name and what it takes.",
+_WORDS = argument(
+    "PATTERN [--KEY VALUE]",
+    "The pattern's name and what it takes.",
     autocompletion=completing("patterns"),
-    show_default=False,
 )
-_SPEC = typer.Option(metavar="FILE", help="Read what it takes from .json, .yaml or .toml.")
-_HELP = typer.Option("--help", "-h", help="Show this help, or that of the pattern before it.")
+_SPEC = option("FILE", "Read what it takes from .json, .yaml or .toml.")
+_HELP = flag("Show this help, or that of the pattern before it.", "--help", "-h")
 _ABOUT = {
     "summary": "Start a run of any pattern, your own too.",
     "about": "Without a pattern it lists them. `kapelle start PATTERN --help` shows what"
