@@ -240,7 +240,6 @@ class Agents:
         self._writing = asyncio.Lock()  # two keys stored at once must not lose one another
 
     async def known(self, directory: str | None) -> list[AgentView]:
-        """The agents that a task in a directory may use."""
         settings = self._parts.settings(directory)
         found = await asyncio.to_thread(registry.available, settings)
         return await self._views(found, settings)

@@ -57,7 +57,6 @@ class Runs:
         return [self._shown(connection, run) for run in found], cursor
 
     async def steps(self, text: str) -> list[Step]:
-        """What the run did and does, in order."""
         return await self._db.read(lambda c: steps.shown(c, runs.resolve(c, text)))
 
     async def wait(self, text: str, timeout_s: float) -> Run:
@@ -67,7 +66,6 @@ class Runs:
         return await self.get(run_id)
 
     async def pause(self, text: str, *, now: bool = False) -> Run:
-        """Start nothing more; what is at work ends first, or at once goes back to the queue."""
         run_id = await self._id(text)
         await control.pause(self._parts, run_id, "paused by a person", now=now)
         return await self.get(run_id)
@@ -84,7 +82,6 @@ class Runs:
         return await self.get(run_id)
 
     async def answer(self, text: str, answer: str, token: str | None = None) -> Run:
-        """Answer a question of the run, which then goes on."""
         return await self._apply_change(text, control.answer, token, answer)
 
     async def pause_all(self, reason: str) -> None:

@@ -151,7 +151,6 @@ class Schedules:
         return await self._alter(text, transitions.resume)
 
     async def cancel(self, text: str, *, with_work: bool = False) -> Schedule:
-        """End a schedule, with what it started and what is still going or without."""
         schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
         going = await self._scheduler.alter(transitions.cancel, schedule_id, with_work, now)
         for subject in going:
@@ -159,7 +158,6 @@ class Schedules:
         return await self.get(schedule_id)
 
     async def run_now(self, text: str) -> Firing:
-        """Start at once what it starts, besides its slots."""
         schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
         slot = await self._scheduler.alter(transitions.run_now, schedule_id, now)
         row = await self._db.read(schedules.get_firing, schedule_id, slot)

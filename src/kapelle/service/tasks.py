@@ -52,7 +52,6 @@ class Tasks:
         return await self._apply_change(text, actions.cancel, reason or "cancelled by a person")
 
     async def retry(self, text: str, limits: NewLimits | None = None) -> Task:
-        """A new attempt from a fresh workspace."""
         await self._let_begin(text)
         return await self._apply_change(text, actions.retry, limits or NewLimits())
 
