@@ -41,6 +41,7 @@ from kapelle.service import Service
 from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.events import Events
+from kapelle.service.knowledge import Knowledge
 from kapelle.service.output import Output
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
@@ -235,6 +236,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         agents=Agents(parts),
         usage=Usages(parts),
         trust=Trust(parts),
+        knowledge=Knowledge(parts),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
@@ -250,7 +252,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
         queue.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
-        _look_after(lock, record, db, stopping),
+        service.knowledge.run(), _look_after(lock, record, db, stopping),
     )  # fmt: skip
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]

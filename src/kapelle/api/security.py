@@ -144,6 +144,19 @@ async def own_task_only(request: Request, service: UseCases, _token: Token) -> N
         raise Forbidden("An attempt's token allows only to read its own task, while it runs.")
 
 
+async def attempt_too(request: Request, service: UseCases, _token: Token) -> str | None:
+    """Marks a route that running attempts may call as well, and that looks itself at what they ask
+    for; gives the task that such an attempt works on, None for the owner."""
+    caller: Caller = request.scope["kapelle.caller"]
+    if caller.kind == "owner":
+        return None
+    return await service.work.task_of(caller.attempt_id or "")
+
+
+# The task of the attempt that calls; None for the owner, who may do anything.
+Parent = Annotated[str | None, Depends(attempt_too)]
+
+
 class WithoutEmptyParameters:
     """Leaves out query parameters without a value: `?status=&tag=` asks for everything."""
 

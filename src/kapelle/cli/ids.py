@@ -19,6 +19,7 @@ _NOUNS = {
     "tasks": ("a task", "`kapelle list` shows the ids."),
     "runs": ("a run", "`kapelle runs list` shows the ids."),
     "schedules": ("a schedule", "`kapelle schedule list` shows the ids."),
+    "learnings": ("a learning", "`kapelle learnings list` shows the ids."),
     "work": ("a task or a run", "`kapelle list` shows the ids."),
 }
 
@@ -66,6 +67,11 @@ def schedule_path(schedule_id: str, *more: str) -> str:
     return _path("schedules", schedule_id, more)
 
 
+def learning_path(learning_id: str) -> str:
+    """The path of a learning."""
+    return _path("learnings", learning_id, ())
+
+
 def path_of(some_id: str, *more: str) -> str:
     """The path of a task's or a run's resource, by an id that begins with its kind."""
     return _path("runs" if is_run(some_id) else "tasks", some_id, more)
@@ -110,7 +116,8 @@ def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
             if row["key"]:
                 yield row["key"], f"{row['attempts']} attempts"
     else:
-        query = {"limit": 100, "repository": None if what == "schedules" else here()}
+        apart = what in {"schedules", "learnings"}
+        query = {"limit": 100, "repository": None if apart else here()}
         for item in client.get(f"/{what}", query, timeout=2)[what]:
             yield item["id"], f"{status_words(item)}: {item['title']}"
 
@@ -131,6 +138,8 @@ RunId = Annotated[str, _argument("a run", "runs")]
 RunIds = Annotated[list[str], _argument("runs", "runs", several=True)]
 AnyIds = Annotated[list[str], _argument("tasks and runs", "work", several=True)]
 ScheduleId = Annotated[str, _argument("a schedule", "schedules")]
+LearningId = Annotated[str, _argument("a learning", "learnings")]
+LearningIds = Annotated[list[str], _argument("learnings", "learnings", several=True)]
 # Without one the newest is meant.
 NewestId = Annotated[str | None, _argument("a task or a run", "work", newest=True)]
 NewestIds = Annotated[

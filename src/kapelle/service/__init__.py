@@ -12,6 +12,7 @@ from kapelle.domain.views import RestingView, WaitView
 from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
+from kapelle.service.knowledge import Knowledge
 from kapelle.service.output import Output
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
@@ -37,6 +38,7 @@ class Service:
     agents: Agents
     usage: Usages
     trust: Trust
+    knowledge: Knowledge
 
     async def wait(self, ids: Sequence[str], for_all: bool, timeout_s: float) -> WaitView:
         """Those of several tasks and runs that have ended or wait for a person, once one or all

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 from weakref import WeakValueDictionary
 
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
+from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, KapelleError, NotFound
 from kapelle.domain.ids import body, is_id
 from kapelle.domain.run import Run, RunFilter, WorkFilter
 from kapelle.domain.specs import MergeSpec, WorkspaceKind
@@ -27,7 +27,7 @@ from kapelle.runner.redaction import redact
 from kapelle.secrets import server_secrets
 from kapelle.settings import Settings
 from kapelle.settings.trust import drop, records
-from kapelle.store import runs, tasks
+from kapelle.store import attempts, runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import resolve
 from kapelle.workspaces import Diff, checkouts_around, git_in, repository_of
@@ -69,6 +69,13 @@ class Work:
         """The task or the run of an id, or of a part of it that only one has."""
         id_ = await self._db.read(resolve, text, "task", "run")
         return await (self._runs if is_id("run", id_) else self._tasks).get(id_)
+
+    async def task_of(self, attempt_id: str) -> str:
+        """The task that a running attempt works on; its token dies with it."""
+        task_id = await self._db.glance(_task_of_running, attempt_id)
+        if task_id is None:
+            raise Forbidden("This attempt has ended, and its token with it.")
+        return task_id
 
     async def page(self, wanted: WorkFilter) -> tuple[list[Task | Run], str | None]:
         """Tasks and runs in one list, newest first, and the cursor of the next page, if any."""
@@ -367,3 +374,11 @@ def _files_with_secrets(patch: bytes, known: tuple[bytes, ...]) -> list[str]:
         if redact(added, known) != added:
             found.append(head.split(b"\n")[0].rpartition(b" b/")[2].decode("utf-8", "replace"))
     return found
+
+
+def _task_of_running(connection: Connection, attempt_id: str) -> str | None:
+    try:
+        attempt = attempts.row(connection, attempt_id)
+    except NotFound:
+        return None
+    return None if attempt["ended_at"] else str(attempt["task_id"])
