@@ -244,6 +244,7 @@ service install --help
 service uninstall --help
 mcp
 mcp install claude --print
+acp
 completion bash
 stop
 """

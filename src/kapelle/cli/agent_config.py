@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import typer
 
-from kapelle.cli.command import Json, LightCommand, command_group
+from kapelle.cli.command import Json, LightCommand, argument, command_group
 from kapelle.cli.config import Entry, Repo, change, current, loaded, print_entries
 from kapelle.cli.format import one_line
 from kapelle.cli.output import document, say
@@ -21,18 +21,13 @@ _FOUNDING = frozenset({"command", "type"})
 
 config = command_group("Show and change the settings of agents.")
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="An agent, such as claude.", show_default=False)
-]
+Name = Annotated[str, argument("NAME", "An agent, such as claude.")]
 
 
 @config.command(cls=LightCommand)
 def show(
     name: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[NAME]", help="An agent; without one, what is set of all.", show_default=False
-        ),
+        str | None, argument("[NAME]", "An agent; without one, what is set of all.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -59,20 +54,11 @@ def show(
 def set_(
     name: Name,
     key: Annotated[
-        str,
-        typer.Argument(
-            metavar="KEY",
-            help="model, base_url, program, extra_args, env.VARIABLE, … or api_key.",
-            show_default=False,
-        ),
+        str, argument("KEY", "model, base_url, program, extra_args, env.VARIABLE, … or api_key.")
     ],
     value: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[VALUE]",
-            help="Text, or a TOML value; never for api_key, which is asked for.",
-            show_default=False,
-        ),
+        argument("[VALUE]", "Text, or a TOML value; never for api_key, which is asked for."),
     ] = None,
     repo: Repo = False,
     as_json: Json = False,
@@ -103,10 +89,7 @@ def set_(
 def reset(
     name: Name,
     key: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[KEY]", help="One setting; without it, all but api_key.", show_default=False
-        ),
+        str | None, argument("[KEY]", "One setting; without it, all but api_key.")
     ] = None,
     repo: Repo = False,
     as_json: Json = False,

@@ -10,7 +10,7 @@ import typer
 
 from kapelle.agents.base import remark
 from kapelle.cli.agent_config import config, login_words
-from kapelle.cli.command import LISTS, Json, LightCommand, command_group
+from kapelle.cli.command import LISTS, Json, LightCommand, argument, command_group, flag
 from kapelle.cli.format import mark, moment, now, one_line, paint, short, table
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import document, say
@@ -81,14 +81,9 @@ def remarks(agent: Agent) -> Iterator[str]:
 
 def check(
     names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[NAME]...", help="Agents; without one, all installed.", show_default=False
-        ),
+        list[str] | None, argument("[NAME]...", "Agents; without one, all installed.")
     ] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Also make one real call, which costs a little.")
-    ] = False,
+    live: Annotated[bool, flag("Also make one real call, which costs a little.", "--live")] = False,
     as_json: Json = False,
 ) -> None:
     """Find out whether agents can be used.

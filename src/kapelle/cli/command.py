@@ -16,25 +16,37 @@ from typer.main import get_command
 from kapelle.cli.values import not_empty
 from kapelle.domain.errors import InvalidInput
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on showing what happens.")]
-Budget = Annotated[
-    str | None,
-    typer.Option(metavar="USD", help="Stop when all attempts together have cost so much."),
-]
+
+def flag(help: str, *names: str) -> Any:
+    """An option that is on or off, with no --no- beside it unless it is named."""
+    return typer.Option(*names, help=help)
+
+
+def option(metavar: str | None, help: str, *names: str, **facts: Any) -> Any:
+    """An option with a value."""
+    return typer.Option(*names, metavar=metavar, help=help, **facts)
+
+
+def argument(metavar: str, help: str, **facts: Any) -> Any:
+    """An argument, which shows no default: it says in words what is meant without it."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **facts)
+
+
+Json = Annotated[bool, flag("Print JSON instead of text.", "--json")]
+JsonLines = Annotated[bool, flag("Print one JSON object per line.", "--json")]
+Follow = Annotated[bool, flag("Go on showing what happens.", "--follow", "-f")]
+Budget = Annotated[str | None, option("USD", "Stop when all attempts together have cost so much.")]
 MaxTurns = Annotated[
-    int | None,
-    typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="Stop an attempt after so many."),
+    int | None, option("NUMBER", "Stop an attempt after so many.", min=1, max=1_000_000)
 ]
 # The one habit of all commands that begin something: it goes on in the background, at a keyboard
 # as in a script, unless it is followed.
 FollowToEnd = Annotated[
     bool,
-    typer.Option(
+    flag(
+        "Watch it to the end, exit 0 done, 1 failed, 3 input needed; or print its id and go.",
         "--follow/--detach",
         "-f",
-        help="Watch it to the end, exit 0 done, 1 failed, 3 input needed; or print its id and go.",
     ),
 ]
 

@@ -7,9 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from kapelle.cli.command import Json, LightCommand, command_group
+from kapelle.cli.command import Json, LightCommand, argument, command_group, flag
 from kapelle.cli.format import one_line, paint
 from kapelle.cli.output import data, document, say
 from kapelle.domain.errors import InvalidInput, NotFound
@@ -45,13 +43,8 @@ def config_file(directory: Path) -> Path:
 
 config = command_group("Show and change settings.")
 
-Repo = Annotated[bool, typer.Option("--repo", help="The repository's config instead of yours.")]
-Key = Annotated[
-    str,
-    typer.Argument(
-        metavar="KEY", help="A setting, such as limits.max_attempts.", show_default=False
-    ),
-]
+Repo = Annotated[bool, flag("The repository's config instead of yours.", "--repo")]
+Key = Annotated[str, argument("KEY", "A setting, such as limits.max_attempts.")]
 
 
 @config.command(cls=LightCommand)
@@ -93,9 +86,7 @@ def get(key: Key, as_json: Json = False) -> None:
 @config.command("set", cls=LightCommand)
 def set_(
     key: Key,
-    value: Annotated[
-        str, typer.Argument(metavar="VALUE", help="Text, or a TOML value.", show_default=False)
-    ],
+    value: Annotated[str, argument("VALUE", "Text, or a TOML value.")],
     repo: Repo = False,
     as_json: Json = False,
 ) -> None:

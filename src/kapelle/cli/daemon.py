@@ -8,9 +8,7 @@ import sys
 import time
 from typing import Annotated
 
-import typer
-
-from kapelle.cli.command import Json
+from kapelle.cli.command import Json, flag, option
 from kapelle.cli.format import size
 from kapelle.cli.output import data, document, say
 from kapelle.cli.values import optional_duration_s
@@ -24,12 +22,10 @@ STOP_TIMEOUT_S = 90.0
 
 
 def serve(
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="The port on 127.0.0.1.")
-    ] = None,
-    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    port: Annotated[int | None, option(None, "The port on 127.0.0.1.", min=0, max=65535)] = None,
+    host: Annotated[str | None, option(None, "The address to listen on.")] = None,
     expose: Annotated[
-        bool, typer.Option("--expose", help="Allow an address that other machines can reach.")
+        bool, flag("Allow an address that other machines can reach.", "--expose")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -46,7 +42,7 @@ def serve(
 
 
 def stop(
-    agents: Annotated[bool, typer.Option("--agents", help="Stop the running agents too.")] = False,
+    agents: Annotated[bool, flag("Stop the running agents too.", "--agents")] = False,
     as_json: Json = False,
 ) -> None:
     """Stop the daemon; running agents go on."""
@@ -139,15 +135,9 @@ def backup(as_json: Json = False) -> None:
 
 
 def prune(
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be put away.")
-    ] = False,
-    merged: Annotated[
-        bool, typer.Option("--merged", help="What is merged, and nothing else.")
-    ] = False,
-    older: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="What ended more than 7d or 12h ago.")
-    ] = None,
+    dry_run: Annotated[bool, flag("Only say what would be put away.", "--dry-run")] = False,
+    merged: Annotated[bool, flag("What is merged, and nothing else.", "--merged")] = False,
+    older: Annotated[str | None, option("DURATION", "What ended more than 7d or 12h ago.")] = None,
     as_json: Json = False,
 ) -> None:
     """Put away what has ended and free its disk space.

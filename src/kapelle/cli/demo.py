@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.command import Json
+from kapelle.cli.command import Json, flag, option
 from kapelle.cli.outcome import DONE, WORK_FAILED
 from kapelle.cli.output import document, say
 from kapelle.domain.errors import InvalidInput
@@ -21,14 +21,10 @@ With an agent of yours it is `kapelle init` once, and then `kapelle run "…"`."
 
 def demo(
     directory: Annotated[
-        Path | None,
-        typer.Option("--dir", metavar="PATH", help="Where; by default a temporary directory."),
+        Path | None, option("PATH", "Where; by default a temporary directory.", "--dir")
     ] = None,
-    clean: Annotated[bool, typer.Option("--clean", help="Remove its files at the end.")] = False,
-    playbook: Annotated[
-        Path | None,
-        typer.Option(help="Other parts for the agents to play."),
-    ] = None,
+    clean: Annotated[bool, flag("Remove its files at the end.", "--clean")] = False,
+    playbook: Annotated[Path | None, option(None, "Other parts for the agents to play.")] = None,
     as_json: Json = False,
 ) -> None:
     """Watch a small ensemble of agents work on a sample repository.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from kapelle.cli.agent_config import login_words
-from kapelle.cli.command import Json
+from kapelle.cli.command import Json, argument
 from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.format import one_line, paint, size, wrapped
 from kapelle.cli.outcome import WORK_FAILED
@@ -55,10 +55,7 @@ class Finding:
 
 
 def doctor(
-    directory: Annotated[
-        Path | None,
-        typer.Argument(metavar="DIR", help="Where to look; by default here.", show_default=False),
-    ] = None,
+    directory: Annotated[Path | None, argument("DIR", "Where to look; by default here.")] = None,
     as_json: Json = False,
 ) -> None:
     """Look for anything that keeps Kapelle from working.

@@ -5,9 +5,7 @@ from collections import defaultdict
 from textwrap import indent
 from typing import Annotated, Any
 
-import typer
-
-from kapelle.cli.command import Follow, JsonLines
+from kapelle.cli.command import Follow, JsonLines, option
 from kapelle.cli.format import local, one_line, short_title, terminal_width, wrapped
 from kapelle.cli.ids import completing
 from kapelle.cli.output import json_line
@@ -53,18 +51,13 @@ _KNOWN_FACTS = frozenset(
 
 def events(
     follow: Follow = False,
-    after: Annotated[
-        int | None, typer.Option(min=0, metavar="SEQ", help="Only what came after it.")
-    ] = None,
+    after: Annotated[int | None, option("SEQ", "Only what came after it.", min=0)] = None,
     task: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Only this task's.", autocompletion=completing("tasks")),
+        str | None, option("ID", "Only this task's.", autocompletion=completing("tasks"))
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option(
-            metavar="ID", help="Only this run's and its tasks'.", autocompletion=completing("runs")
-        ),
+        option("ID", "Only this run's and its tasks'.", autocompletion=completing("runs")),
     ] = None,
     as_json: JsonLines = False,
 ) -> None:

@@ -2,12 +2,13 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kapelle.cli.agents import advice
-from kapelle.cli.command import Json
+from kapelle.cli.command import Json, flag
 from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.outcome import INPUT_NEEDED
 from kapelle.cli.output import document, say
@@ -41,6 +42,15 @@ TEMPLATE = """\
 # timeout_s = 3600
 """
 
+_FOR_AGENTS = """\
+## Kapelle
+
+Work that can be done beside yours, or that must be tried until a check passes, goes to Kapelle:
+`kapelle run "what to do" --check "how to see that it is done"` prints an id at once and works in a
+worktree of its own. `kapelle wait ID` waits, `kapelle status ID` tells what was verified, `kapelle
+diff ID` shows it; `kapelle merge ID` only when the person wants it. `kapelle --help` has the rest.
+"""
+
 _EXAMPLES = {
     "checks": '# checks = ["make test"]',
     "copy": '# copy = [".env"]',
@@ -49,11 +59,12 @@ _EXAMPLES = {
 
 
 def init(
-    agent: Annotated[
-        str | None, typer.Option("--agent", help="The agent to use by default.")
-    ] = None,
+    agent: Annotated[str | None, flag("The agent to use by default.", "--agent")] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Write what is proposed, not only as comments.")
+        bool, flag("Write what is proposed, not only as comments.", "--yes", "-y")
+    ] = False,
+    agents_md: Annotated[
+        bool, typer.Option("--agents-md", help="Tell agents about Kapelle in AGENTS.md.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -75,12 +86,25 @@ def init(
     done["repository_config"], done["written"] = _repository_config(
         proposal, accepted=yes, ask=sys.stdin.isatty() and not as_json
     )
+    if agents_md:
+        done["agents_md"] = _tell_agents(top or current())
     if as_json:
         document(done)
     else:
         _explain(done)
     if done["default_agent"] is None:
         raise typer.Exit(INPUT_NEEDED)
+
+
+def _tell_agents(directory: Path) -> str:
+    """Put what agents should know of Kapelle at the end of AGENTS.md, once."""
+    path = directory / "AGENTS.md"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if "\n## Kapelle\n" not in f"\n{text}":
+        with path.open("a", encoding="utf-8") as file:
+            file.write(("\n" if text else "") + _FOR_AGENTS)
+        say(f"{path} tells agents about Kapelle now.")
+    return str(path)
 
 
 def _found(settings: "Settings") -> list[str]:

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from kapelle.cli.command import LISTS, Json, LightCommand, command_group
+from kapelle.cli.command import LISTS, Json, LightCommand, argument, command_group, flag, option
 from kapelle.cli.config import current
 from kapelle.cli.format import between, field, heading, one_line, table
 from kapelle.cli.ids import LearningId, LearningIds, completing, learning_path
@@ -32,17 +30,10 @@ learnings = command_group("Look at what earlier work has taught, add to it and c
 _STYLES = {"reported": "yellow", "discarded": "dim"}
 _PATH = "/learnings"
 
-Project = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Of this project, in place of the one around here.",
-        autocompletion=completing("project"),
-    ),
-]
-All = Annotated[bool, typer.Option("--all", help="Of every project.")]
-Tag = Annotated[str | None, typer.Option(metavar="TAG", help="Only those with this tag.")]
-Most = Annotated[int, typer.Option(min=1, help="How many at most.")]
+_HERE = "Of this project, in place of the one around here."
+Project = Annotated[str | None, option("NAME", _HERE, autocompletion=completing("project"))]
+All = Annotated[bool, flag("Of every project.", "--all")]
+Tag = Annotated[str | None, option("TAG", "Only those with this tag.")]
 
 
 @learnings.command("list", cls=LightCommand)
@@ -51,10 +42,9 @@ def list_learnings(
     all_: All = False,
     tag: Tag = None,
     status: Annotated[
-        str | None,
-        typer.Option(metavar="STATUS", help="kept, reported (to be judged) or discarded."),
+        str | None, option("STATUS", "kept, reported (to be judged) or discarded.")
     ] = None,
-    limit: Most = 50,
+    limit: Annotated[int, option(None, "How many at most.", min=1)] = 50,
     as_json: Json = False,
 ) -> None:
     """List what work here is told: this project's learnings and the global ones, newest first."""
@@ -65,11 +55,11 @@ def list_learnings(
 
 @learnings.command("search", cls=LightCommand)
 def search(
-    words: Annotated[list[str], typer.Argument(metavar="WORDS...", help="What it is about.")],
+    words: Annotated[list[str], argument("WORDS...", "What it is about.")],
     project: Project = None,
     all_: All = False,
     tag: Tag = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many at most.")] = 10,
+    limit: Annotated[int, option(None, "How many at most.", min=1, max=1000)] = 10,
     as_json: Json = False,
 ) -> None:
     """Find learnings by their words, the best first; "several words" stand together."""
@@ -113,15 +103,11 @@ def show(learning_id: LearningId, as_json: Json = False) -> None:
 @learnings.command("edit", cls=LightCommand)
 def edit(
     learning_id: LearningId,
-    title: Annotated[str | None, typer.Option(metavar="TEXT", help="Its new title.")] = None,
-    content: Annotated[str | None, typer.Option(metavar="TEXT", help="Its new content.")] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option(metavar="TAG", help="Its new tags; repeatable.")
-    ] = None,
-    scope: Annotated[
-        str | None, typer.Option(metavar="project|global", help="Whose work is told it.")
-    ] = None,
-    project: Annotated[str | None, typer.Option(metavar="NAME", help="Its new project.")] = None,
+    title: Annotated[str | None, option("TEXT", "Its new title.")] = None,
+    content: Annotated[str | None, option("TEXT", "Its new content.")] = None,
+    tag: Annotated[list[str] | None, option("TAG", "Its new tags; repeatable.")] = None,
+    scope: Annotated[str | None, option("project|global", "Whose work is told it.")] = None,
+    project: Annotated[str | None, option("NAME", "Its new project.")] = None,
     as_json: Json = False,
 ) -> None:
     """Change a learning; one that was discarded is kept by that."""
@@ -146,9 +132,7 @@ def delete(learning_ids: LearningIds, as_json: Json = False) -> None:
 
 @learnings.command("export", cls=LightCommand)
 def export(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="By default stdout.", show_default=False)
-    ] = None,
+    file: Annotated[Path | None, argument("[FILE]", "By default stdout.")] = None,
     all_: All = False,
     as_json: Json = False,
 ) -> None:
@@ -166,8 +150,7 @@ def export(
 
 @learnings.command("import", cls=LightCommand)
 def import_(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Markdown; - is stdin.")],
-    as_json: Json = False,
+    file: Annotated[Path, argument("FILE", "Markdown; - is stdin.")], as_json: Json = False
 ) -> None:
     """Keep what a page of Markdown tells: each `## Title` with the text below it."""
     page = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()

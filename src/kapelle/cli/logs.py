@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kapelle.cli.command import Follow, JsonLines
+from kapelle.cli.command import Follow, JsonLines, flag, option
 from kapelle.cli.ids import NewestId, is_run, path_of, task_path, work_id
 from kapelle.cli.outcome import exit_code
 from kapelle.cli.output import json_line, say
@@ -22,15 +22,14 @@ def logs(
     task_id: NewestId = None,
     follow: Follow = False,
     tail: Annotated[
-        int | None, typer.Option(min=0, help="Only the last so many lines or events.")
+        int | None, option(None, "Only the last so many lines or events.", min=0)
     ] = None,
     attempt: Annotated[
-        int | None, typer.Option(min=1, help="Which attempt; by default all, with --raw the last.")
+        int | None, option(None, "Which attempt; by default all, with --raw the last.", min=1)
     ] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="The bytes as the agent wrote them.")] = False,
+    raw: Annotated[bool, flag("The bytes as the agent wrote them.", "--raw")] = False,
     stream: Annotated[
-        str | None,
-        typer.Option(metavar="out|err", help="Which stream, with --raw; by default out."),
+        str | None, option("out|err", "Which stream, with --raw; by default out.")
     ] = None,
     as_json: JsonLines = False,
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from kapelle.cli.command import Json, usage_error
+from kapelle.cli.command import Json, argument, usage_error
 from kapelle.cli.commands import LazyGroup, PipeClosed
 from kapelle.cli.errors import internal_error, show_error, system_error, wants_json
 from kapelle.cli.output import document, give_up, lenient_streams, open_streams, say
@@ -119,10 +119,7 @@ _SHELLS = {
 
 
 def completion(
-    shell: Annotated[
-        str | None,
-        typer.Argument(metavar="bash|zsh|fish", help="By default your shell.", show_default=False),
-    ] = None,
+    shell: Annotated[str | None, argument("bash|zsh|fish", "By default your shell.")] = None,
     as_json: Json = False,
 ) -> None:
     """Print the completion script of a shell."""

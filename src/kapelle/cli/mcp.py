@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LightCommand, command_group
+from kapelle.cli.command import LightCommand, command_group, flag
 from kapelle.cli.output import data, say
 from kapelle.client.environment import shell_for
 from kapelle.client.http import Cancellation, Cancelled, Connection, cancellation
@@ -163,9 +163,7 @@ _CLIENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
 @mcp.command(cls=LightCommand)
 def install(
     client: Annotated[str, typer.Argument(metavar="|".join(_CLIENTS), show_default=False)],
-    show: Annotated[
-        bool, typer.Option("--print", help="Only print what would be written, and where.")
-    ] = False,
+    show: Annotated[bool, flag("Only print what would be written, and where.", "--print")] = False,
 ) -> None:
     """Tell a client about Kapelle's tools, in its own configuration; project is .mcp.json here."""
     if client not in _CLIENTS:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Json
+from kapelle.cli.command import Json, flag, option
 from kapelle.cli.errors import show_error
 from kapelle.cli.format import field, one_line
 from kapelle.cli.ids import NewestIds, path_of, work_id
@@ -19,22 +19,18 @@ from kapelle.domain.errors import InvalidInput, KapelleError
 def merge(
     task_ids: NewestIds = None,
     into: Annotated[
-        str | None,
-        typer.Option(metavar="BRANCH", help="The branch to merge into; by default its base."),
+        str | None, option("BRANCH", "The branch to merge into; by default its base.")
     ] = None,
-    squash: Annotated[bool, typer.Option("--squash", help="As one commit.")] = False,
-    rebase: Annotated[
-        bool, typer.Option("--rebase", help="The commits one by one onto the base.")
-    ] = False,
+    squash: Annotated[bool, flag("As one commit.", "--squash")] = False,
+    rebase: Annotated[bool, flag("The commits one by one onto the base.", "--rebase")] = False,
     message: Annotated[
-        str | None,
-        typer.Option("--message", "-m", metavar="TEXT", help="The message of the commit."),
+        str | None, option("TEXT", "The message of the commit.", "--message", "-m")
     ] = None,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Do not check the result if the base has moved.")
+        bool, flag("Do not check the result if the base has moved.", "--no-verify")
     ] = False,
-    preview: Annotated[bool, typer.Option("--preview", help="Only say how it would go.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Even if it is not completed.")] = False,
+    preview: Annotated[bool, flag("Only say how it would go.", "--preview")] = False,
+    force: Annotated[bool, flag("Even if it is not completed.", "--force")] = False,
     as_json: Json = False,
 ) -> None:
     """Merge the branches of tasks and runs into their bases, in this order.

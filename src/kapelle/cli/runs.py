@@ -5,7 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LISTS, Json, JsonLines, LightCommand, command_group
+from kapelle.cli.command import (
+    LISTS,
+    Json,
+    JsonLines,
+    LightCommand,
+    argument,
+    command_group,
+    flag,
+    option,
+)
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import RunId, RunIds, completing, run_path
@@ -33,8 +42,7 @@ from kapelle.domain.text import counted
 def tail(
     run_id: RunId,
     last: Annotated[
-        int | None,
-        typer.Option("--tail", min=0, metavar="NUMBER", help="Of the past only so many lines."),
+        int | None, option("NUMBER", "Of the past only so many lines.", "--tail", min=0)
     ] = None,
     as_json: JsonLines = False,
 ) -> None:
@@ -53,14 +61,10 @@ _STATUSES = tuple(RunStatus)
 
 def list_runs(
     status: Annotated[list[str] | None, status_option("runs", _STATUSES)] = None,
-    pattern: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only runs of this pattern.")
-    ] = None,
-    project: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only runs of this project.")
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
-    nested: Annotated[bool, typer.Option("--nested", help="Runs inside runs too.")] = False,
+    pattern: Annotated[str | None, option("NAME", "Only runs of this pattern.")] = None,
+    project: Annotated[str | None, option("NAME", "Only runs of this project.")] = None,
+    limit: Annotated[int, option(None, "How many at most.", min=1)] = 20,
+    nested: Annotated[bool, flag("Runs inside runs too.", "--nested")] = False,
     everything: Everything = False,
     as_json: Json = False,
 ) -> None:
@@ -155,9 +159,7 @@ def wait(run_ids: RunIds, timeout: Timeout = None, as_json: Json = False) -> Non
 
 def pause(
     run_ids: RunIds,
-    now: Annotated[
-        bool, typer.Option("--now", help="Stop running tasks too; they begin again later.")
-    ] = False,
+    now: Annotated[bool, flag("Stop running tasks too; they begin again later.", "--now")] = False,
     as_json: Json = False,
 ) -> None:
     """Have runs start nothing more; what is at work ends first."""
@@ -173,7 +175,7 @@ def resume(run_ids: RunIds, as_json: Json = False) -> None:
 def cancel(
     run_ids: RunIds,
     keep_tasks: Annotated[
-        bool, typer.Option("--keep-tasks", help="Leave the tasks it started to go on.")
+        bool, flag("Leave the tasks it started to go on.", "--keep-tasks")
     ] = False,
     reason: Reason = None,
     no_wait: NoWait = False,
@@ -186,11 +188,8 @@ def cancel(
 
 Asked = Annotated[
     str,
-    typer.Argument(
-        metavar="ID|TOKEN",
-        help="The run's id, or the token of its question.",
-        autocompletion=completing("runs"),
-        show_default=False,
+    argument(
+        "ID|TOKEN", "The run's id, or the token of its question.", autocompletion=completing("runs")
     ),
 ]
 _ANSWER = 'Write `kapelle runs answer ID "…"`, or pipe it in with `-`.'
@@ -198,13 +197,8 @@ _ANSWER = 'Write `kapelle runs answer ID "…"`, or pipe it in with `-`.'
 
 def answer(
     run_id: Asked,
-    text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="What it wanted to know; - reads stdin.")
-    ],
-    token: Annotated[
-        str | None,
-        typer.Option(metavar="TOKEN", help="Which question, when there are several."),
-    ] = None,
+    text: Annotated[str, argument("TEXT", "What it wanted to know; - reads stdin.")],
+    token: Annotated[str | None, option("TOKEN", "Which question, when there are several.")] = None,
     as_json: Json = False,
 ) -> None:
     """Answer a question of a run that waits; it then goes on."""

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import FollowToEnd, Json, command_of, suggestion
+from kapelle.cli.command import FollowToEnd, Json, command_of, flag, option, suggestion
 from kapelle.cli.config import current
 from kapelle.cli.format import one_line, table
 from kapelle.cli.ids import completing
@@ -40,26 +40,16 @@ Words = list[str] | None
 
 _EVERY = Annotated[
     str | None,
-    typer.Option(
-        "--every",
-        metavar="DURATION",
-        help="As a schedule: at once, then again so long after each success.",
-    ),
+    option("DURATION", "As a schedule: at once, then again so long after each success.", "--every"),
 ]
 _FOREGROUND: dict[str, Any] = {
-    "resume": Annotated[
-        Words, typer.Option(metavar="TOKEN", help="Go on with a run that asked; needs --answer.")
-    ],
-    "answer": Annotated[
-        Words, typer.Option(metavar="TEXT", help="With --resume: what it wanted to know.")
-    ],
+    "resume": Annotated[Words, option("TOKEN", "Go on with a run that asked; needs --answer.")],
+    "answer": Annotated[Words, option("TEXT", "With --resume: what it wanted to know.")],
     "progress": Annotated[
-        bool, typer.Option("--progress", help="Follow it: one JSON line per iteration on stderr.")
+        bool, flag("Follow it: one JSON line per iteration on stderr.", "--progress")
     ],
 }
-_VAR = Annotated[
-    Words, typer.Option("--var", metavar="NAME=VALUE", help="A variable of the file; repeatable.")
-]
+_VAR = Annotated[Words, option("NAME=VALUE", "A variable of the file; repeatable.", "--var")]
 
 
 def work_command(name: str) -> Callable[..., None]:
@@ -122,10 +112,10 @@ def _schema(name: str) -> Schema:
 
 
 def _require_no_arguments(options: Sequence[Option], params: Params) -> None:
-    for option in options:
-        if params.get(option.name) and "argument" in option.about:
+    for given in options:
+        if params.get(given.name) and "argument" in given.about:
             raise InvalidInput(
-                f"The {option.key} were given twice, as prompts and as a file.",
+                f"The {given.key} were given twice, as prompts and as a file.",
                 hint="Leave -F out, or put the prompts into the file.",
             )
 
@@ -268,12 +258,12 @@ def start_spec(params: Params, pattern: Pattern) -> Spec:
 def _with_stdin(spec: Spec, options: Sequence[Option]) -> Spec:
     """The spec with what stands on stdin where - was given for a prompt, or for one of several."""
     prompts = [item for item in options if item.kind == "prompts" or "argument" in item.about]
-    for option in prompts:
-        given = spec.get(option.key)
+    for key in (item.key for item in prompts):
+        given = spec.get(key)
         if isinstance(given, list):
-            spec[option.key] = read_prompts(given, "Write what each step does.", 1)
+            spec[key] = read_prompts(given, "Write what each step does.", 1)
         elif given is not None:
-            spec[option.key] = read_prompt(given, None, "Write what to do.", option.key)
+            spec[key] = read_prompt(given, None, "Write what to do.", key)
     return spec
 
 

@@ -2,9 +2,7 @@
 
 from typing import Annotated, Any
 
-import typer
-
-from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns
+from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns, argument, flag
 from kapelle.cli.follow import show_new
 from kapelle.cli.ids import NewestTaskId, task_path, work_id
 from kapelle.cli.outcome import Task
@@ -26,16 +24,8 @@ _KEPT = (
 
 def continue_(
     task_id: NewestTaskId = None,
-    message: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="MESSAGE", help="What next; - reads it from stdin.", show_default=False
-        ),
-    ] = None,
-    fork: Annotated[
-        bool,
-        typer.Option("--fork", help="As a new task, in a copy of the conversation."),
-    ] = False,
+    message: Annotated[str | None, argument("MESSAGE", "What next; - reads it from stdin.")] = None,
+    fork: Annotated[bool, flag("As a new task, in a copy of the conversation.", "--fork")] = False,
     budget: Budget = None,
     max_turns: MaxTurns = None,
     follow: FollowToEnd = False,

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns
+from kapelle.cli.command import Budget, FollowToEnd, Json, MaxTurns, argument, flag, option
 from kapelle.cli.format import clean, colourful, one_line, paint, status_words
 from kapelle.cli.ids import (
     AnyIds,
@@ -34,24 +34,18 @@ from kapelle.domain.states import RunStatus, TaskStatus
 
 # A run can be paused, besides all that a task can be.
 _STATUSES = (*TaskStatus, RunStatus.PAUSED)
-Everything = Annotated[
-    bool, typer.Option("--all", help="Those of every repository, archived ones too.")
-]
+Everything = Annotated[bool, flag("Those of every repository, archived ones too.", "--all")]
 
 
 def list_tasks(
     status: Annotated[list[str] | None, status_option("work", _STATUSES)] = None,
-    tag: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only tasks with this tag.")
-    ] = None,
+    tag: Annotated[str | None, option("NAME", "Only tasks with this tag.")] = None,
     project: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Only those of this project.", autocompletion=completing("project")
-        ),
+        option("NAME", "Only those of this project.", autocompletion=completing("project")),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
-    nested: Annotated[bool, typer.Option("--nested", help="Parts of runs too.")] = False,
+    limit: Annotated[int, option(None, "How many at most.", min=1)] = 20,
+    nested: Annotated[bool, flag("Parts of runs too.", "--nested")] = False,
     everything: Everything = False,
     as_json: Json = False,
 ) -> None:
@@ -155,9 +149,7 @@ def show_status(client: Connection, path: str, as_json: bool) -> None:
 LONG_POLL_S = 25.0
 LIVE_POLL_S = 1.0
 PAUSE_S = 0.5
-Timeout = Annotated[
-    str | None, typer.Option(metavar="DURATION", help="Give up after 90, 90s, 10m or 2h.")
-]
+Timeout = Annotated[str | None, option("DURATION", "Give up after 90, 90s, 10m or 2h.")]
 
 
 def wait(task_ids: AnyIds, timeout: Timeout = None, as_json: Json = False) -> None:
@@ -283,10 +275,8 @@ def _has_ended(item: Task | Run) -> bool:
     return item["status"] in FINAL
 
 
-Reason = Annotated[
-    str | None, typer.Option(metavar="TEXT", help="Why, for the record.", show_default=False)
-]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Do not wait until they have ended.")]
+Reason = Annotated[str | None, option("TEXT", "Why, for the record.")]
+NoWait = Annotated[bool, flag("Do not wait until they have ended.", "--no-wait")]
 
 
 def cancel(
@@ -319,14 +309,10 @@ def retry(
 def resume(
     task_id: NewestId = None,
     message: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[MESSAGE]", help="An answer or advice for the agent.", show_default=False
-        ),
+        str | None, argument("[MESSAGE]", "An answer or advice for the agent.")
     ] = None,
     merge: Annotated[
-        bool,
-        typer.Option("--merge", help="Merge its base into its branch first; conflicts are its."),
+        bool, flag("Merge its base into its branch first; conflicts are its.", "--merge")
     ] = False,
     budget: Budget = None,
     max_turns: MaxTurns = None,
@@ -372,15 +358,12 @@ _STYLES = {"+++": "bold", "---": "bold", "diff": "bold", "@@": "cyan", "+": "gre
 
 def diff(
     task_id: NewestId = None,
-    stat: Annotated[
-        bool, typer.Option("--stat", help="Only how much changed in which file.")
-    ] = False,
+    stat: Annotated[bool, flag("Only how much changed in which file.", "--stat")] = False,
     raw: Annotated[
-        bool, typer.Option("--raw", help="The patch byte for byte, so that `git apply` takes it.")
+        bool, flag("The patch byte for byte, so that `git apply` takes it.", "--raw")
     ] = False,
     against: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Instead, how it differs from that task's work."),
+        str | None, option("ID", "Instead, how it differs from that task's work.")
     ] = None,
     as_json: Json = False,
 ) -> None:

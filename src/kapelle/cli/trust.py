@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Json
+from kapelle.cli.command import Json, argument, flag
 from kapelle.cli.format import local, one_line, table
 from kapelle.cli.output import document, say
 from kapelle.cli.spec_options import absolute_directory
@@ -24,16 +24,13 @@ _WORDS = {
 }
 _MOST_LINES = 20
 
-Place = Annotated[
-    str | None,
-    typer.Argument(metavar="[DIR|list]", help="By default this one.", show_default=False),
-]
+Place = Annotated[str | None, argument("[DIR|list]", "By default this one.")]
 
 
 def trust(
     directory: Place = None,
     show: Annotated[
-        bool, typer.Option("--show", help="Only show what could be executed, and what changed.")
+        bool, flag("Only show what could be executed, and what changed.", "--show")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from kapelle.cli.command import Json, LightCommand, command_group
+from kapelle.cli.command import Json, LightCommand, command_group, flag
 from kapelle.cli.outcome import WORK_FAILED
 from kapelle.cli.output import data, document, say
 from kapelle.client.http import Connection, listens
@@ -132,9 +132,7 @@ def _unit() -> Unit:
 
 @service.command(cls=LightCommand)
 def install(
-    show: Annotated[
-        bool, typer.Option("--print", help="Show what would be installed, and do nothing.")
-    ] = False,
+    show: Annotated[bool, flag("Show what would be installed, and do nothing.", "--print")] = False,
     as_json: Json = False,
 ) -> None:
     """Have your machine start the daemon from now on; running agents go on."""

@@ -3,9 +3,7 @@
 import sys
 from typing import Annotated, Any
 
-import typer
-
-from kapelle.cli.command import Json
+from kapelle.cli.command import Json, option
 from kapelle.cli.format import cost, one_line
 from kapelle.cli.ids import completing
 from kapelle.cli.output import document, say
@@ -21,27 +19,19 @@ _LONGEST_KEY = 60
 
 def usage(
     by: Annotated[
-        str, typer.Option(metavar="|".join(PROPERTIES), help="What to add up by; a day is UTC's.")
+        str, option("|".join(PROPERTIES), "What to add up by; a day is UTC's.")
     ] = "agent",
     start: Annotated[
-        str | None,
-        typer.Option("--since", metavar="WHEN", help="From 7d or 12h ago, or 2026-11-01, on."),
+        str | None, option("WHEN", "From 7d or 12h ago, or 2026-11-01, on.", "--since")
     ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="WHEN", help="Up to then; a day is included.")
-    ] = None,
-    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only this agent's.")] = None,
-    model: Annotated[str | None, typer.Option(metavar="NAME", help="Only this model's.")] = None,
-    project: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this project's.")
-    ] = None,
+    until: Annotated[str | None, option("WHEN", "Up to then; a day is included.")] = None,
+    agent: Annotated[str | None, option("NAME", "Only this agent's.")] = None,
+    model: Annotated[str | None, option("NAME", "Only this model's.")] = None,
+    project: Annotated[str | None, option("NAME", "Only this project's.")] = None,
     task: Annotated[
-        str | None,
-        typer.Option(metavar="ID", help="Only this task's.", autocompletion=completing("tasks")),
+        str | None, option("ID", "Only this task's.", autocompletion=completing("tasks"))
     ] = None,
-    run: Annotated[
-        str | None, typer.Option(metavar="ID", help="Only this run's and those inside it.")
-    ] = None,
+    run: Annotated[str | None, option("ID", "Only this run's and those inside it.")] = None,
     as_json: Json = False,
 ) -> None:
     """Show what was used: tokens, turns and money.

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from kapelle.domain.options import argument, command, option
-from kapelle.domain.specs import Directory, Name, Spec, Text
+from kapelle.domain.options import argument, command
+from kapelle.domain.specs import Directory, Name, Spec, Text, field
 from kapelle.domain.task import Limit, Record
 
 MOST_REPORTED = 5  # by one task
@@ -32,31 +32,22 @@ class LearningSpec(Spec):
 
     title: Title = Field(
         description="what it is about, in one line",
-        json_schema_extra=argument("TITLE", help="What it is about, in one line."),
+        json_schema_extra=argument("TITLE", "What it is about, in one line."),
     )
     content: Content = Field(
         description="what was learned: the fact, and how to use it",
-        json_schema_extra=argument("CONTENT", help="What was learned; - reads it from stdin."),
+        json_schema_extra=argument("CONTENT", "What was learned; - reads it from stdin."),
     )
-    tags: list[Name] = Field(
-        default=[],
-        max_length=10,
-        description="a word to find it by",
-        json_schema_extra=option("--tag", metavar="TAG", kind="list"),
-    )
-    scope: Scope = Field(
-        default="project",
-        description="whose work it helps: this project's, or everybody's",
-        json_schema_extra=option(
-            hidden=True, flags={"--global": ("global", "For the work of every project.")}
-        ),
-    )
-    project: Project | None = Field(
-        default=None,
-        description="the project; else that of the directory: its name, or the repository's path",
-        json_schema_extra=option(metavar="NAME", complete="project"),
-    )
-    directory: Directory | None = Field(default=None, json_schema_extra=option(hidden=True))
+    tags: list[Name] = field([], "a word to find it by", "--tag", metavar="TAG", max_length=10)
+    scope: Scope = field(
+        "project", "whose work it helps: this project's, or everybody's", hidden=True,
+        flags={"--global": ("global", "For the work of every project.")},
+    )  # fmt: skip
+    project: Project | None = field(
+        None, "the project; else that of the directory: its name, or the repository's path",
+        metavar="NAME", complete="project",
+    )  # fmt: skip
+    directory: Directory | None = field(None, "a directory of the project", hidden=True)
 
 
 class LearningEdit(Spec):

@@ -102,10 +102,10 @@ class Tasks:
 
     async def _apply_change(self, text: str, change: Any, *args: Any) -> Task:
         """Apply a change of course; where it wants a running attempt ended, end it."""
-        task_id, stop = await self._db.write(_apply, text, change, args)
+        task, stop = await self._db.write(_apply, text, change, args)
         if stop is not None:
             self._parts.stop(*stop)
-        return await self.get(task_id)
+        return self._shown(task)
 
     def _shown(self, task: Task) -> Task:
         """What holds a queued task, or what a running one is at, is known to the daemon alone."""
@@ -146,5 +146,7 @@ def _row(connection: Connection, text: str) -> Any:
 
 
 def _apply(connection: Connection, text: str, change: Any, args: tuple[Any, ...]) -> Any:
+    """What the change returned, and the task without what follows: an attempt may begin at once."""
     task_id = tasks.resolve(connection, text)
-    return task_id, change(connection, task_id, *args)
+    stop = change(connection, task_id, *args)
+    return tasks.get(connection, task_id), stop

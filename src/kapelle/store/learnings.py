@@ -58,7 +58,7 @@ def insert(connection: sa.Connection, learning: Learning, reviewed_at: datetime 
     _index(connection, values)
 
 
-def update(connection: sa.Connection, learning_id: str, **values: Any) -> Learning:
+def update(connection: sa.Connection, learning_id: str, /, **values: Any) -> Learning:
     _rows.update(connection, learning_id, **values)
     changed = row(connection, learning_id)
     if values.keys() & {"title", "content", "tags"}:

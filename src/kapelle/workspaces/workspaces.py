@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 from kapelle.domain.errors import Conflict
@@ -63,7 +65,8 @@ from kapelle.workspaces.shadow import Shadows
 from kapelle.workspaces.worktree import Marker, Markers
 
 _MANY_OBJECTS = 250
-_TRIES = 20
+# How long a branch that others move all the time is tried again, at least.
+_PATIENCE_S, _TRIES = 60.0, 20
 
 
 @dataclass(frozen=True)
@@ -285,7 +288,8 @@ class Workspaces:
         merger = Merger(marker, message, expected, style, by_person)
         ref = await merger.target(marker.base if into is None else into)
         target = ref.removeprefix(BRANCHES)
-        for number in range(_TRIES):
+        began = time.monotonic()
+        for number in count():
             found = None
             if verify is not None:
                 found = await merger.require_candidate(ref)
@@ -301,7 +305,9 @@ class Workspaces:
                     found = found or await merger.require_candidate(ref)
                     return await merger.move(found, self._guard.mover(marker), standing)
             except RefMoved:
-                await asyncio.sleep(0.01 * number)
+                if number >= _TRIES and time.monotonic() - began > _PATIENCE_S:
+                    break
+                await asyncio.sleep(0.01 * min(number, _TRIES))
         raise Conflict(f"{target} kept moving.", hint="Merge again later.")
 
     async def preview_merge(self, owner: str, into: str | None) -> MergePreview:
