@@ -42,6 +42,7 @@ from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.events import Events
 from kapelle.service.knowledge import Knowledge
+from kapelle.service.notes import Notes
 from kapelle.service.output import Output
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
@@ -237,6 +238,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         usage=Usages(parts),
         trust=Trust(parts),
         knowledge=Knowledge(parts),
+        notes=Notes(db),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)

@@ -219,6 +219,11 @@ learnings edit {learning} --title Other
 learnings export
 learnings import README.md
 learnings delete {learning}
+notes list
+notes set key value
+notes get key
+notes watch key
+notes delete key
 usage
 events
 top
@@ -326,6 +331,7 @@ BODIES: dict[str, Any] = {
     "POST /agents/{name}/check": {"directory": "{clone}", "live": True},
     "PUT /agents/{name}/credential": {"api_key": "abcdefgh12345"},
     "POST /login": {"code": "x"},
+    "POST /notes": {"key": "x", "value": "x"},
 }  # fmt: skip
 # They would let it in, or end the daemon.
 LAST = ("POST /trust", "POST /daemon/stop")

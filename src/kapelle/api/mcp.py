@@ -111,6 +111,11 @@ TOOLS = (
     _write("schedule_cancel", "/schedules/{schedule_id}/cancel", destructive=True),
     _read("learning_search", "/learnings", status="kept"),
     _write("learning_report", "/learnings"),
+    _write("note_set", "/notes"),
+    _read("note_get", "/notes/entry"),
+    _read("note_list", "/notes"),
+    _read("note_watch", "/notes/watch"),
+    Tool("note_delete", "delete", "/notes", destructive=True),
     _read("pattern_list", "/patterns"),
     _read("agent_list", "/agents"),
     _write("agent_check", "/agents/{name}/check"),
@@ -270,7 +275,7 @@ async def _call(
         if isinstance(value := arguments.pop(name, None), str):
             headers.append((name.replace("_", "-").encode(), value.encode("latin-1", "replace")))
     # What a route that only reads does not know is its to refuse.
-    asked = set(arguments) if tool.method == "get" else in_query & set(arguments)
+    asked = set(arguments) if tool.method != "post" else in_query & set(arguments)
     query = urlencode({name: arguments.pop(name) for name in asked}, doseq=True)
     body: Any = {"pattern": tool.pattern, "spec": arguments} if tool.pattern else arguments
     scope = {

@@ -30,6 +30,7 @@ prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
 merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
 learnings   knowledge:learnings  Look at what earlier work has taught, add to it and correct it.
+notes       notes:notes  Read and write notes that agents and people share.
 usage       usage:usage  Show what was used: tokens, turns and money.
 events      events:events  Show the history of everything that happened.
 agents      agents:agents  List agents, try them out and set them up.

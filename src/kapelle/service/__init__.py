@@ -13,6 +13,7 @@ from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
 from kapelle.service.knowledge import Knowledge
+from kapelle.service.notes import Notes
 from kapelle.service.output import Output
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
@@ -39,6 +40,7 @@ class Service:
     usage: Usages
     trust: Trust
     knowledge: Knowledge
+    notes: Notes
 
     async def wait(self, ids: Sequence[str], for_all: bool, timeout_s: float) -> WaitView:
         """Those of several tasks and runs that have ended or wait for a person, once one or all
