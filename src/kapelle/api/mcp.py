@@ -121,6 +121,15 @@ TOOLS = (
     _write("agent_check", "/agents/{name}/check"),
     _read("usage_get", "/usage"),
     _read("daemon_get", "/daemon"),
+    *(
+        Tool(name, "post", path, read_only=True)
+        for name, path in (
+            ("linear_query", "/integrations/linear"),
+            ("logs_query", "/integrations/logs"),
+            ("database_query", "/integrations/database"),
+            ("ci_logs", "/integrations/ci"),
+        )
+    ),
 )
 
 
@@ -170,7 +179,16 @@ class Mcp:
     async def _list(
         self, _context: ServerRequestContext, _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=self.listed)
+        known = {
+            f"/integrations/{name}" for name in self._app.state.service.integrations.configured()
+        }
+        listed = [
+            tool
+            for tool in self.listed
+            if (path := self._tools[tool.name].path) in known
+            or not path.startswith("/integrations/")
+        ]
+        return types.ListToolsResult(tools=listed)
 
     async def _call(
         self, context: ServerRequestContext, params: types.CallToolRequestParams

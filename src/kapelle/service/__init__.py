@@ -12,6 +12,7 @@ from kapelle.domain.views import RestingView, WaitView
 from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
+from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
@@ -40,6 +41,7 @@ class Service:
     usage: Usages
     trust: Trust
     knowledge: Knowledge
+    integrations: Integrations
     notes: Notes
 
     async def wait(self, ids: Sequence[str], for_all: bool, timeout_s: float) -> WaitView:
