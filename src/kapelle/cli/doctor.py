@@ -8,7 +8,6 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -91,12 +90,6 @@ def _examine(home: Home) -> Iterator[Finding]:
 def python(home: Home) -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     yield Finding("python", "ok", f"{version} ({sys.executable})")
-    import sqlite3
-
-    with closing(sqlite3.connect(":memory:")) as connection:
-        if ("ENABLE_FTS5",) not in connection.execute("PRAGMA compile_options"):
-            text = "this Python's SQLite has no FTS5: learnings are found without a ranking"
-            yield Finding("search", "warning", text, "Use a Python whose SQLite has FTS5.")
 
 
 def git(home: Home) -> Iterator[Finding]:
