@@ -172,6 +172,9 @@ class Task(Record):
     merged_at: datetime | None
     merge_refused: MergeRefusal | None = None  # the last time, if it is as it was then
     run_id: str | None
+    parent_task_id: str | None = None  # the task whose attempt asked for it
+    children: list[str] = []  # the tasks and runs that its attempts asked for; not in lists
+    coordinate: bool = False
     schedule_id: str | None
     attempts: list[Attempt]
     checks: list[CheckResult]
@@ -187,6 +190,7 @@ class TaskFilter(Record):
     tag: Name | None = None
     project: Name | None = None
     repository: Directory | None = None  # any directory in it
+    parent_task_id: TaskCursor | None = None
     nested: bool = True  # false leaves out those of runs
     archived: bool = False
     limit: Limit = 50

@@ -40,6 +40,9 @@ def test_the_migrations_bring_a_database_to_exactly_the_tables(database_url: str
 
 
 _ADDED_SINCE = (
+    ("tasks", "parent_task_id"),
+    ("runs", "parent_task_id"),
+    ("tasks", "coordinate"),
     ("attempts", "repository"),
     ("attempts", "memory"),
     ("checks", "proved"),
@@ -64,6 +67,7 @@ _ADDED_SINCE = (
 _INDEXED_SINCE = (
     *(f"ix_{table}_end" for table in ("tasks", "runs", "schedules")),
     *(f"ix_{table}_repository_id" for table in ("tasks", "runs")),
+    *(f"ix_{table}_parent_task_id" for table in ("tasks", "runs")),
 )
 
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from kapelle import __version__
 from kapelle.api.errors import ErrorView
-from kapelle.api.security import UseCases, owner_only
+from kapelle.api.security import Parent, UseCases, owner_only
 from kapelle.api.sse import STREAM, EventStream, sent_event
 from kapelle.domain.specs import Spec
 from kapelle.domain.task import Event
@@ -67,7 +67,7 @@ async def prune(service: UseCases, body: PruneBody | None = None) -> PruneView:
     return await service.work.prune(body.merged, body.older_s, body.dry_run)
 
 
-events_router = APIRouter(prefix="/events", tags=["events"], dependencies=[Depends(owner_only)])
+events_router = APIRouter(prefix="/events", tags=["events"])
 
 _MOST = 2**62
 
@@ -75,6 +75,7 @@ _MOST = 2**62
 @events_router.get("", response_class=Response, responses=STREAM)
 async def events(
     service: UseCases,
+    parent: Parent,
     after: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
     task_id: Annotated[str | None, Query(max_length=100)] = None,
     run_id: Annotated[str | None, Query(max_length=100)] = None,
@@ -85,6 +86,10 @@ async def events(
 
     Those of a run include the events of its tasks.
     """
+    # Of an attempt those of its own task, where it names nothing.
+    task_id = task_id or (None if run_id else parent)
+    named = [text for text in (task_id, run_id) if text]
+    await service.work.require_own(parent, *named, itself=True)
     start = after
     if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
         start = min(int(last_event_id), _MOST)

@@ -41,6 +41,7 @@ async def start(
     *,
     parent_id: str | None = None,
     schedule_id: str | None = None,
+    parent_task_id: str | None = None,
     workspace_owner: str | None = None,
     also: Also = _nothing,
 ) -> str:
@@ -59,6 +60,7 @@ async def start(
         "project": checked.project or parts.settings(checked.directory).project,
         "parent_id": parent_id,
         "schedule_id": schedule_id,
+        "parent_task_id": parent_task_id,
         "status": RunStatus.QUEUED,
         "may_ask": not checked.never_blocks,
         "progress": {},

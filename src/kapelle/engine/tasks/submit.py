@@ -26,7 +26,7 @@ _LARGE_PROMPT = 50_000
 # Fields of a specification that are stored as they are.
 _AS_GIVEN = {
     "prompt", "system_prompt", "model", "deps_policy", "fork_session", "timeout_s", "max_turns",
-    "budget_usd", "retry", "context",
+    "budget_usd", "retry", "context", "coordinate",
 }  # fmt: skip
 
 Also = Callable[[Connection, str], None]
@@ -38,6 +38,7 @@ class Belonging:
 
     run_id: str | None = None
     schedule_id: str | None = None
+    parent_task_id: str | None = None
     workspace_owner: str | None = None
 
 
@@ -76,7 +77,9 @@ async def examine(
     for name in spec.fallback_agents or settings.fallback_agents:
         registry.get(name, settings)
     require_abilities(
-        agent, settings, model=spec.model, system_prompt=spec.system_prompt, mcp=spec.mcp,
+        agent, settings, model=spec.model, system_prompt=spec.system_prompt,
+        # A pattern gives tools to those of its agents that can use them.
+        mcp=spec.mcp or (spec.coordinate and not (belonging and belonging.run_id)),
         max_turns=spec.max_turns, budget=spec.budget_usd,
     )  # fmt: skip
     if len(spec.prompt) > _LARGE_PROMPT or spec.mcp:
