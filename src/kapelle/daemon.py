@@ -41,6 +41,7 @@ from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
+from kapelle.service.questions import Questions
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.service.sessions import Sessions
@@ -230,6 +231,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     service = Service(
         tasks=task_service,
         runs=run_service,
+        questions=Questions(parts),
         work=Work(parts, task_service, run_service),
         schedules=Schedules(db, scheduler, work, parts.secrets),
         output=Output(parts),

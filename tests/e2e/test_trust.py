@@ -187,6 +187,8 @@ runs result {run}
 runs tail {run}
 runs wait {run}
 runs answer {paused} yes
+questions
+answer {paused} yes
 runs resume {paused}
 runs pause {paused}
 runs cancel {paused}
@@ -342,6 +344,7 @@ def test_no_route_runs_anything_of_a_hostile_clone(place: Place) -> None:
     names = {
         "task_id": "failed", "run_id": "paused", "schedule_id": "schedule", "work_id": "failed",
         "learning_id": "learning",
+        "token": "paused",
     }  # fmt: skip
     for path, operations in routes().openapi()["paths"].items():
         for method, operation in operations.items():

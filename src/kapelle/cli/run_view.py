@@ -32,6 +32,7 @@ from kapelle.cli.format import (
 )
 from kapelle.cli.ids import run_path, task_path
 from kapelle.cli.outcome import Run, Task, next_commands
+from kapelle.cli.questions import asked_lines
 from kapelle.client.http import Connection
 from kapelle.domain.text import counted
 
@@ -79,7 +80,7 @@ def describe(
     if run["progress"] and not run["ended_at"]:
         most = run["spec"].get("max_iterations")
         yield field("progress", state_words(run["progress"], most))
-    yield from _questions(run)
+    yield from asked_lines(run)
     yield from result_lines(run, progress)
     tasks = list(task_lines(run, steps, open_tasks))
     if tasks:
@@ -128,16 +129,6 @@ def _spent(run: Run) -> str:
     if spec.get("max_seconds"):
         facts.append(f"{short(spent['seconds'])} of {short(spec['max_seconds'])}")
     return ", ".join(facts)
-
-
-def _questions(run: Run) -> Iterator[str]:
-    if not run["questions"]:
-        return
-    yield field("asks", "")
-    for question in run["questions"]:
-        default = f" [{one_line(question['default'])}]" if question["default"] else ""
-        yield paint(f"    ? {one_line(question['text'])}{default}", "yellow")
-        yield f'      kapelle runs answer {question["token"]} "…"'
 
 
 def result_lines(run: Run, progress: Sequence[Item]) -> Iterator[str]:

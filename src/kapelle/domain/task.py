@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from kapelle.domain.failures import FailureClass
+from kapelle.domain.question import Question
 from kapelle.domain.specs import DepsPolicy, Name, Priority, RetrySpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus, TaskStatus
 
@@ -146,6 +147,7 @@ class Task(Record):
     reason: str | None
     waiting_for: Literal["input", "rate_limit", "trust"] | None
     question: str | None = None  # what its agent asks, while it waits for input
+    questions: list[Question] = []
     priority: Priority
     project: str | None
     tags: list[str]
@@ -207,6 +209,3 @@ class Event(Record):
     attempt_id: str | None
     run_id: str | None
     data: dict[str, Any]
-
-    def __hash__(self) -> int:
-        return self.seq

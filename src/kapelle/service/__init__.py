@@ -16,6 +16,7 @@ from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
+from kapelle.service.questions import Questions
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
 from kapelle.service.sessions import Sessions
@@ -31,6 +32,7 @@ class Service:
 
     tasks: Tasks
     runs: Runs
+    questions: Questions
     work: Work
     schedules: Schedules
     output: Output

@@ -12,6 +12,7 @@ from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.views import PatternView
 from kapelle.engine.children import as_child, own_key, room_for
 from kapelle.engine.parts import Parts
+from kapelle.engine.questions import answer
 from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start
@@ -107,7 +108,7 @@ class Runs:
 
     async def answer(self, text: str, answer: str, token: str | None = None) -> Run:
         """Answer a question of the run, which then goes on."""
-        return await self._apply_change(text, control.answer, token, answer)
+        return await self._apply_change(text, _answer, token, answer)
 
     async def pause_all(self, reason: str) -> None:
         """Pause whatever is under way; running tasks go back to their queue."""
@@ -138,7 +139,7 @@ class Runs:
         asking = [task for task in going if task["waiting_for"] == "input"]
         if asking and len(asking) == len(going) and runs.row(connection, run.id)["may_ask"]:
             task_id, question = asking[0]["id"], asking[0]["question"]
-            reason = f'{task_id} asks: {question} (kapelle resume {task_id} "…")'
+            reason = f'{task_id} asks: {question} (kapelle answer {task_id} "…")'
             found = {"waiting_for": "input", "reason": reason, "question": question}
             return run.model_copy(update=found)
         for check in self._parts.checking.get(run.id, ()):
@@ -152,3 +153,12 @@ class Runs:
         held = self._held() if task["status"] == TaskStatus.QUEUED else None
         why = held or task["reason"]
         return f"{task['title']} is {task['status']}" + (f": {why}" if why else "")
+
+
+def _answer(connection: Connection, run_id: str, token: str | None, text: str) -> None:
+    asker, _, place = (token or "").rpartition(":")
+    if asker not in {"", run_id}:
+        raise Conflict(f"{token} is the token of a question of another run.")
+    if (run := runs.row(connection, run_id))["status"] in RUN_FINAL:
+        raise Conflict(f"{run_id} is {run['status']} already.")
+    answer(connection, f"{run_id}:{place}" if place else run_id, text)

@@ -395,7 +395,7 @@ def _require_mergeable(work: Task | Run, force: bool) -> None:
         )
     if work.workspace.kind is not WorkspaceKind.WORKTREE or work.workspace.branch is None:
         raise Conflict(f"{work.id} has no branch of its own, so there is nothing to merge.")
-    if isinstance(work, Task) and work.status == "running":
+    if isinstance(work, Task) and work.attempts and not work.attempts[-1].ended_at:
         raise Conflict(f"{work.id} is still running.", hint=f"kapelle wait {work.id}")
     if isinstance(work, Run) and work.status not in RUN_FINAL:
         raise Conflict(f"{work.id} has not ended.", hint=f"kapelle wait {work.id}")

@@ -119,6 +119,8 @@ tasks = sa.Table(
     sa.Column("agent", SafeText, nullable=False),
     sa.Column("model", SafeText),
     sa.Column("question", SafeText),
+    # How far it is, in its agent's own words.
+    sa.Column("report", SafeText),
     sa.Column("priority", sa.Integer, nullable=False),
     sa.Column("deps_policy", sa.String(20), nullable=False),
     sa.Column("continue_from", sa.String(40)),
@@ -199,6 +201,8 @@ attempts = sa.Table(
     # The learnings that its prompt told: id and title.
     sa.Column("memory", SafeJson),
     sa.Column("question", SafeText),
+    # What its agent handed in as the result, and whether it says that this is a success.
+    sa.Column("handed_in", SafeJson),
     sa.Column("exit_kind", sa.String(20)),
     sa.Column("exit_code", sa.Integer),
     sa.Column("exit_signal", sa.Integer),
@@ -337,6 +341,30 @@ steps = sa.Table(
     sa.Column("error", SafeJson),
     sa.Column("started_at", Instant, nullable=False),
     sa.Column("ended_at", Instant),
+)
+
+# What tasks and runs ask of people.
+questions = sa.Table(
+    "questions",
+    metadata,
+    # The id of the task or run, and its place there.
+    sa.Column("token", sa.Text, primary_key=True),
+    sa.Column("task_id", sa.ForeignKey("tasks.id", ondelete="CASCADE")),
+    sa.Column("run_id", sa.ForeignKey("runs.id", ondelete="CASCADE")),
+    # The attempt whose agent asks while it works, and whether it was told the answer.
+    sa.Column("attempt_id", sa.String(40)),
+    sa.Column("told", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("text", SafeText, nullable=False),
+    sa.Column("choices", SafeJson, nullable=False),
+    sa.Column("default", SafeText),
+    sa.Column("status", sa.String(20), nullable=False),
+    sa.Column("answer", SafeText),
+    sa.Column("asked_at", Instant, nullable=False),
+    sa.Column("expires_at", Instant),
+    sa.Column("ended_at", Instant),
+    sa.Index("ix_questions_status_asked_at", "status", "asked_at"),
+    sa.Index("ix_questions_task_id", "task_id"),
+    sa.Index("ix_questions_run_id", "run_id"),
 )
 
 schedules = sa.Table(

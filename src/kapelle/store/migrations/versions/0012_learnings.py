@@ -5,8 +5,8 @@ from alembic import op
 
 from kapelle.store.tables import create_index
 
-revision = "0011"
-down_revision = "0010"
+revision = "0012"
+down_revision = "0011"
 
 
 def upgrade() -> None:
