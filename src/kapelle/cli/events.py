@@ -144,7 +144,7 @@ def _of_task(what: str, event: Event) -> Passage | None:
     why = f": {one_line(str(reason), _WIDTH)}" if reason and what != "completed" else ""
     why += _unverified(event["data"])
     if what == "waiting" and event["data"].get("waiting_for") == "input":
-        why += f' (answer with `kapelle resume {event["task_id"]} "…"`)'
+        why += f' (answer with `kapelle answer {event["task_id"]} "…"`)'
     style = None if what == "running" else _STYLES[what]
     return Passage(f"  {_MARKS[what]} {title} ({event['task_id']}){why}", style)
 

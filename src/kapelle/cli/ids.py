@@ -19,6 +19,7 @@ _NOUNS = {
     "tasks": ("a task", "`kapelle list` shows the ids."),
     "runs": ("a run", "`kapelle runs list` shows the ids."),
     "schedules": ("a schedule", "`kapelle schedule list` shows the ids."),
+    "learnings": ("a learning", "`kapelle learnings list` shows the ids."),
     "work": ("a task or a run", "`kapelle list` shows the ids."),
 }
 
@@ -66,10 +67,11 @@ def _path(nouns: str, text: str, *more: str) -> str:
     return "/".join([f"/{nouns}", quote(text.strip(), safe=""), *more])
 
 
-# The paths of a task's, a run's and a schedule's resources; any unique part of an id will do.
+# The paths of single resources; any unique part of an id will do.
 task_path = partial(_path, "tasks")
 run_path = partial(_path, "runs")
 schedule_path = partial(_path, "schedules")
+learning_path = partial(_path, "learnings")
 
 
 def completing(what: str) -> Callable[[str], Completions]:
@@ -101,7 +103,8 @@ def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
             if row["key"]:
                 yield row["key"], f"{row['attempts']} attempts"
     else:
-        query = {"limit": 100, "repository": None if what == "schedules" else here()}
+        apart = what in {"schedules", "learnings"}
+        query = {"limit": 100, "repository": None if apart else here()}
         for item in client.get(f"/{what}", query, timeout=2)[what]:
             yield item["id"], f"{status_words(item)}: {item['title']}"
 
@@ -117,6 +120,8 @@ RunId = Annotated[str, _argument("a run", "runs")]
 RunIds = Annotated[list[str], _argument("runs", "runs", several=True)]
 AnyIds = Annotated[list[str], _argument("tasks and runs", "work", several=True)]
 ScheduleId = Annotated[str, _argument("a schedule", "schedules")]
+LearningId = Annotated[str, _argument("a learning", "learnings")]
+LearningIds = Annotated[list[str], _argument("learnings", "learnings", several=True)]
 # Without one the newest is meant.
 NewestId = Annotated[str | None, _argument("a task or a run", "work", newest=True)]
 NewestIds = Annotated[

@@ -43,7 +43,7 @@ _COMMANDS = {
     "watch": ("kapelle logs -f {id}", "watch it"),
     "stop": ("kapelle cancel {id}", "stop it"),
     "requeue": ("kapelle requeue {id}", "try now instead of waiting"),
-    "answer": ('kapelle resume {id} "your answer"', "answer and go on"),
+    "answer": ('kapelle answer {id} "…"', "answer, and it goes on"),
     "look": ("kapelle logs {id}", "see what happened"),
     "resume": ('kapelle resume {id} "…"', "go on from there, with advice"),
     "retry": ("kapelle retry {id}", "start again"),
@@ -53,7 +53,6 @@ _COMMANDS = {
     "mend": ("kapelle resume {id} --merge", "take {base} in and have its agent mend that"),
     "merge anyway": ("kapelle merge {id} --force", "merge it all the same"),
     "archive": ("kapelle archive {id}", "put it away"),
-    "run answer": ('kapelle runs answer {id} "…"', "answer, and it goes on"),
     "run cancel": ("kapelle runs cancel {id}", "call it off"),
     "run pause": ("kapelle runs pause {id}", "pause it"),
     "run result": ("kapelle runs result {id}", "its result as JSON"),
@@ -93,7 +92,7 @@ def _for_run(run: Run) -> list[str]:
     status, workspace = run["status"], run["workspace"]
     if status == "waiting":
         # Where there are several questions, each stands beside its command.
-        return ["run answer", "run cancel"] if len(run["questions"]) == 1 else ["run cancel"]
+        return ["answer", "run cancel"] if len(run["questions"]) == 1 else ["run cancel"]
     if status == "paused":
         return ["run resume", "run cancel"]
     if status not in FINAL:

@@ -32,6 +32,7 @@ from kapelle.cli.format import (
 )
 from kapelle.cli.ids import run_path, task_path
 from kapelle.cli.outcome import Run, Task, next_commands
+from kapelle.cli.questions import asked_lines
 from kapelle.client.http import Connection
 from kapelle.domain.text import counted
 
@@ -79,12 +80,7 @@ def describe(
     if run["progress"] and not run["ended_at"]:
         most = run["spec"].get("max_iterations")
         yield field("progress", state_words(run["progress"], most))
-    if run["questions"]:
-        yield field("asks", "")
-    for question in run["questions"]:
-        default = f" [{one_line(question['default'])}]" if question["default"] else ""
-        yield paint(f"    ? {one_line(question['text'])}{default}", "yellow")
-        yield f'      kapelle runs answer {question["token"]} "…"'
+    yield from asked_lines(run)
     yield from result_lines(run, progress)
     if tasks := list(task_lines(run, steps, open_tasks)):
         yield from (field("tasks", ""), *tasks)
@@ -101,8 +97,8 @@ def _circumstances(run: Run) -> Iterator[str]:
     yield field("spent", _spent(run))
     if run["project"]:
         yield field("project", one_line(run["project"]))
-    for name in ("parent_id", "schedule_id"):
-        if run[name]:
+    for name in ("parent_id", "parent_task_id", "schedule_id"):
+        if run.get(name):
             yield field(name.removesuffix("_id"), run[name])
 
 

@@ -4,23 +4,14 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import (
-    LISTS,
-    Json,
-    JsonLines,
-    LightCommand,
-    argument,
-    command_group,
-    flag,
-    option,
-)
+from kapelle.cli.command import LISTS, Json, JsonLines, LightCommand, command_group, flag, option
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
-from kapelle.cli.ids import RunId, RunIds, completing, run_path
+from kapelle.cli.ids import RunId, RunIds, run_path
 from kapelle.cli.outcome import FINAL, INPUT_NEEDED, exit_code, settled
-from kapelle.cli.output import data, document, say, write
+from kapelle.cli.output import document, say, write
 from kapelle.cli.pages import status_option, statuses
-from kapelle.cli.prompt import read_prompt
+from kapelle.cli.questions import answer
 from kapelle.cli.tasks import (
     Everything,
     NoWait,
@@ -35,7 +26,6 @@ from kapelle.cli.values import optional_text
 from kapelle.client.http import Connection
 from kapelle.domain.errors import Conflict
 from kapelle.domain.states import RunStatus
-from kapelle.domain.text import counted
 
 
 def tail(
@@ -175,38 +165,6 @@ def cancel(
     """End runs with all that they started."""
     body = {"reason": reason, "with_tasks": not keep_tasks}
     change_each(run_ids, "cancel", body, path=run_path, wait=not no_wait, as_json=as_json)
-
-
-Asked = Annotated[
-    str,
-    argument(
-        "ID|TOKEN", "The run's id, or the token of its question.", autocompletion=completing("runs")
-    ),
-]
-_ANSWER = 'Write `kapelle runs answer ID "…"`, or pipe it in with `-`.'
-
-
-def answer(
-    run_id: Asked,
-    text: Annotated[str, argument("TEXT", "What it wanted to know; - reads stdin.")],
-    token: Annotated[str | None, option("TOKEN", "Which question, when there are several.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Answer a question of a run that waits; it then goes on."""
-    said = read_prompt(text, None, _ANSWER, "answer")
-    whose, _, position = run_id.partition(":")
-    body = {"answer": said, "token": token or (run_id.strip() if position else None)}
-    run = Connection().post(run_path(whose, "answer"), body)
-    if as_json:
-        document(run)
-        return
-    data(run["id"])
-    if run["questions"]:
-        left = len(run["questions"])
-        more = f"It has {counted(left, 'question')} more"
-        say(f"{more}; `kapelle runs status {run['id']}` shows what it asks.")
-    else:
-        say(f"It goes on; `kapelle runs tail {run['id']}` follows it.")
 
 
 runs = command_group("List runs, look at them, and pause, answer or end them." + LISTS)

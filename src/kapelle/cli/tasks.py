@@ -308,7 +308,7 @@ def resume(
         if any(body.values()):
             raise InvalidInput(
                 "A run that goes on takes neither a message nor new limits.",
-                hint=f'`kapelle runs answer {whole} "…"` answers what it asked.',
+                hint=f'`kapelle answer {whole} "…"` answers what it asked.',
             )
         body = {}
     _again(path_of(whole, "resume"), body, follow, as_json)

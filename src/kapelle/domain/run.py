@@ -6,20 +6,20 @@ from typing import Annotated, Any, Literal
 from pydantic import StringConstraints
 
 from kapelle.domain.budget import Spent
+from kapelle.domain.question import Question
 from kapelle.domain.specs import Name
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.domain.task import Directory, Limit, Record, RunningCheck, TaskFilter, Workspace
+from kapelle.domain.task import (
+    Directory,
+    Limit,
+    Record,
+    RunningCheck,
+    TaskCursor,
+    TaskFilter,
+    Workspace,
+)
 
 RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
-
-
-class Question(Record):
-    """Something a run wants to know of a person; the token says which question is answered."""
-
-    token: str
-    text: str
-    default: str | None
-    asked_at: datetime
 
 
 class Run(Record):
@@ -35,6 +35,7 @@ class Run(Record):
     repository: str | None = None  # the top of the one around the directory
     project: str | None
     parent_id: str | None
+    parent_task_id: str | None = None  # the task whose attempt asked for it
     schedule_id: str | None
     workspace: Workspace
     spec: dict[str, Any]
@@ -58,6 +59,7 @@ class RunFilter(Record):
     project: Name | None = None
     repository: Directory | None = None  # any directory in it
     parent_id: RunCursor | None = None
+    parent_task_id: TaskCursor | None = None
     nested: bool = False
     archived: bool = False
     limit: Limit = 50

@@ -44,7 +44,8 @@ TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
         {TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.BLOCKED, TaskStatus.CANCELLED}
     ),
     TaskStatus.RUNNING: FINAL | {TaskStatus.QUEUED, TaskStatus.WAITING},
-    TaskStatus.WAITING: frozenset({TaskStatus.QUEUED, TaskStatus.CANCELLED}),
+    # One whose agent asked while it works is running again when that is answered.
+    TaskStatus.WAITING: frozenset({TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.CANCELLED}),
     TaskStatus.COMPLETED: _AGAIN,
     TaskStatus.FAILED: _AGAIN,
     TaskStatus.CANCELLED: _AGAIN,

@@ -14,8 +14,10 @@ from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
+from kapelle.service.knowledge import Knowledge
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
+from kapelle.service.questions import Questions
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
 from kapelle.service.sessions import Sessions
@@ -31,6 +33,7 @@ class Service:
 
     tasks: Tasks
     runs: Runs
+    questions: Questions
     work: Work
     schedules: Schedules
     output: Output
@@ -40,6 +43,7 @@ class Service:
     agents: Agents
     usage: Usages
     trust: Trust
+    knowledge: Knowledge
     integrations: Integrations
     notes: Notes
 

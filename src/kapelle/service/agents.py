@@ -122,7 +122,7 @@ async def _trial(parts: Parts, info: AgentInfo, settings: Settings, live: bool) 
     if agent is None or info.installed is None or problem:
         problem = problem or f"The agent {info.name} is not installed."
         return {**found, "usable": False, "problem": problem, "hint": info.hint}
-    place = await asyncio.to_thread(_make_place, parts.home.checks)
+    place = await asyncio.to_thread(make_place, parts.home.checks)
     try:
         if agent.tested:
             env = agent_environment(parts.environ, settings, agent)
@@ -154,7 +154,8 @@ async def _call(
     """What one call came to, and what to do about it."""
     began = time.monotonic()
     try:
-        answer, failure, reason = await _ask(parts, agent, settings, process_dir)
+        answer, failure, reason = await ask(parts, agent, settings, PROMPT, process_dir)
+        answer = answer and answer[:_ANSWER]
     except KapelleError as error:
         failure = Failure(FailureClass.ENVIRONMENT, error.message)
         answer, reason = None, error.message
@@ -170,13 +171,13 @@ async def _call(
     return view, _fix(failure, agent.name)
 
 
-async def _ask(
-    parts: Parts, agent: Agent, settings: Settings, process_dir: Path
+async def ask(
+    parts: Parts, agent: Agent, settings: Settings, prompt: str, process_dir: Path
 ) -> tuple[str | None, Failure | None, str | None]:
     """The answer of an agent, or why there is none."""
     process, owner = Process(process_dir), process_dir.parent.name
-    launch = question(parts, settings, agent, PROMPT, process, owner, {})
-    launch = replace(launch, timeout_s=_LIVE_S, label=f"{agent.name} is tried out")
+    launch = question(parts, settings, agent, prompt, process, owner, {})
+    launch = replace(launch, timeout_s=_LIVE_S)
     try:
         ended = await parts.runner.execute(launch)
     except asyncio.CancelledError:
@@ -192,7 +193,7 @@ async def _ask(
     tail = output_tail(process_dir)
     verdict = agent.judge(summary, ended.exit, tail)
     if verdict.success:
-        return (verdict.result or summary.tail).strip()[:_ANSWER], None, None
+        return (verdict.result or summary.tail).strip(), None, None
     failure = verdict.failure or classify(summary, ended.exit, tail, settings.failures.environment)
     return None, failure, verdict.reason or failure.evidence
 
@@ -219,7 +220,7 @@ def _fix(failure: Failure | None, name: str) -> str | None:
     return None if "{task}" in about_agent else about_agent.format(agent=name)
 
 
-def _make_place(checks: Path) -> Path:
+def make_place(checks: Path) -> Path:
     """A private directory; those that a dead daemon left behind are removed."""
     checks.mkdir(mode=0o700, exist_ok=True)
     for path in checks.iterdir():

@@ -116,7 +116,7 @@ def test_a_task_that_a_run_waits_for_tells_what_it_is_at() -> None:
     asking = {"id": "task_1", "status": "waiting", "waiting_for": "input", "reason": "It asks: x"}
     text = "\n".join(describe({**RUN, "status": "running"}, [begun], (), {"task_1": asking}))
     assert ", waiting\n" in text
-    assert "It asks: x\n      kapelle resume task_1 " in text
+    assert "It asks: x\n      kapelle answer task_1 " in text
 
 
 def test_the_candidates_of_a_choice() -> None:
@@ -198,10 +198,10 @@ QUESTIONS = [
 def test_open_questions_and_how_to_answer_them() -> None:
     waiting: dict[str, Any] = {"status": "waiting", "waiting_for": "input", "ended_at": None}
     text = shown(questions=QUESTIONS, **waiting)
-    assert "? Which one? [the first]\n      kapelle runs answer run_1:0001 " in text
-    assert "? When?\n      kapelle runs answer run_1:0002 " in text
+    assert "? Which one? [the first]\n      kapelle answer run_1:0001 " in text
+    assert "? When?\n      kapelle answer run_1:0002 " in text
     [first, *_] = next_commands({**RUN, "questions": QUESTIONS[:1], **waiting})
-    assert first[0] == 'kapelle runs answer run_1 "…"'
+    assert first[0] == 'kapelle answer run_1 "…"'
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def event(kind: str, /, **data: Any) -> dict[str, Any]:
         (event("task.waiting", title="T", reason="limited"), "  ? T (task_1): limited"),
         (
             event("task.waiting", title="T", reason="It asks: x", waiting_for="input"),
-            '  ? T (task_1): It asks: x (answer with `kapelle resume task_1 "…"`)',
+            '  ? T (task_1): It asks: x (answer with `kapelle answer task_1 "…"`)',
         ),
         (event("check.failed", name="make test"), "  ✗ check failed: make test"),
         (event("attempt.warning", what="x", text="slow"), "  ! slow"),
