@@ -208,17 +208,14 @@ def test_all_that_ended_work_said_is_found_where_it_stands(
     instance: Instance, repository: Path, tmp_path: Path
 ) -> None:
     say = '[[do]]\nsay = "nothing here"\n[[do]]\nsay = "first line\\nthe Needle is here"'
-    task = instance.wait(instance.play(say + '\n[[do]]\nresult = "haystack done"', repository))[
-        "id"
-    ]
-    other = shown(instance, "another prompt with a needle", make_repository(tmp_path / "b"))[0][
-        "id"
-    ]
+    done = '\n[[do]]\nresult = "haystack done"'
+    task = instance.wait(instance.play(say + done, repository))["id"]
+    mirrored, _ = shown(instance, "another prompt with a needle", make_repository(tmp_path / "b"))
     instance.post("/notes", {"key": "plan", "value": "find the needle"})
     note = {"title": "On needles", "content": "a needle is thin", "directory": str(repository)}
     instance.post("/learnings", note)
     assert [hit["kind"] for hit in hits(instance, "needle")] == [
-        "learning", "note", "prompt", "output", "prompt", "output"
+        "learning", "note", "result", "prompt", "output", "prompt", "output"
     ]  # fmt: skip
     [hit] = hits(instance, '"needle is here"', kind="output", task=task)
     assert (hit["id"], hit["attempt"], hit["stream"]) == (task, 1, "out")
@@ -230,10 +227,9 @@ def test_all_that_ended_work_said_is_found_where_it_stands(
     assert b"nothing here" not in stream
     assert b"Needle" in stream
     assert hits(instance, '"here needle is"') == []
-    assert [hit["kind"] for hit in hits(instance, "haystack", project=str(repository))][
-        0
-    ] == "result"
-    assert {hit["id"] for hit in hits(instance, "needle", kind="prompt")} == {task, other}
+    found = hits(instance, "haystack", project=str(repository))
+    assert [hit["kind"] for hit in found] == ["result", "prompt", "output"]
+    assert {hit["id"] for hit in hits(instance, "needle", kind="prompt")} == {task, mirrored["id"]}
     for typed in ("needle)", "NEAR(a b", 'needle"', "a:needle*", "-needle", "ne\u0301edle", "_"):
         response, _ = instance.request("GET", f"/search?{urlencode({'query': typed})}")
         assert response.status in {200, 422}, typed
@@ -242,12 +238,12 @@ def test_all_that_ended_work_said_is_found_where_it_stands(
 
     # The index may be lost, or nonsense, at any time: it is made anew.
     (instance.home.root / "search.db").unlink()
-    assert len(hits(instance, "needle")) == 6
+    assert len(hits(instance, "needle")) == 7
     instance.stop()
     for path in instance.home.root.glob("search.db*"):
         path.write_bytes(b"nonsense" * 1000)
     instance.start()
-    while len(hits(instance, "needle")) < 6:
+    while len(hits(instance, "needle")) < 7:
         time.sleep(0.2)
     instance.post(f"/tasks/{task}/archive")
     assert task not in {hit["id"] for hit in hits(instance, "needle")}

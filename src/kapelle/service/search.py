@@ -32,6 +32,7 @@ _AROUND = 120
 _MOST_LOOKED_AT = 2_000
 _TIDY_ROUNDS = 360
 _STREAMS = ("out", "err")
+_PAST = 10**12  # behind all output that there can be
 
 
 class Hit(BaseModel):
@@ -136,7 +137,7 @@ class Search:
         best = max(lines, key=lambda line: sum(_has(line[1], [term]) for term in terms))
         offset, text = best
         # Of the other stream nothing: the transcript begins with this line.
-        place = (offset, 1 << 50) if stream == "out" else (1 << 50, offset)
+        place = (offset, _PAST) if stream == "out" else (_PAST, offset)
         position = f"{document.attempt}:{place[0]}:{place[1]}:0:0"
         where = {"attempt": document.attempt, "stream": stream, "offset": offset}
         return [Hit(**known, **where, position=position, text=excerpt(text, terms))]
