@@ -62,7 +62,11 @@ def routes() -> FastAPI:
     ):  # fmt: skip
         app.include_router(router, prefix="/api/v1")
     app.add_api_route("/healthz", daemon.healthz, include_in_schema=False)
-    _serve_document(app)
+
+    @app.get("/api/v1/openapi.json", include_in_schema=False, dependencies=[Depends(owner_only)])
+    async def openapi() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
     errors.install(app)
     return app
 
@@ -95,18 +99,6 @@ class _WithMcp:
         from kapelle.api.mcp import Mcp
 
         return Mcp(self._app)
-
-
-def _serve_document(app: FastAPI) -> None:
-    async def openapi() -> JSONResponse:
-        return JSONResponse(app.openapi())
-
-    app.add_api_route(
-        "/api/v1/openapi.json",
-        openapi,
-        include_in_schema=False,
-        dependencies=[Depends(owner_only)],
-    )
 
 
 def _operation_id(route: APIRoute) -> str:

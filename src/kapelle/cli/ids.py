@@ -1,11 +1,11 @@
 """Ids on the command line: arguments that take them, what a shell offers, paths in the API."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
-import typer
-
+from kapelle.cli.command import argument
 from kapelle.cli.config import current, root
 from kapelle.cli.format import one_line, status_words
 from kapelle.cli.output import say
@@ -40,7 +40,7 @@ def work_id(client: Connection, typed: str | None, nouns: str = "work") -> str:
     repository that is no part of a run, and it says which that is."""
     if typed is not None:
         known = nouns != "work" or "_" in typed
-        return typed.strip() if known else str(client.get(_path("work", typed, ()))["id"])
+        return typed.strip() if known else str(client.get(_path("work", typed))["id"])
     query = {"repository": str(current()), "nested": False, "limit": 1}
     found = client.get(f"/{nouns}", query)[nouns]
     if not found:
@@ -52,32 +52,12 @@ def work_id(client: Connection, typed: str | None, nouns: str = "work") -> str:
     return str(found[0]["id"])
 
 
-def task_path(task_id: str, *more: str) -> str:
-    """The path of a task's resource; any unique end or beginning of its id will do."""
-    return _path("tasks", task_id, more)
-
-
-def run_path(run_id: str, *more: str) -> str:
-    """The path of a run's resource."""
-    return _path("runs", run_id, more)
-
-
-def schedule_path(schedule_id: str, *more: str) -> str:
-    """The path of a schedule's resource."""
-    return _path("schedules", schedule_id, more)
-
-
-def learning_path(learning_id: str) -> str:
-    """The path of a learning."""
-    return _path("learnings", learning_id, ())
-
-
 def path_of(some_id: str, *more: str) -> str:
     """The path of a task's or a run's resource, by an id that begins with its kind."""
-    return _path("runs" if is_run(some_id) else "tasks", some_id, more)
+    return _path("runs" if is_run(some_id) else "tasks", some_id, *more)
 
 
-def _path(nouns: str, text: str, more: tuple[str, ...]) -> str:
+def _path(nouns: str, text: str, *more: str) -> str:
     noun, hint = _NOUNS[nouns]
     if not text.strip():
         raise InvalidInput(f"An empty text is not the id of {noun}.", hint=hint)
@@ -85,6 +65,13 @@ def _path(nouns: str, text: str, more: tuple[str, ...]) -> str:
         # The daemon would take it for another address.
         raise NotFound(f"{text!r} is not the id of {noun}.", hint=hint)
     return "/".join([f"/{nouns}", quote(text.strip(), safe=""), *more])
+
+
+# The paths of single resources; any unique part of an id will do.
+task_path = partial(_path, "tasks")
+run_path = partial(_path, "runs")
+schedule_path = partial(_path, "schedules")
+learning_path = partial(_path, "learnings")
 
 
 def completing(what: str) -> Callable[[str], Completions]:
@@ -125,12 +112,7 @@ def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
 def _argument(whose: str, what: str, *, several: bool = False, newest: bool = False) -> Any:
     about = f"Ids of {whose}, or their ends." if several else f"The id of {whose}, or its end."
     about += " By default the newest of this repository." if newest else ""
-    return typer.Argument(
-        metavar="ID..." if several else "ID",
-        help=about,
-        autocompletion=completing(what),
-        show_default=False,
-    )
+    return argument("ID..." if several else "ID", about, autocompletion=completing(what))
 
 
 TaskId = Annotated[str, _argument("a task", "tasks")]

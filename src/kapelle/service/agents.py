@@ -25,7 +25,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Credential, account_of, credential
 from kapelle.engine.tasks.consult import question
 from kapelle.runner.command import printed
-from kapelle.runner.process_dir import Ended, Process
+from kapelle.runner.process_dir import Process
 from kapelle.settings import Settings
 from kapelle.store import accounts, events, tasks
 from kapelle.store.database import Connection
@@ -183,25 +183,19 @@ async def ask(
     except asyncio.CancelledError:
         parts.runner.stop(process_dir, "nobody waits for the answer any more")
         raise
+    if ended.ended_by == "timeout":
+        reason = f"There was no answer within {_LIVE_S:.0f} s."
+        return None, Failure(FailureClass.TIMEOUT, reason), reason
+    if ended.exit.kind == "not_started":
+        reason = ended.detail or "It could not be started."
+        return None, Failure(FailureClass.ENVIRONMENT, reason), reason
     summary = await asyncio.to_thread(read_output, agent, process_dir)
     tail = output_tail(process_dir)
-    early = _ended_otherwise(ended)
-    if early is not None:
-        return None, early, early.evidence
     verdict = agent.judge(summary, ended.exit, tail)
     if verdict.success:
         return (verdict.result or summary.tail).strip(), None, None
     failure = verdict.failure or classify(summary, ended.exit, tail, settings.failures.environment)
     return None, failure, verdict.reason or failure.evidence
-
-
-def _ended_otherwise(ended: Ended) -> Failure | None:
-    """The failure of a call that did not come to an end of its own."""
-    if ended.ended_by == "timeout":
-        return Failure(FailureClass.TIMEOUT, f"There was no answer within {_LIVE_S:.0f} s.")
-    if ended.exit.kind == "not_started":
-        return Failure(FailureClass.ENVIRONMENT, ended.detail or "It could not be started.")
-    return None
 
 
 def _note(connection: Connection, name: str, account: str, failure: Failure | None) -> None:
@@ -247,7 +241,6 @@ class Agents:
         self._writing = asyncio.Lock()  # two keys stored at once must not lose one another
 
     async def known(self, directory: str | None) -> list[AgentView]:
-        """The agents that a task in a directory may use."""
         settings = self._parts.settings(directory)
         found = await asyncio.to_thread(registry.available, settings)
         return await self._views(found, settings)
