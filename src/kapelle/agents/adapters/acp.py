@@ -10,7 +10,7 @@ from kapelle.agents.adapters.copilot import CopilotAgent
 from kapelle.agents.adapters.gemini import GeminiAgent
 from kapelle.agents.adapters.opencode import OpencodeAgent
 from kapelle.agents.adapters.qwen import QwenAgent
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, on_path
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
 from kapelle.agents.bridges.acp import Job
 from kapelle.agents.events import AgentEvent, json_object, parse_event
 from kapelle.domain.errors import AgentMisconfigured
@@ -90,7 +90,7 @@ class AcpAgent(Agent):
 
     def installed(self) -> str | None:
         command = _full_command(self.settings)
-        return on_path(command[0], self.settings.env) if command else None
+        return self.on_path(command[0], self.settings.env) if command else None
 
     def executable(self) -> str:
         """The path of the agent's program; raises AgentMisconfigured when there is none."""
