@@ -37,10 +37,6 @@ class Stop:
         return self._event.wait(timeout_s)
 
 
-def _ignore(_cost_usd: float) -> None:
-    return
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """One piece of work. An agent that knows nothing of limits needs prompt and cwd alone."""
@@ -56,7 +52,7 @@ class Request:
     """What is left to be spent."""
     stop: Stop = field(default_factory=Stop, repr=False, compare=False)
     """Tells when the work must end."""
-    spent: Callable[[float], None] = field(default=_ignore, repr=False, compare=False)
+    spent: Callable[[float], None] = field(default=lambda _cost: None, repr=False, compare=False)
     """To be called, now and then, with what the work has cost so far."""
 
 

@@ -245,10 +245,7 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
 
 
 def _task(
-    row: Row,
-    tries: list[Attempt],
-    depends_on: list[str],
-    results: dict[str, list[CheckResult]],
+    row: Row, tries: list[Attempt], depends_on: list[str], results: dict[str, list[CheckResult]]
 ) -> Task:
     values = {name: row[name] for name in _STORED}
     made = results.get(tries[-1].id, []) if tries else []

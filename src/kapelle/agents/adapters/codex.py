@@ -137,7 +137,10 @@ class CodexAgent(Agent):
             case "item.started" | "item.updated" | "item.completed":
                 return _item(kind, value.mapping("item"))
             case "token_usage_record":
-                return [_usage(payload)]
+                # One answer of the model, noted as soon as it has come.
+                count, answer = payload.mapping("usage").get, payload.text("response_id") or None
+                tokens = map(count, ("input_tokens", "output_tokens", "cached_input_tokens"))
+                return [usage(*tokens, turns=1, id=answer)]
             case "turn_context":
                 return [AgentEvent("model", payload.text("model"))]
             case "event_msg" if payload.text("turn_attribution", "turn_trigger") == "exec":
@@ -186,13 +189,6 @@ def _output(item: Json) -> str:
             texts = [part.text("text") for part in item.mappings("result", "content")]
             return "\n".join(texts) or item.text("error", "message")
     return item.text("status")
-
-
-def _usage(payload: Json) -> AgentEvent:
-    """One answer of the model, noted as soon as it has come."""
-    count, answer = payload.mapping("usage").get, payload.text("response_id")
-    tokens = (count("input_tokens"), count("output_tokens"), count("cached_input_tokens"))
-    return usage(*tokens, turns=1, id=answer or None)
 
 
 def _error(message: str, kind: EventKind = "error") -> AgentEvent:

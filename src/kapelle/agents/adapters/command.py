@@ -205,7 +205,9 @@ def value_at(document: object, path: str | None) -> object:
         if isinstance(found, dict):
             found = found.get(step)
         elif isinstance(found, list) and step.removeprefix("-").isdecimal():
-            found = _item(found, step)
+            # A number of thousands of digits is no index, and int refuses it.
+            index = int(step) if len(step) < 20 else len(found)
+            found = found[index] if -len(found) <= index < len(found) else None
         else:
             return None
     return found
@@ -227,9 +229,3 @@ def text_at(document: object, path: str | None) -> str:
 def number_at(document: object, path: str | None) -> float | None:
     found = value_at(document, path)
     return found if isinstance(found, int | float) and not isinstance(found, bool) else None
-
-
-def _item(array: list[Any], step: str) -> object:
-    # A number of thousands of digits is no index, and int refuses it.
-    index = int(step) if len(step) < 20 else len(array)
-    return array[index] if -len(array) <= index < len(array) else None
