@@ -177,6 +177,7 @@ class Agent:
     capabilities = Capabilities()
     access = Access()  # how it proves to its provider who it is; {home} in a file's path is home
     access_by_url: Access | None = None  # the same, where settings.base_url names the server
+    url_variable: str | None = None  # what takes the address of that server
     # Environment names, or prefixes ending in *, that it needs from the user's environment.
     passes: tuple[str, ...] = ()
     # Those that it must never see, such as the marks of a session around the daemon.
@@ -292,8 +293,10 @@ class Agent:
         )
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
-        """The variables of every call: a stored key, then what the settings say."""
+        """The variables of every call: an address, a stored key, then what the settings say."""
         env = {}
+        if self.url_variable and request.settings.base_url:
+            env[self.url_variable] = request.settings.base_url
         if request.credential and self.access.variables:
             env[self.access.variables[0]] = request.credential
         return env | request.settings.env

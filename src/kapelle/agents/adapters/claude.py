@@ -93,6 +93,7 @@ class ClaudeAgent(Agent):
         "CLAUDE_ENV_FILE",
     )  # fmt: skip
     home = ("CLAUDE_CONFIG_DIR", ".claude")
+    url_variable = "ANTHROPIC_BASE_URL"
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
@@ -114,8 +115,6 @@ class ClaudeAgent(Agent):
         if os.geteuid() == 0:
             # Otherwise it refuses to work for root without asking.
             env["IS_SANDBOX"] = "1"
-        if request.settings.base_url:
-            env["ANTHROPIC_BASE_URL"] = request.settings.base_url
         if request.mcp_servers:
             local, remote = {"type": "stdio"}, {"type": "http"}
             files[_MCP] = request.mcp_config(local, remote, literal=_literal)

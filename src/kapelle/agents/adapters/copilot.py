@@ -52,6 +52,7 @@ class CopilotAgent(Agent):
         "COPILOT_CLI_RESOLVED_DIST_DIR", "COPILOT_LOADER_PID", "COPILOT_OTEL_*",
     )  # fmt: skip
 
+    url_variable = "COPILOT_PROVIDER_BASE_URL"
     beside_acp = ("model", "mcp_servers")
     last_words = (
         ("No session, task, or name matched", FailureClass.SESSION_LOST),
@@ -69,8 +70,6 @@ class CopilotAgent(Agent):
         folder = request.prompt_file.parent
         env = {_SPANS_IN: str(folder / _SPANS), **self.environment(request)}
         files: dict[str, str] = {}
-        if request.settings.base_url:
-            env["COPILOT_PROVIDER_BASE_URL"] = request.settings.base_url
         if request.system_prompt:
             files[_INSTRUCTIONS] = request.system_prompt
             env[_FOLDERS] = ",".join(filter(None, [str(folder), env.get(_FOLDERS)]))

@@ -88,6 +88,7 @@ class GeminiAgent(Agent):
     )  # fmt: skip
 
     home = ("GEMINI_CLI_HOME", "")
+    url_variable = "GOOGLE_GEMINI_BASE_URL"
 
     def over_acp(self, request: AgentRequest) -> Command:
         # Over ACP it keeps standard error to itself until it ends.
@@ -98,10 +99,7 @@ class GeminiAgent(Agent):
     def command(self, request: AgentRequest) -> Command:
         model = request.chosen_model or _DEFAULT_MODEL
         argv = [self.executable(), "-o", "stream-json", "--approval-mode", "yolo", "-m", model]
-        env = self.environment(request)
-        env |= _VARIABLES
-        if request.settings.base_url:
-            env["GOOGLE_GEMINI_BASE_URL"] = request.settings.base_url
+        env = self.environment(request) | _VARIABLES
         session, side_log = _session(request, self.home_in(request.environ, env))
         argv += session + request.settings.extra_args
         files = self._settings(request, env)
