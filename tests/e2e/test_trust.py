@@ -208,6 +208,11 @@ diff {done}
 merge {done}
 archive {done}
 prune --dry-run
+notes list
+notes set key value
+notes get key
+notes watch key
+notes delete key
 usage
 events
 top
@@ -312,6 +317,7 @@ BODIES: dict[str, Any] = {
     "POST /agents/{name}/check": {"directory": "{clone}", "live": True},
     "PUT /agents/{name}/credential": {"api_key": "abcdefgh12345"},
     "POST /login": {"code": "x"},
+    "POST /notes": {"key": "x", "value": "x"},
 }  # fmt: skip
 # They would let it in, or end the daemon.
 LAST = ("POST /trust", "POST /daemon/stop")

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -319,9 +320,7 @@ class Agent:
 
     def home_in(self, *environments: Mapping[str, str]) -> str:
         """Where the program keeps its sessions and its login; a later environment goes before."""
-        known = dict(os.environ)
-        for environment in environments:
-            known |= environment
+        known = ChainMap(*map(dict, reversed(environments)), os.environ)
         *variables, directory = self.home
         named = next(filter(None, map(known.get, variables)), None)
         return os.path.expanduser(named or os.path.join(known.get("HOME") or "~", directory))

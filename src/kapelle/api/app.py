@@ -11,7 +11,18 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from kapelle import __version__
 from kapelle.api import errors
 from kapelle.api.errors import ErrorView
-from kapelle.api.routes import agents, daemon, output, runs, schedules, sessions, tasks, trust
+from kapelle.api.routes import (
+    agents,
+    daemon,
+    integrations,
+    notes,
+    output,
+    runs,
+    schedules,
+    sessions,
+    tasks,
+    trust,
+)
 from kapelle.api.security import BodyLimit, Guard, WithoutEmptyParameters, owner_only
 from kapelle.service import Service
 
@@ -44,7 +55,7 @@ def routes() -> FastAPI:
         tasks.router, output.router, tasks.changes_router, runs.router, tasks.run_changes_router,
         runs.work_router, runs.patterns_router, schedules.router, daemon.events_router,
         agents.router, daemon.router, sessions.router, agents.usage_router, trust.router,
-        tasks.work_router,
+        tasks.work_router, notes.router, integrations.router,
     ):  # fmt: skip
         app.include_router(router, prefix="/api/v1")
     app.add_api_route("/healthz", daemon.healthz, include_in_schema=False)

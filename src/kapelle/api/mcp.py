@@ -106,11 +106,25 @@ TOOLS = (
     _write("schedule_resume", "/schedules/{schedule_id}/resume"),
     _write("schedule_run", "/schedules/{schedule_id}/run"),
     _write("schedule_cancel", "/schedules/{schedule_id}/cancel", destructive=True),
+    _write("note_set", "/notes"),
+    _read("note_get", "/notes/entry"),
+    _read("note_list", "/notes"),
+    _read("note_watch", "/notes/watch"),
+    Tool("note_delete", "delete", "/notes", destructive=True),
     _read("pattern_list", "/patterns"),
     _read("agent_list", "/agents"),
     _write("agent_check", "/agents/{name}/check"),
     _read("usage_get", "/usage"),
     _read("daemon_get", "/daemon"),
+    *(
+        Tool(name, "post", path, read_only=True)
+        for name, path in (
+            ("linear_query", "/integrations/linear"),
+            ("logs_query", "/integrations/logs"),
+            ("database_query", "/integrations/database"),
+            ("ci_logs", "/integrations/ci"),
+        )
+    ),
 )
 
 
@@ -160,7 +174,16 @@ class Mcp:
     async def _list(
         self, _context: ServerRequestContext, _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=self.listed)
+        known = {
+            f"/integrations/{name}" for name in self._app.state.service.integrations.configured()
+        }
+        listed = [
+            tool
+            for tool in self.listed
+            if (path := self._tools[tool.name].path) in known
+            or not path.startswith("/integrations/")
+        ]
+        return types.ListToolsResult(tools=listed)
 
     async def _call(
         self, context: ServerRequestContext, params: types.CallToolRequestParams
@@ -265,7 +288,7 @@ async def _call(
         if isinstance(value := arguments.pop(name, None), str):
             headers.append((name.replace("_", "-").encode(), value.encode("latin-1", "replace")))
     # What a route that only reads does not know is its to refuse.
-    asked = set(arguments) if tool.method == "get" else in_query & set(arguments)
+    asked = set(arguments) if tool.method != "post" else in_query & set(arguments)
     query = urlencode({name: arguments.pop(name) for name in asked}, doseq=True)
     body: Any = {"pattern": tool.pattern, "spec": arguments} if tool.pattern else arguments
     scope = {

@@ -130,6 +130,15 @@ async def owner_only(request: Request, _token: Token) -> None:
         raise Forbidden("An attempt's token allows only to read its own task.")
 
 
+async def _attempt(request: Request, _token: Token) -> str | None:
+    caller: Caller = request.scope["kapelle.caller"]
+    return caller.attempt_id
+
+
+# The attempt that asks, None for the owner; what it may is judged where it is known what that is.
+AskingAttempt = Annotated[str | None, Depends(_attempt)]
+
+
 async def own_task_only(request: Request, service: UseCases, _token: Token) -> None:
     """Let the owner in, and a running attempt to the task that it works on."""
     caller: Caller = request.scope["kapelle.caller"]

@@ -29,6 +29,7 @@ archive     tasks:archive  Take ended tasks and runs out of the list and keep th
 prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
 merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
+notes       notes:notes  Read and write notes that agents and people share.
 usage       usage:usage  Show what was used: tokens, turns and money.
 events      events:events  Show the history of everything that happened.
 agents      agents:agents  List agents, try them out and set them up.

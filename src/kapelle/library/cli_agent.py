@@ -148,7 +148,7 @@ class CliAgent(Agent):
                 argv=command.argv,
                 cwd=cwd,
                 env=in_worktree(
-                    agent_environment(os.environ, self._settings, adapter, command.env),
+                    agent_environment(os.environ, self._settings, adapter) | command.env,
                     Origin.around(cwd),
                 ).values,
                 stdin=command.stdin,
@@ -201,7 +201,7 @@ class CliAgent(Agent):
                 system_prompt=request.system if can.system_prompt else None,
                 model=adapter.settings.model if can.model else None,
                 budget_usd=request.budget_usd,
-                environ=agent_environment(os.environ, self._settings, adapter, {}),
+                environ=agent_environment(os.environ, self._settings, adapter),
             ),
         )
         restraint = adapter.restraint

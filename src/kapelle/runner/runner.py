@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 import weakref
@@ -36,6 +37,7 @@ _START_PAUSE_S = 0.1
 _STUCK_S = 10.0
 _PID_TRIES = 250
 _PID_PAUSE_S = 0.02
+_TRACES = frozenset({files.CLAIM, files.EXIT, files.INTENT, files.STOP})
 
 OnStarted = Callable[[int], None]
 
@@ -136,6 +138,8 @@ class Runner:
     async def _known(self, launch: Launch, on_started: OnStarted | None) -> Ended | None:
         """How it ended, once it has; None if it was never begun."""
         process_dir, secret = launch.process_dir, launch.secret
+        if not _is_begun(process_dir):
+            return None
         claim, forged = None, None
         try:
             claim = read_claim(process_dir, secret)
@@ -213,6 +217,16 @@ class Runner:
         if "refused" in reply:
             raise OSError(reply["errno"], reply["refused"], str(launch.process_dir))
         return reply
+
+
+def _is_begun(process_dir: Path) -> bool:
+    """Whether anything is there that an execution, or a request to stop it, leaves."""
+    try:
+        return not _TRACES.isdisjoint(os.listdir(process_dir))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return True  # what cannot be listed may still be opened
 
 
 async def _agent_pid(shim: Identity, process_dir: Path) -> int | None:

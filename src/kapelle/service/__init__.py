@@ -12,6 +12,8 @@ from kapelle.domain.views import RestingView, WaitView
 from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
+from kapelle.service.integrations import Integrations
+from kapelle.service.notes import Notes
 from kapelle.service.output import Output
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
@@ -37,6 +39,8 @@ class Service:
     agents: Agents
     usage: Usages
     trust: Trust
+    integrations: Integrations
+    notes: Notes
 
     async def wait(self, ids: Sequence[str], for_all: bool, timeout_s: float) -> WaitView:
         """Those of several tasks and runs that have ended or wait for a person, once one or all

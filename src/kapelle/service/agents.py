@@ -125,7 +125,7 @@ async def _trial(parts: Parts, info: AgentInfo, settings: Settings, live: bool) 
     place = await asyncio.to_thread(_make_place, parts.home.checks)
     try:
         if agent.tested:
-            env = agent_environment(parts.environ, settings, agent, {})
+            env = agent_environment(parts.environ, settings, agent)
             found["version"], problem = await _version(info.installed, env, place)
         if found["version"] and agent.tested:
             found["comparison"] = compared(found["version"], agent.tested)

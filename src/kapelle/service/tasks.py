@@ -95,9 +95,9 @@ class Tasks:
     async def _let_begin(self, text: str) -> None:
         """Refuse what would have to wait for trust, and lift the pauses of what a person wants."""
         task = await self._db.read(_row, text)
-        self._parts.require_trust(task["directory"])
+        settings = self._parts.work_settings(task["directory"])
         if task["waiting_for"] == "rate_limit":
-            paused = [candidate.account for candidate in candidates(self._parts, task)]
+            paused = [found.account for found in candidates(self._parts, task, settings)]
             await self._db.write(actions.lift_pauses, task["id"], paused)
 
     async def _apply_change(self, text: str, change: Any, *args: Any) -> Task:

@@ -228,6 +228,28 @@ class Git(Section):
     """Filters of .gitattributes that Kapelle's git may run as you configured them, such as lfs."""
 
 
+class Integration(Section):
+    url: Address | None = None
+    """Where it is, unless it is the service's own address."""
+    key_variable: EnvName | None = None
+    """The variable of the daemon's environment that holds the key."""
+    key_file: Text | None = None
+    """The file that holds the key, for a daemon that your machine starts."""
+    name: Name | None = None
+    """The index pattern of logs (by default *), or the OWNER/REPOSITORY of ci."""
+
+
+class Integrations(Section):
+    linear: Integration = Integration()
+    """Linear's issues, by GraphQL."""
+    logs: Integration = Integration()
+    """Logs in OpenSearch or Elasticsearch."""
+    database: Integration = Integration()
+    """A PostgreSQL database, read only; the key is its address."""
+    ci: Integration = Integration()
+    """What failed in GitHub Actions."""
+
+
 class Settings(Section):
     default_agent: AgentName | None = None
     """Agent of a task that names none."""
@@ -269,6 +291,8 @@ class Settings(Section):
     """How long what has ended stays, only in your own config.toml."""
     git: Git = Git()
     """Commits that Kapelle makes."""
+    integrations: Integrations = Integrations()
+    """What agents may look up elsewhere, only in your own config.toml."""
 
 
 def default_max_attempts(cores: int, memory_bytes: int) -> int:

@@ -27,6 +27,11 @@ _EARLIER_OF_SESSION = (
     .order_by(attempts.c.id.desc())
     .limit(1)
 )
+_CLAIM = (
+    sa.select(attempts.c.status, attempts.c.performer, tasks.c.stop)
+    .join(tasks, tasks.c.id == attempts.c.task_id)
+    .where(attempts.c.id == sa.bindparam("attempt_id"))
+)
 _RUNNING = (
     sa.select(attempts.c.id)
     .where(attempts.c.status == AttemptStatus.RUNNING)
@@ -53,6 +58,11 @@ def insert(connection: sa.Connection, /, **values: Any) -> None:
 
 def latest(connection: sa.Connection, task_id: str) -> sa.RowMapping | None:
     return connection.execute(_LATEST, {"task_id": task_id}).mappings().first()
+
+
+def claim(connection: sa.Connection, attempt_id: str) -> sa.RowMapping | None:
+    """Its status, who performs it, and what a person wants of it: "cancel", "requeue", nothing."""
+    return connection.execute(_CLAIM, {"attempt_id": attempt_id}).mappings().first()
 
 
 def of_task(connection: sa.Connection, task_id: str) -> list[sa.RowMapping]:

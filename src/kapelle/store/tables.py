@@ -375,6 +375,20 @@ firings = sa.Table(
     sa.Index("ix_firings_subject", "subject"),
 )
 
+notes = sa.Table(
+    "notes",
+    metadata,
+    # global, project:NAME, or the id of the run or task at the top of a family.
+    sa.Column("scope", SafeText, primary_key=True),
+    sa.Column("key", SafeText, primary_key=True),
+    # NULL is a deleted one, whose version says when it changed.
+    sa.Column("value", SafeText),
+    sa.Column("version", sa.BigInteger, nullable=False),
+    sa.Column("author", sa.String(40), nullable=False),
+    sa.Column("task_id", sa.String(40)),
+    sa.Column("updated_at", Instant, nullable=False),
+)
+
 
 def end_of(table: sa.Table) -> sa.ColumnElement[str]:
     """The end of a row's id, by which people know it."""

@@ -50,6 +50,13 @@ _DEPENDENCIES_OF = (
     .where(dependencies.c.task_id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(dependencies.c.depends_on)
 )
+_BLOCKED_BY = (
+    sa.select(dependencies.c.task_id)
+    .join(tasks, tasks.c.id == dependencies.c.task_id)
+    .where(dependencies.c.depends_on == sa.bindparam("other"))
+    .where(tasks.c.status == TaskStatus.BLOCKED)
+    .order_by(dependencies.c.task_id)
+)
 _last_end = (
     sa.select(sa.func.max(attempts_table.c.ended_at))
     .where(attempts_table.c.task_id == tasks.c.id)
@@ -262,6 +269,13 @@ def _task(
     return Task.model_validate(values)
 
 
+def _is_verified(connection: sa.Connection, task: Row) -> bool:
+    """Whether a check of its last attempt looked at the work."""
+    last = attempts.latest(connection, task["id"]) if task["check_specs"] else None
+    made = attempts.checks_of(connection, [last["id"]])[last["id"]] if last else []
+    return any(one.proved is not False for one in made)
+
+
 def delete_archived(connection: sa.Connection, task_id: str) -> bool:
     """Delete a task if it has ended and is archived; says whether it was."""
     query = tasks.delete().where(tasks.c.id == task_id, tasks.c.archived_at.is_not(None))
@@ -307,13 +321,7 @@ def _dependency_statuses(connection: sa.Connection, task_id: str) -> dict[str, T
 
 
 def blocked_dependents(connection: sa.Connection, task_id: str) -> list[str]:
-    query = (
-        sa.select(dependencies.c.task_id)
-        .join(tasks, tasks.c.id == dependencies.c.task_id)
-        .where(dependencies.c.depends_on == task_id, tasks.c.status == TaskStatus.BLOCKED)
-        .order_by(dependencies.c.task_id)
-    )
-    return list(connection.execute(query).scalars())
+    return list(connection.execute(_BLOCKED_BY, {"other": task_id}).scalars())
 
 
 def releasable(connection: sa.Connection) -> list[str]:
@@ -417,7 +425,7 @@ def _apply_status(
     if status is TaskStatus.WAITING:
         facts["waiting_for"] = values["waiting_for"]
     if status is TaskStatus.COMPLETED:
-        facts["verified"] = get(connection, task_id).verified
+        facts["verified"] = _is_verified(connection, task)
     if values.get("result"):
         facts["text"] = excerpt(values["result"])
     events.append(connection, f"task.{status}", task_id, **facts)

@@ -12,7 +12,6 @@ from kapelle.domain.errors import KapelleError, LimitReached, Tampered, Unavaila
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import attempt_token
 from kapelle.domain.task import Exit
-from kapelle.engine.environment import agent_environment
 from kapelle.engine.launch import launch_agent
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
@@ -132,8 +131,6 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         max_turns=limits.max_turns,
         budget_usd=limits.budget_left_usd,
         mcp_servers={**settings.mcp, **own.mcp, **parts.secrets.mcp(attempt.task_id)},
-        environ=agent_environment(parts.environ, settings, agent, {}, attempt.origin)
-        | attempt.task_env,
         credential=stored_credential(parts, agent, settings, attempt.task_env),
         answer=attempt.message if briefing.asked else None,
         checkout=Path(task["directory"]),

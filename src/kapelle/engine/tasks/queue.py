@@ -153,7 +153,7 @@ def _wait(
 
 
 def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer: str) -> str:
-    last = attempts.latest(connection, task["id"])
+    last = attempts.latest(connection, task["id"]) if task["started_at"] else None
     attempt_id = new_id("attempt")
     now = datetime.now(UTC)
     number = (last["number"] if last else 0) + 1
@@ -277,13 +277,14 @@ class TaskQueue:
 
     def _candidates(self, task: tasks.Row) -> Sequence[Candidate] | NotTrusted:
         """Who may take a task, or why nobody may: what it would execute is not trusted."""
+        settings = None
         try:
-            self._parts.require_trust(task["directory"])
+            settings = self._parts.work_settings(task["directory"])
         except NotTrusted as error:
             return error
         except InvalidInput:
             pass  # a configuration that cannot be read is found out by the attempt
-        return candidates(self._parts, task)
+        return candidates(self._parts, task, settings)
 
     async def _sweep(self) -> None:
         """Find what should move and does not; move it or report it."""

@@ -15,7 +15,7 @@ from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Candidate, candidates, given_up, of_model
-from kapelle.engine.tasks.attempt import ClaimLost, Findings, Finish, require_claim
+from kapelle.engine.tasks.attempt import ClaimLost, Findings, Finish, claimed
 from kapelle.settings.models import Failures
 from kapelle.store import accounts, attempts, events, tasks
 from kapelle.store.database import Connection
@@ -32,13 +32,14 @@ async def conclude(parts: Parts, attempt_id: str, finish: Finish, findings: Find
     if findings.failure is not None:
         attempt = await parts.db.glance(attempts.row, attempt_id)
         task = await parts.db.glance(tasks.row, attempt["task_id"])
-        others = candidates(parts, task)
+        settings = None
         with suppress(KapelleError):  # a broken configuration has the defaults
-            failures = parts.settings(task["directory"]).failures
+            settings = parts.settings(task["directory"])
+            failures = settings.failures
+        others = candidates(parts, task, settings)
 
     def settle(connection: Connection) -> None:
-        attempt = require_claim(connection, attempt_id, parts.performer)
-        task = tasks.row(connection, attempt["task_id"])
+        attempt, task = claimed(connection, attempt_id, parts.performer)
         _Settlement(connection, attempt, task, finish, findings, others, failures).write()
 
     with suppress(ClaimLost):
@@ -66,7 +67,6 @@ class _Settlement:
     def write(self) -> None:
         """Record how the attempt ended and move its task."""
         connection, attempt, task, exit = self.connection, self.attempt, self.task, self.finish.exit
-        self._record()
         if task["stop"] is None:
             self._charge_account()
         retry = RetrySpec.model_validate(task["retry"])
@@ -74,7 +74,7 @@ class _Settlement:
         reason = self._reason(outcome)
         ended_at = max(self.now, attempt["started_at"])
         ended = {"status": outcome.attempt, "reason": reason, "ended_at": ended_at}
-        attempts.update(connection, attempt["id"], **ended)
+        attempts.update(connection, attempt["id"], **self._found(), **ended)
         events.append(
             connection, f"attempt.{outcome.attempt}", task["id"], attempt["id"],
             number=attempt["number"], agent=attempt["agent"], reason=reason,
@@ -82,24 +82,29 @@ class _Settlement:
         )  # fmt: skip
         self._move_task(outcome, reason)
 
-    def _record(self) -> None:
+    def _found(self) -> dict[str, Any]:
+        """What the attempt came to, for its row."""
         findings, failure, exit = self.findings, self.failure, self.finish.exit
-        attempts.update(
-            self.connection,
-            self.attempt["id"],
-            exit_kind=exit.kind,
-            exit_code=exit.code,
-            exit_signal=exit.signal,
-            claimed=findings.claimed,
-            question=findings.question,
-            failure=failure.kind if failure else None,
-            evidence=failure.evidence if failure else None,
-            session_id=findings.session_id or self._kept_session(),
-            session_usage=findings.session_usage or None,
-            model=findings.model or self.attempt["model"],
-            output_bytes=self.finish.output_bytes,
+        return {
+            "exit_kind": exit.kind,
+            "exit_code": exit.code,
+            "exit_signal": exit.signal,
+            "claimed": findings.claimed,
+            "question": findings.question,
+            "failure": failure.kind if failure else None,
+            "evidence": failure.evidence if failure else None,
+            "session_id": findings.session_id or self._kept_session(),
+            "session_usage": findings.session_usage or None,
+            "model": findings.model or self.attempt["model"],
+            "output_bytes": self.finish.output_bytes,
             **(findings.usage.model_dump() if findings.usage else {}),
-        )
+        }
+
+    def _past(self) -> list[dict[str, Any]]:
+        """The task's attempts, the last one first, and this one as what it is known to be now."""
+        own, failure = self.attempt["id"], self.failure.kind if self.failure else None
+        rows = map(dict, reversed(attempts.of_task(self.connection, self.task["id"])))
+        return [row | {"failure": failure} if row["id"] == own else row for row in rows]
 
     def _kept_session(self) -> str | None:
         """The session that it went on with, where it died before it could name it."""
@@ -143,10 +148,9 @@ class _Settlement:
         success = next((row["verified_at"] for row in known), None)
         return bool(before and success and success > before[0]["ended_at"])
 
-    def _refusals(self) -> list[Row]:
+    def _refusals(self) -> list[dict[str, Any]]:
         """The attempts in a row that met a limit of this agent, the last one first."""
-        past = reversed(attempts.of_task(self.connection, self.task["id"]))
-        own = (row for row in past if row["agent"] == self.attempt["agent"])
+        own = (row for row in self._past() if row["agent"] == self.attempt["agent"])
         return list(takewhile(lambda row: row["failure"] == FailureClass.RATE_LIMIT, own))
 
     def _pause_account(self, until: datetime, reason: str, of_model: bool = False) -> None:
@@ -176,10 +180,8 @@ class _Settlement:
         attempt, task = self.attempt, self.task
         if self.findings.failure is None:
             return History(attempt["number"], task["tries"])
-        past = attempts.of_task(self.connection, task["id"])
-        overloaded = list(
-            takewhile(lambda row: row["failure"] == FailureClass.OVERLOADED, reversed(past))
-        )
+        past = self._past()
+        overloaded = list(takewhile(lambda row: row["failure"] == FailureClass.OVERLOADED, past))
         paused = accounts.paused(self.connection, self.now)
         failed = given_up(self.connection, task["id"]) | {attempt["agent"]}
         able = [other for other in self.others if other.agent not in failed]

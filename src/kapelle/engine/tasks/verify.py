@@ -81,7 +81,7 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
             success, reason = False, error.message
             failure = Failure(FailureClass.TAMPERED, error.message)
     own = attempt_usage(summary, before, model, attempt.settings)
-    asked = await asyncio.to_thread(consulting_usage, attempt)
+    asked = await asyncio.to_thread(consulting_usage, attempt) if len(attempt.processes) > 1 else []
     return Findings(
         success=success,
         reason=reason,
