@@ -21,7 +21,6 @@ from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import PatternSpec, Prompt, Role
 
-
 # What a step says of its task.
 _OF_STEP = (
     "agent", "model", "directory", "priority", "system_prompt", "checks", "timeout_s",
