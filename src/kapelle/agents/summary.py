@@ -79,7 +79,7 @@ class Fold:
         self._last_text = ""
         self._in_pieces = False
         self._is_taken_back = False
-        self._tail: str | None = None
+        self._tail = _Tail()
         self.count = Count()
 
     def add(self, event: AgentEvent) -> None:
@@ -91,7 +91,7 @@ class Fold:
             case "text":
                 self._add_text(event.text, event.data.get("delta") is True)
             case "stderr":
-                self._add_to_tail(event.text)
+                self._tail.add(event.text)
             case "usage":
                 self.count.add(event.data)
             case "session":
@@ -119,12 +119,8 @@ class Fold:
         goes_on = is_piece and self._in_pieces
         whole = self._last_text + text if goes_on else text
         self._last_text = whole[:_LONGEST_RESULT] or self._last_text
-        self._add_to_tail(text, goes_on)
+        self._tail.add(text, goes_on)
         self._in_pieces = is_piece
-
-    def _add_to_tail(self, text: str, goes_on: bool = False) -> None:
-        before = "" if self._tail is None else self._tail if goes_on else f"{self._tail}\n"
-        self._tail = (before + text[-_TAIL:])[-_TAIL:]
 
     @property
     def session_id(self) -> str | None:
@@ -136,7 +132,7 @@ class Fold:
             is_error=self._summary.is_error or self._is_taken_back,
             usage=self.count.usage(),
             of_session=self.count.of_session,
-            tail=self._tail or "",
+            tail=self._tail.text(),
         )
 
 
@@ -174,6 +170,25 @@ class Count:
     def usage(self) -> Usage | None:
         sums = self._total()
         return Usage(**sums) if sums else None
+
+
+class _Tail:
+    """The last texts of an output, joined by newlines."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._size = 0
+
+    def add(self, text: str, goes_on: bool = False) -> None:
+        newline = "\n" if self._parts and not goes_on else ""
+        self._parts.append(newline + text[-_TAIL:])
+        self._size += len(self._parts[-1])
+        if self._size > 10 * _TAIL or len(self._parts) > _TAIL:
+            self._parts = [self.text()]
+            self._size = len(self._parts[0])
+
+    def text(self) -> str:
+        return "".join(self._parts)[-_TAIL:]
 
 
 def _number(value: object, kind: type[int] | type[float]) -> Any:

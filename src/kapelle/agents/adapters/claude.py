@@ -283,12 +283,12 @@ def _system(event: Json) -> list[AgentEvent]:
     match event.get("subtype"):
         case "init":
             session = AgentEvent("session", event.text("session_id"))
-            servers = [s for s in event.mappings("mcp_servers") if s.text("status") in _ABSENT]
-            texts = [
-                f"The MCP server {s.get('name')} is not there: {s['status']}." for s in servers
-            ]
-            absent = [AgentEvent("notice", text, FailureClass.TOOL) for text in texts]
-            return [session, AgentEvent("model", event.text("model")), *absent]
+            events = [session, AgentEvent("model", event.text("model"))]
+            for server in event.mappings("mcp_servers"):
+                if (status := server.text("status")) in _ABSENT:
+                    text = f"The MCP server {server.get('name')} is not there: {status}."
+                    events.append(AgentEvent("notice", text, FailureClass.TOOL))
+            return events
         case "api_retry":
             return [_api_retry(event)]
         case "retry":
