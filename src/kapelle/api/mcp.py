@@ -47,7 +47,8 @@ several agents after a pattern). Both return an id at once. Then call wait with 
 within a minute and says in `pending` what to call it again for. task_get tells the outcome with the
 evidence of every check, task_diff what changed, task_logs what the agent did; task_merge brings it
 into the branch that it came from. Work that builds on other work names it in depends_on instead of
-waiting for it. Ids may be shortened."""
+waiting for it. Ids may be shortened. What an agent under Kapelle asks for belongs to its own task:
+it starts from what is committed on that task's branch, and task_merge brings it there."""
 
 
 @dataclass(frozen=True)
@@ -137,17 +138,21 @@ class Mcp:
         self._tools = {tool.name: tool for tool in (*TOOLS, *map(_start, patterns))}
         document = app.openapi()
         self.listed = []
+        # What an attempt is shown: the tools whose routes it may call.
+        self.for_attempts: list[types.Tool] = []
         self._queries: dict[str, set[str]] = {}
         for tool in self._tools.values():
+            operation = document["paths"][f"{_PREFIX}{tool.path}"][tool.method]
             if tool.pattern:
                 item = patterns[tool.pattern]
                 about, schema = item.summary, item.spec_schema
             else:
-                operation = document["paths"][f"{_PREFIX}{tool.path}"][tool.method]
                 about, schema = operation["description"], _arguments(operation, document)
                 given = operation.get("parameters", ())
                 self._queries[tool.name] = {one["name"] for one in given if one["in"] == "query"}
             self.listed.append(_listed(tool, about, schema))
+            if {"attempt": []} in operation["security"]:
+                self.for_attempts.append(self.listed[-1])
         server = Server(
             "kapelle", version=__version__, instructions=_INSTRUCTIONS,
             on_list_tools=self._list, on_call_tool=self._call,
@@ -172,14 +177,16 @@ class Mcp:
             await asyncio.Event().wait()
 
     async def _list(
-        self, _context: ServerRequestContext, _params: types.PaginatedRequestParams | None
+        self, context: ServerRequestContext, _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
+        request: Request = context.request  # type: ignore[assignment]
+        owner = request.scope["kapelle.caller"].kind == "owner"
         known = {
             f"/integrations/{name}" for name in self._app.state.service.integrations.configured()
         }
         listed = [
             tool
-            for tool in self.listed
+            for tool in (self.listed if owner else self.for_attempts)
             if (path := self._tools[tool.name].path) in known
             or not path.startswith("/integrations/")
         ]

@@ -98,8 +98,8 @@ def _circumstances(run: Run) -> Iterator[str]:
     yield field("spent", _spent(run))
     if run["project"]:
         yield field("project", one_line(run["project"]))
-    for name in ("parent_id", "schedule_id"):
-        if run[name]:
+    for name in ("parent_id", "parent_task_id", "schedule_id"):
+        if run.get(name):
             yield field(name.removesuffix("_id"), run[name])
 
 

@@ -64,6 +64,10 @@ def _circumstances(task: Task) -> Iterator[str]:
         yield field("after", " ".join(task["depends_on"]))
     if task.get("run_id"):
         yield field("run", task["run_id"])
+    if task.get("parent_task_id"):
+        yield field("parent", task["parent_task_id"])
+    if task.get("children"):
+        yield field("children", " ".join(task["children"]))
 
 
 def _limits(task: Task) -> list[str]:

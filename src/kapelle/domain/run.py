@@ -8,7 +8,7 @@ from pydantic import StringConstraints
 from kapelle.domain.budget import Spent
 from kapelle.domain.specs import Name
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.domain.task import Directory, Limit, Record, TaskFilter, Work
+from kapelle.domain.task import Directory, Limit, Record, TaskCursor, TaskFilter, Work
 
 RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
 
@@ -44,6 +44,7 @@ class RunFilter(Record):
     project: Name | None = None
     repository: Directory | None = None  # any directory in it
     parent_id: RunCursor | None = None
+    parent_task_id: TaskCursor | None = None
     nested: bool = False
     archived: bool = False
     limit: Limit = 50

@@ -282,6 +282,9 @@ class TaskSpec(WorkSpec):
         {}, "an MCP server, as a command or an https URL", metavar="NAME=COMMAND", kind="servers",
         max_length=50,
     )  # fmt: skip
+    coordinate: bool = field(
+        False, "give the agent Kapelle's own tools, to hand work on to agents of its own"
+    )
     tags: list[Name] = field([], "a tag", "--tag", metavar="NAME", kind="names", max_length=100)
     context: dict[Name, Text] = field({}, "a fact for the agent", metavar="KEY=VALUE")
 

@@ -139,6 +139,7 @@ class Work(Record):
     repository: str | None = None  # the top of the one around the directory
     project: str | None
     schedule_id: str | None
+    parent_task_id: str | None = None  # the task whose attempt asked for it
     workspace: Workspace
     checking: RunningCheck | None = None  # the command that is being run
     verified: bool | None = None  # of a completed one: whether a check was made that is not blind
@@ -172,6 +173,8 @@ class Task(Work):
     not_before: datetime | None
     merge_refused: MergeRefusal | None = None  # the last time, if it is as it was then
     run_id: str | None
+    children: list[str] = []  # the tasks and runs that its attempts asked for; not in lists
+    coordinate: bool = False
     attempts: list[Attempt]
     checks: list[CheckResult]
     result: str | None
@@ -184,6 +187,7 @@ class TaskFilter(Record):
     tag: Name | None = None
     project: Name | None = None
     repository: Directory | None = None  # any directory in it
+    parent_task_id: TaskCursor | None = None
     nested: bool = True  # false leaves out those of runs
     archived: bool = False
     limit: Limit = 50
@@ -200,6 +204,3 @@ class Event(Record):
     attempt_id: str | None
     run_id: str | None
     data: dict[str, Any]
-
-    def __hash__(self) -> int:
-        return self.seq

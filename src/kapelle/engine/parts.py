@@ -60,7 +60,7 @@ class Parts:
     def settings(self, directory: str | None = None) -> Settings:
         """The settings that hold in a directory; a changed file takes effect at once. Of a
         repository that is not trusted only what is harmless holds."""
-        return self._settings(*self._standing(directory)) if directory else self._settings()
+        return self._settings(*self.standing(directory)) if directory else self._settings()
 
     def _settings(
         self, found: Executable | None = None, status: Standing = "not_needed"
@@ -76,15 +76,16 @@ class Parts:
 
     def work_settings(self, directory: str) -> Settings:
         """The settings of work in a directory; raises NotTrusted where there may be none."""
-        found, status = self._standing(directory)
+        found, status = self.standing(directory)
         require(found, status)
         return self._settings(found, status)
 
     def require_trust(self, directory: str) -> None:
         """Raise NotTrusted where a repository could execute what nobody has allowed."""
-        require(*self._standing(directory))
+        require(*self.standing(directory))
 
-    def _standing(self, directory: str) -> tuple[Executable, Standing]:
+    def standing(self, directory: str) -> tuple[Executable, Standing]:
+        """What a repository could execute, and whether that is trusted."""
         found = executable(self.home, Path(directory))
         return found, standing(self.home, found, self.environ)
 

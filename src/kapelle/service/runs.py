@@ -10,12 +10,13 @@ from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, RunFilter, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.views import PatternView
+from kapelle.engine.children import as_child, own_key, room_for
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start
 from kapelle.engine.tasks.submit import require_directory
-from kapelle.service.work import of_repository, wait
+from kapelle.service.work import below, of_repository, wait
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
@@ -36,9 +37,22 @@ class Runs:
         spec: dict[str, Any],
         idempotency_key: str | None = None,
         schedule_id: str | None = None,
+        parent: str | None = None,
     ) -> Run:
-        """Store a run; once this returned, nothing but a person ends it without a verdict."""
-        run_id = await start(self._parts, pattern, spec, idempotency_key, schedule_id=schedule_id)
+        """Store a run; once this returned, nothing but a person ends it without a verdict. What an
+        attempt asks for is a child of the attempt's task, its parent."""
+        parts = self._parts
+        if parent is None:
+            run_id = await start(parts, pattern, spec, idempotency_key, schedule_id=schedule_id)
+            return await self.get(run_id)
+        run_id = await start(
+            parts,
+            pattern,
+            await as_child(parts, parent, spec),
+            own_key(parent, idempotency_key),
+            parent_task_id=parent,
+            also=room_for(parts, parent),
+        )
         return await self.get(run_id)
 
     async def patterns(self, directory: str | None) -> tuple[list[PatternView], list[InvalidInput]]:
@@ -49,13 +63,19 @@ class Runs:
     async def get(self, text: str) -> Run:
         return await self._db.read(lambda c: self._shown(c, runs.get(c, text)))
 
-    async def page(self, wanted: RunFilter) -> tuple[list[Run], str | None]:
-        """Some runs, newest first, and the cursor of the next page, if there is one."""
-        found, cursor = await self._db.read(self._page, of_repository(wanted))
+    async def page(
+        self, wanted: RunFilter, parent: str | None = None
+    ) -> tuple[list[Run], str | None]:
+        """Some runs, newest first, and the cursor of the next page, if there is one; to an attempt
+        those below its task, the parent."""
+        among = await below(self._db, parent, "run")
+        found, cursor = await self._db.read(self._page, of_repository(wanted), among)
         return found, cursor
 
-    def _page(self, connection: Connection, wanted: RunFilter) -> tuple[list[Run], str | None]:
-        found, cursor = runs.page(connection, wanted)
+    def _page(
+        self, connection: Connection, wanted: RunFilter, among: list[str] | None
+    ) -> tuple[list[Run], str | None]:
+        found, cursor = runs.page(connection, wanted, among)
         return [self._shown(connection, run) for run in found], cursor
 
     async def steps(self, text: str) -> list[Step]:

@@ -63,6 +63,15 @@ class Tasks(Section):
     """Seconds between asking a process to end and killing it."""
 
 
+class Children(Section):
+    max_depth: Annotated[int, Field(ge=1, le=10)] = 5
+    """How many levels of tasks may be below one that a person or a pattern asked for."""
+    max_live: Annotated[int, Field(ge=1, le=1000)] = 20
+    """How many tasks below one may be open at once; a run that has none counts as one."""
+    budget_usd: Money | None = None
+    """US dollars that one and all below it may cost, where it has no budget of its own."""
+
+
 class WorkspaceSettings(Section):
     default: Literal["auto", "worktree", "in_place"] = "auto"
     """worktree, in_place, or auto: a worktree inside a git repository, else in place."""
@@ -265,6 +274,8 @@ class Settings(Section):
     """When attempts may start."""
     tasks: Tasks = Tasks()
     """How attempts are run and kept."""
+    children: Children = Children()
+    """What agents may ask other agents for, only in your own config.toml."""
     workspace: WorkspaceSettings = WorkspaceSettings()
     """Where tasks work."""
     environment: Environment = Environment()

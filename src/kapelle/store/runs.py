@@ -60,9 +60,13 @@ def get(connection: sa.Connection, text: str) -> Run:
     return as_run(connection, row(connection, resolve(connection, text)))
 
 
-def page(connection: sa.Connection, wanted: RunFilter) -> tuple[list[Run], str | None]:
-    """Runs, newest first, and the cursor of the next page, if there is one."""
+def page(
+    connection: sa.Connection, wanted: RunFilter, among: Sequence[str] | None = None
+) -> tuple[list[Run], str | None]:
+    """Runs, newest first, and the cursor of the next page, if there is one; of these alone."""
     query = sa.select(runs.c.id)
+    if among is not None:
+        query = query.where(runs.c.id.in_(among))
     if wanted.parent_id is None and not wanted.nested:
         query = query.where(runs.c.parent_id.is_(None))
     rows, cursor = _rows.page(connection, wanted, query, _LETTERS)

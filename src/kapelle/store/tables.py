@@ -80,6 +80,8 @@ def _work_columns() -> list[sa.Column[Any]]:
         sa.Column("repository", SafeText),
         sa.Column("project", SafeText),
         sa.Column("schedule_id", sa.String(40)),
+        # The task whose attempt asked for it.
+        sa.Column("parent_task_id", sa.String(40)),
         sa.Column("status", sa.String(20), nullable=False),
         sa.Column("reason", SafeText),
         sa.Column("waiting_for", sa.String(20)),
@@ -140,8 +142,11 @@ tasks = sa.Table(
     sa.Column("next_mode", sa.String(10), nullable=False, server_default="fresh"),
     sa.Column("next_message", SafeText),
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
+    # Whether its agent is given Kapelle's own tools.
+    sa.Column("coordinate", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("run_id", sa.String(40)),
     sa.Index("ix_tasks_run_id_id", "run_id", "id"),
+    sa.Index("ix_tasks_parent_task_id", "parent_task_id"),
     sa.Index("ix_tasks_status_priority_id", "status", "priority", "id"),
     sa.Index("ix_tasks_status_id", "status", "id"),
     sa.Index("ix_tasks_status_not_before", "status", "not_before"),
@@ -310,6 +315,7 @@ runs = sa.Table(
     sa.Index("ix_runs_status_id", "status", "id"),
     sa.Index("ix_runs_repository_id", "repository", "id"),
     sa.Index("ix_runs_parent_id_id", "parent_id", "id"),
+    sa.Index("ix_runs_parent_task_id", "parent_task_id"),
     sa.Index("ix_runs_ended_at_id", "ended_at", "id"),
 )
 

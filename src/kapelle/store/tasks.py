@@ -102,9 +102,13 @@ def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
     return None if found is None else _complete(connection, [found])[0]
 
 
-def page(connection: sa.Connection, wanted: TaskFilter) -> tuple[list[Task], str | None]:
-    """Tasks, newest first, and the cursor of the next page, if there is one."""
+def page(
+    connection: sa.Connection, wanted: TaskFilter, among: Sequence[str] | None = None
+) -> tuple[list[Task], str | None]:
+    """Tasks, newest first, and the cursor of the next page, if there is one; of these alone."""
     query = sa.select(tasks.c.id)
+    if among is not None:
+        query = query.where(tasks.c.id.in_(among))
     if wanted.tag is not None:
         query = query.join(task_tags, task_tags.c.task_id == tasks.c.id)
         query = query.where(task_tags.c.tag == wanted.tag)

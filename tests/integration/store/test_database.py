@@ -40,6 +40,9 @@ def test_the_migrations_bring_a_database_to_exactly_the_tables(database_url: str
 
 
 _ADDED_SINCE = (
+    ("tasks", "parent_task_id"),
+    ("runs", "parent_task_id"),
+    ("tasks", "coordinate"),
     ("attempts", "repository"),
     ("checks", "proved"),
     ("checks", "proof"),
@@ -63,6 +66,7 @@ _ADDED_SINCE = (
 _INDEXED_SINCE = (
     *(f"ix_{table}_end" for table in ("tasks", "runs", "schedules")),
     *(f"ix_{table}_repository_id" for table in ("tasks", "runs")),
+    *(f"ix_{table}_parent_task_id" for table in ("tasks", "runs")),
 )
 
 
@@ -80,7 +84,7 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
             connection, id="attempt_1", task_id=ended["id"], number=1, status="running",
             mode="fresh", agent="x", warnings=[], started_at=datetime.now(UTC),
         )  # fmt: skip
-        for table in ("processes", "proofs"):
+        for table in ("processes", "proofs", "notes"):
             connection.execute(sa.text(f"DROP TABLE {table}"))
         for index in _INDEXED_SINCE:
             connection.execute(sa.text(f"DROP INDEX {index}"))

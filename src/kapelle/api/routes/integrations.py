@@ -5,12 +5,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from pydantic import Field
 
-from kapelle.api.security import UseCases, owner_only
+from kapelle.api.security import UseCases, attempt_too
 from kapelle.domain.specs import Spec, Text
 from kapelle.domain.views import IntegrationAnswer
 
 router = APIRouter(
-    prefix="/integrations", tags=["integrations"], dependencies=[Depends(owner_only)]
+    prefix="/integrations", tags=["integrations"], dependencies=[Depends(attempt_too)]
 )
 
 Query = Annotated[Text, Field(min_length=1, max_length=20_000)]

@@ -69,10 +69,7 @@ def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) 
 
 
 def resume(
-    connection: Connection,
-    task_id: str,
-    message: str | None,
-    limits: NewLimits = _UNCHANGED,
+    connection: Connection, task_id: str, message: str | None, limits: NewLimits = _UNCHANGED
 ) -> Stop:
     require_ended(connection, task_id, "resumed")
     mode = "resume" if attempts.latest(connection, task_id) else "fresh"

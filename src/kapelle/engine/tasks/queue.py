@@ -19,6 +19,7 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import new_id
 from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Exit
+from kapelle.engine.children import end_orphans
 from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
 from kapelle.engine.runs.queue import RunQueue
@@ -293,6 +294,7 @@ class TaskQueue:
             await db.write(_release_overdue)
         await self._performers.restart(await self._running())
         await self._run_queue.sweep()
+        await end_orphans(self._parts)
         await self._warn_of_questions()
 
     async def _running(self) -> list[str]:

@@ -5,11 +5,13 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kapelle.agents.base import Agent
 from kapelle.agents.events import AgentEvent
@@ -24,7 +26,7 @@ from kapelle.engine.tasks.attempt import Attempt, ClaimLost
 from kapelle.runner import process_tree
 from kapelle.runner.output import LogReader
 from kapelle.runner.shim import files
-from kapelle.store import attempts
+from kapelle.store import attempts, children
 
 # A runtime that only waits still wakes up now and then.
 _IDLE_SHARE = 0.02
@@ -139,11 +141,21 @@ class Limits:
         return found
 
 
+def in_tree(task: Mapping[str, Any]) -> bool:
+    """Whether others may spend of the same budget while a task is at work."""
+    return bool(task["parent_task_id"] or task["coordinate"])
+
+
 async def limits_of(attempt: Attempt) -> Limits:
     task, defaults = attempt.task, attempt.settings.tasks
     budget: float | None = task["budget_usd"] or defaults.budget_usd
     spent = 0.0
-    if budget is not None:
+    if in_tree(task):
+        of_root = attempt.parts.settings().children.budget_usd or defaults.budget_usd
+        read = partial(children.tightest, of_root=of_root, but_for=attempt.id)
+        if found := await attempt.parts.db.read(read, attempt.task_id):
+            budget, spent = found
+    elif budget is not None:
         rows = await attempt.parts.db.read(attempts.of_task, attempt.task_id)
         spent = sum(row["cost_usd"] or 0.0 for row in rows if row["id"] != attempt.id)
     return Limits(
@@ -228,6 +240,7 @@ class Watch:
         self._over = asyncio.Event()
         # What an agent has printed before this daemon watches it may be hours old.
         self._caught_up = not (process_dir / "out.log").exists()
+        self._looked_around = time.monotonic()
         self._stored: tuple[float, Usage | None] = (time.monotonic(), None)
 
     async def keep(self) -> None:
@@ -334,6 +347,8 @@ class Watch:
         if usage is not None and now - self._stored[0] >= _STORED_S and usage != self._stored[1]:
             self._stored = (now, usage)
             await self._attempt.update(**usage.model_dump())
+        if in_tree(self._attempt.task) and now - self._looked_around >= _STORED_S:
+            self._looked_around, self._limits = now, await limits_of(self._attempt)
 
     def _end(self, failure: Failure) -> bool:
         record_cause(self._attempt.process_dir, failure)
