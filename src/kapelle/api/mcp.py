@@ -35,6 +35,9 @@ _LEFT_OUT = {
     "title", "x-cli", "default", "pattern", "properties", "$defs", "additionalProperties",
     "minLength", "maxLength", "maxItems",
 }  # fmt: skip
+_IN_DIRECTORY = {
+    "task_create", "pattern_list", "agent_list", "learning_search", "learning_report",
+}  # fmt: skip
 _PROGRESS_S = 5.0
 # What one answer may hold: an agent pays for every word of it.
 _MOST_EVENTS, _MOST_TEXT = 200, 60_000
@@ -67,7 +70,7 @@ class Tool:
 
     @property
     def takes_directory(self) -> bool:
-        return bool(self.pattern) or self.name in {"task_create", "pattern_list", "agent_list"}
+        return bool(self.pattern) or self.name in _IN_DIRECTORY
 
 
 def _read(name: str, path: str, about: str = "", **fixed: Any) -> Tool:
@@ -96,9 +99,12 @@ TOOLS = (
     _read("run_diff", "/runs/{run_id}/diff"),
     _write("run_pause", "/runs/{run_id}/pause"),
     _write("run_resume", "/runs/{run_id}/resume"),
-    _write("run_answer", "/runs/{run_id}/answer"),
     _write("run_cancel", "/runs/{run_id}/cancel", destructive=True),
     _write("run_merge", "/runs/{run_id}/merge"),
+    _write("question_ask", "/questions", "While its status is open, call question_wait."),
+    _read("question_wait", "/questions/{token}"),
+    _read("question_list", "/questions"),
+    _write("question_answer", "/questions/{token}/answer"),
     _read("wait", "/wait", "Call it again while something is pending."),
     _write("schedule_create", "/schedules"),
     _read("schedule_list", "/schedules"),
@@ -107,6 +113,8 @@ TOOLS = (
     _write("schedule_resume", "/schedules/{schedule_id}/resume"),
     _write("schedule_run", "/schedules/{schedule_id}/run"),
     _write("schedule_cancel", "/schedules/{schedule_id}/cancel", destructive=True),
+    _read("learning_search", "/learnings", status="kept"),
+    _write("learning_report", "/learnings"),
     _write("note_set", "/notes"),
     _read("note_get", "/notes/entry"),
     _read("note_list", "/notes"),
