@@ -22,6 +22,7 @@ from bench.measures import (
     output,
     reads,
     runs,
+    search,
     start,
 )
 from bench.report import Measure, Row, Run, table
@@ -39,6 +40,7 @@ MEASURES: dict[str, Measure] = {
     "notes": coordination.notes,
     "locks": coordination.locks,
     "output": output.measure,
+    "search": search.measure,
     "months": months.measure,
     "iterations": runs.iterations,
     "runs": runs.queued,

@@ -216,6 +216,7 @@ prune --dry-run
 locks list
 locks take a.txt
 locks release a.txt
+search hello
 learnings list
 learnings add Title Content
 learnings search title
