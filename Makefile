@@ -10,7 +10,7 @@ PARALLEL := -n 3 --dist worksteal
 # What pytest compiles is kept for its other workers.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo quick test test-agents versions lowest check fix bench chaos docs constraints clean
+.PHONY: setup web demo quick test test-agents versions lowest check fix bench chaos docs constraints clean
 
 setup: $(READY)
 
@@ -19,6 +19,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e . --group dev
 	touch $@
+
+# The page, into web/dist, from which the daemon of a checkout serves it.
+web: setup
+	$(BIN)/python web/build.py
 
 demo: setup
 	$(BIN)/kapelle demo
@@ -57,10 +61,12 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python web/build.py check
 
 fix: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python web/build.py fix
 
 bench: setup
 	$(BIN)/python -m bench
@@ -79,4 +85,5 @@ constraints:
 	$(BIN)/pip freeze --exclude-editable --exclude uv > constraints.txt
 
 clean:
+	rm -rf web/dist web/node_modules web/src/api/schema.ts
 	rm -rf .venv .venv.* .mypy_cache .ruff_cache .pytest_cache .hypothesis

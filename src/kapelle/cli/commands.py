@@ -33,6 +33,7 @@ usage       usage:usage  Show what was used: tokens, turns and money.
 events      events:events  Show the history of everything that happened.
 agents      agents:agents  List agents, try them out and set them up.
 mcp         mcp:mcp  Serve Kapelle's tools to an agent or editor over stdin and stdout.
+open        daemon:open_page  Open the page in the browser, logged in.
 trust       trust:trust  Let a repository execute what stands in its .kapelle.
 untrust     trust:untrust  Trust a repository no more; what it runs already goes on.
 init        init:init  Choose an agent and set up this repository.

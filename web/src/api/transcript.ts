@@ -1,0 +1,82 @@
+import { useQuery } from '@tanstack/react-query';
+import { useEffect, useReducer } from 'react';
+import type { CheckResult } from './client';
+import { events, follow } from './sse';
+
+/** One thing that an agent said or did, or that was done about it. */
+export interface Line {
+  place: string;
+  kind: string;
+  text?: string;
+  name?: string;
+  at?: string;
+  data?: Record<string, unknown>;
+  number?: number;
+  agent?: string;
+  after?: string | null;
+  check?: CheckResult;
+}
+
+const address = (id: string, query: string) => `/api/v1/tasks/${id}/transcript?${query}`;
+const lineOf = (event: { id: string; kind: string; data: unknown }): Line => ({
+  ...(event.data as object),
+  place: event.id,
+  kind: event.kind,
+});
+
+const SEEN_MS = 3000;
+
+/** The last thing that a running agent said or did. */
+export function useLastLine(id: string, wanted: boolean) {
+  return useQuery({
+    queryKey: ['line', id],
+    enabled: wanted,
+    refetchInterval: SEEN_MS,
+    queryFn: async ({ signal }) => {
+      let last: Line | null = null;
+      for await (const event of events(address(id, 'tail=6'), signal)) {
+        if (event && (event.kind === 'text' || event.kind === 'tool_call')) last = lineOf(event);
+      }
+      return last;
+    },
+  });
+}
+
+interface Transcript {
+  lines: Line[];
+  done: boolean;
+}
+
+type Change = { add: Line[] } | 'done' | 'reset';
+
+function changed(state: Transcript, change: Change): Transcript {
+  if (change === 'reset') return { lines: [], done: false };
+  if (change === 'done') return { ...state, done: true };
+  return { ...state, lines: [...state.lines, ...change.add] };
+}
+
+/** All that was said and done in a task, as it comes; begun anew when `version` changes. */
+export function useTranscript(id: string, version: string): Transcript {
+  const [state, change] = useReducer(changed, { lines: [], done: false });
+  // biome-ignore lint/correctness/useExhaustiveDependencies: a new attempt begins another transcript
+  useEffect(() => {
+    const ending = new AbortController();
+    let batch: Line[] = [];
+    const flush = () => {
+      if (batch.length > 0) change({ add: batch });
+      batch = [];
+    };
+    const read = async () => {
+      const wakes = { signal: ending.signal, opened: () => undefined, lost: () => undefined };
+      for await (const event of follow(address(id, 'follow=true'), wakes)) {
+        if (batch.push(lineOf(event)) === 1) requestAnimationFrame(flush);
+      }
+      flush();
+      if (!ending.signal.aborted) change('done');
+    };
+    change('reset');
+    read();
+    return () => ending.abort();
+  }, [id, version]);
+  return state;
+}

@@ -1,0 +1,49 @@
+import { useQueryClient } from '@tanstack/react-query';
+import { useNavigate } from '@tanstack/react-router';
+import { useEffect, useState } from 'react';
+import { type ApiError, api, ask } from '../api/client';
+import { Problem } from '../parts/controls';
+import { Mark } from '../shell/sidebar';
+
+/** Takes the code out of the address, so that neither a bookmark nor the history holds it. */
+function takeCode(): string {
+  const code = location.hash.slice(1);
+  if (code) window.history.replaceState(null, '', '/login');
+  return code;
+}
+
+let code = takeCode();
+
+/** A code from `kapelle open` becomes a session. */
+export function Login() {
+  const navigate = useNavigate();
+  const queries = useQueryClient();
+  const [error, setError] = useState<ApiError | null>(null);
+  useEffect(() => {
+    document.title = 'Log in · Kapelle';
+    const given = code || takeCode();
+    code = '';
+    if (!given) return;
+    ask(api.POST('/api/v1/login', { body: { code: given } })).then(() => {
+      queries.clear();
+      navigate({ to: '/', replace: true });
+    }, setError);
+  }, [navigate, queries]);
+  return (
+    <main className="login">
+      <div className="panel empty">
+        <div className="brand">
+          <Mark />
+          Kapelle
+        </div>
+        <h1>This browser is not logged in</h1>
+        <p>Type this on the machine where the daemon runs. It opens the page with a code that works once.</p>
+        <p className="cmd">kapelle open</p>
+        <p className="faint">
+          Without a browser there, <code>kapelle open --print</code> prints the address.
+        </p>
+        <Problem error={error} />
+      </div>
+    </main>
+  );
+}
