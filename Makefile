@@ -10,7 +10,7 @@ PARALLEL := -n 3 --dist worksteal
 # What pytest compiles is kept for its other workers.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup web demo quick test test-agents versions lowest check fix bench chaos docs constraints clean
+.PHONY: setup web browser demo quick test test-agents versions lowest check fix bench chaos docs constraints clean
 
 setup: $(READY)
 
@@ -31,8 +31,12 @@ demo: setup
 quick: setup
 	$(BIN)/pytest $(PARALLEL) tests/unit $(ARGS)
 
+# What the tests of the page need: the page, and Debian's Chromium.
+browser: setup
+	$(BIN)/python -m tests.browser
+
 # Everything that is to hold after every change, with real processes, git and both databases.
-test: setup
+test: setup browser
 	$(BIN)/pytest $(PARALLEL) $(ARGS)
 
 # The real agents, at pinned versions, against a scripted model; one that cannot be had is skipped.

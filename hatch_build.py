@@ -3,6 +3,7 @@
 import importlib.util
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ class CustomBuildHook(BuildHookInterface[Any]):
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         inside = "kapelle/page" if self.target_name == "wheel" else "src/kapelle/page"
-        build_data["force_include"][str(module.build())] = inside
+        # Not where the daemon of this checkout looks, which may be running.
+        self._built = tempfile.TemporaryDirectory(prefix="kapelle-page-")
+        module.build(Path(self._built.name))
+        build_data["force_include"][self._built.name] = inside
 
     def dependencies(self) -> list[str]:
         frame = sys._getframe()

@@ -80,6 +80,7 @@ export const capital = (text: string): string => text.charAt(0).toUpperCase() + 
 /** Exactly one full stop at the end. */
 export const sentence = (text: string): string => (/[.!?…]$/.test(text) ? text : `${text}.`);
 
+// biome-ignore lint/suspicious/noControlCharactersInRegex: these are what it looks for
 const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
 /** Text from elsewhere with what cannot be seen made visible. */

@@ -1,34 +1,29 @@
 import { useQueryClient } from '@tanstack/react-query';
-import { useNavigate } from '@tanstack/react-router';
+import { useLocation, useNavigate } from '@tanstack/react-router';
 import { useEffect, useState } from 'react';
 import { type ApiError, api, ask } from '../api/client';
 import { Problem } from '../parts/controls';
 import { Mark } from '../shell/sidebar';
 
-/** Takes the code out of the address, so that neither a bookmark nor the history holds it. */
-function takeCode(): string {
-  const code = location.hash.slice(1);
-  if (code) window.history.replaceState(null, '', '/login');
-  return code;
-}
-
-let code = takeCode();
+let used = '';
 
 /** A code from `kapelle open` becomes a session. */
 export function Login() {
   const navigate = useNavigate();
   const queries = useQueryClient();
+  const code = useLocation().hash;
   const [error, setError] = useState<ApiError | null>(null);
   useEffect(() => {
     document.title = 'Log in · Kapelle';
-    const given = code || takeCode();
-    code = '';
-    if (!given) return;
-    ask(api.POST('/api/v1/login', { body: { code: given } })).then(() => {
+    if (!code || code === used) return;
+    used = code;
+    // Neither a bookmark nor the browser's history is to hold it.
+    navigate({ to: '/login', replace: true });
+    ask(api.POST('/api/v1/login', { body: { code } })).then(() => {
       queries.clear();
       navigate({ to: '/', replace: true });
     }, setError);
-  }, [navigate, queries]);
+  }, [code, navigate, queries]);
   return (
     <main className="login">
       <div className="panel empty">

@@ -99,7 +99,9 @@ function Asked({ need, open, choose }: { need: QuestionNeed; open: boolean; choo
             <Questions work={work} />
             {behind > 0 && (
               <p className="meta">
-                <b>{counted(behind, 'task')} wait behind it.</b>
+                <b>
+                  {counted(behind, 'task')} {behind === 1 ? 'waits' : 'wait'} behind it.
+                </b>
               </p>
             )}
           </>
@@ -143,6 +145,14 @@ function Refused({ agent, tasks, evidence }: { agent: string; tasks: Task[]; evi
   );
 }
 
+/** The last line of a check's output that its command wrote. */
+const lastLine = (output: string): string | undefined =>
+  output.split('\n').findLast((line) => line.trim() && !/^\[exit code \d+\]$/.test(line.trim()));
+
+const LONGEST_NAME = 40;
+const shortened = (name: string): string =>
+  name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 1)}…` : name;
+
 function Failure({ work }: { work: Work }) {
   const retry = useAction((id: string) => actions.task(id, 'retry'));
   const archive = useAction((id: string) =>
@@ -150,10 +160,10 @@ function Failure({ work }: { work: Work }) {
   );
   const last = isRun(work) ? undefined : latest(work);
   const failed = isRun(work) ? undefined : work.checks.find((check) => !check.passed);
-  const evidence = failed?.output.trim().split('\n').at(-1) || last?.evidence || work.reason;
+  const evidence = (failed && lastLine(failed.output)) || last?.evidence || work.reason;
   const said = last?.claimed === 'success';
   const what = failed
-    ? `${said ? 'said done; ' : ''}${failed.name} failed`
+    ? `${said ? 'said done; ' : ''}${shortened(failed.name)} failed`
     : stateOf(work) === 'lost'
       ? 'was lost: nobody saw the end'
       : 'failed';

@@ -85,7 +85,7 @@ function Pulse({ needs, running, ended }: { needs: number; running: number; ende
           {results.length > 0
             ? `${counted(results.length, 'result')} today: ${verified} verified, ${merged} merged`
             : 'No results yet today'}
-          {total && total.attempts > 0 && (
+          {total && (total.cost_usd || total.unknown_cost > 0) && (
             <span className="sep">
               {total.unknown_cost > 0 ? '≥ ' : ''}
               {money(total.cost_usd ?? 0)} today
