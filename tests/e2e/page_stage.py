@@ -35,12 +35,15 @@ PLAN = {
     ]
 }
 SERIES = (
-    "n=$(cat turn 2>/dev/null || echo 0); echo $((n+1)) > turn;"
-    " set -- 233.1 236.4 219.7 204.2 198.6; shift $n; echo $1 > size"
+    'f=$(git rev-parse --git-common-dir)/turn; n=$(cat "$f" 2>/dev/null || echo 0);'
+    ' echo $((n+1)) > "$f"; set -- 233.1 236.4 219.7 204.2 198.6; shift $n; echo $1 > size'
 )
 LOOK = [
     {"say": "I will look at how orders are queried now, before I decide on the cursor."},
-    {"run": "ls; cat orders.py"},
+    {"tool": "Read", "input": {"path": "orders.py"}, "result": ORDERS},
+    {"tool": "Read", "input": {"path": "README.md"}, "result": "# Ledger"},
+    {"tool": "Bash", "input": {"command": "make fuzz-orders"}, "result": "seed 1 ok\nseed 2 ok"},
+    {"usage": {"input": 41000, "output": 2700, "cached": 37000, "turns": 19, "cost": 0.42}},
 ]
 PARTS = (
     rule("(?s)Paginate.*", *LOOK, {"write": "orders.py", "content": BY_CURSOR},
@@ -57,10 +60,11 @@ PARTS = (
            {"ask": "The old client repeats a POST without an idempotency key. Keep that for v1,"
                    " or drop it and raise the major version?"})
     + rule("Partition", {"say": "The copy has 41 million invoices. I will partition by month."},
-           {"run": "echo CREATE TABLE; echo CREATE INDEX; sleep 600"})
+           {"tool": "exec", "input": {"command": "psql -f migrations/0142_partition.sql"}},
+           {"run": "sleep 600"})
     + rule("Document", {"write": "errors.md", "content": "# Errors\n"},
            {"say": "Every error has a code, a sentence and a hint."}, {"run": "sleep 600"})
-    + rule("You prepare", answer({"criteria": ["No colour literal outside tokens.css"]}))
+    + rule("You prepare", answer({"success_criteria": ["No colour literal outside tokens.css"]}))
     + rule("You plan the work", answer(PLAN)) + rule("You review", answer(YES))
     + rule("PART-NAMES", {"write": "names.css", "content": ":root {}\n"}, {"result": "Named."})
     + rule("PART-", {"say": "Replacing 41 literal colours."}, {"run": "sleep 600"})

@@ -10,7 +10,10 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser import chromium, is_fresh
 from tests.e2e.door import Door, open_door
+from tests.e2e.ensembles import rule, with_playbook
 from tests.e2e.instance import Instance
+from tests.e2e.page_stage import stage
+from tests.e2e.repositories import git
 
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -107,6 +110,131 @@ def test_it_finds_a_daemon_that_was_killed(page: Page, kapelle: Instance, reposi
     expect(banner).to_have_count(0)
     kapelle.submit("Hello", repository, title="After the crash")
     expect(page.locator(".results")).to_contain_text("After the crash")
+
+
+def test_a_question_is_answered_where_it_is_asked(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    book = rule("Indigo", {"result": "Painted indigo."}) + rule("Paint", {"ask": "Which colour?"})
+    with_playbook(kapelle, book)
+    log_in(page, kapelle)
+    kapelle.submit("Paint it", repository, title="The door")
+    need = page.locator(".needs .open")
+    expect(need).to_contain_text("Which colour?")
+    expect(page).to_have_title(re.compile(r"^\(1\) Now"))
+    need.get_by_label("Answer").fill("Indigo")
+    need.get_by_label("Answer").press("Enter")
+    expect(page.locator(".needs")).to_have_count(0)
+    expect(page.locator(".results")).to_contain_text("The door")
+
+
+def test_verified_work_is_merged_after_one_question(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    log_in(page, kapelle)
+    work = "[[do]]\nwrite = 'new.txt'\ncontent = 'new'\n"
+    task = kapelle.play(work, repository, title="Add a file", checks=["test -f new.txt"])
+    page.get_by_role("link", name="Review").click()
+    expect(page.locator(".diff")).to_contain_text("new.txt")
+    page.get_by_role("button", name="Merge into main").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("It merges cleanly.")
+    assert not kapelle.task(task)["merged_at"]
+    dialog.get_by_role("button", name="Merge", exact=True).click()
+    expect(page.locator(".verdict")).to_contain_text("Merged.")
+    assert git(repository, "show", "main:new.txt") == "new"
+    # What is merged needs nobody.
+    page.keyboard.press("g")
+    page.keyboard.press("n")
+    expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()
+
+
+def test_a_form_says_what_is_wrong_at_the_field(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    log_in(page, kapelle)
+    page.keyboard.press("c")
+    page.get_by_label("Prompt").fill("Say hello")
+    page.get_by_label(re.compile("^Directory")).fill(str(repository))
+    page.get_by_label(re.compile("^Agent")).select_option("rehearsal")
+    page.get_by_label(re.compile("^Budget")).fill("lots")
+    page.get_by_role("button", name="Start the task").click()
+    expect(page.locator(".err", has_text="Budget")).to_contain_text("must be a number")
+    page.get_by_label(re.compile("^Budget")).fill("")
+    page.get_by_role("button", name="Start the task").click()
+    expect(page.locator(".claim")).to_be_visible()
+    expect(page.locator(".verdict")).to_contain_text("Completed.")
+
+
+HOSTILE = (
+    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "javascript:alert(1)",
+    "\u202egnp.exe", "zero\u200bwidth", "\u001b[31mred\u001b[0m", "W" * 300,
+    "**b** `c` [l](javascript:alert(1)) ![i](http://127.0.0.1:1/x.png)", "{{7*7}}", "\u0007bell",
+)  # fmt: skip
+
+
+def test_text_of_agents_is_only_text(page: Page, kapelle: Instance, repository: Path) -> None:
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    said = "".join(f"[[do]]\nsay = {json.dumps(text)}\n" for text in HOSTILE)
+    visible = [text for text in HOSTILE if text.isprintable()]
+    task = kapelle.play(said, repository, title=visible[0], tags=["x"])
+    for text in visible:
+        kapelle.submit(text, repository, title=text[:200])
+    kapelle.wait(task)
+    log_in(page, kapelle)
+    for path in ("/", "/work", f"/tasks/{task}", f"/tasks/{task}/output", f"/tasks/{task}/events"):
+        page.goto(url_of(kapelle) + path)
+        expect(page.locator("main")).to_contain_text("script" if "output" not in path else "say")
+        assert (
+            page.locator("main script, main img, main iframe, main a[href^=javascript]").count()
+            == 0
+        )
+        assert is_within(page)
+    assert asked == []
+
+
+def is_within(page: Page) -> bool:
+    width = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    return bool(page.evaluate(width))
+
+
+@pytest.mark.timeout(300)
+def test_every_view_in_both_themes_and_on_a_phone(browser: Browser, tmp_path: Path) -> None:
+    """Writes a picture of each, to be looked at; nothing is wider than its window."""
+    kapelle = Instance(tmp_path / "home", KAPELLE_LIMITS__MAX_ATTEMPTS="12")
+    kapelle.start()
+    try:
+        views = views_of(stage(kapelle, tmp_path))
+        for theme, width in (("light", 1440), ("dark", 1440), ("light", 390)):
+            context = browser.new_context(
+                viewport={"width": width, "height": 900}, color_scheme=theme
+            )
+            page = context.new_page()
+            log_in(page, kapelle)
+            for name, path in views.items():
+                page.goto(url_of(kapelle) + path)
+                expect(page.locator("main")).not_to_be_empty()
+                expect(page.locator(".loading")).to_have_count(0)
+                page.screenshot(path=tmp_path / "pictures" / f"{name}-{width}-{theme}.png")
+                assert is_within(page), (name, width)
+            context.close()
+    finally:
+        kapelle.destroy()
+
+
+def views_of(ids: dict[str, str]) -> dict[str, str]:
+    task, team = f"/tasks/{ids['orders']}", f"/runs/{ids['team']}"
+    return {
+        "now": "/", "work": "/work", "timeline": "/work?view=timeline", "task": task,
+        **{part: f"{task}/{part}" for part in ("changes", "checks", "attempts", "output")},
+        "events": f"{task}/events", "live": f"/tasks/{ids['partition']}",
+        "failed": f"/tasks/{ids['cache']}", "question": f"/tasks/{ids['question']}",
+        "loop": f"/runs/{ids['loop']}", "team": team, "best-of": f"/runs/{ids['best']}",
+        "pipeline": f"/runs/{ids['pipeline']}", "steps": f"{team}/steps", "new": "/new",
+        "new-team": "/new?pattern=team", "schedules": "/schedules", "usage": "/usage",
+        "system": "/system", "daemon": "/system/daemon",
+    }  # fmt: skip
 
 
 def test_the_page_is_for_everybody_and_what_it_shows_is_not(door: Door) -> None:

@@ -1,6 +1,5 @@
 import { useQuery } from '@tanstack/react-query';
-import { useEffect, useReducer } from 'react';
-import type { CheckResult } from './client';
+import { useEffect, useReducer, useState } from 'react';
 import { events, follow } from './sse';
 
 /** One thing that an agent said or did, or that was done about it. */
@@ -14,7 +13,6 @@ export interface Line {
   number?: number;
   agent?: string;
   after?: string | null;
-  check?: CheckResult;
 }
 
 const address = (id: string, query: string) => `/api/v1/tasks/${id}/transcript?${query}`;
@@ -47,26 +45,32 @@ interface Transcript {
   done: boolean;
 }
 
-type Change = { add: Line[] } | 'done' | 'reset';
+type Change = { add: Line[]; anew: boolean } | 'begun' | 'done';
 
 function changed(state: Transcript, change: Change): Transcript {
-  if (change === 'reset') return { lines: [], done: false };
+  if (change === 'begun') return { ...state, done: false };
   if (change === 'done') return { ...state, done: true };
-  return { ...state, lines: [...state.lines, ...change.add] };
+  return { ...state, lines: change.anew ? change.add : [...state.lines, ...change.add] };
 }
 
-/** All that was said and done in a task, as it comes; begun anew when `version` changes. */
-export function useTranscript(id: string, version: string): Transcript {
+/** All that was said and done in a task, as it comes; read again when a task that had ended goes on. */
+export function useTranscript(id: string, active: boolean): Transcript {
   const [state, change] = useReducer(changed, { lines: [], done: false });
-  // biome-ignore lint/correctness/useExhaustiveDependencies: a new attempt begins another transcript
+  const [reading, read] = useState(0);
+  useEffect(() => {
+    if (state.done && active) read((before) => before + 1);
+  }, [state.done, active]);
   useEffect(() => {
     const ending = new AbortController();
     let batch: Line[] = [];
+    let anew = true;
     const flush = () => {
-      if (batch.length > 0) change({ add: batch });
+      if (ending.signal.aborted || batch.length === 0) return;
+      change({ add: batch, anew });
       batch = [];
+      anew = false;
     };
-    const read = async () => {
+    const begin = async () => {
       const wakes = { signal: ending.signal, opened: () => undefined, lost: () => undefined };
       for await (const event of follow(address(id, 'follow=true'), wakes)) {
         if (batch.push(lineOf(event)) === 1) requestAnimationFrame(flush);
@@ -74,9 +78,9 @@ export function useTranscript(id: string, version: string): Transcript {
       flush();
       if (!ending.signal.aborted) change('done');
     };
-    change('reset');
-    read();
+    change('begun');
+    begin();
     return () => ending.abort();
-  }, [id, version]);
+  }, [id, reading]);
   return state;
 }

@@ -104,7 +104,7 @@ export function isMergeable(work: Work): boolean {
 }
 
 export const canMerge = (work: Work): boolean =>
-  hasEnded(work) && !work.merged_at && !!work.workspace.branch && work.status !== 'cancelled';
+  work.status === 'completed' && !work.merged_at && !!work.workspace.branch;
 
 export const checksLine = (task: Task): string => {
   const failed = task.checks.filter((check) => !check.passed).length;
