@@ -19,6 +19,8 @@ from kapelle.agents.registry import get
 from kapelle.api.app import routes
 from kapelle.cli.commands import commands, load
 from kapelle.cli.main import app
+from kapelle.domain.learning import LearningSpec
+from kapelle.domain.options import KEY
 from kapelle.domain.schedule import ScheduleSpec
 from kapelle.domain.specs import Spec, TaskSpec
 from kapelle.patterns import registry
@@ -195,10 +197,24 @@ def _capability(field: str, capabilities: Capabilities) -> str:
 def schemas() -> str:
     """src/kapelle/cli/schemas.json: the specs as the command line knows them."""
     found: dict[str, type[BaseModel]] = {
-        "task": TaskSpec, "schedule": ScheduleSpec, "pattern": PatternSpec, **_SPECS
+        "task": TaskSpec, "schedule": ScheduleSpec, "learning": LearningSpec,
+        "pattern": PatternSpec, **_SPECS,
     }  # fmt: skip
-    made = {name: spec.model_json_schema() for name, spec in found.items()}
+    made = {name: _for_people(spec.model_json_schema()) for name, spec in found.items()}
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"
+
+
+def _for_people(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema without the fields that nobody types, and what only these refer to."""
+    typed = {
+        name: shape
+        for name, shape in schema["properties"].items()
+        if not (about := shape.get(KEY, {})).get("hidden") or "flags" in about
+    }
+    shared = schema.get("$defs", {})
+    others = json.dumps({**typed, "$defs": shared})
+    used = {name: shape for name, shape in shared.items() if f'/{name}"' in others}
+    return {**schema, "$defs": used, "properties": typed}
 
 
 _SPECS = {pattern.name: pattern.spec for pattern in registry.built_in()}

@@ -18,10 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-if __name__ == "__main__":
-    # All that is imported stays: looking through it for garbage is a tenth of the start.
-    gc.disable()
-
 from kapelle import __version__
 from kapelle.api.app import build
 from kapelle.api.security import PrivateSocket
@@ -41,7 +37,11 @@ from kapelle.service import Service
 from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.events import Events
+from kapelle.service.integrations import Integrations
+from kapelle.service.knowledge import Knowledge
+from kapelle.service.notes import Notes
 from kapelle.service.output import Output
+from kapelle.service.questions import Questions
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.service.sessions import Sessions
@@ -54,6 +54,11 @@ from kapelle.store import attempts, backup, events, runs
 from kapelle.store.database import Database, sqlite_url
 from kapelle.store.migrate import migrate
 from kapelle.workspaces import Workspaces
+
+if __name__ == "__main__":
+    # All that is imported stays: looking through it for garbage is a tenth of the start.
+    gc.disable()
+
 
 _log = logging.getLogger("kapelle")
 _SHORTEST_TOKEN = 32
@@ -226,6 +231,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     service = Service(
         tasks=task_service,
         runs=run_service,
+        questions=Questions(parts),
         work=Work(parts, task_service, run_service),
         schedules=Schedules(db, scheduler, work, parts.secrets),
         output=Output(parts),
@@ -235,6 +241,9 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         agents=Agents(parts),
         usage=Usages(parts),
         trust=Trust(parts),
+        knowledge=Knowledge(parts),
+        integrations=Integrations(parts),
+        notes=Notes(db),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
@@ -250,7 +259,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
         queue.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
-        _look_after(lock, record, db, stopping),
+        service.knowledge.run(), _look_after(lock, record, db, stopping),
     )  # fmt: skip
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]

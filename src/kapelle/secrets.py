@@ -212,6 +212,8 @@ class SpecSecrets:
 
     def shell(self, digest: str | None) -> Shell | None:
         """The environment of this digest; None if there is none, or none any more."""
+        if digest is None:
+            return None
         try:
             return Shell.model_validate_json(self._path(f"shell_{digest}").read_bytes())
         except FileNotFoundError:

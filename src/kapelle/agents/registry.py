@@ -132,11 +132,16 @@ def _adapter(name: str, kind: str) -> Adapter:
             hint=f"kapelle config set agents.{name}.type {_TEMPLATE}",
         )
     try:
-        return cast(Adapter, entry.load())
+        return _load(entry)
     except Exception as error:
         raise AgentMisconfigured(
             f"The adapter {kind!r} ({entry.value}) cannot be loaded: {error}."
         ) from error
+
+
+@cache
+def _load(entry: EntryPoint) -> Adapter:
+    return cast(Adapter, entry.load())
 
 
 @cache

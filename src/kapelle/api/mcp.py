@@ -35,6 +35,9 @@ _LEFT_OUT = {
     "title", "x-cli", "default", "pattern", "properties", "$defs", "additionalProperties",
     "minLength", "maxLength", "maxItems",
 }  # fmt: skip
+_IN_DIRECTORY = {
+    "task_create", "pattern_list", "agent_list", "learning_search", "learning_report",
+}  # fmt: skip
 _PROGRESS_S = 5.0
 # What one answer may hold: an agent pays for every word of it.
 _MOST_EVENTS, _MOST_TEXT = 200, 60_000
@@ -47,7 +50,8 @@ several agents after a pattern). Both return an id at once. Then call wait with 
 within a minute and says in `pending` what to call it again for. task_get tells the outcome with the
 evidence of every check, task_diff what changed, task_logs what the agent did; task_merge brings it
 into the branch that it came from. Work that builds on other work names it in depends_on instead of
-waiting for it. Ids may be shortened."""
+waiting for it. Ids may be shortened. What an agent under Kapelle asks for belongs to its own task:
+it starts from what is committed on that task's branch, and task_merge brings it there."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Tool:
 
     @property
     def takes_directory(self) -> bool:
-        return bool(self.pattern) or self.name in {"task_create", "pattern_list", "agent_list"}
+        return bool(self.pattern) or self.name in _IN_DIRECTORY
 
 
 def _read(name: str, path: str, about: str = "", **fixed: Any) -> Tool:
@@ -95,9 +99,12 @@ TOOLS = (
     _read("run_diff", "/runs/{run_id}/diff"),
     _write("run_pause", "/runs/{run_id}/pause"),
     _write("run_resume", "/runs/{run_id}/resume"),
-    _write("run_answer", "/runs/{run_id}/answer"),
     _write("run_cancel", "/runs/{run_id}/cancel", destructive=True),
     _write("run_merge", "/runs/{run_id}/merge"),
+    _write("question_ask", "/questions", "While its status is open, call question_wait."),
+    _read("question_wait", "/questions/{token}"),
+    _read("question_list", "/questions"),
+    _write("question_answer", "/questions/{token}/answer"),
     _read("wait", "/wait", "Call it again while something is pending."),
     _write("schedule_create", "/schedules"),
     _read("schedule_list", "/schedules"),
@@ -106,11 +113,27 @@ TOOLS = (
     _write("schedule_resume", "/schedules/{schedule_id}/resume"),
     _write("schedule_run", "/schedules/{schedule_id}/run"),
     _write("schedule_cancel", "/schedules/{schedule_id}/cancel", destructive=True),
+    _read("learning_search", "/learnings", status="kept"),
+    _write("learning_report", "/learnings"),
+    _write("note_set", "/notes"),
+    _read("note_get", "/notes/entry"),
+    _read("note_list", "/notes"),
+    _read("note_watch", "/notes/watch"),
+    Tool("note_delete", "delete", "/notes", destructive=True),
     _read("pattern_list", "/patterns"),
     _read("agent_list", "/agents"),
     _write("agent_check", "/agents/{name}/check"),
     _read("usage_get", "/usage"),
     _read("daemon_get", "/daemon"),
+    *(
+        Tool(name, "post", path, read_only=True)
+        for name, path in (
+            ("linear_query", "/integrations/linear"),
+            ("logs_query", "/integrations/logs"),
+            ("database_query", "/integrations/database"),
+            ("ci_logs", "/integrations/ci"),
+        )
+    ),
 )
 
 
@@ -123,17 +146,21 @@ class Mcp:
         self._tools = {tool.name: tool for tool in (*TOOLS, *map(_start, patterns))}
         document = app.openapi()
         self.listed = []
+        # What an attempt is shown: the tools whose routes it may call.
+        self.for_attempts: list[types.Tool] = []
         self._queries: dict[str, set[str]] = {}
         for tool in self._tools.values():
+            operation = document["paths"][f"{_PREFIX}{tool.path}"][tool.method]
             if tool.pattern:
                 item = patterns[tool.pattern]
                 about, schema = item.summary, item.spec_schema
             else:
-                operation = document["paths"][f"{_PREFIX}{tool.path}"][tool.method]
                 about, schema = operation["description"], _arguments(operation, document)
                 given = operation.get("parameters", ())
                 self._queries[tool.name] = {one["name"] for one in given if one["in"] == "query"}
             self.listed.append(_listed(tool, about, schema))
+            if {"attempt": []} in operation["security"]:
+                self.for_attempts.append(self.listed[-1])
         server = Server(
             "kapelle", version=__version__, instructions=_INSTRUCTIONS,
             on_list_tools=self._list, on_call_tool=self._call,
@@ -158,9 +185,20 @@ class Mcp:
             await asyncio.Event().wait()
 
     async def _list(
-        self, _context: ServerRequestContext, _params: types.PaginatedRequestParams | None
+        self, context: ServerRequestContext, _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=self.listed)
+        request: Request = context.request  # type: ignore[assignment]
+        owner = request.scope["kapelle.caller"].kind == "owner"
+        known = {
+            f"/integrations/{name}" for name in self._app.state.service.integrations.configured()
+        }
+        listed = [
+            tool
+            for tool in (self.listed if owner else self.for_attempts)
+            if (path := self._tools[tool.name].path) in known
+            or not path.startswith("/integrations/")
+        ]
+        return types.ListToolsResult(tools=listed)
 
     async def _call(
         self, context: ServerRequestContext, params: types.CallToolRequestParams
@@ -265,7 +303,7 @@ async def _call(
         if isinstance(value := arguments.pop(name, None), str):
             headers.append((name.replace("_", "-").encode(), value.encode("latin-1", "replace")))
     # What a route that only reads does not know is its to refuse.
-    asked = set(arguments) if tool.method == "get" else in_query & set(arguments)
+    asked = set(arguments) if tool.method != "post" else in_query & set(arguments)
     query = urlencode({name: arguments.pop(name) for name in asked}, doseq=True)
     body: Any = {"pattern": tool.pattern, "spec": arguments} if tool.pattern else arguments
     scope = {

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kapelle.api.errors import error_response
 from kapelle.api.page import is_page
-from kapelle.domain.errors import Forbidden, InvalidInput, NotFound
+from kapelle.domain.errors import Forbidden
 from kapelle.domain.ids import attempt_of
 from kapelle.service import Service
 
@@ -43,7 +43,7 @@ _MAX_OPEN_BODY = 1_000
 
 @dataclass(frozen=True)
 class Caller:
-    """Who makes a request; an attempt may do only what concerns its own task."""
+    """Who makes a request; what an attempt may do is said by the routes, with the marks below."""
 
     kind: Literal["owner", "attempt", "nobody"]
     attempt_id: str | None = None
@@ -122,28 +122,58 @@ async def _service(request: Request) -> Service:
 
 UseCases = Annotated[Service, Depends(_service)]
 
-# The guard has judged the token already: this is how the OpenAPI document says that one is needed.
+# The guard has judged the token already: this is how the OpenAPI document says that one is needed,
+# and whose: the owner's, or that of a running attempt as well.
 _bearer = HTTPBearer(auto_error=False, scheme_name="token")
+_of_attempt = HTTPBearer(auto_error=False, scheme_name="attempt")
 Token = Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)]
+AttemptToken = Annotated[HTTPAuthorizationCredentials | None, Security(_of_attempt)]
 
 
 async def owner_only(request: Request, _token: Token) -> None:
+    """Marks a route that no attempt may call."""
     if request.scope["kapelle.caller"].kind != "owner":
-        raise Forbidden("An attempt's token allows only to read its own task.")
+        raise Forbidden("An attempt's token does not allow this: only a person may.")
 
 
-async def own_task_only(request: Request, service: UseCases, _token: Token) -> None:
-    """Let the owner in, and a running attempt to the task that it works on."""
+async def attempt_too(
+    request: Request, service: UseCases, _token: Token, _own: AttemptToken
+) -> str | None:
+    """Marks a route that running attempts may call as well, and that looks itself at what they ask
+    for; gives the task that such an attempt works on, None for the owner."""
     caller: Caller = request.scope["kapelle.caller"]
     if caller.kind == "owner":
-        return
-    try:
-        task = await service.tasks.get(request.path_params["task_id"])
-        running = any(a.id == caller.attempt_id and a.ended_at is None for a in task.attempts)
-    except (NotFound, InvalidInput):
-        running = False  # an attempt learns nothing about which other tasks there are
-    if not running:
-        raise Forbidden("An attempt's token allows only to read its own task, while it runs.")
+        return None
+    return await service.work.task_of(caller.attempt_id or "")
+
+
+# The task of the attempt that calls; None for the owner, who may do anything.
+Parent = Annotated[str | None, Depends(attempt_too)]
+
+
+async def _attempt(request: Request, _parent: Parent) -> str | None:
+    caller: Caller = request.scope["kapelle.caller"]
+    return caller.attempt_id
+
+
+# The running attempt that asks, None for the owner; what it may is judged where that is known.
+AskingAttempt = Annotated[str | None, Depends(_attempt)]
+
+
+async def own_or_below(request: Request, service: UseCases, parent: Parent) -> None:
+    """Marks a route that attempts may call for their own task and run, and what is below them."""
+    await service.work.require_own(parent, _named(request), itself=True)
+
+
+async def below_only(request: Request, service: UseCases, parent: Parent) -> None:
+    """Marks a route that attempts may call only for what they have asked for, and what is below."""
+    await service.work.require_own(parent, _named(request), itself=False)
+
+
+def _named(request: Request) -> str:
+    """The task or run in the path of a request."""
+    values = request.path_params
+    return str(next(values[name] for name in ("task_id", "run_id", "work_id") if name in values))
 
 
 class WithoutEmptyParameters:

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kapelle.api.errors import error_response
 from kapelle.api.security import SECURITY_HEADERS
+from kapelle.api.sse import PUSH
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home, file_identity
 
@@ -41,6 +42,22 @@ class Protocol(H11Protocol):
         self._most = most
         self._awaited: object = None
         self._timer: asyncio.TimerHandle | None = None
+        served = self.app
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if (scope["method"], scope["http_version"]) == ("GET", "1.1"):
+                scope["extensions"] = {PUSH: self._push}
+            await served(scope, receive, send)
+
+        self.app = app
+
+    def _push(self, data: bytes) -> bool:
+        """Write a piece of a body that is being sent in chunks, past all that `send` goes through;
+        False where that has to wait."""
+        if not data or self.flow.write_paused or self.transport.is_closing():
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -83,10 +100,8 @@ class Protocol(H11Protocol):
             self._timer = None
         if state in {h11.IDLE, h11.SEND_BODY}:
             seconds = _HEAD_S if state is h11.IDLE else _BODY_S
-            self._timer = self.loop.call_later(seconds, self._give_up)
-
-    def _give_up(self) -> None:
-        self.send_400_response("The request did not arrive in time.")
+            late = partial(self.send_400_response, "The request did not arrive in time.")
+            self._timer = self.loop.call_later(seconds, late)
 
     def send_400_response(self, msg: str) -> None:
         # An answer that has begun cannot be taken back.
@@ -109,20 +124,12 @@ class Door:
 
     def __init__(self, app: ASGIApp, listener: socket.socket, most: int) -> None:
         self._listener = listener
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                backlog=_AT_ONCE,
-                http=partial(Protocol, most=most),  # type: ignore[arg-type]
-                server_header=False,
-                proxy_headers=False,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                timeout_graceful_shutdown=2,
-                ws="none",
-            )
-        )
+        config = uvicorn.Config(
+            app, backlog=_AT_ONCE, http=partial(Protocol, most=most),  # type: ignore[arg-type]
+            server_header=False, proxy_headers=False, log_config=None, access_log=False,
+            lifespan="off", timeout_graceful_shutdown=2, ws="none",
+        )  # fmt: skip
+        self._server = _Server(config)
 
     async def serve(self) -> None:
         await self._server.serve(sockets=[self._listener])

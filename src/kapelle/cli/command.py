@@ -6,6 +6,7 @@ command; the few kinds of parameters used here need none of it.
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -16,25 +17,37 @@ from typer.main import get_command
 from kapelle.cli.values import not_empty
 from kapelle.domain.errors import InvalidInput
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on showing what happens.")]
-Budget = Annotated[
-    str | None,
-    typer.Option(metavar="USD", help="Stop when all attempts together have cost so much."),
-]
+
+def flag(help: str, *names: str) -> Any:
+    """An option that is on or off, with no --no- beside it unless it is named."""
+    return typer.Option(*names, help=help)
+
+
+def option(metavar: str | None, help: str, *names: str, **facts: Any) -> Any:
+    """An option with a value."""
+    return typer.Option(*names, metavar=metavar, help=help, **facts)
+
+
+def argument(metavar: str, help: str, **facts: Any) -> Any:
+    """An argument, which shows no default: it says in words what is meant without it."""
+    return typer.Argument(metavar=metavar, help=help, show_default=False, **facts)
+
+
+Json = Annotated[bool, flag("Print JSON instead of text.", "--json")]
+JsonLines = Annotated[bool, flag("Print one JSON object per line.", "--json")]
+Follow = Annotated[bool, flag("Go on showing what happens.", "--follow", "-f")]
+Budget = Annotated[str | None, option("USD", "Stop when all attempts together have cost so much.")]
 MaxTurns = Annotated[
-    int | None,
-    typer.Option(min=1, max=1_000_000, metavar="NUMBER", help="Stop an attempt after so many."),
+    int | None, option("NUMBER", "Stop an attempt after so many.", min=1, max=1_000_000)
 ]
 # The one habit of all commands that begin something: it goes on in the background, at a keyboard
 # as in a script, unless it is followed.
 FollowToEnd = Annotated[
     bool,
-    typer.Option(
+    flag(
+        "Watch it to the end, exit 0 done, 1 failed, 3 input needed; or print its id and go.",
         "--follow/--detach",
         "-f",
-        help="Watch it to the end, exit 0 done, 1 failed, 3 input needed; or print its id and go.",
     ),
 ]
 
@@ -69,6 +82,14 @@ def suggestion(typed: str, known: Iterable[str], cutoff: float, shown: str = "{}
 
     close = difflib.get_close_matches(typed, list(known), n=2, cutoff=cutoff)
     return f" Did you mean {' or '.join(map(shown.format, close))}?" if close else ""
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a name that is like one that is known."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), 1, 0.6)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _without_value(context: Any, option: str, message: str, see: str) -> InvalidInput:
@@ -176,25 +197,22 @@ class _PlainValue:
         several = param.multiple or param.nargs == -1
         if value is None:
             return () if several else None
-        return [self._one(part, param) for part in value] if several else self._one(value, param)
-
-    def _one(self, value: Any, param: Any) -> Any:
         is_option = param.param_type_name == "option"
         name = max(param.opts, key=len) if is_option else param.metavar
+        return [self._one(part, name) for part in value] if several else self._one(value, name)
+
+    def _one(self, value: Any, name: str) -> Any:
         if self._kind is Path:
             return Path(not_empty(str(value), name))
         return self._number(value, name) if self._kind is int else self._kind(value)
 
     def _number(self, value: Any, name: str) -> int:
         least, most = self._least, self._most
-        try:
+        with suppress(ValueError):
             number = int(value)
-        except ValueError:
-            number = None
-        too_low = number is not None and least is not None and number < least
-        if number is None or too_low or (most is not None and number > most):
-            some = "" if least is None else f", {least:,} or more"
-            if most is not None:
-                some = f", from {least or 0:,} to {most:,}"
-            raise InvalidInput(f"{name} cannot be {value!r}.", hint=f"Use a whole number{some}.")
-        return number
+            if (least is None or number >= least) and (most is None or number <= most):
+                return number
+        some = "" if least is None else f", {least:,} or more"
+        if most is not None:
+            some = f", from {least or 0:,} to {most:,}"
+        raise InvalidInput(f"{name} cannot be {value!r}.", hint=f"Use a whole number{some}.")

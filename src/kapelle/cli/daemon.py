@@ -8,9 +8,7 @@ import sys
 import time
 from typing import Annotated
 
-import typer
-
-from kapelle.cli.command import Json
+from kapelle.cli.command import Json, flag, option
 from kapelle.cli.format import size
 from kapelle.cli.output import data, document, say
 from kapelle.cli.values import optional_duration_s
@@ -24,19 +22,17 @@ STOP_TIMEOUT_S = 90.0
 
 
 def serve(
-    port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="The port on 127.0.0.1.")
-    ] = None,
-    host: Annotated[str | None, typer.Option(help="The address to listen on.")] = None,
+    port: Annotated[int | None, option(None, "The port on 127.0.0.1.", min=0, max=65535)] = None,
+    host: Annotated[str | None, option(None, "The address to listen on.")] = None,
     expose: Annotated[
-        bool, typer.Option("--expose", help="Allow an address that other machines can reach.")
+        bool, flag("Allow an address that other machines can reach.", "--expose")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Run the daemon in the foreground."""
     arguments = [sys.executable, "-m", "kapelle.daemon"]
-    arguments += ["--port", str(port)] if port is not None else []
-    arguments += ["--host", host] if host is not None else []
+    for name, value in (("--port", port), ("--host", host)):
+        arguments += [name, str(value)] if value is not None else []
     arguments += ["--expose"] if expose else []
     if as_json:
         home = Home.default()
@@ -46,20 +42,20 @@ def serve(
 
 
 def stop(
-    agents: Annotated[bool, typer.Option("--agents", help="Stop the running agents too.")] = False,
+    agents: Annotated[bool, flag("Stop the running agents too.", "--agents")] = False,
     as_json: Json = False,
 ) -> None:
     """Stop the daemon; running agents go on."""
     client = Connection(autostart=False)
-    pid = _running_pid(client)
-    if pid is None and client.address.url is None and (pid := _lock_holder(client.address.home)):
-        _stop_without_socket(client, pid, agents)
-    elif pid is None and agents and client.address.home.database.exists():
+    home, is_there, pid = client.address.home, True, None
+    if client.address.url is None and not listens(client.address):
         # Agents outlive a daemon that died; only a daemon can end them and say so.
-        client = Connection()
-        pid = _running_pid(client) or int(client.get("/daemon")["pid"])
-        client.post("/daemon/stop", {"agents": agents})
-    elif pid is not None:
+        is_there, client = agents and home.database.exists(), Connection()
+        pid = _lock_holder(home)
+    if pid is not None:
+        _stop_without_socket(home, pid, agents)
+    elif is_there:
+        pid = int(client.get("/daemon")["pid"])
         client.post("/daemon/stop", {"agents": agents})
     if pid is not None:
         _wait_until_gone(client, pid)
@@ -67,13 +63,6 @@ def stop(
         document({"stopped": pid is not None, "pid": pid})
     else:
         say("No daemon is running." if pid is None else "The daemon has stopped.")
-
-
-def _running_pid(client: Connection) -> int | None:
-    """The daemon's process id, or None when nobody listens."""
-    if client.address.url is None and not listens(client.address):
-        return None
-    return int(client.get("/daemon")["pid"])
 
 
 def _lock_holder(home: Home) -> int | None:
@@ -89,14 +78,12 @@ def _lock_holder(home: Home) -> int | None:
     return None
 
 
-def _stop_without_socket(client: Connection, pid: int, agents: bool) -> None:
+def _stop_without_socket(home: Home, pid: int, agents: bool) -> None:
     """End a daemon whose socket is lost, by the address in its record, or by a signal."""
-    home = client.address.home
     try:
         url = json.loads(home.info.read_bytes())["url"]
-        Connection(Address(home, url, home.token.read_text(encoding="ascii").strip())).post(
-            "/daemon/stop", {"agents": agents}, timeout=5
-        )
+        address = Address(home, url, home.token.read_text(encoding="ascii").strip())
+        Connection(address).post("/daemon/stop", {"agents": agents}, timeout=5)
     except (OSError, ValueError, KeyError, TypeError, KapelleError):
         os.kill(pid, signal.SIGTERM)
         if agents:
@@ -173,15 +160,9 @@ def backup(as_json: Json = False) -> None:
 
 
 def prune(
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only say what would be put away.")
-    ] = False,
-    merged: Annotated[
-        bool, typer.Option("--merged", help="What is merged, and nothing else.")
-    ] = False,
-    older: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="What ended more than 7d or 12h ago.")
-    ] = None,
+    dry_run: Annotated[bool, flag("Only say what would be put away.", "--dry-run")] = False,
+    merged: Annotated[bool, flag("What is merged, and nothing else.", "--merged")] = False,
+    older: Annotated[str | None, option("DURATION", "What ended more than 7d or 12h ago.")] = None,
     as_json: Json = False,
 ) -> None:
     """Put away what has ended and free its disk space.

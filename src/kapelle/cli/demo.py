@@ -2,15 +2,14 @@
 
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kapelle.cli.command import Json
+from kapelle.cli.command import Json, flag, option
 from kapelle.cli.outcome import DONE, WORK_FAILED
-from kapelle.cli.output import document, say
+from kapelle.cli.output import document, say, write
 from kapelle.domain.errors import InvalidInput
 
 OPENING = """\
@@ -21,14 +20,10 @@ With an agent of yours it is `kapelle init` once, and then `kapelle run "…"`."
 
 def demo(
     directory: Annotated[
-        Path | None,
-        typer.Option("--dir", metavar="PATH", help="Where; by default a temporary directory."),
+        Path | None, option("PATH", "Where; by default a temporary directory.", "--dir")
     ] = None,
-    clean: Annotated[bool, typer.Option("--clean", help="Remove its files at the end.")] = False,
-    playbook: Annotated[
-        Path | None,
-        typer.Option(help="Other parts for the agents to play."),
-    ] = None,
+    clean: Annotated[bool, flag("Remove its files at the end.", "--clean")] = False,
+    playbook: Annotated[Path | None, option(None, "Other parts for the agents to play.")] = None,
     as_json: Json = False,
 ) -> None:
     """Watch a small ensemble of agents work on a sample repository.
@@ -48,9 +43,7 @@ def demo(
     clean_environment = environment(sandbox, os.environ)
     os.environ.clear()
     os.environ.update(clean_environment)
-    live = sys.stdout.isatty() and colourful()
-    shown_to_people = LiveTable() if live else Lines()
-    view = View() if as_json else shown_to_people
+    view = View() if as_json else LiveTable() if colourful() else Lines()
     try:
         view.say("Kapelle demo", "bold")
         view.say(OPENING)
@@ -61,8 +54,7 @@ def demo(
         if as_json:
             document(as_document(report, sandbox, kept=not clean))
         else:
-            shown = lines(report, sandbox, kapelle, kept=not clean)
-            sys.stdout.writelines(f"{line}\n" for line in shown)
+            write(lines(report, sandbox, kapelle, kept=not clean))
     except BaseException:
         if not clean:
             say(f"The files are kept; `rm -rf {shlex.quote(str(sandbox.root))}` removes them.")

@@ -2,12 +2,13 @@
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from kapelle.cli.agents import advice
-from kapelle.cli.command import Json
+from kapelle.cli.command import Json, flag
 from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.outcome import INPUT_NEEDED
 from kapelle.cli.output import document, say
@@ -15,9 +16,6 @@ from kapelle.cli.proposal import Proposal, propose
 from kapelle.client.environment import shell_for
 from kapelle.domain.errors import KapelleError
 from kapelle.home import Home
-
-if TYPE_CHECKING:
-    from kapelle.settings import Settings
 
 TEMPLATE = """\
 # Kapelle's settings for this repository; `kapelle config show` tells which values hold and why.
@@ -41,6 +39,15 @@ TEMPLATE = """\
 # timeout_s = 3600
 """
 
+_FOR_AGENTS = """\
+## Kapelle
+
+Work that can be done beside yours, or that must be tried until a check passes, goes to Kapelle:
+`kapelle run "what to do" --check "how to see that it is done"` prints an id at once and works in a
+worktree of its own. `kapelle wait ID` waits, `kapelle status ID` tells what was verified, `kapelle
+diff ID` shows it; `kapelle merge ID` only when the person wants it. `kapelle --help` has the rest.
+"""
+
 _EXAMPLES = {
     "checks": '# checks = ["make test"]',
     "copy": '# copy = [".env"]',
@@ -49,11 +56,12 @@ _EXAMPLES = {
 
 
 def init(
-    agent: Annotated[
-        str | None, typer.Option("--agent", help="The agent to use by default.")
-    ] = None,
+    agent: Annotated[str | None, flag("The agent to use by default.", "--agent")] = None,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Write what is proposed, not only as comments.")
+        bool, flag("Write what is proposed, not only as comments.", "--yes", "-y")
+    ] = False,
+    agents_md: Annotated[
+        bool, typer.Option("--agents-md", help="Tell agents about Kapelle in AGENTS.md.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -62,19 +70,27 @@ def init(
     It looks at what the repository is built with and proposes set-up and checks. What is already
     there is never overwritten.
     """
-    settings, choice = loaded().settings, agent
-    done: dict[str, Any] = {"default_agent": settings.default_agent, "found": _found(settings)}
+    from kapelle.agents.registry import REHEARSAL, available, type_of
+    from kapelle.settings import set_value
+
+    settings, choice, ask = loaded().settings, agent, sys.stdin.isatty() and not as_json
+    # The rehearsal is never the agent of anybody who did not choose it.
+    known = [info.name for info in available(settings) if info.installed and info.name != REHEARSAL]
+    done: dict[str, Any] = {"default_agent": settings.default_agent, "found": known}
     if agent is None and done["default_agent"] is None:
-        choice = _pick(done["found"], ask=sys.stdin.isatty() and not as_json)
+        choice = _pick(known, ask=ask)
     if choice is not None:
-        done["default_agent"] = _choose(choice)
+        # Even one that is still to be installed.
+        type_of(choice, settings)
+        set_value(Home.default().config, "default_agent", choice)
+        done["default_agent"] = choice
     done["chosen"] = choice is not None
     proposal = propose(top) if (top := root(current())) else Proposal()
     done["proposal"] = proposal.as_json()
     done["not_passed"] = shell_for(Home.default(), str(current()))["dropped"]
-    done["repository_config"], done["written"] = _repository_config(
-        proposal, accepted=yes, ask=sys.stdin.isatty() and not as_json
-    )
+    done["repository_config"], done["written"] = _repository_config(proposal, yes, ask)
+    if agents_md:
+        done["agents_md"] = _tell_agents(top or current())
     if as_json:
         document(done)
     else:
@@ -83,12 +99,15 @@ def init(
         raise typer.Exit(INPUT_NEEDED)
 
 
-def _found(settings: "Settings") -> list[str]:
-    """Agents that are installed here; the rehearsal is never one of them by itself."""
-    from kapelle.agents.registry import REHEARSAL, available
-
-    known = available(settings)
-    return [info.name for info in known if info.installed and info.name != REHEARSAL]
+def _tell_agents(directory: Path) -> str:
+    """Put what agents should know of Kapelle at the end of AGENTS.md, once."""
+    path = directory / "AGENTS.md"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if "\n## Kapelle\n" not in f"\n{text}":
+        with path.open("a", encoding="utf-8") as file:
+            file.write(("\n" if text else "") + _FOR_AGENTS)
+        say(f"{path} tells agents about Kapelle now.")
+    return str(path)
 
 
 def _pick(found: list[str], *, ask: bool) -> str | None:
@@ -101,17 +120,7 @@ def _pick(found: list[str], *, ask: bool) -> str | None:
     return answer.strip()
 
 
-def _choose(name: str) -> str:
-    """Make an agent the default, even one that is still to be installed."""
-    from kapelle.agents.registry import type_of
-    from kapelle.settings import set_value
-
-    type_of(name, loaded().settings)
-    set_value(Home.default().config, "default_agent", name)
-    return name
-
-
-def _repository_config(proposal: Proposal, *, accepted: bool, ask: bool) -> tuple[str | None, bool]:
+def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[str | None, bool]:
     """The repository's config file and whether it was written just now."""
     from kapelle.settings.trust import executable, grant
 

@@ -1,16 +1,14 @@
 """The command merge: tasks and runs into their bases, one after another."""
 
-import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Json
-from kapelle.cli.errors import show_error
+from kapelle.cli.command import Json, flag, option
 from kapelle.cli.format import field, one_line
 from kapelle.cli.ids import NewestIds, path_of, work_id
-from kapelle.cli.output import data, document, say
+from kapelle.cli.output import data, document, say, show, show_error
 from kapelle.cli.values import listed
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
@@ -19,22 +17,18 @@ from kapelle.domain.errors import InvalidInput, KapelleError
 def merge(
     task_ids: NewestIds = None,
     into: Annotated[
-        str | None,
-        typer.Option(metavar="BRANCH", help="The branch to merge into; by default its base."),
+        str | None, option("BRANCH", "The branch to merge into; by default its base.")
     ] = None,
-    squash: Annotated[bool, typer.Option("--squash", help="As one commit.")] = False,
-    rebase: Annotated[
-        bool, typer.Option("--rebase", help="The commits one by one onto the base.")
-    ] = False,
+    squash: Annotated[bool, flag("As one commit.", "--squash")] = False,
+    rebase: Annotated[bool, flag("The commits one by one onto the base.", "--rebase")] = False,
     message: Annotated[
-        str | None,
-        typer.Option("--message", "-m", metavar="TEXT", help="The message of the commit."),
+        str | None, option("TEXT", "The message of the commit.", "--message", "-m")
     ] = None,
     no_verify: Annotated[
-        bool, typer.Option("--no-verify", help="Do not check the result if the base has moved.")
+        bool, flag("Do not check the result if the base has moved.", "--no-verify")
     ] = False,
-    preview: Annotated[bool, typer.Option("--preview", help="Only say how it would go.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Even if it is not completed.")] = False,
+    preview: Annotated[bool, flag("Only say how it would go.", "--preview")] = False,
+    force: Annotated[bool, flag("Even if it is not completed.", "--force")] = False,
     as_json: Json = False,
 ) -> None:
     """Merge the branches of tasks and runs into their bases, in this order.
@@ -51,10 +45,8 @@ def merge(
     if preview:
         paths = [path_of(work_id(client, some_id), "merge") for some_id in ids]
         seen = [client.get(path, {"into": into}) for path in paths]
-        if as_json:
-            document(seen if len(ids) > 1 else seen[0])
-        else:
-            sys.stdout.writelines(f"{line}\n" for one in seen for line in _preview(one))
+        lines = (line for one in seen for line in _preview(one))
+        show(seen if len(ids) > 1 else seen[0], as_json, lines)
     elif len(ids) == 1:
         _show(_merge(ids[0], {**body, "message": message}), as_json)
     else:

@@ -1,18 +1,17 @@
 """`kapelle runs`."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LISTS, Json, JsonLines, LightCommand, command_group
+from kapelle.cli.command import LISTS, Json, JsonLines, LightCommand, command_group, flag, option
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
-from kapelle.cli.ids import RunId, RunIds, completing, run_path
+from kapelle.cli.ids import RunId, RunIds, run_path
 from kapelle.cli.outcome import FINAL, INPUT_NEEDED, exit_code, settled
-from kapelle.cli.output import data, document, say
+from kapelle.cli.output import document, say, write
 from kapelle.cli.pages import status_option, statuses
-from kapelle.cli.prompt import read_prompt
+from kapelle.cli.questions import answer
 from kapelle.cli.tasks import (
     Everything,
     NoWait,
@@ -27,14 +26,12 @@ from kapelle.cli.values import optional_text
 from kapelle.client.http import Connection
 from kapelle.domain.errors import Conflict
 from kapelle.domain.states import RunStatus
-from kapelle.domain.text import counted
 
 
 def tail(
     run_id: RunId,
     last: Annotated[
-        int | None,
-        typer.Option("--tail", min=0, metavar="NUMBER", help="Of the past only so many lines."),
+        int | None, option("NUMBER", "Of the past only so many lines.", "--tail", min=0)
     ] = None,
     as_json: JsonLines = False,
 ) -> None:
@@ -53,14 +50,10 @@ _STATUSES = tuple(RunStatus)
 
 def list_runs(
     status: Annotated[list[str] | None, status_option("runs", _STATUSES)] = None,
-    pattern: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only runs of this pattern.")
-    ] = None,
-    project: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only runs of this project.")
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
-    nested: Annotated[bool, typer.Option("--nested", help="Runs inside runs too.")] = False,
+    pattern: Annotated[str | None, option("NAME", "Only runs of this pattern.")] = None,
+    project: Annotated[str | None, option("NAME", "Only runs of this project.")] = None,
+    limit: Annotated[int, option(None, "How many at most.", min=1)] = 20,
+    nested: Annotated[bool, flag("Runs inside runs too.", "--nested")] = False,
     everything: Everything = False,
     as_json: Json = False,
 ) -> None:
@@ -92,18 +85,12 @@ def steps(run_id: RunId, as_json: Json = False) -> None:
     from kapelle.cli.format import STATUS_STYLE, between, table
 
     rows = [
-        [
-            step["position"],
-            _state(step),
-            step["kind"],
-            between(step["started_at"], step["ended_at"]),
-            _about(step),
-        ]
+        [step["position"], _state(step), step["kind"],
+         between(step["started_at"], step["ended_at"]), _about(step)]
         for step in found
-    ]
+    ]  # fmt: skip
     styles = [STATUS_STYLE.get(row[1]) for row in rows]
-    lines = table(["STEP", "STATUS", "KIND", "TOOK", "WHAT"], rows, styles)
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    write(table(["STEP", "STATUS", "KIND", "TOOK", "WHAT"], rows, styles))
 
 
 def _about(step: dict[str, Any]) -> str:
@@ -137,10 +124,8 @@ def result(run_id: RunId, as_json: Json = False) -> None:
         )
     document(run["result"])
     if run["status"] != "completed":
-        say(
-            f"{run['id']} {run['status']}"
-            + (f": {one_line(run['reason'])}" if run["reason"] else "")
-        )
+        reason = f": {one_line(run['reason'])}" if run["reason"] else ""
+        say(f"{run['id']} {run['status']}{reason}")
     raise typer.Exit(exit_code(run))
 
 
@@ -155,9 +140,7 @@ def wait(run_ids: RunIds, timeout: Timeout = None, as_json: Json = False) -> Non
 
 def pause(
     run_ids: RunIds,
-    now: Annotated[
-        bool, typer.Option("--now", help="Stop running tasks too; they begin again later.")
-    ] = False,
+    now: Annotated[bool, flag("Stop running tasks too; they begin again later.", "--now")] = False,
     as_json: Json = False,
 ) -> None:
     """Have runs start nothing more; what is at work ends first."""
@@ -173,7 +156,7 @@ def resume(run_ids: RunIds, as_json: Json = False) -> None:
 def cancel(
     run_ids: RunIds,
     keep_tasks: Annotated[
-        bool, typer.Option("--keep-tasks", help="Leave the tasks it started to go on.")
+        bool, flag("Leave the tasks it started to go on.", "--keep-tasks")
     ] = False,
     reason: Reason = None,
     no_wait: NoWait = False,
@@ -182,46 +165,6 @@ def cancel(
     """End runs with all that they started."""
     body = {"reason": reason, "with_tasks": not keep_tasks}
     change_each(run_ids, "cancel", body, path=run_path, wait=not no_wait, as_json=as_json)
-
-
-Asked = Annotated[
-    str,
-    typer.Argument(
-        metavar="ID|TOKEN",
-        help="The run's id, or the token of its question.",
-        autocompletion=completing("runs"),
-        show_default=False,
-    ),
-]
-_ANSWER = 'Write `kapelle runs answer ID "…"`, or pipe it in with `-`.'
-
-
-def answer(
-    run_id: Asked,
-    text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="What it wanted to know; - reads stdin.")
-    ],
-    token: Annotated[
-        str | None,
-        typer.Option(metavar="TOKEN", help="Which question, when there are several."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Answer a question of a run that waits; it then goes on."""
-    said = read_prompt(text, None, _ANSWER, "answer")
-    whose, _, position = run_id.partition(":")
-    body = {"answer": said, "token": token or (run_id.strip() if position else None)}
-    run = Connection().post(run_path(whose, "answer"), body)
-    if as_json:
-        document(run)
-        return
-    data(run["id"])
-    if run["questions"]:
-        left = len(run["questions"])
-        more = f"It has {counted(left, 'question')} more"
-        say(f"{more}; `kapelle runs status {run['id']}` shows what it asks.")
-    else:
-        say(f"It goes on; `kapelle runs tail {run['id']}` follows it.")
 
 
 runs = command_group("List runs, look at them, and pause, answer or end them." + LISTS)

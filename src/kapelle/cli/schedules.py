@@ -7,12 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import LISTS, Json, LightCommand, command_group, usage_error
-from kapelle.cli.errors import wants_json
+from kapelle.cli.command import LISTS, Json, LightCommand, command_group, flag, option, usage_error
 from kapelle.cli.ids import ScheduleId, schedule_path
-from kapelle.cli.output import data, document, say
+from kapelle.cli.output import data, document, say, show, wants_json
 from kapelle.cli.pages import show_list, status_option, statuses
-from kapelle.cli.request import begin, collecting
 from kapelle.cli.spec_options import (
     Option,
     Params,
@@ -25,6 +23,7 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
+from kapelle.cli.start import begin, collecting
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 
@@ -143,7 +142,7 @@ schedule.command("create", cls=LightCommand, context_settings={"allow_interspers
 @schedule.command("list", cls=LightCommand)
 def list_schedules(
     status: Annotated[list[str] | None, status_option("schedules", STATUSES)] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 20,
+    limit: Annotated[int, option(None, "How many at most.", min=1)] = 20,
     as_json: Json = False,
 ) -> None:
     """List schedules, the newest first."""
@@ -164,16 +163,14 @@ def status(schedule_id: ScheduleId, as_json: Json = False) -> None:
     client = Connection()
     found = client.get(schedule_path(schedule_id))
     page = client.get(schedule_path(found["id"], "firings"), {"limit": _LAST_FIRINGS})
-    if as_json:
-        document({**found, "firings": page["firings"]})
-        return
-    sys.stdout.writelines(f"{line}\n" for line in describe(found, page["firings"]))
+    firings = page["firings"]
+    show({**found, "firings": firings}, as_json, describe(found, firings))
 
 
 @schedule.command("history", cls=LightCommand)
 def history(
     schedule_id: ScheduleId,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 50,
+    limit: Annotated[int, option(None, "How many at most.", min=1)] = 50,
     as_json: Json = False,
 ) -> None:
     """Show what became of a schedule's slots and what each started, the newest first."""
@@ -208,7 +205,7 @@ def resume(schedule_id: ScheduleId, as_json: Json = False) -> None:
 def cancel(
     schedule_id: ScheduleId,
     with_work: Annotated[
-        bool, typer.Option("--with-work", help="Also what it started and what is still going.")
+        bool, flag("Also what it started and what is still going.", "--with-work")
     ] = False,
     as_json: Json = False,
 ) -> None:

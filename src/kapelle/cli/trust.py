@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import Json
+from kapelle.cli.command import Json, argument, flag
 from kapelle.cli.format import local, one_line, table
-from kapelle.cli.output import document, say
+from kapelle.cli.output import document, say, write
 from kapelle.cli.spec_options import absolute_directory
 from kapelle.client.http import Connection
 from kapelle.domain.errors import NotTrusted
@@ -24,16 +24,13 @@ _WORDS = {
 }
 _MOST_LINES = 20
 
-Place = Annotated[
-    str | None,
-    typer.Argument(metavar="[DIR|list]", help="By default this one.", show_default=False),
-]
+Place = Annotated[str | None, argument("[DIR|list]", "By default this one.")]
 
 
 def trust(
     directory: Place = None,
     show: Annotated[
-        bool, typer.Option("--show", help="Only show what could be executed, and what changed.")
+        bool, flag("Only show what could be executed, and what changed.", "--show")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -127,11 +124,10 @@ def _list(known: list[dict[str, Any]], as_json: bool) -> None:
     elif not known:
         say("No repository was trusted yet: kapelle trust DIR")
     else:
-        rows = [[one_line(item["directory"]), _standing(item), local(item["trusted_at"])]
-                for item in known]  # fmt: skip
-        lines = table(["REPOSITORY", "STATUS", "SINCE"], rows)
-        sys.stdout.writelines(f"{line}\n" for line in lines)
-
-
-def _standing(item: dict[str, Any]) -> str:
-    return _WORDS[item["status"]] if Path(item["directory"]).is_dir() else "gone"
+        rows = [
+            [one_line(item["directory"]),
+             _WORDS[item["status"]] if Path(item["directory"]).is_dir() else "gone",
+             local(item["trusted_at"])]
+            for item in known
+        ]  # fmt: skip
+        write(table(["REPOSITORY", "STATUS", "SINCE"], rows))

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 # Of the person and the machine, of the network, and what build tools go by.
@@ -41,10 +42,15 @@ def looks_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
+@lru_cache(maxsize=64)
+def _split(wanted: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    exact = frozenset(name for name in wanted if not name.endswith("*"))
+    return exact, tuple(name[:-1] for name in wanted if name.endswith("*"))
+
+
 def fitting(names: Iterable[str], wanted: Sequence[str]) -> set[str]:
     """Those of the names that are wanted, by themselves or by a PREFIX*."""
-    exact = {name for name in wanted if not name.endswith("*")}
-    prefixes = tuple(name[:-1] for name in wanted if name.endswith("*"))
+    exact, prefixes = _split(tuple(wanted))
     return {name for name in names if name in exact or (prefixes and name.startswith(prefixes))}
 
 

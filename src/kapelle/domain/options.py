@@ -1,12 +1,12 @@
 """How a field of a spec is given on the command line: metadata that survives into its JSON schema.
 
-    agent: Name | None = Field(default=None, json_schema_extra=option("-a", metavar="NAME"))
+    agent: Name | None = field(None, "who does the work", "-a", metavar="NAME")
 
 Without metadata a field is given as --its-name, and its description is the help.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 KEY = "x-cli"
 
@@ -15,55 +15,45 @@ Kind = Literal[
     "agent", "check", "directory", "duration", "environment", "json_file", "list", "moment",
     "names", "prompts", "servers", "usd",
 ]  # fmt: skip
+_METAVARS = {"check": "COMMAND", "directory": "DIRECTORY", "duration": "DURATION", "usd": "USD"}
 
 
-def option(
-    *names: str,
-    metavar: str = "",
-    help: str = "",
-    kind: Kind | None = None,
-    flags: Mapping[str, tuple[str | bool, str]] | None = None,
-    implies: Mapping[str, str] | None = None,
-    timeout: tuple[str, str] | None = None,
-    file: tuple[str, str] | None = None,
-    complete: Literal["agents", "model", "project", "schedules", "tasks"] | None = None,
-    hidden: bool = False,
-) -> dict[str, Any]:
-    """A field as an option.
+class Option(TypedDict, total=False):
+    """How a field is an option; what is named in pairs are options of their own: name and help."""
 
-    A long name stands instead of --its-name, short ones beside it. Flags are options without a
-    value that set the field, each with that value and a help. implies names values that other
-    fields get with this one. timeout is the name and the help of an option that limits every check
-    of the field, file of one that reads a list of texts, one in each line. What is hidden is
-    understood but not shown in the help of a command.
-    """
-    return _metadata(
-        names=[*names], metavar=metavar, help=help, kind=kind, complete=complete, hidden=hidden,
-        flags=[[name, *flag] for name, flag in (flags or {}).items()],
-        implies=dict(implies or {}), timeout=[*(timeout or ())], file=[*(file or ())],
-    )  # fmt: skip
+    metavar: str  # by default what the kind is typed as
+    help: str
+    kind: Kind
+    complete: Literal["agents", "model", "project", "schedules", "tasks"]
+    hidden: bool  # understood, but not shown in the help of a command
+    flags: Mapping[str, tuple[str | bool, str]]  # without a value: what each sets, and its help
+    implies: Mapping[str, str]  # values that other fields get with this one
+    timeout: tuple[str, str]  # limits every check of the field
+    file: tuple[str, str]  # reads a list of texts, one in each line
 
 
-def argument(
-    metavar: str,
-    *,
-    help: str,
-    file: tuple[str, str] | None = None,
-    ask: str = "",
-    asked: Mapping[str, bool] | None = None,
-    before: str = "",
-    more: tuple[str, str] | None = None,
-) -> dict[str, Any]:
-    """A text, or a list of texts, that stands on the command line without an option.
+def option(*names: str, **how: Unpack[Option]) -> dict[str, Any]:
+    """A field as an option: a long name stands instead of --its-name, short ones beside it."""
+    flags = [[name, *flag] for name, flag in how.get("flags", {}).items()]
+    facts = {name: how.get(name) for name in Option.__annotations__}
+    metavar = how.get("metavar", _METAVARS.get(how.get("kind", "")))
+    return _metadata(**{"names": [*names], **facts, "metavar": metavar, "flags": flags})
 
-    file is the name and the help of an option that reads it from a file, more of one that adds to
-    a list. With ask, a person at a terminal is asked for what is missing, which sets the fields of
-    asked too. before is a list of which the text becomes the first, if there is one.
-    """
-    return _metadata(
-        argument=metavar, help=help, ask=ask, asked=dict(asked or {}), before=before,
-        file=[*(file or ())], more=[*(more or ())],
-    )  # fmt: skip
+
+class Argument(TypedDict, total=False):
+    """What goes with an argument; what is named in pairs are options: name and help."""
+
+    ask: str  # a person at a terminal is asked for what is missing
+    asked: Mapping[str, bool]  # fields that are set then, too
+    before: str  # a list of which the text becomes the first, if there is one
+    file: tuple[str, str]  # reads it from a file
+    more: tuple[str, str]  # adds to a list
+
+
+def argument(metavar: str, help: str, **how: Unpack[Argument]) -> dict[str, Any]:
+    """A text, or a list of texts, that stands on the command line without an option."""
+    facts = {name: how.get(name) for name in Argument.__annotations__}
+    return _metadata(argument=metavar, help=help, **facts)
 
 
 def group(implied: Mapping[str, str]) -> dict[str, Any]:

@@ -6,48 +6,26 @@ from typing import Annotated, Any, Literal
 from pydantic import StringConstraints
 
 from kapelle.domain.budget import Spent
+from kapelle.domain.question import Question
 from kapelle.domain.specs import Name
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.domain.task import Directory, Limit, Record, RunningCheck, TaskFilter, Workspace
+from kapelle.domain.task import Directory, Limit, Record, TaskCursor, TaskFilter, Work
 
 RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
 
 
-class Question(Record):
-    """Something a run wants to know of a person; the token says which question is answered."""
+class Run(Work):
+    """One; its question may be that of the task that it waits for."""
 
-    token: str
-    text: str
-    default: str | None
-    asked_at: datetime
-
-
-class Run(Record):
-    id: str
     pattern: str
-    title: str
     status: RunStatus
-    reason: str | None
     waiting_for: Literal["input"] | None
-    question: str | None = None  # what it, or the task that it waits for, asks a person
     questions: list[Question]
-    directory: str
-    repository: str | None = None  # the top of the one around the directory
-    project: str | None
     parent_id: str | None
-    schedule_id: str | None
-    workspace: Workspace
     spec: dict[str, Any]
     progress: dict[str, Any]
-    checking: RunningCheck | None = None  # the command of its own that is being run
-    verified: bool | None = None  # of a completed one: whether a check that is not blind was made
     result: Any
     spent: Spent
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    archived_at: datetime | None
-    merged_at: datetime | None
 
 
 class RunFilter(Record):
@@ -58,6 +36,7 @@ class RunFilter(Record):
     project: Name | None = None
     repository: Directory | None = None  # any directory in it
     parent_id: RunCursor | None = None
+    parent_task_id: TaskCursor | None = None
     nested: bool = False
     archived: bool = False
     limit: Limit = 50

@@ -13,8 +13,8 @@ from zoneinfo import available_timezones
 from cronsim import CronSim, CronSimError
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from kapelle.domain.options import command, option
-from kapelle.domain.specs import Name, Spec, Text
+from kapelle.domain.options import command
+from kapelle.domain.specs import Name, Spec, Text, field
 from kapelle.domain.task import Limit, Record
 
 _FIVE = "minute, hour, day of month, month and day of week"
@@ -143,50 +143,30 @@ class ScheduleSpec(Spec):
 
     kind: Name = "task"
     spec: dict[str, Any]
-    cron: Cron | None = Field(
-        default=None,
-        description="minute, hour, day of month, month, day of week",
-        json_schema_extra=option(metavar="EXPRESSION"),
+    cron: Cron | None = field(
+        None, "minute, hour, day of month, month, day of week", metavar="EXPRESSION"
     )
-    at: Moment | None = Field(
-        default=None,
-        description="once: 2h, 18:30 or 2026-11-01T18:30",
-        json_schema_extra=option(metavar="TIME", kind="moment"),
+    at: Moment | None = field(
+        None, "once: 2h, 18:30 or 2026-11-01T18:30", metavar="TIME", kind="moment"
     )
-    every_s: float | None = Field(
-        default=None,
-        ge=1,
-        le=_YEAR_S,
-        allow_inf_nan=False,
-        description="at once, then so long after each success",
-        json_schema_extra=option("--every", metavar="DURATION", kind="duration"),
+    every_s: float | None = field(
+        None, "at once, then so long after each success", "--every", kind="duration", ge=1,
+        le=_YEAR_S, allow_inf_nan=False,
+    )  # fmt: skip
+    after: Text | None = field(
+        None, "when that schedule's work has succeeded; with --cron or --at, not before",
+        metavar="ID", complete="schedules", min_length=1, max_length=100,
+    )  # fmt: skip
+    timezone: Zone = field("UTC", "for --cron and --at, as Europe/Berlin", metavar="ZONE")
+    missed: MissedPolicy = field(
+        MissedPolicy.SKIP, "what becomes of slots that nobody saw; catchup starts one"
     )
-    after: Text | None = Field(
-        default=None,
-        min_length=1,
-        max_length=100,
-        description="when that schedule's work has succeeded; with --cron or --at, not before",
-        json_schema_extra=option(metavar="ID", complete="schedules"),
+    overlap: bool = field(False, "start even while the work before is going")
+    max_runs: int | None = field(None, "at most so often", ge=1, le=1_000_000)
+    expires_at: Moment | None = field(
+        None, "start nothing from then on", "--expires", metavar="TIME", kind="moment"
     )
-    timezone: Zone = Field(
-        default="UTC",
-        description="for --cron and --at, as Europe/Berlin",
-        json_schema_extra=option(metavar="ZONE"),
-    )
-    missed: MissedPolicy = Field(
-        default=MissedPolicy.SKIP,
-        description="what becomes of slots that nobody saw; catchup starts one",
-    )
-    overlap: bool = Field(default=False, description="start even while the work before is going")
-    max_runs: int | None = Field(default=None, ge=1, le=1_000_000, description="at most so often")
-    expires_at: Moment | None = Field(
-        default=None,
-        description="start nothing from then on",
-        json_schema_extra=option("--expires", metavar="TIME", kind="moment"),
-    )
-    title: Name | None = Field(
-        default=None, description="a short name for lists", json_schema_extra=option(metavar="TEXT")
-    )
+    title: Name | None = field(None, "a short name for lists", metavar="TEXT")
 
     @model_validator(mode="after")
     def _one_trigger(self) -> "ScheduleSpec":

@@ -1,7 +1,7 @@
 """What a person or a program may ask for: the one schema behind REST, the CLI and the library."""
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, Unpack
 
 from pydantic import (
     AfterValidator,
@@ -13,10 +13,33 @@ from pydantic import (
     model_validator,
 )
 
-from kapelle.domain.options import argument, command, group, option
+from kapelle.domain.options import Option, argument, command, group, option
 from kapelle.domain.text import first_line
 
 MAX_PROMPT_BYTES = 1_000_000
+
+
+class Facts(Option, total=False):
+    ge: float
+    le: float
+    min_length: int
+    max_length: int
+    allow_inf_nan: bool
+
+
+def field(default: Any, description: str, *names: str, **facts: Unpack[Facts]) -> Any:
+    """A field that may be left out: its default, what it is, how it is an option, its limits."""
+    given: dict[str, Any] = {**facts}
+    how = {name: given.pop(name) for name in Option.__annotations__ if name in given}
+    if names or how:
+        given["json_schema_extra"] = option(*names, **how)
+    return Field(default, description=description, **given)
+
+
+def prompt_argument(before: str = "") -> dict[str, Any]:
+    """How a prompt is given on the command line; before as for any argument."""
+    file = ("--prompt-file", "Read the prompt from a file.")
+    return argument("PROMPT", "What to do; - reads it from stdin.", file=file, before=before)
 
 
 class Spec(BaseModel):
@@ -121,32 +144,28 @@ class McpServer(Spec):
 class RetrySpec(Spec):
     """Whether and when a failed task is tried again by itself."""
 
-    policy: Literal["none", "same", "analyze"] = Field(
-        default="none",
-        description="whether failed work is tried again, and whether its failure is analyzed first",
-        json_schema_extra=option("--retry"),
+    policy: Literal["none", "same", "analyze"] = field(
+        "none",
+        "whether failed work is tried again, and whether its failure is analyzed first",
+        "--retry",
     )
-    max_attempts: int = Field(default=3, ge=1, le=100, description="at most so many attempts")
-    delay_s: Seconds = Field(
-        default=10,
-        description="wait this long before the second attempt",
-        json_schema_extra=option("--retry-delay", metavar="DURATION", kind="duration"),
+    max_attempts: int = field(3, "at most so many attempts", ge=1, le=100)
+    delay_s: Seconds = field(
+        10, "wait this long before the second attempt", "--retry-delay", kind="duration"
     )
-    max_delay_s: Seconds = Field(
-        default=600,
-        description="wait at most this long before a further one",
-        json_schema_extra=option("--max-retry-delay", metavar="DURATION", kind="duration"),
+    max_delay_s: Seconds = field(
+        600, "wait at most this long before a further one", "--max-retry-delay", kind="duration"
     )
 
 
 class Shell(Spec):
     """The environment that work was asked for in, as the client on the same machine sends it."""
 
-    variables: dict[EnvName, Text] = Field(
-        default={}, max_length=1000, description="what is passed on to agents and commands"
+    variables: dict[EnvName, Text] = field(
+        {}, "what is passed on to agents and commands", max_length=1000
     )
-    dropped: list[EnvName] = Field(
-        default=[], max_length=1000, description="the names of what is set there and not sent"
+    dropped: list[EnvName] = field(
+        [], "the names of what is set there and not sent", max_length=1000
     )
 
 
@@ -155,90 +174,63 @@ class WorkSpec(Spec):
 
     directory: Directory = Field(
         description="where the work is; by default here",
-        json_schema_extra=option("-C", metavar="DIRECTORY", kind="directory"),
+        json_schema_extra=option("-C", kind="directory"),
     )
-    title: Name | None = Field(
-        default=None,
-        description="a short name for lists; by default made of what is asked for",
-        json_schema_extra=option(metavar="TEXT"),
+    title: Name | None = field(
+        None, "a short name for lists; by default made of what is asked for", metavar="TEXT"
     )
-    project: Name | None = Field(
-        default=None,
-        description="the project that it belongs to",
-        json_schema_extra=option(metavar="NAME", complete="project"),
+    project: Name | None = field(
+        None, "the project that it belongs to", metavar="NAME", complete="project"
     )
-    agent: Name | None = Field(
-        default=None,
-        description="who does the work, auto for who calls this; by default the configured agent",
-        json_schema_extra=option("-a", metavar="NAME", kind="agent", complete="agents"),
+    agent: Name | None = field(
+        None, "who does the work, auto for who calls this; by default the configured agent", "-a",
+        metavar="NAME", kind="agent", complete="agents",
+    )  # fmt: skip
+    model: Name | None = field(None, "the agent's model", "-m", metavar="NAME", complete="model")
+    fallback_agents: list[Name] = field(
+        [], "who takes over, in order, from an agent that is limited or unavailable", "--fallback",
+        metavar="AGENT", kind="names", complete="agents", max_length=20,
+    )  # fmt: skip
+    priority: Priority = field(
+        Priority.P1, "in the queue: P0 goes before P1, and P1 before P2", "-p"
     )
-    model: Name | None = Field(
-        default=None,
-        description="the agent's model",
-        json_schema_extra=option("-m", metavar="NAME", complete="model"),
+    system_prompt: Text | None = field(
+        None, "standing instructions for the agent", metavar="TEXT", max_length=MAX_PROMPT_BYTES
     )
-    fallback_agents: list[Name] = Field(
-        default=[],
-        max_length=20,
-        description="who takes over, in order, from an agent that is limited or unavailable",
-        json_schema_extra=option("--fallback", metavar="AGENT", kind="names", complete="agents"),
+    env: dict[EnvName, Text] = field(
+        {}, "a variable for agents and commands, which is kept out of the database",
+        metavar="NAME[=VALUE]", kind="environment",
+        help="a variable for the agent; NAME alone passes yours on",
+    )  # fmt: skip
+    shell: Shell | None = field(
+        None,
+        "the environment it was asked for in, sent by the client; by default the daemon's own",
+        hidden=True,
     )
-    priority: Priority = Field(
-        default=Priority.P1,
-        description="in the queue: P0 goes before P1, and P1 before P2",
-        json_schema_extra=option("-p"),
+    workspace: WorkspaceKind | None = field(
+        None,
+        "worktree, the default in a git repository, or in_place",
+        hidden=True,
+        flags={
+            "--worktree": ("worktree", "In a git worktree of its own."),
+            "--in-place": ("in_place", "Right in the directory."),
+        },
     )
-    system_prompt: Text | None = Field(
-        default=None,
-        max_length=MAX_PROMPT_BYTES,
-        description="standing instructions for the agent",
-        json_schema_extra=option(metavar="TEXT"),
+    base: Name | None = field(
+        None,
+        "what the worktree starts from; by default the branch that is checked out",
+        metavar="BRANCH",
     )
-    env: dict[EnvName, Text] = Field(
-        default={},
-        description="a variable for agents and commands, which is kept out of the database",
-        json_schema_extra=option(
-            metavar="NAME[=VALUE]",
-            kind="environment",
-            help="a variable for the agent; NAME alone passes yours on",
-        ),
-    )
-    shell: Shell | None = Field(
-        default=None,
-        description="the environment it was asked for in, sent by the client; by default the "
-        "daemon's own",
-        json_schema_extra=option(hidden=True),
-    )
-    workspace: WorkspaceKind | None = Field(
-        default=None,
-        description="worktree, the default in a git repository, or in_place",
-        json_schema_extra=option(
-            hidden=True,
-            flags={
-                "--worktree": ("worktree", "In a git worktree of its own."),
-                "--in-place": ("in_place", "Right in the directory."),
-            },
-        ),
-    )
-    base: Name | None = Field(
-        default=None,
-        description="what the worktree starts from; by default the branch that is checked out",
-        json_schema_extra=option(metavar="BRANCH"),
-    )
-    budget_usd: Money | None = Field(
-        default=None,
-        description="what all its attempts together may cost",
-        json_schema_extra=option("--budget", metavar="USD", kind="usd"),
+    budget_usd: Money | None = field(
+        None, "what all its attempts together may cost", "--budget", kind="usd"
     )
 
-    prove: Prove | None = Field(
-        default=None,
-        description="when a check that passed is made again where the changed files are garbled, "
+    prove: Prove | None = field(
+        None,
+        "when a check that passed is made again where the changed files are garbled, "
         "to see that it looks at them: never, once for each repository and command, always, or "
         "required; by default tasks.prove",
-        json_schema_extra=option(
-            help="when it is proved that checks look at the work; required fails it if they do not"
-        ),
+        help="when it is proved that checks look at the work; required fails it if they do not",
     )
 
     @property
@@ -263,70 +255,38 @@ class TaskSpec(WorkSpec):
         min_length=1,
         max_length=MAX_PROMPT_BYTES,
         description="what is to be done",
-        json_schema_extra=argument(
-            "PROMPT",
-            help="What to do; - reads it from stdin.",
-            file=("--prompt-file", "Read the prompt from a file."),
-        ),
+        json_schema_extra=prompt_argument(),
     )
-    depends_on: list[str] = Field(
-        default=[],
-        max_length=1000,
-        description="start when this task has ended, or several separated by commas",
-        json_schema_extra=option(
-            "--after", "--depends-on", "--deps", metavar="ID", kind="names", complete="tasks"
-        ),
+    depends_on: list[str] = field(
+        [], "start when this task has ended, or several separated by commas", "--after",
+        "--depends-on", "--deps", metavar="ID", kind="names", complete="tasks", max_length=1000,
+    )  # fmt: skip
+    deps_policy: DepsPolicy = field(DepsPolicy.CANCEL, "what becomes of it when one of those fails")
+    continue_from: str | None = field(
+        None, "tell the agent what that task did", metavar="ID", complete="tasks"
     )
-    deps_policy: DepsPolicy = Field(
-        default=DepsPolicy.CANCEL, description="what becomes of it when one of those fails"
+    fork_session: bool = field(
+        False, "with continue_from: go on in a copy of that task's conversation", "--fork",
+        help="with --continue-from: go on in a copy of that task's conversation",
+    )  # fmt: skip
+    max_turns: Turns | None = field(None, "stop an attempt after so many")
+    timeout_s: Seconds | None = field(
+        None, "stop an attempt after 90, 90s, 10m or 2h", "--timeout", kind="duration"
     )
-    continue_from: str | None = Field(
-        default=None,
-        description="tell the agent what that task did",
-        json_schema_extra=option(metavar="ID", complete="tasks"),
-    )
-    fork_session: bool = Field(
-        default=False,
-        description="with continue_from: go on in a copy of that task's conversation",
-        json_schema_extra=option(
-            "--fork", help="with --continue-from: go on in a copy of that task's conversation"
-        ),
-    )
-    max_turns: Turns | None = Field(default=None, description="stop an attempt after so many")
-    timeout_s: Seconds | None = Field(
-        default=None,
-        description="stop an attempt after 90, 90s, 10m or 2h",
-        json_schema_extra=option("--timeout", metavar="DURATION", kind="duration"),
-    )
-    checks: list[CheckSpec] = Field(
-        default=[],
-        max_length=100,
-        description="what must pass: a command, diff_not_empty or no_error_in_output",
-        json_schema_extra=option(
-            "--check",
-            metavar="COMMAND",
-            kind="check",
-            timeout=("--check-timeout", "Stop a check after this long."),
-        ),
-    )
+    checks: list[CheckSpec] = field(
+        [], "what must pass: a command, diff_not_empty or no_error_in_output", "--check",
+        kind="check", timeout=("--check-timeout", "Stop a check after this long."), max_length=100,
+    )  # fmt: skip
     retry: RetrySpec = Field(default=RetrySpec(), json_schema_extra=group({"policy": "same"}))
-    mcp: dict[ServerName, McpServer] = Field(
-        default={},
+    mcp: dict[ServerName, McpServer] = field(
+        {}, "an MCP server, as a command or an https URL", metavar="NAME=COMMAND", kind="servers",
         max_length=50,
-        description="an MCP server, as a command or an https URL",
-        json_schema_extra=option(metavar="NAME=COMMAND", kind="servers"),
+    )  # fmt: skip
+    coordinate: bool = field(
+        False, "give the agent Kapelle's own tools, to hand work on to agents of its own"
     )
-    tags: list[Name] = Field(
-        default=[],
-        max_length=100,
-        description="a tag",
-        json_schema_extra=option("--tag", metavar="NAME", kind="names"),
-    )
-    context: dict[Name, Text] = Field(
-        default={},
-        description="a fact for the agent",
-        json_schema_extra=option(metavar="KEY=VALUE"),
-    )
+    tags: list[Name] = field([], "a tag", "--tag", metavar="NAME", kind="names", max_length=100)
+    context: dict[Name, Text] = field({}, "a fact for the agent", metavar="KEY=VALUE")
 
     @field_validator("prompt")
     @classmethod
@@ -358,13 +318,10 @@ class MergeSpec(Spec):
     """How the work of a task or a run is brought into a branch, by default its base."""
 
     into: Name | None = None
-    force: bool = Field(default=False, description="even what is not completed, and unverified")
-    verify: bool = Field(
-        default=True, description="make the checks on the result if the base has moved"
-    )
-    style: Literal["merge", "squash", "rebase"] = Field(
-        default="merge",
-        description="a merge commit, one commit of all, or the commits one by one onto the base",
+    force: bool = field(False, "even what is not completed, and unverified")
+    verify: bool = field(True, "make the checks on the result if the base has moved")
+    style: Literal["merge", "squash", "rebase"] = field(
+        "merge", "a merge commit, one commit of all, or the commits one by one onto the base"
     )
     message: Annotated[Text | None, Field(min_length=1, max_length=100_000)] = None
 

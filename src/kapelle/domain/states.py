@@ -36,30 +36,33 @@ class RunStatus(StrEnum):
 
 FINAL = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
 
-_AGAIN = frozenset({TaskStatus.QUEUED, TaskStatus.BLOCKED})
-
 TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.BLOCKED: frozenset({TaskStatus.QUEUED, TaskStatus.CANCELLED}),
     TaskStatus.QUEUED: frozenset(
         {TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.BLOCKED, TaskStatus.CANCELLED}
     ),
     TaskStatus.RUNNING: FINAL | {TaskStatus.QUEUED, TaskStatus.WAITING},
-    TaskStatus.WAITING: frozenset({TaskStatus.QUEUED, TaskStatus.CANCELLED}),
-    TaskStatus.COMPLETED: _AGAIN,
-    TaskStatus.FAILED: _AGAIN,
-    TaskStatus.CANCELLED: _AGAIN,
+    # One whose agent asked while it works is running again when that is answered.
+    TaskStatus.WAITING: frozenset({TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.CANCELLED}),
+    **dict.fromkeys(FINAL, frozenset({TaskStatus.QUEUED, TaskStatus.BLOCKED})),
 }
 
 RUN_FINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+
+
+def is_resting(status: str, waiting_for: str | None) -> bool:
+    """Whether a task or a run has ended, is paused, or needs a person; a rate limit passes."""
+    if status == TaskStatus.WAITING:
+        return waiting_for != "rate_limit"
+    return status in {*RUN_FINAL, RunStatus.PAUSED} or waiting_for in {"input", "trust"}
+
 
 RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.CANCELLED}),
     RunStatus.RUNNING: RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED},
     RunStatus.WAITING: frozenset({RunStatus.QUEUED, RunStatus.PAUSED, RunStatus.CANCELLED}),
     RunStatus.PAUSED: frozenset({RunStatus.QUEUED, RunStatus.CANCELLED}),
-    RunStatus.COMPLETED: frozenset(),
-    RunStatus.FAILED: frozenset(),
-    RunStatus.CANCELLED: frozenset(),
+    **dict.fromkeys(RUN_FINAL, frozenset()),
 }
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from kapelle.domain.failures import FailureClass
+from kapelle.domain.question import Question
 from kapelle.domain.specs import DepsPolicy, Name, Priority, RetrySpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus, TaskStatus
 
@@ -48,6 +49,13 @@ class Warning(Record):
     text: str
 
 
+class Remembered(Record):
+    """A learning that a prompt told, as it was called then."""
+
+    id: str
+    title: str
+
+
 class Attempt(Record):
     id: str
     number: int
@@ -64,6 +72,7 @@ class Attempt(Record):
     failure: FailureClass | None
     evidence: str | None
     diagnosis: str | None
+    memory: list[Remembered] | None = None  # the learnings that it was told
     warnings: list[Warning]
     mode: Literal["fresh", "resume"]
     claimed: Literal["success", "failure"] | None
@@ -128,18 +137,36 @@ class MergeRefusal(Record):
     output: str
 
 
-class Task(Record):
+class Work(Record):
+    """What tasks and runs have in common."""
+
     id: str
     title: str
+    reason: str | None
+    question: str | None = None  # what a person is asked, while it waits for input
+    directory: str
+    repository: str | None = None  # the top of the one around the directory
+    project: str | None
+    schedule_id: str | None
+    parent_task_id: str | None = None  # the task whose attempt asked for it
+    workspace: Workspace
+    checking: RunningCheck | None = None  # the command that is being run
+    verified: bool | None = None  # of a completed one: whether a check was made that is not blind
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    archived_at: datetime | None
+    merged_at: datetime | None
+
+
+class Task(Work):
     prompt: str
     agent: str
     model: str | None
     status: TaskStatus
-    reason: str | None
     waiting_for: Literal["input", "rate_limit", "trust"] | None
-    question: str | None = None  # what its agent asks, while it waits for input
+    questions: list[Question] = []
     priority: Priority
-    project: str | None
     tags: list[str]
     context: dict[str, str]
     depends_on: list[str]
@@ -147,28 +174,19 @@ class Task(Record):
     continue_from: str | None
     fork_session: bool
     fallback_agents: list[str]
-    directory: str
-    repository: str | None = None  # the top of the one around the directory
-    workspace: Workspace
     timeout_s: float | None
     max_turns: int | None
     budget_usd: float | None
     retry: RetrySpec
     env: list[str]
     mcp: list[str]
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
     not_before: datetime | None
-    archived_at: datetime | None
-    merged_at: datetime | None
     merge_refused: MergeRefusal | None = None  # the last time, if it is as it was then
     run_id: str | None
-    schedule_id: str | None
+    children: list[str] = []  # the tasks and runs that its attempts asked for; not in lists
+    coordinate: bool = False
     attempts: list[Attempt]
     checks: list[CheckResult]
-    checking: RunningCheck | None = None  # the one that is being made
-    verified: bool | None = None  # of a completed one: whether a check was made that is not blind
     result: str | None
 
 
@@ -179,6 +197,7 @@ class TaskFilter(Record):
     tag: Name | None = None
     project: Name | None = None
     repository: Directory | None = None  # any directory in it
+    parent_task_id: TaskCursor | None = None
     nested: bool = True  # false leaves out those of runs
     archived: bool = False
     limit: Limit = 50
@@ -195,6 +214,3 @@ class Event(Record):
     attempt_id: str | None
     run_id: str | None
     data: dict[str, Any]
-
-    def __hash__(self) -> int:
-        return self.seq

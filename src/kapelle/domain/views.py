@@ -76,6 +76,13 @@ class TrustView(Record):
     difference: list[str]
 
 
+class IntegrationAnswer(Record):
+    """What another system answered; truncated if there was more."""
+
+    answer: Any
+    truncated: bool = False
+
+
 class PruneView(Record):
     """The tasks and runs that were archived, or would be, and what of the disk is free by that."""
 

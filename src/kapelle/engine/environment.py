@@ -43,11 +43,7 @@ class Origin:
 
     @classmethod
     def of(
-        cls,
-        shell: Shell | None,
-        directory: Path,
-        worktree: Path | None,
-        wanted: WorkspaceSettings,
+        cls, shell: Shell | None, directory: Path, worktree: Path | None, wanted: WorkspaceSettings
     ) -> "Origin":
         replaces = worktree is not None and wanted.checkout_paths == "replace"
         return cls(shell, checkouts_around(directory) if replaces else (), worktree)
@@ -83,14 +79,13 @@ def agent_environment(
     environ: Mapping[str, str],
     settings: Settings,
     agent: Agent,
-    own: Mapping[str, str],
     origin: Origin = Origin(),  # noqa: B008 - it is frozen
 ) -> dict[str, str]:
-    """What an agent's process sees, before the variables of its task."""
+    """What an agent's process sees, before the variables of its command and its task."""
     env = passed(environ, [*settings.environment.pass_, *agent.passes], origin.shell)
     dropped = fitting(env, agent.drops) - set(agent.passes)
     env = {name: value for name, value in env.items() if name not in dropped}
-    return env | settings.environment.set | agent.settings.env | dict(own)
+    return env | settings.environment.set | agent.settings.env
 
 
 def in_worktree(env: Mapping[str, str], origin: Origin) -> Variables:

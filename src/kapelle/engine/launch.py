@@ -1,6 +1,7 @@
 """How agents and shell commands are launched as processes of attempts and runs."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from kapelle.agents.base import Agent, AgentRequest
@@ -32,9 +33,9 @@ def launch_agent(
     origin: Origin,
 ) -> Launch:
     """An agent in the directory of its prompt file, where all that it needs is written first."""
-    command = agent_command(agent, request)
-    base = agent_environment(parts.environ, settings, agent, command.env, origin)
-    variables = in_worktree(base | dict(env), origin).values
+    base = agent_environment(parts.environ, settings, agent, origin)
+    command = agent_command(agent, replace(request, environ=base | dict(env)))
+    variables = in_worktree(base | command.env | dict(env), origin).values
     secrets = server_secrets(request.mcp_servers.values())
     return Launch(
         process_dir=process.directory,

@@ -10,6 +10,7 @@ from pathlib import Path
 from kapelle.domain.errors import Tampered
 from kapelle.domain.ids import attempt_token
 from kapelle.domain.task import RunningCheck
+from kapelle.domain.views import Standing
 from kapelle.home import Home
 from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.runner.redaction import patterns
@@ -18,7 +19,7 @@ from kapelle.secrets import SpecSecrets, Vault, secrets_in
 from kapelle.settings import Settings
 from kapelle.settings.config import combined
 from kapelle.settings.files import stamp
-from kapelle.settings.trust import executable, require, standing
+from kapelle.settings.trust import Executable, executable, require, standing
 from kapelle.store import events, runs
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import Row
@@ -50,6 +51,8 @@ class Parts:
     live: dict[str, dict[Path, str]] = field(default_factory=dict)
     # The checks that each of them makes in this daemon.
     checking: dict[str, list[RunningCheck]] = field(default_factory=dict)
+    # Whether there may be learnings; None while nobody has looked.
+    learned: bool | None = None
     known_settings: dict[object, Settings] = field(default_factory=dict)
     secrets: SpecSecrets = field(init=False)
 
@@ -59,8 +62,12 @@ class Parts:
     def settings(self, directory: str | None = None) -> Settings:
         """The settings that hold in a directory; a changed file takes effect at once. Of a
         repository that is not trusted only what is harmless holds."""
-        found = executable(self.home, Path(directory)) if directory else None
-        trusted = bool(found and standing(self.home, found, self.environ) == "trusted")
+        return self._settings(*self.standing(directory)) if directory else self._settings()
+
+    def _settings(
+        self, found: Executable | None = None, status: Standing = "not_needed"
+    ) -> Settings:
+        trusted = status == "trusted"
         version = (stamp(self.home.config), found if found and found.config else None, trusted)
         if version not in self.known_settings:
             if len(self.known_settings) > _MOST_SETTINGS:
@@ -71,12 +78,18 @@ class Parts:
 
     def work_settings(self, directory: str) -> Settings:
         """The settings of work in a directory; raises NotTrusted where there may be none."""
-        self.require_trust(directory)
-        return self.settings(directory)
+        found, status = self.standing(directory)
+        require(found, status)
+        return self._settings(found, status)
 
     def require_trust(self, directory: str) -> None:
         """Raise NotTrusted where a repository could execute what nobody has allowed."""
-        require(self.home, Path(directory), self.environ)
+        require(*self.standing(directory))
+
+    def standing(self, directory: str) -> tuple[Executable, Standing]:
+        """What a repository could execute, and whether that is trusted."""
+        found = executable(self.home, Path(directory))
+        return found, standing(self.home, found, self.environ)
 
     def process_directory(self, attempt_id: str) -> Path:
         return self.home.attempts / attempt_id

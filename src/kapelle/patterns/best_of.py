@@ -4,8 +4,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kapelle.domain.options import argument, command, option
-from kapelle.domain.specs import CheckSpec, Name, Spec
+from kapelle.domain.options import command
+from kapelle.domain.specs import CheckSpec, Name, Spec, field, prompt_argument
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
@@ -24,8 +24,8 @@ from kapelle.patterns.spec import (
 class CandidateSpec(Spec):
     """One who tries; as a plain string, agent or agent:model."""
 
-    agent: Name | None = Field(default=None, description="who tries; by default the run's agent")
-    model: Name | None = Field(default=None, description="the model it uses")
+    agent: Name | None = field(None, "who tries; by default the run's agent")
+    model: Name | None = field(None, "the model it uses")
 
     @model_validator(mode="before")
     @classmethod
@@ -50,45 +50,25 @@ class BestOfSpec(PatternSpec):
         )
     )
 
-    prompt: Prompt = Field(
-        description="the task that all get",
-        json_schema_extra=argument(
-            "PROMPT",
-            help="What to do; - reads it from stdin.",
-            file=("--prompt-file", "Read the prompt from a file."),
-        ),
+    prompt: Prompt = Field(description="the task that all get", json_schema_extra=prompt_argument())
+    candidates: list[CandidateSpec] = field(
+        [], "who takes part: agent, agent:model, or an object", "--candidate",
+        metavar="AGENT[:MODEL]", kind="list", max_length=20,
+    )  # fmt: skip
+    count: int | None = field(
+        None, "so many tries of the one candidate or the run's agent; 2 when none is named", "-n",
+        ge=2, le=20,
+    )  # fmt: skip
+    checks: list[CheckSpec] = field(
+        [], "what must pass for a candidate to be chosen", "--check", kind="check", max_length=100
     )
-    candidates: list[CandidateSpec] = Field(
-        default=[],
-        max_length=20,
-        description="who takes part: agent, agent:model, or an object",
-        json_schema_extra=option("--candidate", metavar="AGENT[:MODEL]", kind="list"),
+    eval: ScoreCommand = field(None, "a command whose last line is a candidate's score")
+    direction: Direction = field(None, "whether the smaller or the larger score wins")
+    eval_timeout_s: ScoreTimeout = field(600, "the longest that eval may take")
+    judge: AgentName = field(
+        None, "the agent that chooses where there is no eval; by default the run's agent"
     )
-    count: int | None = Field(
-        default=None,
-        ge=2,
-        le=20,
-        description="so many tries of the one candidate or the run's agent; 2 when none is named",
-        json_schema_extra=option("-n"),
-    )
-    checks: list[CheckSpec] = Field(
-        default=[],
-        max_length=100,
-        description="what must pass for a candidate to be chosen",
-        json_schema_extra=option("--check", metavar="COMMAND", kind="check"),
-    )
-    eval: ScoreCommand = Field(
-        default=None, description="a command whose last line is a candidate's score"
-    )
-    direction: Direction = Field(
-        default=None, description="whether the smaller or the larger score wins"
-    )
-    eval_timeout_s: ScoreTimeout = Field(default=600, description="the longest that eval may take")
-    judge: AgentName = Field(
-        default=None,
-        description="the agent that chooses where there is no eval; by default the run's agent",
-    )
-    judge_model: ModelName = Field(default=None, description="the judge's model")
+    judge_model: ModelName = field(None, "the judge's model")
 
     @property
     def subject(self) -> str:
@@ -142,7 +122,7 @@ whose work is best: correct first, then simple, then complete.
 
 class Choice(BaseModel):
     winner: int = Field(description="the number of the best candidate")
-    reasoning: str = Field(default="", description="why, in a few sentences")
+    reasoning: str = field("", "why, in a few sentences")
 
 
 class Candidate(BaseModel):

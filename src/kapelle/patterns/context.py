@@ -17,12 +17,15 @@ from kapelle.patterns.spec import PatternSpec
 Place = Literal["run", "own"]
 
 
-class TaskArgs(TypedDict, total=False):
+class Who(TypedDict, total=False):
+    agent: str | None
+    model: str | None
+
+
+class TaskArgs(Who, total=False):
     """The fields of a TaskSpec that ctx.task takes; what is left out comes from the run's spec."""
 
     title: str | None
-    agent: str | None
-    model: str | None
     directory: str | None
     checks: Sequence[CheckSpec | str]
     continue_from: str | None
@@ -197,48 +200,21 @@ class Context(ABC):
         return await self._gather(*branches)
 
     @overload
-    async def query(
-        self,
-        prompt: str,
-        shape: type[M],
-        *,
-        title: str,
-        agent: str | None = None,
-        model: str | None = None,
-    ) -> M: ...
+    async def query(self, prompt: str, shape: type[M], *, title: str, **who: Unpack[Who]) -> M: ...
 
     @overload
     async def query(
-        self,
-        prompt: str,
-        shape: dict[str, Any],
-        *,
-        title: str,
-        agent: str | None = None,
-        model: str | None = None,
+        self, prompt: str, shape: dict[str, Any], *, title: str, **who: Unpack[Who]
     ) -> dict[str, Any]: ...
 
-    async def query(
-        self,
-        prompt: str,
-        shape: type[BaseModel] | dict[str, Any],
-        *,
-        title: str,
-        agent: str | None = None,
-        model: str | None = None,
-    ) -> Any:
+    async def query(self, prompt: str, shape: Any, *, title: str, **who: Unpack[Who]) -> Any:
         """An agent's answer as an object of this model or JSON schema; one that cannot be read is
         asked for once more, then Failed is raised."""
         asked = f"{prompt}\n\n{instructions(shape)}"
         problem = ""
         for name in (title, f"{title} (again)"):
             answer = await self.task(
-                asked + problem,
-                title=name,
-                agent=agent,
-                model=model,
-                workspace="own",
-                disposable=True,
+                asked + problem, title=name, workspace="own", disposable=True, **who
             )
             if not answer.ok:
                 raise Failed(f"{title}: {answer.reason or answer.status}")

@@ -1,15 +1,16 @@
 """Again and again: until a condition holds, or to make a number better and keep the best."""
 
+import json
+from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from kapelle.domain.json_schema import check_schema, written_out
-from kapelle.domain.options import argument, command, option
-from kapelle.domain.specs import CheckKind, Name
+from kapelle.domain.options import command
+from kapelle.domain.specs import CheckKind, Name, field, prompt_argument
 from kapelle.patterns.context import Context
-from kapelle.patterns.loop_evaluation import judge
-from kapelle.patterns.loop_progress import Iteration, LoopLog, LoopResult
+from kapelle.patterns.loop_progress import Iteration, Judgement, LoopLog, LoopResult
 from kapelle.patterns.pipeline import StepOutcome, StepSpec, play_steps
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed
@@ -23,6 +24,7 @@ from kapelle.patterns.spec import (
     ScoreTimeout,
 )
 
+_OUTPUT = 12_000
 Score = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -41,95 +43,54 @@ class LoopSpec(PatternSpec):
     prompt: Prompt | None = Field(
         default=None,
         description="what every iteration is asked to do",
-        json_schema_extra=argument(
-            "PROMPT",
-            help="What to do; - reads it from stdin.",
-            file=("--prompt-file", "Read the prompt from a file."),
-            before="steps",
-        ),
+        json_schema_extra=prompt_argument("steps"),
     )
-    steps: list[StepSpec] = Field(
-        default=[],
-        max_length=20,
-        description="instead of a prompt: the steps of every iteration, as in a pipeline",
-        json_schema_extra=option(
-            "--step",
-            metavar="PROMPT",
-            kind="prompts",
-            help="a further step of every iteration, after the prompt",
-        ),
+    steps: list[StepSpec] = field(
+        [], "instead of a prompt: the steps of every iteration, as in a pipeline", "--step",
+        metavar="PROMPT", kind="prompts",
+        help="a further step of every iteration, after the prompt", max_length=20,
+    )  # fmt: skip
+    until: RunChecks = field(
+        [], "commands, or diff_not_empty, that must all pass for the loop to be done"
     )
-    until: RunChecks = Field(
-        default=[],
-        description="commands, or diff_not_empty, that must all pass for the loop to be done",
+    eval: ScoreCommand = field(None, "a command whose last line is the number to make better")
+    direction: Direction = field(
+        None, "whether the number is to become smaller or larger; with it the loop optimises"
     )
-    eval: ScoreCommand = Field(
-        default=None, description="a command whose last line is the number to make better"
+    eval_mode: Literal["shell", "agent"] = field(
+        "shell", "who decides: shell for commands, agent for a judging agent"
     )
-    direction: Direction = Field(
-        default=None,
-        description="whether the number is to become smaller or larger; with it the loop optimises",
+    eval_prompt: Prompt | None = field(
+        None, "how the judge is to judge", metavar="TEXT", implies={"eval_mode": "agent"}
     )
-    eval_mode: Literal["shell", "agent"] = Field(
-        default="shell", description="who decides: shell for commands, agent for a judging agent"
+    eval_schema: dict[str, Any] | None = field(
+        None, "a JSON schema for the judge's answer, with done or score in it", metavar="FILE|JSON",
+        kind="json_file", implies={"eval_mode": "agent"},
+    )  # fmt: skip
+    eval_timeout_s: ScoreTimeout = field(
+        600, "the longest that a command of until, or eval, may take"
     )
-    eval_prompt: Prompt | None = Field(
-        default=None,
-        description="how the judge is to judge",
-        json_schema_extra=option(metavar="TEXT", implies={"eval_mode": "agent"}),
+    judge: Name | None = field(
+        None, "the agent that judges; by default the one that works", metavar="AGENT",
+        complete="agents", implies={"eval_mode": "agent"},
+    )  # fmt: skip
+    judge_model: Name | None = field(
+        None, "the judge's model", metavar="NAME", complete="model", implies={"eval_mode": "agent"}
     )
-    eval_schema: dict[str, Any] | None = Field(
-        default=None,
-        description="a JSON schema for the judge's answer, with done or score in it",
-        json_schema_extra=option(
-            metavar="FILE|JSON", kind="json_file", implies={"eval_mode": "agent"}
-        ),
+    target: Score | None = field(
+        None, "the number that is good enough: done when it is reached, else failed"
     )
-    eval_timeout_s: ScoreTimeout = Field(
-        default=600, description="the longest that a command of until, or eval, may take"
+    max_iterations: int = field(10, "the most iterations; 0 for any number", ge=0, le=1_000_000)
+    max_failures: int = field(
+        3, "how many iterations in a row may fail; 0 for any number", ge=0, le=1_000_000
     )
-    judge: Name | None = Field(
-        default=None,
-        description="the agent that judges; by default the one that works",
-        json_schema_extra=option(
-            metavar="AGENT", complete="agents", implies={"eval_mode": "agent"}
-        ),
-    )
-    judge_model: Name | None = Field(
-        default=None,
-        description="the judge's model",
-        json_schema_extra=option(metavar="NAME", complete="model", implies={"eval_mode": "agent"}),
-    )
-    target: Score | None = Field(
-        default=None,
-        description="the number that is good enough: done when it is reached, else failed",
-    )
-    max_iterations: int = Field(
-        default=10, ge=0, le=1_000_000, description="the most iterations; 0 for any number"
-    )
-    max_failures: int = Field(
-        default=3,
-        ge=0,
-        le=1_000_000,
-        description="how many iterations in a row may fail; 0 for any number",
-    )
-    cooldown_s: float = Field(
-        default=0,
-        ge=0,
-        le=31_536_000,
-        allow_inf_nan=False,
-        description="how long to wait between iterations",
-        json_schema_extra=option("--cooldown", metavar="DURATION", kind="duration"),
-    )
-    checkpoint: bool = Field(
-        default=False,
-        description="carry the conversation on from one iteration to the next",
-    )
-    convergence: int = Field(
-        default=3,
-        ge=0,
-        le=1000,
-        description="end after so many without a change, or with the same number; 0 for never",
+    cooldown_s: float = field(
+        0, "how long to wait between iterations", "--cooldown", kind="duration", ge=0,
+        le=31_536_000, allow_inf_nan=False,
+    )  # fmt: skip
+    checkpoint: bool = field(False, "carry the conversation on from one iteration to the next")
+    convergence: int = field(
+        3, "end after so many without a change, or with the same number; 0 for never", ge=0, le=1000
     )
 
     @property
@@ -216,14 +177,14 @@ async def loop(ctx: Context, spec: LoopSpec) -> LoopResult:
     log = ctx.keep(LoopLog(spec, await ctx.commit("Before the loop"), is_git=ctx.is_git))
     if spec.optimises:
         # Without the number at the start nobody can tell whether anything got better.
-        await _put_back(ctx, log.start(await judge(ctx, spec, 0, None)))
+        await _put_back(ctx, log.start(await _judge(ctx, spec, 0, None)))
     for item in log.rounds():
         if item.number > 1 and spec.cooldown_s:
             await ctx.sleep(spec.cooldown_s)
         await ctx.progress(iteration=item.number, failures=log.failures, best=log.best_score)
         problem = await _work(ctx, spec, log, item)
         commit = await ctx.commit(f"Iteration {item.number}")
-        found = None if problem else await judge(ctx, spec, item.number, log.last_task)
+        found = None if problem else await _judge(ctx, spec, item.number, log.last_task)
         await _put_back(ctx, log.settle(item, commit, found, problem))
         await ctx.progress(
             iteration=item.number, verdict=item.verdict, score=item.score,
@@ -260,3 +221,77 @@ async def _put_back(ctx: Context, commit: str | None) -> None:
     """Also what a check leaves behind does not join the work."""
     if commit is not None:
         await ctx.revert(commit)
+
+
+_JUDGE = """You judge work that others did in this directory. {wanted}
+Look at the files yourself; change nothing.
+
+## What was asked for
+{task}
+
+## How to judge
+{criteria}
+
+## What was changed so far
+{changes}"""
+
+
+class Decision(BaseModel):
+    done: bool = Field(description="whether the work is done")
+    reasoning: str = Field(default="", description="why, and what is missing, in a few sentences")
+
+
+class Rating(BaseModel):
+    score: float = Field(description="the score", allow_inf_nan=False)
+    reasoning: str = Field(default="", description="why, and what would make it better")
+
+
+async def _judge(ctx: Context, spec: LoopSpec, number: int, task: str | None) -> Judgement:
+    """Judge what is in the workspace now."""
+    if spec.eval_mode == "agent":
+        try:
+            return await _by_agent(ctx, spec)
+        except Failed as failure:
+            return Judgement(False, None, failure.reason, failure.reason)
+    env = {"KAPELLE_ITERATION": str(number), "KAPELLE_TASK_ID": task or ""}
+    if spec.optimises:
+        scored = await ctx.score(spec.eval or "", timeout_s=spec.eval_timeout_s, env=env)
+        return Judgement(scored.value is not None, scored.value, scored.output, scored.problem)
+    checks = [
+        check
+        if "timeout_s" in check.model_fields_set
+        else check.model_copy(update={"timeout_s": spec.eval_timeout_s})
+        for check in spec.until
+    ]
+    found = await ctx.check(*checks, env=env)
+    # Each has its share, so that one that prints much does not hide the others.
+    share = _OUTPUT // max(1, len(found.failed))
+    output = "\n\n".join(f"$ {check.name}\n{check.output[-share:]}" for check in found.failed)
+    names = ", ".join(check.verdict for check in found.failed)
+    return Judgement(found.passed, None, output, f"failed: {names}" if names else None)
+
+
+async def _by_agent(ctx: Context, spec: LoopSpec) -> Judgement:
+    better = "lower is better" if spec.direction == "minimize" else "higher is better"
+    prompt = _JUDGE.format(
+        wanted=f"Give it a score: {better}." if spec.optimises else "Decide whether it is done.",
+        task=spec.subject,
+        criteria=spec.eval_prompt or "Judge by what was asked for.",
+        changes=await ctx.changes() or "unknown",
+    )
+    asked = partial(ctx.query, prompt, title="Judge", agent=spec.judge, model=spec.judge_model)
+    if spec.eval_schema is not None:
+        found = await asked(spec.eval_schema)
+        text = json.dumps(found, ensure_ascii=False)
+    else:
+        found = (await asked(Rating if spec.optimises else Decision)).model_dump()
+        text = found["reasoning"]
+    if spec.optimises:
+        score = found.get("score")
+        if isinstance(score, bool) or not isinstance(score, int | float):
+            raise Failed(f"the judge's answer has no number named score: {text[:300]}")
+        return Judgement(True, float(score), text)
+    done = found.get("done", None if "continue" not in found else not found["continue"])
+    if not isinstance(done, bool):
+        raise Failed(f"the judge's answer has no true or false named done: {text[:300]}")
+    return Judgement(done, None, text, None if done else text)

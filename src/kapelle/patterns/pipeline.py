@@ -14,42 +14,39 @@ from kapelle.domain.specs import (
     Seconds,
     Spec,
     Text,
+    field,
 )
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import PatternSpec, Prompt, Role
 
+# What a step says of its task.
+_OF_STEP = (
+    "agent", "model", "directory", "priority", "system_prompt", "checks", "timeout_s",
+    "max_attempts",
+)  # fmt: skip
+
 
 class StepSpec(Spec):
     """One step of a pipeline; as a plain string, its prompt."""
 
     prompt: Prompt = Field(description="what is to be done")
-    name: Name | None = Field(
-        default=None,
-        description="what the step is called; by default the first line of its prompt",
+    name: Name | None = field(
+        None, "what the step is called; by default the first line of its prompt"
     )
-    agent: Name | None = Field(
-        default=None, description="who does this step; by default the run's agent"
+    agent: Name | None = field(None, "who does this step; by default the run's agent")
+    model: Name | None = field(None, "the model of this step")
+    directory: Directory | None = field(
+        None, "where this step works; elsewhere than in the repository with workspaces each"
     )
-    model: Name | None = Field(default=None, description="the model of this step")
-    directory: Directory | None = Field(
-        default=None,
-        description="where this step works; elsewhere than in the repository with workspaces each",
+    priority: Priority | None = field(None, "of this step's task in the queue")
+    system_prompt: Text | None = field(
+        None, "standing instructions for this step", max_length=MAX_PROMPT_BYTES
     )
-    priority: Priority | None = Field(default=None, description="of this step's task in the queue")
-    system_prompt: Text | None = Field(
-        default=None, max_length=MAX_PROMPT_BYTES, description="standing instructions for this step"
-    )
-    checks: list[CheckSpec] = Field(
-        default=[], max_length=100, description="what must pass for the step to be done"
-    )
-    timeout_s: Seconds | None = Field(
-        default=None, description="the longest that one attempt of this step may take"
-    )
-    max_attempts: int = Field(
-        default=1, ge=1, le=100, description="how often it is tried when it fails"
-    )
+    checks: list[CheckSpec] = field([], "what must pass for the step to be done", max_length=100)
+    timeout_s: Seconds | None = field(None, "the longest that one attempt of this step may take")
+    max_attempts: int = field(1, "how often it is tried when it fails", ge=1, le=100)
 
     @model_validator(mode="before")
     @classmethod
@@ -89,9 +86,8 @@ class PipelineSpec(PatternSpec):
             more=("--step", "A further step; repeatable."),
         ),
     )
-    workspaces: Literal["shared", "each"] = Field(
-        default="shared",
-        description="one worktree through all steps, or one each, from where the one before ended",
+    workspaces: Literal["shared", "each"] = field(
+        "shared", "one worktree through all steps, or one each, from where the one before ended"
     )
 
     @property
@@ -150,14 +146,7 @@ async def play_steps(
         task = await ctx.task(
             step.prompt + note,
             title=f"{step.label} ({number}/{len(steps)})",
-            agent=step.agent,
-            model=step.model,
-            directory=step.directory,
-            priority=step.priority,
-            system_prompt=step.system_prompt,
-            checks=step.checks,
-            timeout_s=step.timeout_s,
-            max_attempts=step.max_attempts,
+            **{name: getattr(step, name) for name in _OF_STEP},
             continue_from=played[-1].task.id if played else before,
             workspace="own" if own else "run",
             afresh=own,

@@ -13,6 +13,7 @@ from kapelle.domain.specs import (
     Seconds,
     Text,
     WorkSpec,
+    field,
 )
 
 Prompt = Annotated[Text, Field(min_length=1, max_length=MAX_PROMPT_BYTES)]
@@ -28,10 +29,7 @@ def _of_runs(check: CheckSpec) -> CheckSpec:
 
 
 RunCheck = Annotated[CheckSpec, AfterValidator(_of_runs)]
-RunChecks = Annotated[
-    list[RunCheck],
-    Field(max_length=100, json_schema_extra=option(metavar="COMMAND", kind="check")),
-]
+RunChecks = Annotated[list[RunCheck], Field(max_length=100, json_schema_extra=option(kind="check"))]
 AgentName = Annotated[
     Name | None, Field(json_schema_extra=option(metavar="AGENT", complete="agents"))
 ]
@@ -40,20 +38,15 @@ ModelName = Annotated[
 ]
 ScoreCommand = Annotated[Command | None, Field(json_schema_extra=option(metavar="COMMAND"))]
 ScoreTimeout = Annotated[
-    Seconds,
-    Field(json_schema_extra=option("--eval-timeout", metavar="DURATION", kind="duration")),
+    Seconds, Field(json_schema_extra=option("--eval-timeout", kind="duration"))
 ]
+_BETTER = {
+    "--minimize": ("minimize", "The smaller the number, the better."),
+    "--maximize": ("maximize", "The larger the number, the better."),
+}
 Direction = Annotated[
     Literal["minimize", "maximize"] | None,
-    Field(
-        json_schema_extra=option(
-            metavar="minimize|maximize",
-            flags={
-                "--minimize": ("minimize", "The smaller the number, the better."),
-                "--maximize": ("maximize", "The larger the number, the better."),
-            },
-        )
-    ),
+    Field(json_schema_extra=option(metavar="minimize|maximize", flags=_BETTER)),
 ]
 
 
@@ -68,22 +61,17 @@ class Role(NamedTuple):
 class PatternSpec(WorkSpec):
     """What every pattern takes: where it works, who does the work, and how much it may use."""
 
-    task_timeout_s: Seconds | None = Field(
-        default=None,
-        description="the longest that one attempt of a task may take",
-        json_schema_extra=option("--task-timeout", metavar="DURATION", kind="duration"),
+    task_timeout_s: Seconds | None = field(
+        None, "the longest that one attempt of a task may take", "--task-timeout", kind="duration"
     )
-    max_seconds: Seconds | None = Field(
-        default=None,
-        description="the longest that it may be under way; time paused, or waiting for an answer "
+    max_seconds: Seconds | None = field(
+        None,
+        "the longest that it may be under way; time paused, or waiting for an answer "
         "to its own question, is free",
-        json_schema_extra=option(metavar="DURATION", kind="duration"),
+        kind="duration",
     )
-    max_agent_calls: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
-        description="how many attempts of agents it may make, in runs inside it too",
+    max_agent_calls: int | None = field(
+        None, "how many attempts of agents it may make, in runs inside it too", ge=1, le=1_000_000
     )
 
     @property

@@ -1,17 +1,26 @@
 """A goal: planned, worked on by several at once, verified and reviewed, again until done."""
 
+import asyncio
+
 from pydantic import ConfigDict, Field
 
-from kapelle.domain.options import argument, command, option
-from kapelle.domain.specs import CheckKind, CheckSpec, Text
+from kapelle.domain.options import argument, command
+from kapelle.domain.specs import CheckKind, CheckSpec, Text, field
 from kapelle.domain.text import counted
 from kapelle.patterns import team_roles
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Failed
+from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import AgentName, ModelName, PatternSpec, Prompt, Role, RunChecks
-from kapelle.patterns.team_roles import Intake, Iteration, Outcome, Plan, Review, TeamResult
-from kapelle.patterns.team_workers import Workers
+from kapelle.patterns.team_roles import (
+    Intake,
+    Iteration,
+    Outcome,
+    Plan,
+    Review,
+    Subgoal,
+    TeamResult,
+)
 
 _PLAYWRIGHT = "npx playwright test"
 _CONFIRM = "Is that right? Otherwise write what must be true, separated by semicolons."
@@ -40,66 +49,40 @@ class TeamSpec(PatternSpec):
             asked={"ask": True, "confirm": True},
         ),
     )
-    success_criteria: list[Text] = Field(
-        default=[],
+    success_criteria: list[Text] = field(
+        [], "what must be true then; where nothing is given, the planner proposes it", "--criteria",
+        metavar="TEXT",
+        file=("--criteria-file", "Read further criteria from a file, one in each line."),
         max_length=100,
-        description="what must be true then; where nothing is given, the planner proposes it",
-        json_schema_extra=option(
-            "--criteria",
-            metavar="TEXT",
-            file=("--criteria-file", "Read further criteria from a file, one in each line."),
-        ),
-    )
-    verify: RunChecks = Field(
-        default=[],
-        description="commands that must pass before a reviewer is asked",
-        json_schema_extra=option(
-            metavar="COMMAND",
-            kind="check",
-            timeout=("--verify-timeout", "Stop such a command after this long."),
-        ),
-    )
-    playwright: bool = Field(
-        default=False,
-        description=f"test what is seen in a browser: verifies with `{_PLAYWRIGHT}`, has workers "
+    )  # fmt: skip
+    verify: RunChecks = field(
+        [], "commands that must pass before a reviewer is asked", kind="check",
+        timeout=("--verify-timeout", "Stop such a command after this long."),
+    )  # fmt: skip
+    playwright: bool = field(
+        False,
+        f"test what is seen in a browser: verifies with `{_PLAYWRIGHT}`, has workers "
         "write such tests, and the reviewer ask for them",
     )
-    planner: AgentName = Field(
-        default=None, description="the agent that plans; by default the run's agent"
+    planner: AgentName = field(None, "the agent that plans; by default the run's agent")
+    worker: AgentName = field(None, "the agent of the workers")
+    reviewer: AgentName = field(None, "the agent that reviews")
+    planner_model: ModelName = field(None, "the planner's model")
+    worker_model: ModelName = field(None, "the workers' model")
+    reviewer_model: ModelName = field(None, "the reviewer's model")
+    max_iterations: int = field(4, "how often it may plan, work and review", ge=1, le=1000)
+    max_workers: int = field(4, "how many subgoals are worked on at the same time", ge=1, le=100)
+    max_subgoals: int = field(
+        12, "the most subgoals of one plan; the next plan takes up the rest", ge=1, le=100
     )
-    worker: AgentName = Field(default=None, description="the agent of the workers")
-    reviewer: AgentName = Field(default=None, description="the agent that reviews")
-    planner_model: ModelName = Field(default=None, description="the planner's model")
-    worker_model: ModelName = Field(default=None, description="the workers' model")
-    reviewer_model: ModelName = Field(default=None, description="the reviewer's model")
-    max_iterations: int = Field(
-        default=4, ge=1, le=1000, description="how often it may plan, work and review"
+    max_task_retries: int = field(1, "how often a worker that failed is asked again", ge=0, le=100)
+    ask: bool = field(
+        False,
+        "let planner and reviewer ask a person what only a person can decide",
+        flags={"--non-interactive": (False, "It never asks; this is the default.")},
     )
-    max_workers: int = Field(
-        default=4, ge=1, le=100, description="how many subgoals are worked on at the same time"
-    )
-    max_subgoals: int = Field(
-        default=12,
-        ge=1,
-        le=100,
-        description="the most subgoals of one plan; the next plan takes up the rest",
-    )
-    max_task_retries: int = Field(
-        default=1, ge=0, le=100, description="how often a worker that failed is asked again"
-    )
-    ask: bool = Field(
-        default=False,
-        description="let planner and reviewer ask a person what only a person can decide",
-        json_schema_extra=option(
-            flags={"--non-interactive": (False, "It never asks; this is the default.")}
-        ),
-    )
-    max_questions: int = Field(
-        default=4, ge=0, le=20, description="how many questions each of them may ask at a time"
-    )
-    confirm: bool = Field(
-        default=False, description="have a person confirm the criteria that the planner proposes"
-    )
+    max_questions: int = field(4, "how many questions each of them may ask at a time", ge=0, le=20)
+    confirm: bool = field(False, "have a person confirm the criteria that the planner proposes")
 
     @property
     def subject(self) -> str:
@@ -231,7 +214,7 @@ async def _work(ctx: Context, spec: TeamSpec, result: TeamResult) -> None:
     number = iteration.number
     subgoals = [{"id": subgoal.id, "title": subgoal.title} for subgoal in iteration.subgoals]
     await ctx.progress(iteration=number, phase="work", subgoals=subgoals)
-    workers = Workers(ctx, spec, result)
+    workers = _Workers(ctx, spec, result)
     await ctx.gather(*(workers.pursue(subgoal) for subgoal in iteration.subgoals))
     iteration.commit = result.commit = await ctx.commit(f"Iteration {number}")
     result.final_output = iteration.said or result.final_output
@@ -255,3 +238,101 @@ async def _review(ctx: Context, spec: TeamSpec, criteria: list[str], iteration: 
         iteration.review = await ctx.query(asked, Review, title="Review", **reviewer)
     except Failed as failure:
         iteration.problem = failure.reason
+
+
+class _Workers:
+    """Do the subgoals of the last iteration at the same time, each merged when it is done, and keep
+    the result up to date with each."""
+
+    def __init__(self, ctx: Context, spec: TeamSpec, result: TeamResult) -> None:
+        self._ctx = ctx
+        self._spec = spec
+        self._result = result
+        self._iteration = result.iterations[-1]
+        self._ended = {subgoal.id: asyncio.Event() for subgoal in self._iteration.subgoals}
+        # In place there are no copies of the files, so that only one may work at a time.
+        self._places = spec.max_workers if ctx.is_git else 1
+
+    async def pursue(self, subgoal: Subgoal) -> None:
+        """Do a subgoal as soon as those that it depends on are merged."""
+        outcome = Outcome(
+            id=subgoal.id, title=subgoal.title, status="failed", text_only=subgoal.text_only
+        )
+        try:
+            for other in subgoal.depends_on:
+                await self._ended[other].wait()
+            before = [item for item in self._iteration.outcomes if item.id in subgoal.depends_on]
+            undone = [item.title for item in before if item.status != "merged"]
+            if undone or len(before) < len(set(subgoal.depends_on)):
+                outcome.status = "blocked"
+                outcome.reason = f"it depends on what was not done: {', '.join(undone)}"
+            else:
+                async with self._ctx.lock("work", self._places):
+                    await self._do(subgoal, before, outcome)
+            self._add(outcome)
+        finally:
+            self._ended[subgoal.id].set()
+
+    def _add(self, outcome: Outcome) -> None:
+        """Outcomes are in the order of the plan, what it left out last."""
+        places = {subgoal.id: place for place, subgoal in enumerate(self._iteration.subgoals)}
+        self._iteration.outcomes.append(outcome)
+        self._iteration.outcomes.sort(key=lambda item: places.get(item.id, len(places)))
+
+    async def _do(self, subgoal: Subgoal, before: list[Outcome], outcome: Outcome) -> None:
+        asked = prompt = team_roles.work(self._spec, subgoal, before)
+        for _ in range(1 + self._spec.max_task_retries):
+            task = await self._ask(asked, subgoal)
+            outcome.tasks.append(task.id)
+            outcome.said, outcome.reason = task.text, task.reason
+            if task.ok:
+                await self._merge(subgoal, task, outcome)
+                return
+            asked = team_roles.again(prompt, task, in_place=not self._ctx.is_git)
+
+    async def _ask(
+        self, prompt: str, subgoal: Subgoal, earlier: TaskResult | None = None
+    ) -> TaskResult:
+        # Whoever says it is done and has changed nothing is not done.
+        return await self._ctx.task(
+            prompt,
+            title=f"{subgoal.title} (conflict)" if earlier else subgoal.title,
+            agent=self._spec.worker,
+            model=self._spec.worker_model,
+            workspace="own",
+            checks=["diff_not_empty"] if self._ctx.is_git and not subgoal.text_only else [],
+            continue_from=earlier.id if earlier else None,
+        )
+
+    async def _merge(self, subgoal: Subgoal, task: TaskResult, outcome: Outcome) -> None:
+        if self._ctx.is_git and (task.changed or not subgoal.text_only):
+            async with self._ctx.lock("merge"):
+                merged = await self._ctx.merge(task)
+                if merged.conflict:
+                    outcome.status = "conflict"
+                    resolved = await self._resolve(subgoal, task, outcome)
+                    if resolved is None:
+                        return
+                    merged = await self._ctx.merge(resolved)
+            if not merged.ok:
+                outcome.status = "conflict" if merged.conflict else "failed"
+                outcome.reason = merged.problem
+                return
+            self._result.commit = merged.commit
+        outcome.status, outcome.reason = "merged", None
+
+    async def _resolve(
+        self, subgoal: Subgoal, task: TaskResult, outcome: Outcome
+    ) -> TaskResult | None:
+        """Have both sides brought together; None, with the reason, if that did not come about."""
+        conflicts = await self._ctx.take_in(task)
+        asked = team_roles.resolve(subgoal, conflicts)
+        resolved = await self._ask(asked, subgoal, task)
+        outcome.tasks.append(resolved.id)
+        left = await self._ctx.conflicted(resolved, conflicts) if resolved.ok else []
+        await self._ctx.put_away(task)
+        if resolved.ok and not left:
+            return resolved
+        why = f"conflict markers are left in {', '.join(left)}" if left else resolved.reason
+        outcome.reason = f"its conflict with others' work was not resolved: {why}"
+        return None

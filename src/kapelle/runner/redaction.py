@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import quote, quote_plus
 
 from kapelle.runner.shim.streams import Redactor
@@ -26,10 +27,11 @@ def patterns(secrets: Iterable[str]) -> tuple[bytes, ...]:
 
 def redact(data: bytes, patterns: tuple[bytes, ...]) -> bytes:
     """The data without the secrets, all at once."""
-    redactor = Redactor(patterns)
-    return redactor.feed(data) + redactor.flush()
+    return Redactor(patterns).whole(data)
 
 
+# The same few secrets are in every process's environment, and they are in memory anyway.
+@lru_cache(maxsize=256)
 def _spellings(secret: str) -> set[bytes]:
     raw = secret.encode("utf-8", "surrogatepass")
     texts = {

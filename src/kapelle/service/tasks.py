@@ -5,10 +5,11 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from kapelle.domain.errors import Conflict
+from kapelle.domain.errors import Conflict, Forbidden
 from kapelle.domain.specs import TaskSpec
-from kapelle.domain.states import FINAL, TaskStatus
+from kapelle.domain.states import TaskStatus, is_resting
 from kapelle.domain.task import Task, TaskFilter
+from kapelle.engine.children import as_child, end_orphans, own_key, room_for
 from kapelle.engine.merge import take_in_base
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
@@ -16,10 +17,10 @@ from kapelle.engine.tasks.accounts import candidates
 from kapelle.engine.tasks.actions import NewLimits
 from kapelle.engine.tasks.attempt import phase
 from kapelle.engine.tasks.queue import TaskQueue
-from kapelle.engine.tasks.submit import submit
+from kapelle.engine.tasks.submit import Also, Belonging, submit
 from kapelle.runner.process_tree import output_bytes
-from kapelle.service.work import of_repository, wait
-from kapelle.store import events, tasks
+from kapelle.service.work import below, of_repository, wait
+from kapelle.store import children, events, tasks
 from kapelle.store.database import Connection
 
 
@@ -29,16 +30,29 @@ class Tasks:
         self._db = parts.db
         self._queue = queue
 
-    async def submit(self, spec: TaskSpec, idempotency_key: str | None = None) -> Task:
-        """Store a task; once this returned, nothing but a person ends it without a verdict."""
-        return self._shown(await submit(self._parts, spec, idempotency_key))
+    async def submit(
+        self, spec: TaskSpec, idempotency_key: str | None = None, parent: str | None = None
+    ) -> Task:
+        """Store a task; once this returned, nothing but a person ends it without a verdict. What
+        an attempt asks for is a child of the attempt's task, its parent."""
+        if parent is None:
+            return self._shown(await submit(self._parts, spec, idempotency_key))
+        parts = self._parts
+        asked = await as_child(parts, parent, spec.model_dump(mode="json", exclude_unset=True))
+        child = TaskSpec.model_validate({**asked, "mcp": parts.secrets.mcp(parent)})
+        key, belonging = own_key(parent, idempotency_key), Belonging(parent_task_id=parent)
+        return self._shown(await submit(parts, child, key, belonging, room_for(parts, parent)))
 
     async def get(self, text: str) -> Task:
         return self._shown(await self._db.read(_with_refusal, text))
 
-    async def page(self, wanted: TaskFilter) -> tuple[list[Task], str | None]:
-        """Some tasks, newest first, and the cursor of the next page, if there is one."""
-        found, cursor = await self._db.read(tasks.page, of_repository(wanted))
+    async def page(
+        self, wanted: TaskFilter, parent: str | None = None
+    ) -> tuple[list[Task], str | None]:
+        """Some tasks, newest first, and the cursor of the next page, if there is one; to an
+        attempt those below its task, the parent."""
+        among = await below(self._db, parent, "task")
+        found, cursor = await self._db.read(tasks.page, of_repository(wanted), among)
         return [self._shown(task) for task in found], cursor
 
     async def wait(self, text: str, timeout_s: float) -> Task:
@@ -48,29 +62,37 @@ class Tasks:
         return await self.get(task_id)
 
     async def cancel(self, text: str, reason: str | None = None) -> Task:
-        """End a task; a running agent is stopped with all its children, and settles by itself."""
-        return await self._apply_change(text, actions.cancel, reason or "cancelled by a person")
+        """End a task and all that it asked for; a running agent is stopped with its processes, and
+        settles by itself."""
+        task = await self._apply_change(text, actions.cancel, reason or "cancelled by a person")
+        await end_orphans(self._parts)
+        return task
 
-    async def retry(self, text: str, limits: NewLimits | None = None) -> Task:
+    async def retry(
+        self, text: str, limits: NewLimits | None = None, parent: str | None = None
+    ) -> Task:
         """A new attempt from a fresh workspace."""
         await self._let_begin(text)
-        return await self._apply_change(text, actions.retry, limits or NewLimits())
+        given = _allowed(limits, parent)
+        return await self._apply_change(text, actions.retry, given, parent=parent)
 
     async def resume(
         self,
         text: str,
         message: str | None = None,
         limits: NewLimits | None = None,
+        parent: str | None = None,
         *,
         merge: bool = False,
     ) -> Task:
         """A new attempt that carries what the last one left, with its base merged in if merge."""
+        given = _allowed(limits, parent)
         await self._let_begin(text)
         if merge:
             task = await self._db.read(tasks.get, text)
             await self._db.read(actions.require_ended, task.id, "resumed")
             message = await take_in_base(self._parts, task, message)
-        return await self._apply_change(text, actions.resume, message, limits or NewLimits())
+        return await self._apply_change(text, actions.resume, message, given, parent=parent)
 
     async def requeue(self, text: str) -> Task:
         """From the start, as if newly submitted; a running attempt is stopped first."""
@@ -83,33 +105,36 @@ class Tasks:
 
     async def stop_all(self, reason: str) -> None:
         """Cancel every running task and wait until each has settled."""
-        for task_id in await self._db.read(tasks.with_status, TaskStatus.RUNNING):
+        for task_id in await self._db.read(tasks.at_work):
             if await self._db.read(tasks.stop_requested, task_id) is not None:
                 continue  # it is being stopped already, to go on with its run later
             with suppress(Conflict):  # it ended by itself meanwhile
                 await self.cancel(task_id, reason)
         with self._db.watch() as changed:
-            while await self._db.read(tasks.with_status, TaskStatus.RUNNING):
+            while await self._db.read(tasks.at_work):
                 await changed.wait(1.0)
 
     async def _let_begin(self, text: str) -> None:
         """Refuse what would have to wait for trust, and lift the pauses of what a person wants."""
         task = await self._db.read(_row, text)
-        self._parts.require_trust(task["directory"])
+        settings = self._parts.work_settings(task["directory"])
         if task["waiting_for"] == "rate_limit":
-            paused = [candidate.account for candidate in candidates(self._parts, task)]
+            paused = [found.account for found in candidates(self._parts, task, settings)]
             await self._db.write(actions.lift_pauses, task["id"], paused)
 
-    async def _apply_change(self, text: str, change: Any, *args: Any) -> Task:
+    async def _apply_change(
+        self, text: str, change: Any, *args: Any, parent: str | None = None
+    ) -> Task:
         """Apply a change of course; where it wants a running attempt ended, end it."""
-        task_id, stop = await self._db.write(_apply, text, change, args)
+        also = room_for(self._parts, parent) if parent else None
+        task, stop = await self._db.write(_apply, text, change, args, also)
         if stop is not None:
             self._parts.stop(*stop)
-        return await self.get(task_id)
+        return self._shown(task)
 
     def _shown(self, task: Task) -> Task:
         """What holds a queued task, or what a running one is at, is known to the daemon alone."""
-        if task.status is TaskStatus.RUNNING and task.attempts and not task.attempts[-1].ended_at:
+        if task.attempts and not task.attempts[-1].ended_at:
             *before, last = task.attempts
             reason = task.reason or f"attempt {last.number}: {phase(self._parts, last.id)}"
             written = output_bytes(self._parts.process_directory(last.id))
@@ -128,8 +153,16 @@ class Tasks:
         return task.model_copy(update={"reason": reason})
 
 
+def _allowed(limits: NewLimits | None, parent: str | None) -> NewLimits:
+    if parent is not None and limits is not None and limits.given:
+        raise Forbidden("An attempt cannot change the limits of a task that is there already.")
+    return limits or NewLimits()
+
+
 def _with_refusal(connection: Connection, text: str) -> Task:
     task = tasks.get(connection, text)
+    if asked := children.of_task(connection, task.id):
+        task = task.model_copy(update={"children": asked})
     if task.status is not TaskStatus.COMPLETED or task.merged_at is not None:
         return task
     refusal = events.merge_refusal(connection, task.id)
@@ -138,13 +171,19 @@ def _with_refusal(connection: Connection, text: str) -> Task:
 
 def _is_resting(connection: Connection, task_id: str) -> bool:
     task = tasks.row(connection, task_id)
-    return task["status"] in FINAL or task["waiting_for"] in {"input", "trust"}
+    return is_resting(task["status"], task["waiting_for"])
 
 
 def _row(connection: Connection, text: str) -> Any:
     return tasks.row(connection, tasks.resolve(connection, text))
 
 
-def _apply(connection: Connection, text: str, change: Any, args: tuple[Any, ...]) -> Any:
+def _apply(
+    connection: Connection, text: str, change: Any, args: tuple[Any, ...], also: Also | None
+) -> Any:
+    """What the change returned, and the task without what follows: an attempt may begin at once."""
     task_id = tasks.resolve(connection, text)
-    return task_id, change(connection, task_id, *args)
+    stop = change(connection, task_id, *args)
+    if also is not None:
+        also(connection, task_id)
+    return tasks.get(connection, task_id), stop

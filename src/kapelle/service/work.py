@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 from weakref import WeakValueDictionary
 
-from kapelle.domain.errors import Conflict, InvalidInput, KapelleError
+from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, KapelleError, NotFound
 from kapelle.domain.ids import body, is_id
 from kapelle.domain.run import Run, RunFilter, WorkFilter
 from kapelle.domain.specs import MergeSpec, WorkspaceKind
@@ -19,6 +19,7 @@ from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.views import DiffView, MergePreview, MergeView, PruneView
 from kapelle.engine.archive import Due, Setbacks, archive_run, archive_task, prune, put_away_merged
+from kapelle.engine.children import is_own, not_own
 from kapelle.engine.merge import Verification
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import record_change
@@ -27,7 +28,7 @@ from kapelle.runner.redaction import redact
 from kapelle.secrets import server_secrets
 from kapelle.settings import Settings
 from kapelle.settings.trust import drop, records
-from kapelle.store import runs, tasks
+from kapelle.store import attempts, children, runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import resolve
 from kapelle.workspaces import Diff, checkouts_around, git_in, repository_of
@@ -49,6 +50,7 @@ class _Going:
     """A merge that is under way."""
 
     wanted: MergeSpec
+    by_person: bool
     phase: str = "it waits for its turn"
     task: asyncio.Task[MergeView] = field(init=False)
 
@@ -66,9 +68,22 @@ class Work:
         self._tasks, self._runs = tasks, runs
 
     async def get(self, text: str) -> Task | Run:
-        """The task or the run of an id, or of a part of it that only one has."""
         id_ = await self._db.read(resolve, text, "task", "run")
         return await (self._runs if is_id("run", id_) else self._tasks).get(id_)
+
+    async def task_of(self, attempt_id: str) -> str:
+        """The task that a running attempt works on; its token dies with it."""
+        task_id = await self._db.glance(_task_of_running, attempt_id)
+        if task_id is None:
+            raise Forbidden("This attempt has ended, and its token with it.")
+        return task_id
+
+    async def require_own(self, parent: str | None, *texts: str, itself: bool) -> None:
+        """Raise Forbidden unless all of these are below an attempt's task, or itself that task or
+        its run; the owner has no such parent, and may name anything."""
+        for text in texts:
+            if parent is not None and not await self._db.read(is_own, parent, text, itself):
+                raise not_own(text)
 
     async def page(self, wanted: WorkFilter) -> tuple[list[Task | Run], str | None]:
         """Tasks and runs in one list, newest first, and the cursor of the next page, if any."""
@@ -109,13 +124,30 @@ class Work:
         patch, known = (await self._diff(work)).patch, await self._secrets(work)
         return await asyncio.to_thread(redact, patch, known)
 
-    async def merge(self, kind: Kind, text: str, wanted: MergeSpec, timeout_s: float) -> MergeView:
+    async def merge(
+        self,
+        kind: Kind,
+        text: str,
+        wanted: MergeSpec,
+        timeout_s: float,
+        parent: str | None = None,
+    ) -> MergeView:
         """Merge the branch of what has completed, or with force of what is there; after timeout_s
-        it goes on by itself, and whoever asks for the same again waits for it again."""
+        it goes on by itself, and whoever asks for the same again waits for it again. An attempt
+        merges into the branch of its own task, its parent, and nowhere else."""
         work = await self._get(kind, text)
+        if parent is not None:
+            own = await self._db.read(tasks.row, parent)
+            elsewhere = wanted.into not in {None, own["workspace_branch"]}
+            if wanted.force or elsewhere or work.parent_task_id != parent:
+                raise Forbidden(
+                    "An attempt merges what it asked for itself and what was verified, and into "
+                    "its own branch."
+                )
+            wanted = wanted.model_copy(update={"into": own["workspace_branch"]})
         going = self._merges.get(work.id)
         if going is None:
-            going = self._merges[work.id] = _Going(wanted)
+            going = self._merges[work.id] = _Going(wanted, by_person=parent is None)
             going.task = asyncio.create_task(self._merge(work, wanted, going))
             going.task.add_done_callback(lambda task: self._ended(work.id, task))
         elif going.wanted != wanted:
@@ -171,13 +203,13 @@ class Work:
             f"{wanted.message or title}\n\n{noun}: {work.id}",
             expected=commit,
             style=wanted.style,
-            by_person=True,
+            by_person=going.by_person,
             verify=checks.verify if wanted.verify and not wanted.force else None,
         )
         if not merged.already or work.merged_at is None:
             facts = {"base": merged.base, "commit": merged.commit}
             await self._db.write(record_change, work, "merged", **facts)
-        dropped = await self._drop_trust(work)
+        dropped = going.by_person and await self._drop_trust(work)
         squashed = wanted.style != "merge"
         await put_away_merged(self._parts, Setbacks(), work.id, merged.base, squashed=squashed)
         updated = merged.checkout_updated
@@ -193,7 +225,6 @@ class Work:
         )
 
     async def preview_merge(self, kind: Kind, text: str, into: str | None) -> MergePreview:
-        """How a merge would go, without merging."""
         work = await self._get(kind, text)
         _require_mergeable(work, force=True)
         await recall(self._parts, work)
@@ -232,11 +263,9 @@ class Work:
         }
 
     async def archive_task(self, text: str) -> Task:
-        """Put an ended task away: its worktree is removed, its work kept under a ref."""
         return await archive_task(self._parts, text)
 
     async def archive_run(self, text: str) -> Run:
-        """Put an ended run away with its tasks: worktrees are removed, the work is kept."""
         return await archive_run(self._parts, text)
 
     async def prune(self, merged: bool, older_s: float | None, dry_run: bool) -> PruneView:
@@ -314,6 +343,14 @@ class Work:
         return await self._parts.workspaces.compare(owner, *commits)
 
 
+def _task_of_running(connection: Connection, attempt_id: str) -> str | None:
+    try:
+        attempt = attempts.row(connection, attempt_id)
+    except NotFound:
+        return None
+    return None if attempt["ended_at"] is not None else str(attempt["task_id"])
+
+
 F = TypeVar("F", TaskFilter, RunFilter)
 
 
@@ -322,6 +359,14 @@ def of_repository(wanted: F) -> F:
     if wanted.repository is None:
         return wanted
     return wanted.model_copy(update={"repository": repository_of(wanted.repository)})
+
+
+async def below(db: Database, parent: str | None, kind: Kind) -> list[str] | None:
+    """The tasks or runs that an attempt sees in a list; None for the owner, who sees all."""
+    if parent is None:
+        return None
+    found = await db.read(children.below, parent)
+    return [one.id for one in found if is_id(kind, one.id)]
 
 
 async def wait(
@@ -346,7 +391,7 @@ def _require_mergeable(work: Task | Run, force: bool) -> None:
         )
     if work.workspace.kind is not WorkspaceKind.WORKTREE or work.workspace.branch is None:
         raise Conflict(f"{work.id} has no branch of its own, so there is nothing to merge.")
-    if isinstance(work, Task) and work.status == "running":
+    if isinstance(work, Task) and work.attempts and not work.attempts[-1].ended_at:
         raise Conflict(f"{work.id} is still running.", hint=f"kapelle wait {work.id}")
     if isinstance(work, Run) and work.status not in RUN_FINAL:
         raise Conflict(f"{work.id} has not ended.", hint=f"kapelle wait {work.id}")

@@ -63,6 +63,15 @@ class Tasks(Section):
     """Seconds between asking a process to end and killing it."""
 
 
+class Children(Section):
+    max_depth: Annotated[int, Field(ge=1, le=10)] = 5
+    """How many levels of tasks may be below one that a person or a pattern asked for."""
+    max_live: Annotated[int, Field(ge=1, le=1000)] = 20
+    """How many tasks below one may be open at once; a run that has none counts as one."""
+    budget_usd: Money | None = None
+    """US dollars that one and all below it may cost, where it has no budget of its own."""
+
+
 class WorkspaceSettings(Section):
     default: Literal["auto", "worktree", "in_place"] = "auto"
     """worktree, in_place, or auto: a worktree inside a git repository, else in place."""
@@ -106,6 +115,8 @@ class Health(Section):
     """Seconds after which a running attempt is warned about."""
     waiting_s: Seconds = 3600
     """Seconds after which a task that waits for a person is warned about."""
+    answer_s: Seconds | None = None
+    """Seconds after which a question gets its default for an answer; when not set, none does."""
     warn_at: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.8
     """Share of a limit (turns, budget, time) at which there is a warning."""
 
@@ -219,6 +230,15 @@ class Upkeep(Section):
     """Days that ended tasks, runs and schedules are kept, and events; 0 keeps them for ever."""
 
 
+class Knowledge(Section):
+    prompt_tokens: Count = 1000
+    """Tokens of learnings that a prompt may hold under ## Memory; 0 tells agents none."""
+    agent: AgentName | None = None
+    """Agent, a cheap one will do, that judges what is reported; when not set, a plain rule does."""
+    review_days: Count = 30
+    """Days after which what agents reported is judged once more beside the rest; 0 is never."""
+
+
 class Git(Section):
     author_name: Name = "Kapelle"
     """Author of commits that Kapelle makes."""
@@ -226,6 +246,28 @@ class Git(Section):
     """E-mail address of that author."""
     filters: list[FilterName] = []
     """Filters of .gitattributes that Kapelle's git may run as you configured them, such as lfs."""
+
+
+class Integration(Section):
+    url: Address | None = None
+    """Where it is, unless it is the service's own address."""
+    key_variable: EnvName | None = None
+    """The variable of the daemon's environment that holds the key."""
+    key_file: Text | None = None
+    """The file that holds the key, for a daemon that your machine starts."""
+    name: Name | None = None
+    """The index pattern of logs (by default *), or the OWNER/REPOSITORY of ci."""
+
+
+class Integrations(Section):
+    linear: Integration = Integration()
+    """Linear's issues, by GraphQL."""
+    logs: Integration = Integration()
+    """Logs in OpenSearch or Elasticsearch."""
+    database: Integration = Integration()
+    """A PostgreSQL database, read only; the key is its address."""
+    ci: Integration = Integration()
+    """What failed in GitHub Actions."""
 
 
 class Settings(Section):
@@ -243,6 +285,8 @@ class Settings(Section):
     """When attempts may start."""
     tasks: Tasks = Tasks()
     """How attempts are run and kept."""
+    children: Children = Children()
+    """What agents may ask other agents for, only in your own config.toml."""
     workspace: WorkspaceSettings = WorkspaceSettings()
     """Where tasks work."""
     environment: Environment = Environment()
@@ -267,8 +311,12 @@ class Settings(Section):
     """Copies of the database."""
     upkeep: Upkeep = Upkeep()
     """How long what has ended stays, only in your own config.toml."""
+    knowledge: Knowledge = Knowledge()
+    """What agents are told of earlier work, only in your own config.toml."""
     git: Git = Git()
     """Commits that Kapelle makes."""
+    integrations: Integrations = Integrations()
+    """What agents may look up elsewhere, only in your own config.toml."""
 
 
 def default_max_attempts(cores: int, memory_bytes: int) -> int:

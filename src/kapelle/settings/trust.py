@@ -67,8 +67,8 @@ class Record:
 def executable(home: Home, directory: Path) -> Executable:
     """What stands in the nearest .kapelle from a directory up to its git toplevel."""
     found = in_repository(home, directory, "config.toml", "playbook.toml", "patterns")
-    place = max((path.parent.parent for path in found), key=lambda path: len(path.parts),
-                default=Path(os.path.realpath(directory)))  # fmt: skip
+    places = [path.parent.parent for path in found] or [Path(os.path.realpath(directory))]
+    place = max(places, key=lambda path: len(path.parts))
     files, problems = [], []
     for path in found:
         for file in pattern_files(path) if path.name == "patterns" else [path]:
@@ -111,10 +111,8 @@ def standing(home: Home, found: Executable, environ: Mapping[str, str]) -> Stand
     return "changed" if ours else "not_trusted"
 
 
-def require(home: Home, directory: Path, environ: Mapping[str, str]) -> None:
+def require(found: Executable, status: Standing) -> None:
     """Raise NotTrusted, with the command to type, where work would execute what is not trusted."""
-    found = executable(home, directory)
-    status = standing(home, found, environ)
     if status in {"trusted", "not_needed"}:
         return
     names = found.dangerous

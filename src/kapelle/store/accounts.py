@@ -8,6 +8,15 @@ import sqlalchemy as sa
 
 from kapelle.store.tables import accounts
 
+# Built once: putting a statement together costs more than running it.
+_UPDATE = accounts.update().where(accounts.c.id == sa.bindparam("account"))
+_IS_OVER = accounts.c.paused_until <= sa.bindparam("now")
+_END_TRIAL = (
+    accounts.update()
+    .where(accounts.c.id.in_([sa.bindparam("account"), sa.bindparam("of_model")]), _IS_OVER)
+    .values(paused_until=None, reason=None)
+)
+_ON_TRIAL = sa.select(accounts.c.id, accounts.c.paused_until).where(_IS_OVER)
 _PAUSED = sa.select(accounts.c.id, accounts.c.paused_until, accounts.c.reason).where(
     accounts.c.paused_until > sa.bindparam("now")
 )
@@ -48,21 +57,17 @@ def succeeded(connection: sa.Connection, account: str, of_model: str, now: datet
 
 def end_trial(connection: sa.Connection, account: str, of_model: str, now: datetime) -> None:
     """Forget the limits of an account and one of its models that have ended by their word."""
-    over = accounts.update().where(accounts.c.id.in_([account, of_model]))
-    over = over.where(accounts.c.paused_until <= now)
-    connection.execute(over.values(paused_until=None, reason=None))
+    connection.execute(_END_TRIAL, {"account": account, "of_model": of_model, "now": now})
 
 
 def on_trial(connection: sa.Connection, now: datetime) -> dict[str, datetime]:
     """The accounts whose pause has ended and with which nothing has succeeded since."""
-    query = sa.select(accounts.c.id, accounts.c.paused_until)
-    rows = connection.execute(query.where(accounts.c.paused_until <= now))
-    return {account: until for account, until in rows}
+    return {account: until for account, until in connection.execute(_ON_TRIAL, {"now": now})}
 
 
 def update(connection: sa.Connection, account: str, /, **values: Any) -> None:
     """Change an account, which begins to exist by that."""
-    changed = connection.execute(accounts.update().where(accounts.c.id == account).values(values))
+    changed = connection.execute(_UPDATE, {"account": account, **values})
     if changed.rowcount == 0:
         connection.execute(accounts.insert().values(id=account, **values))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.states import AttemptStatus
+from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
 from kapelle.store.query import Rows
 from kapelle.store.tables import attempts, checks, proofs, tasks
@@ -27,6 +27,11 @@ _EARLIER_OF_SESSION = (
     .order_by(attempts.c.id.desc())
     .limit(1)
 )
+_CLAIM = (
+    sa.select(attempts.c.status, attempts.c.performer, tasks.c.stop)
+    .join(tasks, tasks.c.id == attempts.c.task_id)
+    .where(attempts.c.id == sa.bindparam("attempt_id"))
+)
 _RUNNING = (
     sa.select(attempts.c.id)
     .where(attempts.c.status == AttemptStatus.RUNNING)
@@ -43,6 +48,7 @@ _CHECKS_OF = sa.select(checks).where(checks.c.attempt_id.in_(_IDS))
 _CHECKS_OF = _CHECKS_OF.order_by(checks.c.attempt_id, checks.c.position)
 _rows = Rows(attempts, "attempt")
 row, update, ended_of = _rows.row, _rows.update, _rows.ended_of
+take_over = _rows.take_over
 
 
 def insert(connection: sa.Connection, /, **values: Any) -> None:
@@ -52,6 +58,17 @@ def insert(connection: sa.Connection, /, **values: Any) -> None:
 
 def latest(connection: sa.Connection, task_id: str) -> sa.RowMapping | None:
     return connection.execute(_LATEST, {"task_id": task_id}).mappings().first()
+
+
+def live(connection: sa.Connection, task_id: str) -> sa.RowMapping | None:
+    """The attempt of a task that has not ended, if there is one."""
+    found = latest(connection, task_id)
+    return found if found is not None and found["ended_at"] is None else None
+
+
+def claim(connection: sa.Connection, attempt_id: str) -> sa.RowMapping | None:
+    """Its status, who performs it, and what a person wants of it: "cancel", "requeue", nothing."""
+    return connection.execute(_CLAIM, {"attempt_id": attempt_id}).mappings().first()
 
 
 def of_task(connection: sa.Connection, task_id: str) -> list[sa.RowMapping]:
@@ -81,6 +98,13 @@ def running(connection: sa.Connection, performer: str) -> list[str]:
     return list(connection.execute(_RUNNING, {"performer": performer}).scalars())
 
 
+def asking(connection: sa.Connection, performer: str) -> list[str]:
+    """Those of them whose agents wait for a person."""
+    asks = tasks.c.status == TaskStatus.WAITING
+    query = _RUNNING.join(tasks, tasks.c.id == attempts.c.task_id).where(asks)
+    return list(connection.execute(query, {"performer": performer}).scalars())
+
+
 def tried(
     connection: sa.Connection, account: str, recently: datetime, since: datetime, *which: Condition
 ) -> bool:
@@ -97,13 +121,6 @@ def tried(
 
 def model_is(model: str | None) -> Condition:
     return attempts.c.model.is_not_distinct_from(model)
-
-
-def take_over(connection: sa.Connection, performer: str) -> int:
-    """Claim every attempt that another performer left running; returns how many."""
-    claimed = attempts.c.performer.is_distinct_from(performer)
-    query = attempts.update().where(attempts.c.status == AttemptStatus.RUNNING, claimed)
-    return connection.execute(query.values(performer=performer)).rowcount
 
 
 def ids(connection: sa.Connection) -> set[str]:

@@ -26,6 +26,7 @@ _SHOWN_BY: dict[Kind, str] = {
     "task": "kapelle status",
     "run": "kapelle runs status",
     "schedule": "kapelle schedule status",
+    "learning": "kapelle learnings show",
 }
 _TYPED = [metadata.tables[f"{kind}s"] for kind in _SHOWN_BY]
 _TAKEN = sa.union_all(
@@ -85,6 +86,12 @@ class Rows:
     def by_idempotency_key(self, connection: sa.Connection, key: str) -> Row | None:
         query = sa.select(self._table).where(self._table.c.idempotency_key == key)
         return connection.execute(query).mappings().first()
+
+    def take_over(self, connection: sa.Connection, performer: str) -> int:
+        """Claim everything that another performer left running; returns how many."""
+        running, claimed = self._table.c.status == "running", self._table.c.performer
+        query = self._table.update().where(running, claimed.is_distinct_from(performer))
+        return connection.execute(query.values(performer=performer)).rowcount
 
     def archived_at_of(
         self, connection: sa.Connection, ids: Sequence[str]
@@ -172,7 +179,7 @@ class Rows:
 
 
 def _hint(kind: Kind) -> str:
-    return f"{_SHOWN_BY.get(kind, '').replace('status', 'list')} shows the ids."
+    return f"{_SHOWN_BY.get(kind, '').rpartition(' ')[0]} list shows the ids."
 
 
 def resolve(connection: sa.Connection, text: str, *kinds: Kind) -> str:

@@ -9,11 +9,12 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput
+from kapelle.domain.question import Question
 from kapelle.domain.specs import DepsPolicy, Priority
-from kapelle.domain.states import FINAL, RunStatus, TaskStatus, require_transition
+from kapelle.domain.states import FINAL, AttemptStatus, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import Attempt, CheckResult, Task, TaskFilter
 from kapelle.domain.text import excerpt
-from kapelle.store import attempts, events
+from kapelle.store import attempts, events, questions
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
 from kapelle.store.runs import GOING
@@ -49,6 +50,13 @@ _DEPENDENCIES_OF = (
     sa.select(dependencies.c.task_id, dependencies.c.depends_on)
     .where(dependencies.c.task_id.in_(sa.bindparam("ids", expanding=True)))
     .order_by(dependencies.c.depends_on)
+)
+_BLOCKED_BY = (
+    sa.select(dependencies.c.task_id)
+    .join(tasks, tasks.c.id == dependencies.c.task_id)
+    .where(dependencies.c.depends_on == sa.bindparam("other"))
+    .where(tasks.c.status == TaskStatus.BLOCKED)
+    .order_by(dependencies.c.task_id)
 )
 _last_end = (
     sa.select(sa.func.max(attempts_table.c.ended_at))
@@ -87,7 +95,7 @@ def get(connection: sa.Connection, text: str) -> Task:
 
 def fresh(connection: sa.Connection, task_id: str, depends_on: Sequence[str]) -> Task:
     """A task that was just inserted, which can have no attempts yet."""
-    return _task(row(connection, task_id), [], sorted(set(depends_on)), {})
+    return _task(row(connection, task_id), [], sorted(set(depends_on)), {}, [])
 
 
 def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
@@ -95,9 +103,13 @@ def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
     return None if found is None else _complete(connection, [found])[0]
 
 
-def page(connection: sa.Connection, wanted: TaskFilter) -> tuple[list[Task], str | None]:
-    """Tasks, newest first, and the cursor of the next page, if there is one."""
+def page(
+    connection: sa.Connection, wanted: TaskFilter, among: Sequence[str] | None = None
+) -> tuple[list[Task], str | None]:
+    """Tasks, newest first, and the cursor of the next page, if there is one; of these alone."""
     query = sa.select(tasks.c.id)
+    if among is not None:
+        query = query.where(tasks.c.id.in_(among))
     if wanted.tag is not None:
         query = query.join(task_tags, task_tags.c.task_id == tasks.c.id)
         query = query.where(task_tags.c.tag == wanted.tag)
@@ -167,15 +179,10 @@ def wake(connection: sa.Connection, waiting_for: str, now: datetime) -> None:
     connection.execute(waiting.values(not_before=now))
 
 
-def waiting_for_input_since(connection: sa.Connection, moment: datetime) -> list[Row]:
-    """Tasks whose last attempt ended before that moment with a question nobody has answered."""
-    query = sa.select(tasks).where(tasks.c.status == TaskStatus.WAITING)
-    query = query.where(tasks.c.waiting_for == "input", _last_end < moment)
-    return list(connection.execute(query).mappings())
-
-
-def with_status(connection: sa.Connection, status: TaskStatus) -> list[str]:
-    query = sa.select(tasks.c.id).where(tasks.c.status == status).order_by(tasks.c.id)
+def at_work(connection: sa.Connection) -> list[str]:
+    """Tasks with an attempt that has not ended."""
+    running = attempts_table.c.status == AttemptStatus.RUNNING
+    query = sa.select(attempts_table.c.task_id).where(running).order_by(attempts_table.c.task_id)
     return list(connection.execute(query).scalars())
 
 
@@ -239,8 +246,11 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
     depends_on = _dependencies_of(connection, ids)
     latest = [tries[task_id][-1].id for task_id in ids if tries.get(task_id)]
     results = attempts.checks_of(connection, latest)
+    asking = [row["id"] for row in rows if row["waiting_for"] == "input"]
+    asked = questions.unanswered(connection, asking)
     return [
-        _task(row, tries.get(row["id"], []), depends_on.get(row["id"], []), results) for row in rows
+        _task(row, tries.get(row["id"], []), depends_on.get(row["id"], []), results, asked)
+        for row in rows
     ]
 
 
@@ -249,6 +259,7 @@ def _task(
     tries: list[Attempt],
     depends_on: list[str],
     results: dict[str, list[CheckResult]],
+    asked: list[Question],
 ) -> Task:
     values = {name: row[name] for name in _STORED}
     made = results.get(tries[-1].id, []) if tries else []
@@ -258,11 +269,19 @@ def _task(
         "workspace": workspace_of(row),
         "attempts": tries,
         "checks": made,
+        "questions": [question for question in asked if question.task_id == row["id"]],
         "verified": any(one.proved is not False for one in made)
         if row["status"] == TaskStatus.COMPLETED
         else None,
     }
     return Task.model_validate(values)
+
+
+def _is_verified(connection: sa.Connection, task: Row) -> bool:
+    """Whether a check of its last attempt looked at the work."""
+    last = attempts.latest(connection, task["id"]) if task["check_specs"] else None
+    made = attempts.checks_of(connection, [last["id"]])[last["id"]] if last else []
+    return any(one.proved is not False for one in made)
 
 
 def delete_archived(connection: sa.Connection, task_id: str) -> bool:
@@ -310,13 +329,7 @@ def _dependency_statuses(connection: sa.Connection, task_id: str) -> dict[str, T
 
 
 def blocked_dependents(connection: sa.Connection, task_id: str) -> list[str]:
-    query = (
-        sa.select(dependencies.c.task_id)
-        .join(tasks, tasks.c.id == dependencies.c.task_id)
-        .where(dependencies.c.depends_on == task_id, tasks.c.status == TaskStatus.BLOCKED)
-        .order_by(dependencies.c.task_id)
-    )
-    return list(connection.execute(query).scalars())
+    return list(connection.execute(_BLOCKED_BY, {"other": task_id}).scalars())
 
 
 def releasable(connection: sa.Connection) -> list[str]:
@@ -414,13 +427,15 @@ def _apply_status(
         now = datetime.now(UTC)  # by a clock that may have been set back
         ended = {"ended_at": max(now, task["started_at"] or now)}
         values = {**ended, "stop": None, "not_before": None, **values}
+    if task["status"] == TaskStatus.WAITING and status is not TaskStatus.WAITING:
+        questions.withdraw(connection, task_id)
     values = {"waiting_for": None, "question": None, **values}
     update(connection, task_id, status=status, reason=reason, **values)
     facts = {"title": task["title"], "reason": reason}
     if status is TaskStatus.WAITING:
         facts["waiting_for"] = values["waiting_for"]
     if status is TaskStatus.COMPLETED:
-        facts["verified"] = get(connection, task_id).verified
+        facts["verified"] = _is_verified(connection, task)
     if values.get("result"):
         facts["text"] = excerpt(values["result"])
     events.append(connection, f"task.{status}", task_id, **facts)

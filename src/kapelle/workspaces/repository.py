@@ -139,7 +139,7 @@ def linked_gitdir(dot_git: Path) -> Path | None:
     """The git directory that a .git entry is or points to."""
     if dot_git.is_dir():
         return dot_git.resolve()
-    text = read_pointer(dot_git)
+    text = read_pointer(dot_git) if dot_git.exists() else None
     if text is None or not text.startswith("gitdir: "):
         return None
     return (dot_git.parent / text.removeprefix("gitdir: ")).resolve()

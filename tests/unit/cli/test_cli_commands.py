@@ -26,7 +26,7 @@ def command_of(name: str) -> tuple[object, str]:
 
 
 @pytest.mark.parametrize(
-    "name", [*sorted(set(commands()) - OTHERS - {"config", "service", "mcp"}), *SUBCOMMANDS]
+    "name", [*sorted(set(commands()) - OTHERS - {"config", "service", "mcp", "acp"}), *SUBCOMMANDS]
 )
 def test_every_command_explains_itself_and_has_json(name: str) -> None:
     _, text = command_of(name)

@@ -1,14 +1,13 @@
 """The daemon itself: health, description, backup, stop, and its history as a stream."""
 
-from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 from pydantic import BaseModel, Field
 
 from kapelle import __version__
 from kapelle.api.errors import ErrorView
-from kapelle.api.security import UseCases, owner_only
+from kapelle.api.security import Parent, UseCases, owner_only
 from kapelle.api.sse import STREAM, EventStream, sent_event
 from kapelle.domain.specs import Spec
 from kapelle.domain.task import Event
@@ -67,7 +66,7 @@ async def prune(service: UseCases, body: PruneBody | None = None) -> PruneView:
     return await service.work.prune(body.merged, body.older_s, body.dry_run)
 
 
-events_router = APIRouter(prefix="/events", tags=["events"], dependencies=[Depends(owner_only)])
+events_router = APIRouter(prefix="/events", tags=["events"])
 
 _MOST = 2**62
 
@@ -75,6 +74,7 @@ _MOST = 2**62
 @events_router.get("", response_class=Response, responses=STREAM)
 async def events(
     service: UseCases,
+    parent: Parent,
     after: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
     task_id: Annotated[str | None, Query(max_length=100)] = None,
     run_id: Annotated[str | None, Query(max_length=100)] = None,
@@ -85,6 +85,10 @@ async def events(
 
     Those of a run include the events of its tasks.
     """
+    # Of an attempt those of its own task, where it names nothing.
+    task_id = task_id or (None if run_id else parent)
+    named = [text for text in (task_id, run_id) if text]
+    await service.work.require_own(parent, *named, itself=True)
     start = after
     if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
         start = min(int(last_event_id), _MOST)
@@ -97,7 +101,14 @@ async def events(
     return EventStream(found, _rendered, **{"X-Last-Event-ID": str(start)})
 
 
-@lru_cache(maxsize=16)
 def _rendered(found: tuple[Event, ...]) -> bytes:
-    """Events as they are sent to all who follow the history, of whom there may be many."""
-    return b"".join(sent_event(str(e.seq), e.kind, e.model_dump_json()) for e in found)
+    """Events as they are sent. All who follow the history, of whom there may be many, are handed
+    the same tuple one after another: it is rendered once."""
+    if _last["events"] is not found:
+        rendered = (sent_event(str(e.seq), e.kind, e.model_dump_json()) for e in found)
+        _last.update(events=found, text=b"".join(rendered))
+    text: bytes = _last["text"]
+    return text
+
+
+_last: dict[str, Any] = {"events": None}

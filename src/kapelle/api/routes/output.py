@@ -7,13 +7,11 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import Response
 
-from kapelle.api.security import UseCases, own_task_only
+from kapelle.api.security import UseCases, own_or_below
 from kapelle.api.sse import STREAM, EventStream, sent_event
 from kapelle.service.output import Line
 
-router = APIRouter(
-    prefix="/tasks/{task_id}", tags=["output"], dependencies=[Depends(own_task_only)]
-)
+router = APIRouter(prefix="/tasks/{task_id}", tags=["output"], dependencies=[Depends(own_or_below)])
 
 _BYTES: dict[int | str, Any] = {
     200: {

@@ -6,13 +6,16 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 
 from kapelle.api.routes import IdempotencyKey, WaitSeconds
-from kapelle.api.security import UseCases, owner_only
+from kapelle.api.security import Parent, UseCases, below_only, own_or_below, owner_only
 from kapelle.domain.run import Run, RunFilter, Step, WorkFilter
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Name, Spec, Text
 from kapelle.domain.task import Task
 from kapelle.domain.views import PatternView
 
-router = APIRouter(prefix="/runs", tags=["runs"], dependencies=[Depends(owner_only)])
+router = APIRouter(prefix="/runs", tags=["runs"])
+_owner = [Depends(owner_only)]
+_own = [Depends(own_or_below)]
+_below = [Depends(below_only)]
 
 
 class RunPage(BaseModel):
@@ -42,68 +45,70 @@ class AnswerBody(Spec):
 
 
 @router.post("", status_code=201)
-async def start(body: StartBody, service: UseCases, idempotency_key: IdempotencyKey = None) -> Run:
+async def start(
+    body: StartBody, service: UseCases, parent: Parent, idempotency_key: IdempotencyKey = None
+) -> Run:
     """Start a run; it is stored when this returns."""
-    return await service.runs.start(body.pattern, body.spec, idempotency_key)
+    return await service.runs.start(body.pattern, body.spec, idempotency_key, parent=parent)
 
 
 @router.get("")
-async def page(service: UseCases, wanted: Annotated[RunFilter, Query()]) -> RunPage:
+async def page(service: UseCases, parent: Parent, wanted: Annotated[RunFilter, Query()]) -> RunPage:
     """Runs, newest first; next_cursor leads to the next page. Nested ones are inside others."""
-    found, cursor = await service.runs.page(wanted)
+    found, cursor = await service.runs.page(wanted, parent)
     return RunPage(runs=found, next_cursor=cursor)
 
 
-@router.get("/{run_id}")
+@router.get("/{run_id}", dependencies=_own)
 async def get(run_id: str, service: UseCases) -> Run:
     """One run, by its id or any unique end or beginning of it."""
     return await service.runs.get(run_id)
 
 
-@router.get("/{run_id}/steps")
+@router.get("/{run_id}/steps", dependencies=_own)
 async def steps(run_id: str, service: UseCases) -> list[Step]:
     """What the run did and does, in order."""
     return await service.runs.steps(run_id)
 
 
-@router.get("/{run_id}/wait")
+@router.get("/{run_id}/wait", dependencies=_own)
 async def wait(run_id: str, service: UseCases, timeout_s: WaitSeconds = 25) -> Run:
     """The run once it has ended, waits or is paused; after timeout_s as it is: then call again."""
     return await service.runs.wait(run_id, timeout_s)
 
 
-@router.post("/{run_id}/pause")
+@router.post("/{run_id}/pause", dependencies=_below)
 async def pause(run_id: str, service: UseCases, body: PauseBody | None = None) -> Run:
     """Start nothing more; what is at work ends first, or with now goes back to its queue."""
     return await service.runs.pause(run_id, now=body.now if body else False)
 
 
-@router.post("/{run_id}/resume")
+@router.post("/{run_id}/resume", dependencies=_below)
 async def resume(run_id: str, service: UseCases) -> Run:
     """Let a paused run go on."""
     return await service.runs.resume(run_id)
 
 
-@router.post("/{run_id}/cancel")
+@router.post("/{run_id}/cancel", dependencies=_below)
 async def cancel(run_id: str, service: UseCases, body: CancelRun | None = None) -> Run:
     """End a run with all that it started, or leave its tasks to go on."""
     body = body or CancelRun()
     return await service.runs.cancel(run_id, body.reason, with_tasks=body.with_tasks)
 
 
-@router.post("/{run_id}/archive")
+@router.post("/{run_id}/archive", dependencies=_owner)
 async def archive(run_id: str, service: UseCases) -> Run:
     """Put an ended run away with its tasks; worktrees are removed, the work is kept."""
     return await service.work.archive_run(run_id)
 
 
-@router.post("/{run_id}/answer")
+@router.post("/{run_id}/answer", dependencies=_owner)
 async def answer(run_id: str, body: AnswerBody, service: UseCases) -> Run:
     """Answer a question of a run that waits; it then goes on."""
     return await service.runs.answer(run_id, body.answer, body.token)
 
 
-work_router = APIRouter(prefix="/work", tags=["work"], dependencies=[Depends(owner_only)])
+work_router = APIRouter(prefix="/work", tags=["work"])
 
 
 class WorkPage(BaseModel):
@@ -111,7 +116,7 @@ class WorkPage(BaseModel):
     next_cursor: str | None
 
 
-@work_router.get("", name="page")
+@work_router.get("", name="page", dependencies=_owner)
 async def work_page(service: UseCases, wanted: Annotated[WorkFilter, Query()]) -> WorkPage:
     """Tasks and runs in one list, newest first; next_cursor leads to the next page. Nested ones
     are parts of runs."""
@@ -119,23 +124,24 @@ async def work_page(service: UseCases, wanted: Annotated[WorkFilter, Query()]) -
     return WorkPage(work=found, next_cursor=cursor)
 
 
-@work_router.get("/{work_id}", name="get")
+@work_router.get("/{work_id}", name="get", dependencies=_own)
 async def work(work_id: str, service: UseCases) -> Task | Run:
     """The task or the run of an id, or of any part of one that is unique."""
     return await service.work.get(work_id)
 
 
-patterns_router = APIRouter(
-    prefix="/patterns", tags=["patterns"], dependencies=[Depends(owner_only)]
-)
+patterns_router = APIRouter(prefix="/patterns", tags=["patterns"])
 
 
 @patterns_router.get("")
 async def patterns(
     service: UseCases,
+    parent: Parent,
     directory: Annotated[str | None, Query(max_length=4000, pattern=r"^/[^\x00]*$")] = None,
 ) -> list[PatternView]:
     """Every pattern; with a directory also those of its repository, and what is wrong there."""
+    if parent is not None:
+        directory = (await service.tasks.get(parent)).directory
     usable, problems = await service.runs.patterns(directory)
     broken = [
         PatternView(name="(broken)", summary=error.message, origin="", spec_schema={})

@@ -1,12 +1,12 @@
 """Tasks: submit, list, look, wait, change their course; what one changed, and merging it."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from kapelle.api.routes import PATCH, IdempotencyKey, WaitSeconds
-from kapelle.api.security import UseCases, own_task_only, owner_only
+from kapelle.api.security import Parent, UseCases, below_only, own_or_below, owner_only
 from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, Spec, TaskSpec, Text
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.views import DiffView, MergePreview, MergeView, WaitView
@@ -14,6 +14,8 @@ from kapelle.engine.tasks.actions import NewLimits
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
 _owner = [Depends(owner_only)]
+_own = [Depends(own_or_below)]
+_below = [Depends(below_only)]
 Against = Annotated[str | None, Query(max_length=100)]
 Into = Annotated[str | None, Query(min_length=1, max_length=200)]
 
@@ -43,48 +45,56 @@ class DependenciesBody(Spec):
     depends_on: Annotated[list[Text], Field(max_length=1000)]
 
 
-@router.post("", status_code=201, dependencies=_owner)
-async def submit(spec: TaskSpec, service: UseCases, idempotency_key: IdempotencyKey = None) -> Task:
+@router.post("", status_code=201)
+async def submit(
+    spec: TaskSpec, service: UseCases, parent: Parent, idempotency_key: IdempotencyKey = None
+) -> Task:
     """Submit a task; it is stored when this returns."""
-    return await service.tasks.submit(spec, idempotency_key)
+    return await service.tasks.submit(spec, idempotency_key, parent)
 
 
-@router.get("", dependencies=_owner)
-async def page(service: UseCases, wanted: Annotated[TaskFilter, Query()]) -> TaskPage:
+@router.get("")
+async def page(
+    service: UseCases, parent: Parent, wanted: Annotated[TaskFilter, Query()]
+) -> TaskPage:
     """Tasks, newest first; next_cursor leads to the next page."""
-    found, cursor = await service.tasks.page(wanted)
+    found, cursor = await service.tasks.page(wanted, parent)
     return TaskPage(tasks=found, next_cursor=cursor)
 
 
-@router.get("/{task_id}", dependencies=[Depends(own_task_only)])
+@router.get("/{task_id}", dependencies=_own)
 async def get(task_id: str, service: UseCases) -> Task:
     """One task, by its id or any unique end or beginning of it."""
     return await service.tasks.get(task_id)
 
 
-@router.get("/{task_id}/wait", dependencies=_owner)
+@router.get("/{task_id}/wait", dependencies=_own)
 async def wait(task_id: str, service: UseCases, timeout_s: WaitSeconds = 25) -> Task:
     """The task once it has ended or waits for input; after timeout_s as it is: then call again."""
     return await service.tasks.wait(task_id, timeout_s)
 
 
-@router.post("/{task_id}/cancel", dependencies=_owner)
+@router.post("/{task_id}/cancel", dependencies=_below)
 async def cancel(task_id: str, service: UseCases, body: CancelTask | None = None) -> Task:
     """End a task; a running one settles within seconds."""
     return await service.tasks.cancel(task_id, body.reason if body else None)
 
 
-@router.post("/{task_id}/retry", dependencies=_owner)
-async def retry(task_id: str, service: UseCases, body: RetryBody | None = None) -> Task:
+@router.post("/{task_id}/retry", dependencies=_below)
+async def retry(
+    task_id: str, service: UseCases, parent: Parent, body: RetryBody | None = None
+) -> Task:
     """A new attempt from a fresh workspace."""
-    return await service.tasks.retry(task_id, body)
+    return await service.tasks.retry(task_id, body, parent)
 
 
-@router.post("/{task_id}/resume", dependencies=_owner)
-async def resume(task_id: str, service: UseCases, body: ResumeBody | None = None) -> Task:
+@router.post("/{task_id}/resume", dependencies=_below)
+async def resume(
+    task_id: str, service: UseCases, parent: Parent, body: ResumeBody | None = None
+) -> Task:
     """A new attempt that carries what the last one left, with a message for it."""
     body = body or ResumeBody()
-    return await service.tasks.resume(task_id, body.message, body, merge=body.merge)
+    return await service.tasks.resume(task_id, body.message, body, parent, merge=body.merge)
 
 
 @router.post("/{task_id}/requeue", dependencies=_owner)
@@ -105,32 +115,33 @@ async def depend(task_id: str, body: DependenciesBody, service: UseCases) -> Tas
     return await service.tasks.depend(task_id, body.depends_on)
 
 
-def changes(kind: Literal["task", "run"], tag: str, readers: list[Any]) -> APIRouter:
+def changes(kind: Literal["task", "run"], tag: str) -> APIRouter:
     """What a task or a run changed, and merging it."""
     router = APIRouter(prefix=f"/{kind}s/{{{kind}_id}}", tags=[tag])
     named = Path(alias=f"{kind}_id")
 
-    @router.get("/diff", dependencies=readers)
+    @router.get("/diff", dependencies=_own)
     async def diff(service: UseCases, id_: str = named, against: Against = None) -> DiffView:
         """Everything that changed in its worktree since it began; or, against another task of the
         same repository, how their work differs."""
         return await service.work.diff(kind, id_, against)
 
-    @router.get("/patch", dependencies=readers, **PATCH)
+    @router.get("/patch", dependencies=_own, **PATCH)
     async def patch(service: UseCases, id_: str = named) -> Response:
         """The diff alone, byte for byte but for secrets."""
         return Response(await service.work.patch(kind, id_), media_type="text/x-diff")
 
-    @router.post("/merge", dependencies=_owner)
+    @router.post("/merge", dependencies=_below)
     async def merge(
         service: UseCases,
+        parent: Parent,
         id_: str = named,
         body: MergeSpec | None = None,
         timeout_s: WaitSeconds = 25,
     ) -> MergeView:
         """Merge its branch into its base, or another branch; where that takes longer than timeout_s
         it is under way: ask again to wait for it."""
-        return await service.work.merge(kind, id_, body or MergeSpec(), timeout_s)
+        return await service.work.merge(kind, id_, body or MergeSpec(), timeout_s, parent)
 
     @router.get("/merge", dependencies=_owner)
     async def preview_merge(service: UseCases, id_: str = named, into: Into = None) -> MergePreview:
@@ -145,10 +156,10 @@ def changes(kind: Literal["task", "run"], tag: str, readers: list[Any]) -> APIRo
     return router
 
 
-changes_router = changes("task", "changes", [Depends(own_task_only)])
-run_changes_router = changes("run", "runs", _owner)
+changes_router = changes("task", "changes")
+run_changes_router = changes("run", "runs")
 
-work_router = APIRouter(prefix="/wait", tags=["work"], dependencies=_owner)
+work_router = APIRouter(prefix="/wait", tags=["work"])
 
 Ids = Annotated[list[str], Query(min_length=1, max_length=200, description="of tasks and runs")]
 Until = Annotated[
@@ -158,8 +169,9 @@ Until = Annotated[
 
 @work_router.get("")
 async def wait_for_several(
-    ids: Ids, service: UseCases, until: Until = "any", timeout_s: WaitSeconds = 25
+    ids: Ids, service: UseCases, parent: Parent, until: Until = "any", timeout_s: WaitSeconds = 25
 ) -> WaitView:
     """Those of several tasks and runs that have ended or wait for a person, as soon as there are;
     after timeout_s, those that there are: then call again for what is pending."""
+    await service.work.require_own(parent, *ids, itself=False)
     return await service.wait(ids, until == "all", timeout_s)

@@ -51,11 +51,10 @@ class Credential:
     value: str | None = None
 
 
-def candidates(parts: Parts, task: Any) -> list[Candidate]:
-    """The own agent of a task, given as its row, then its fallback agents in order."""
-    try:
-        settings = parts.settings(task["directory"])
-    except KapelleError:
+def candidates(parts: Parts, task: Any, settings: Settings | None) -> list[Candidate]:
+    """The own agent of a task, given as its row, then its fallback agents in order; by settings
+    that cannot be read, its own alone."""
+    if settings is None:
         return [Candidate(task["agent"], task["agent"])]
     names = dict.fromkeys([task["agent"], *task["fallback_agents"]])
     own = parts.secrets.env(task["id"]) if task["env"] else {}

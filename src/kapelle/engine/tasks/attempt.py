@@ -88,7 +88,7 @@ class Attempt:
         self.process_dir = parts.process_directory(self.id)
         self.processes = {name: parts.process(found) for name, found in (begun or {}).items()}
         self.processes[AGENT] = Process(self.process_dir, bytes.fromhex(row["secret"]))
-        self.task_env = parts.secrets.env(self.task_id)
+        self.task_env = parts.secrets.env(self.task_id) if task["env"] else {}
         self.shell = parts.secrets.shell(task["shell"])
         self.checks = [CheckSpec.model_validate(spec) for spec in task["check_specs"]]
 
@@ -184,10 +184,7 @@ class Attempt:
         return self.task_env | marks | run
 
     async def write(
-        self,
-        change: Callable[Concatenate[Connection, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, change: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Make a change in one transaction; ClaimLost if it is not this performer's any more."""
 
@@ -250,23 +247,30 @@ class Attempt:
         return await self.parts.db.glance(self._stop_request) is not None
 
     def _stop_request(self, connection: Connection) -> str | None:
-        require_claim(connection, self.id, self.parts.performer)
-        return tasks.stop_requested(connection, self.task_id)
+        return require_claim(connection, self.id, self.parts.performer)
 
 
-def require_claim(connection: Connection, attempt_id: str, performer: str) -> Row:
-    """The row of a running attempt; ClaimLost if it has ended or is another performer's."""
+def require_claim(connection: Connection, attempt_id: str, performer: str) -> str | None:
+    """Whether it is to be stopped; ClaimLost if it has ended or is another performer's."""
+    found = attempts.claim(connection, attempt_id)
+    if not found or (found["status"], found["performer"]) != (AttemptStatus.RUNNING, performer):
+        raise ClaimLost(attempt_id)
+    stop: str | None = found["stop"]
+    return stop
+
+
+def claimed(connection: Connection, attempt_id: str, performer: str) -> tuple[Row, Row]:
+    """The rows of an attempt and its task; ClaimLost if it is not this performer's any more."""
     row = attempts.row(connection, attempt_id)
     if row["status"] != AttemptStatus.RUNNING or row["performer"] != performer:
         raise ClaimLost(attempt_id)
-    return row
+    return row, tasks.row(connection, row["task_id"])
 
 
 def _rows(
     connection: Connection, attempt_id: str, performer: str
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Row]]:
-    attempt = require_claim(connection, attempt_id, performer)
-    task = tasks.row(connection, attempt["task_id"])
+    attempt, task = claimed(connection, attempt_id, performer)
     return dict(attempt), dict(task), processes.of_owner(connection, attempt_id)
 
 

@@ -11,8 +11,8 @@ from kapelle.domain.budget import money_spent
 from kapelle.domain.errors import KapelleError, LimitReached, Tampered, Unavailable
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.ids import attempt_token
+from kapelle.domain.specs import McpServer
 from kapelle.domain.task import Exit
-from kapelle.engine.environment import agent_environment
 from kapelle.engine.launch import launch_agent
 from kapelle.engine.parts import Parts
 from kapelle.engine.retry import retried
@@ -131,13 +131,28 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         attempt_number=attempt.number,
         max_turns=limits.max_turns,
         budget_usd=limits.budget_left_usd,
-        mcp_servers={**settings.mcp, **own.mcp, **parts.secrets.mcp(attempt.task_id)},
-        environ=agent_environment(parts.environ, settings, agent, {}, attempt.origin)
-        | attempt.task_env,
+        mcp_servers={
+            **settings.mcp,
+            **own.mcp,
+            **parts.secrets.mcp(attempt.task_id),
+            **_own_tools(attempt),
+        },
         credential=stored_credential(parts, agent, settings, attempt.task_env),
         answer=attempt.message if briefing.asked else None,
         checkout=Path(task["directory"]),
     )
+
+
+def _own_tools(attempt: Attempt) -> dict[str, McpServer]:
+    """Kapelle's own tools, called with the token of the attempt; the port outlives the daemon."""
+    if not attempt.task["coordinate"]:
+        return {}
+    token = attempt_token(attempt.parts.secret, attempt.id)
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "X-Kapelle-Directory": attempt.task["directory"],
+    }
+    return {"kapelle": McpServer(url=f"{attempt.parts.url}/mcp", headers=headers)}
 
 
 def _relaunch(attempt: Attempt) -> Launch:
@@ -148,10 +163,8 @@ def _relaunch(attempt: Attempt) -> Launch:
         argv=[],
         cwd=attempt.directory,
         env={},
-        stdin=None,
         timeout_s=attempt.timeout_s,
         grace_s=attempt.settings.tasks.grace_s,
-        redact=(),
         label=attempt.task_id,
     )
 

@@ -11,13 +11,15 @@ from typing import Any
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence, History, Outcome, decide, reset
+from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import TaskStatus
 from kapelle.engine.parts import Parts
+from kapelle.engine.questions import tell
 from kapelle.engine.tasks.accounts import Candidate, candidates, given_up, of_model
-from kapelle.engine.tasks.attempt import ClaimLost, Findings, Finish, require_claim
+from kapelle.engine.tasks.attempt import ClaimLost, Findings, Finish, claimed
 from kapelle.settings.models import Failures
-from kapelle.store import accounts, attempts, events, tasks
+from kapelle.store import accounts, attempts, events, questions, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
@@ -32,13 +34,14 @@ async def conclude(parts: Parts, attempt_id: str, finish: Finish, findings: Find
     if findings.failure is not None:
         attempt = await parts.db.glance(attempts.row, attempt_id)
         task = await parts.db.glance(tasks.row, attempt["task_id"])
-        others = candidates(parts, task)
+        settings = None
         with suppress(KapelleError):  # a broken configuration has the defaults
-            failures = parts.settings(task["directory"]).failures
+            settings = parts.settings(task["directory"])
+            failures = settings.failures
+        others = candidates(parts, task, settings)
 
     def settle(connection: Connection) -> None:
-        attempt = require_claim(connection, attempt_id, parts.performer)
-        task = tasks.row(connection, attempt["task_id"])
+        attempt, task = claimed(connection, attempt_id, parts.performer)
         _Settlement(connection, attempt, task, finish, findings, others, failures).write()
 
     with suppress(ClaimLost):
@@ -66,15 +69,16 @@ class _Settlement:
     def write(self) -> None:
         """Record how the attempt ended and move its task."""
         connection, attempt, task, exit = self.connection, self.attempt, self.task, self.finish.exit
-        self._record()
         if task["stop"] is None:
             self._charge_account()
         retry = RetrySpec.model_validate(task["retry"])
         outcome = decide(self._evidence(), retry, self._history(), self.now, random.random())
+        if outcome.waiting_for == "input":
+            outcome = self._asking(outcome)
         reason = self._reason(outcome)
         ended_at = max(self.now, attempt["started_at"])
         ended = {"status": outcome.attempt, "reason": reason, "ended_at": ended_at}
-        attempts.update(connection, attempt["id"], **ended)
+        attempts.update(connection, attempt["id"], **self._found(), **ended)
         events.append(
             connection, f"attempt.{outcome.attempt}", task["id"], attempt["id"],
             number=attempt["number"], agent=attempt["agent"], reason=reason,
@@ -82,24 +86,29 @@ class _Settlement:
         )  # fmt: skip
         self._move_task(outcome, reason)
 
-    def _record(self) -> None:
+    def _found(self) -> dict[str, Any]:
+        """What the attempt came to, for its row."""
         findings, failure, exit = self.findings, self.failure, self.finish.exit
-        attempts.update(
-            self.connection,
-            self.attempt["id"],
-            exit_kind=exit.kind,
-            exit_code=exit.code,
-            exit_signal=exit.signal,
-            claimed=findings.claimed,
-            question=findings.question,
-            failure=failure.kind if failure else None,
-            evidence=failure.evidence if failure else None,
-            session_id=findings.session_id or self._kept_session(),
-            session_usage=findings.session_usage or None,
-            model=findings.model or self.attempt["model"],
-            output_bytes=self.finish.output_bytes,
+        return {
+            "exit_kind": exit.kind,
+            "exit_code": exit.code,
+            "exit_signal": exit.signal,
+            "claimed": findings.claimed,
+            "question": findings.question,
+            "failure": failure.kind if failure else None,
+            "evidence": failure.evidence if failure else None,
+            "session_id": findings.session_id or self._kept_session(),
+            "session_usage": findings.session_usage or None,
+            "model": findings.model or self.attempt["model"],
+            "output_bytes": self.finish.output_bytes,
             **(findings.usage.model_dump() if findings.usage else {}),
-        )
+        }
+
+    def _past(self) -> list[dict[str, Any]]:
+        """The task's attempts, the last one first, and this one as what it is known to be now."""
+        own, failure = self.attempt["id"], self.failure.kind if self.failure else None
+        rows = map(dict, reversed(attempts.of_task(self.connection, self.task["id"])))
+        return [row | {"failure": failure} if row["id"] == own else row for row in rows]
 
     def _kept_session(self) -> str | None:
         """The session that it went on with, where it died before it could name it."""
@@ -143,10 +152,9 @@ class _Settlement:
         success = next((row["verified_at"] for row in known), None)
         return bool(before and success and success > before[0]["ended_at"])
 
-    def _refusals(self) -> list[Row]:
+    def _refusals(self) -> list[dict[str, Any]]:
         """The attempts in a row that met a limit of this agent, the last one first."""
-        past = reversed(attempts.of_task(self.connection, self.task["id"]))
-        own = (row for row in past if row["agent"] == self.attempt["agent"])
+        own = (row for row in self._past() if row["agent"] == self.attempt["agent"])
         return list(takewhile(lambda row: row["failure"] == FailureClass.RATE_LIMIT, own))
 
     def _pause_account(self, until: datetime, reason: str, of_model: bool = False) -> None:
@@ -176,10 +184,8 @@ class _Settlement:
         attempt, task = self.attempt, self.task
         if self.findings.failure is None:
             return History(attempt["number"], task["tries"])
-        past = attempts.of_task(self.connection, task["id"])
-        overloaded = list(
-            takewhile(lambda row: row["failure"] == FailureClass.OVERLOADED, reversed(past))
-        )
+        past = self._past()
+        overloaded = list(takewhile(lambda row: row["failure"] == FailureClass.OVERLOADED, past))
         paused = accounts.paused(self.connection, self.now)
         failed = given_up(self.connection, task["id"]) | {attempt["agent"]}
         able = [other for other in self.others if other.agent not in failed]
@@ -200,6 +206,18 @@ class _Settlement:
             had_session=attempt["started_from"] is not None,
         )
 
+    def _asking(self, outcome: Outcome) -> Outcome:
+        """It waits for a person, unless that was answered when the agent had just ended."""
+        asked = questions.untold(self.connection, self.attempt["id"])
+        if not asked:
+            spec = QuestionSpec.model_construct(text=self.findings.question or "")
+            questions.ask(self.connection, self.task["id"], spec)
+        elif all(question.status != "open" for question in asked):
+            told = tell(self.connection, self.attempt)
+            queued = {"task": TaskStatus.QUEUED, "waiting_for": None}
+            return replace(outcome, **queued, next_message=told)  # type: ignore[arg-type]
+        return outcome
+
     def _reason(self, outcome: Outcome) -> str | None:
         """The outcome's reason, with what the supervisor had to say beside it and what helps."""
         reason, detail = outcome.reason, self.finish.detail
@@ -215,7 +233,7 @@ class _Settlement:
     def _move_task(self, outcome: Outcome, reason: str | None) -> None:
         task, waits = self.task, outcome.waiting_for == "input"
         # What a person said to an attempt that came to nothing is said to the next one.
-        was_read = outcome.task is TaskStatus.COMPLETED or waits or task["stop"]
+        was_read = outcome.task is TaskStatus.COMPLETED or self.findings.question or task["stop"]
         unread = None if was_read else self.attempt["message"]
         if unread and outcome.task is TaskStatus.QUEUED:
             outcome = replace(outcome, next_mode="resume")
@@ -234,4 +252,10 @@ class _Settlement:
             values |= {"tries": 0, "workspace_base_commit": None, "starting_tree": None}
         if outcome.task is TaskStatus.QUEUED and reason != "requeued":
             reason = f"tries again after: {reason}"
+        if task["status"] == TaskStatus.WAITING:  # its agent asked while it worked
+            if waits:
+                tasks.update(self.connection, task["id"], reason=reason, **values)
+                return
+            tasks.move(self.connection, task, TaskStatus.RUNNING)
+            task = tasks.row(self.connection, task["id"])
         tasks.move(self.connection, task, outcome.task, reason, **values)

@@ -26,7 +26,7 @@ _LARGE_PROMPT = 50_000
 # Fields of a specification that are stored as they are.
 _AS_GIVEN = {
     "prompt", "system_prompt", "model", "deps_policy", "fork_session", "timeout_s", "max_turns",
-    "budget_usd", "retry", "context",
+    "budget_usd", "retry", "context", "coordinate",
 }  # fmt: skip
 
 Also = Callable[[Connection, str], None]
@@ -38,11 +38,8 @@ class Belonging:
 
     run_id: str | None = None
     schedule_id: str | None = None
+    parent_task_id: str | None = None
     workspace_owner: str | None = None
-
-
-def _nothing(_connection: Connection, _task_id: str) -> None:
-    return
 
 
 async def submit(
@@ -50,7 +47,7 @@ async def submit(
     spec: TaskSpec,
     idempotency_key: str | None = None,
     belonging: Belonging | None = None,
-    also: Also = _nothing,
+    also: Also | None = None,
 ) -> Task:
     """Store a task; also is done in the same transaction, if the task is a new one."""
     belonging = belonging or Belonging()
@@ -76,7 +73,9 @@ async def examine(
     for name in spec.fallback_agents or settings.fallback_agents:
         registry.get(name, settings)
     require_abilities(
-        agent, settings, model=spec.model, system_prompt=spec.system_prompt, mcp=spec.mcp,
+        agent, settings, model=spec.model, system_prompt=spec.system_prompt,
+        # A pattern gives tools to those of its agents that can use them.
+        mcp=spec.mcp or (spec.coordinate and not (belonging and belonging.run_id)),
         max_turns=spec.max_turns, budget=spec.budget_usd,
     )  # fmt: skip
     if len(spec.prompt) > _LARGE_PROMPT or spec.mcp:
@@ -110,7 +109,9 @@ def require_agent(name: str | None, settings: Settings) -> str:
     return agent
 
 
-def _submit(connection: Connection, spec: TaskSpec, values: dict[str, Any], also: Also) -> Task:
+def _submit(
+    connection: Connection, spec: TaskSpec, values: dict[str, Any], also: Also | None
+) -> Task:
     key = values["idempotency_key"]
     known = tasks.by_idempotency_key(connection, key) if key else None
     if known is not None:
@@ -127,7 +128,8 @@ def _submit(connection: Connection, spec: TaskSpec, values: dict[str, Any], also
         if earlier.status not in FINAL:
             depends_on.append(earlier.id)
     task = actions.submit(connection, values, depends_on)
-    also(connection, task.id)
+    if also is not None:
+        also(connection, task.id)
     return task
 
 

@@ -5,11 +5,13 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kapelle.agents.base import Agent
 from kapelle.agents.events import AgentEvent
@@ -18,13 +20,14 @@ from kapelle.agents.resets import reset_stated
 from kapelle.agents.summary import Fold
 from kapelle.domain.budget import left_usd
 from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Usage
 from kapelle.engine.output import attempt_usage, find_side_log, side_log_of
 from kapelle.engine.tasks.attempt import Attempt, ClaimLost
 from kapelle.runner import process_tree
 from kapelle.runner.output import LogReader
 from kapelle.runner.shim import files
-from kapelle.store import attempts
+from kapelle.store import attempts, children, tasks
 
 # A runtime that only waits still wakes up now and then.
 _IDLE_SHARE = 0.02
@@ -51,6 +54,10 @@ class Stall:
             self._look_at_cpu(now)
         silent = now - self._since
         return silent if silent >= self._limit_s else 0.0
+
+    def reset(self) -> None:
+        """Begin anew: it was not expected to do anything."""
+        self._since = time.monotonic()
 
     def _look_at_cpu(self, now: float) -> None:
         used, before = process_tree.cpu_s(self._process_dir), self._cpu_s
@@ -139,11 +146,21 @@ class Limits:
         return found
 
 
+def in_tree(task: Mapping[str, Any]) -> bool:
+    """Whether others may spend of the same budget while a task is at work."""
+    return bool(task["parent_task_id"] or task["coordinate"])
+
+
 async def limits_of(attempt: Attempt) -> Limits:
     task, defaults = attempt.task, attempt.settings.tasks
     budget: float | None = task["budget_usd"] or defaults.budget_usd
     spent = 0.0
-    if budget is not None:
+    if in_tree(task):
+        of_root = attempt.parts.settings().children.budget_usd or defaults.budget_usd
+        read = partial(children.tightest, of_root=of_root, but_for=attempt.id)
+        if found := await attempt.parts.db.read(read, attempt.task_id):
+            budget, spent = found
+    elif budget is not None:
         rows = await attempt.parts.db.read(attempts.of_task, attempt.task_id)
         spent = sum(row["cost_usd"] or 0.0 for row in rows if row["id"] != attempt.id)
     return Limits(
@@ -228,6 +245,7 @@ class Watch:
         self._over = asyncio.Event()
         # What an agent has printed before this daemon watches it may be hours old.
         self._caught_up = not (process_dir / "out.log").exists()
+        self._looked_around = time.monotonic()
         self._stored: tuple[float, Usage | None] = (time.monotonic(), None)
 
     async def keep(self) -> None:
@@ -262,7 +280,10 @@ class Watch:
             return self._end(Failure(FailureClass.LIMIT, sentence))
         if refused := self._refusal.outlasts(settings.failures.patience_s):
             return self._end(refused)
-        if silent_s := await asyncio.to_thread(self._stall.silent_s):
+        silent_s = await asyncio.to_thread(self._stall.silent_s)
+        if silent_s and await self._asks():
+            self._stall.reset()
+        elif silent_s:
             sentence = f"no output and no work for {silent_s:.0f} s"
             await self._warn("stalled", sentence)
             if settings.health.on_stall != "warn":
@@ -270,6 +291,11 @@ class Watch:
         await self._warn_of_limits(usage)
         await self._store(usage)
         return False
+
+    async def _asks(self) -> bool:
+        """Whether the agent waits for a person, who may take their time."""
+        task = await self._attempt.parts.db.glance(tasks.row, self._attempt.task_id)
+        return bool(task["status"] == TaskStatus.WAITING)
 
     async def look_back(self) -> None:
         """Warn of what the last answer used, once the agent has ended."""
@@ -334,6 +360,8 @@ class Watch:
         if usage is not None and now - self._stored[0] >= _STORED_S and usage != self._stored[1]:
             self._stored = (now, usage)
             await self._attempt.update(**usage.model_dump())
+        if in_tree(self._attempt.task) and now - self._looked_around >= _STORED_S:
+            self._looked_around, self._limits = now, await limits_of(self._attempt)
 
     def _end(self, failure: Failure) -> bool:
         record_cause(self._attempt.process_dir, failure)

@@ -94,6 +94,8 @@ def _receive_exactly(connection: int, length: int) -> bytes:
 def _to_wire(value: object) -> object:
     # One character per byte: JSON cannot carry bytes, and not all of them are UTF-8.
     if isinstance(value, str):
+        if value.isascii():
+            return value
         value = os.fsencode(value)
     if isinstance(value, bytes):
         return value.decode("latin-1")

@@ -4,6 +4,7 @@ import bisect
 import hashlib
 import os
 import re
+from functools import cached_property
 
 from .files import DISK_TROUBLE, RETRY_S
 
@@ -39,27 +40,48 @@ class Redactor:
     """
 
     def __init__(self, patterns: tuple[bytes, ...]) -> None:
-        given = {pattern.translate(None, _LINE_ENDS) for pattern in patterns} - {b""}
-        digits = {pattern for pattern in given if _DIGITS.fullmatch(pattern)}
-        self._texts, self._digits = _Patterns(given - digits), _Patterns(digits)
-        self._needles = _needles({_bare(pattern) for pattern in given})
-        longest = max(map(len, given), default=0)
-        # Where the beginning of what may still become one is looked for.
-        self._tail = longest + min(7 * longest, 1 << 14)
+        self._patterns = patterns
         # What may still become one, and how much of its beginning was passed on all the same.
         self._held = b""
         self._passed = 0
 
     def feed(self, chunk: bytes) -> bytes:
         """What can be passed on now that this chunk has come."""
-        if not self._tail:
+        if not self._patterns:
             return chunk
         data = self._held + chunk if self._held else chunk
         return self._clean(data, self._hold_from(data, 0))
 
     def flush(self) -> bytes:
         """What was held back, at the end of the stream."""
-        return self._clean(self._held, len(self._held))
+        return self.whole(self._held) if self._held else b""
+
+    def whole(self, data: bytes) -> bytes:
+        """Data without secrets, after which nothing comes."""
+        return self._clean(data, len(data))
+
+    # Each of these is made when it is first needed: by a process that prints nothing, never.
+    @cached_property
+    def _given(self) -> set[bytes]:
+        return {pattern.translate(None, _LINE_ENDS) for pattern in self._patterns} - {b""}
+
+    @cached_property
+    def _needles(self) -> list[bytes]:
+        return _needles({_bare(pattern) for pattern in self._given})
+
+    @cached_property
+    def _digits(self) -> "_Patterns":
+        return _Patterns({pattern for pattern in self._given if _DIGITS.fullmatch(pattern)})
+
+    @cached_property
+    def _texts(self) -> "_Patterns":
+        return _Patterns({p for p in self._given if not _DIGITS.fullmatch(p)})
+
+    @cached_property
+    def _tail(self) -> int:
+        """How far from the end what may still become one can begin."""
+        longest = max(map(len, self._given), default=0)
+        return longest + min(7 * longest, 1 << 14)
 
     def _clean(self, data: bytes, hold: int) -> bytes:
         """The data without secrets up to where it is held back, or to the end of the last one."""

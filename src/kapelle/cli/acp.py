@@ -1,0 +1,289 @@
+"""`kapelle acp`: Kapelle as an agent of the Agent Client Protocol, so that an editor conducts.
+
+A prompt is a task, what is said next goes on with it, and `/command` is any command of this command
+line. Each is done by a process of its own, so nothing is kept here but what a session works on.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+import threading
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kapelle import __version__
+from kapelle.cli.commands import commands
+from kapelle.cli.events import line
+from kapelle.cli.follow import verdict
+from kapelle.cli.outcome import settled
+from kapelle.cli.schedules import STARTING
+from kapelle.cli.transcript import passage
+from kapelle.client.http import ServerEvent
+
+_PROTOCOL = 1
+# What a person wants at hand; whatever else is typed after a slash is tried all the same.
+_OFFERED = (*STARTING, "list", "status", "diff", "merge", "retry", "agents", "usage")
+_ON_WORK = {"status", "diff", "merge", "retry", "logs", "archive", "cancel"}
+_UNKNOWN_METHOD, _BAD_PARAMS = -32601, -32602
+
+
+@dataclass
+class Session:
+    """A conversation of the editor: where it is, what it works on, and what is being done."""
+
+    id: str
+    cwd: str
+    work: dict[str, Any] | None = None
+    process: subprocess.Popen[str] | None = None
+    cancelled: bool = False
+
+
+class Refused(Exception):
+    """A request that cannot be carried out."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Server:
+    """Answers the editor; each prompt in a thread of its own."""
+
+    def __init__(self, options: list[str]) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Session] = {}
+
+    def run(self) -> None:
+        """Until the editor closes its end; what was started goes on in the background."""
+        for text in sys.stdin:
+            try:
+                message = json.loads(text)
+            except ValueError:
+                self._send(id=None, error={"code": -32700, "message": "no JSON"})
+                continue
+            if isinstance(message, dict) and "method" in message:
+                threading.Thread(target=self._handle, args=(message,), daemon=True).start()
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        params = message.get("params")
+        try:
+            answer = self._answer(
+                str(message["method"]), params if isinstance(params, dict) else {}
+            )
+        except Refused as refused:
+            told = {"code": refused.code, "message": str(refused)}
+            if "id" in message:
+                self._send(id=message["id"], error=told)
+            return
+        if "id" in message:
+            self._send(id=message["id"], result=answer)
+        if message["method"] == "session/new":
+            self._offer(answer["sessionId"])
+
+    def _answer(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        match method:
+            case "initialize":
+                return {
+                    "protocolVersion": _PROTOCOL,
+                    "agentCapabilities": {"promptCapabilities": {"embeddedContext": True}},
+                    "agentInfo": {"name": "kapelle", "title": "Kapelle", "version": __version__},
+                    "authMethods": [],
+                }
+            case "session/new":
+                return {"sessionId": self._new(params).id}
+            case "session/prompt":
+                return {"stopReason": self._prompt(self._session(params), params)}
+            case "session/cancel":
+                self._cancel(self._session(params))
+                return {}
+        raise Refused(_UNKNOWN_METHOD, f"There is no method {method!r}.")
+
+    def _new(self, params: dict[str, Any]) -> Session:
+        cwd = str(params.get("cwd", ""))
+        if not Path(cwd).is_absolute() or not Path(cwd).is_dir():
+            raise Refused(_BAD_PARAMS, f"cwd must be a directory that exists, not {cwd!r}.")
+        session = Session(uuid.uuid4().hex, cwd)
+        self._sessions[session.id] = session
+        return session
+
+    def _session(self, params: dict[str, Any]) -> Session:
+        try:
+            return self._sessions[params["sessionId"]]
+        except (KeyError, TypeError):
+            raise Refused(_BAD_PARAMS, "There is no such session.") from None
+
+    def _prompt(self, session: Session, params: dict[str, Any]) -> str:
+        if session.process is not None:
+            raise Refused(
+                _BAD_PARAMS, "The prompt before is still being worked on: cancel it first."
+            )
+        said = _text(params.get("prompt")).strip()
+        if not said:
+            raise Refused(_BAD_PARAMS, "The prompt is empty.")
+        session.cancelled = False
+        words = self._words(session, said)
+        if words[0] in {*STARTING, "continue", "answer"}:
+            self._follow(session, words)
+        else:
+            self._show(session, words)
+        return "cancelled" if session.cancelled else "end_turn"
+
+    def _words(self, session: Session, said: str) -> list[str]:
+        """The command that a prompt stands for."""
+        name, _, rest = said.removeprefix("/").partition(" ")
+        if said.startswith("/") and name in commands():
+            try:
+                given = shlex.split(rest) if {'"', "'", "-"} & set(rest) else [rest] if rest else []
+            except ValueError as error:
+                raise Refused(_BAD_PARAMS, f"/{name}: {error}.") from None
+            if session.work is not None and not given and name in _ON_WORK:
+                given = [session.work["id"]]
+            return [name, *(self._options if name == "run" else ()), *given]
+        if session.work is None:
+            return ["run", *self._options, "--", said]
+        if "spent" not in session.work:
+            return ["continue", session.work["id"], said]
+        if session.work["status"] == "waiting":
+            return ["answer", session.work["id"], said]
+        return ["run", *self._options, "--", said]
+
+    def _follow(self, session: Session, words: list[str]) -> None:
+        """Start work, or go on with it, and tell the editor what happens until it rests."""
+        name, *rest = words
+        if name == "answer":
+            self._show(session, words)
+            name, rest = "logs", words[1:2]
+        for text in self._output(session, [name, "--follow", "--json", *rest]):
+            try:
+                event = json.loads(text)
+            except ValueError:
+                self._tell(session, text)
+                continue
+            if event.get("event") == "end":
+                self._conclude(session, event.get("task") or event.get("run"))
+            elif "event" in event:
+                self._event(session, ServerEvent(event.pop("event"), event, None))
+            elif "seq" in event:
+                shown = line(event)
+                self._tell(session, f"{shown.text}\n" if shown else "")
+            elif "id" in event:
+                session.work = event
+
+    def _conclude(self, session: Session, ended: dict[str, Any] | None) -> None:
+        if ended is None and session.work is not None:
+            ended = json.loads(
+                "".join(self._output(session, ["status", session.work["id"], "--json"]))
+            )
+        if ended is not None:
+            session.work = ended
+            self._tell(session, f"\n{verdict(ended)}\n{_next(ended)}")
+
+    def _event(self, session: Session, event: ServerEvent) -> None:
+        """What a task's agent did: a tool as a tool, the rest as text."""
+        if event.kind == "tool_call":
+            name = str(event.data.get("name") or "tool")
+            call = {"toolCallId": uuid.uuid4().hex, "title": name, "status": "completed"}
+            self._update(
+                session, sessionUpdate="tool_call", rawInput=event.data.get("data"), **call
+            )
+            return
+        delta = (event.data.get("data") or {}).get("delta") is True
+        shown = None if event.kind in {"tool_result", "result"} else passage(event)
+        if shown:
+            self._tell(session, event.data["text"] if delta else f"{shown.text}\n")
+
+    def _show(self, session: Session, words: list[str]) -> None:
+        for text in self._output(session, words):
+            self._tell(session, text)
+
+    def _output(self, session: Session, words: list[str]) -> Any:
+        """The lines that a command prints, as they come."""
+        with subprocess.Popen(
+            [sys.executable, "-m", "kapelle", *words],
+            cwd=session.cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            session.process = process
+            try:
+                assert process.stdout is not None
+                yield from process.stdout
+            finally:
+                session.process = None
+
+    def _cancel(self, session: Session) -> None:
+        """End what is being done, and the work with it if it has not come to rest."""
+        session.cancelled = True
+        if session.process is not None:
+            session.process.terminate()
+        if session.work is not None and not settled(session.work):
+            cancel = [sys.executable, "-m", "kapelle", "cancel", session.work["id"]]
+            subprocess.run(cancel, cwd=session.cwd, capture_output=True, check=False)
+
+    def _offer(self, session_id: str) -> None:
+        known = commands()
+        offered = [
+            {
+                "name": name,
+                "description": known[name][1],
+                "input": {"hint": "as on the command line"},
+            }
+            for name in _OFFERED
+        ]
+        update = {"sessionUpdate": "available_commands_update", "availableCommands": offered}
+        self._send(method="session/update", params={"sessionId": session_id, "update": update})
+
+    def _tell(self, session: Session, text: str) -> None:
+        if text:
+            content = {"type": "text", "text": text}
+            self._update(session, sessionUpdate="agent_message_chunk", content=content)
+
+    def _update(self, session: Session, **update: Any) -> None:
+        self._send(method="session/update", params={"sessionId": session.id, "update": update})
+
+    def _send(self, **message: Any) -> None:
+        with self._lock:
+            sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+            sys.stdout.flush()
+
+
+def _text(blocks: Any) -> str:
+    """What the blocks of a prompt say; a linked file is named, an embedded one quoted."""
+    said = []
+    for block in blocks if isinstance(blocks, list) else ():
+        match block:
+            case {"type": "text", "text": str(text)}:
+                said.append(text)
+            case {"type": "resource_link", "uri": str(uri)}:
+                said.append(uri.removeprefix("file://"))
+            case {"type": "resource", "resource": {"uri": str(uri), "text": str(text)}}:
+                said.append(f"\n{uri.removeprefix('file://')}:\n{text}\n")
+    return " ".join(said)
+
+
+def _next(item: dict[str, Any]) -> str:
+    if item["status"] == "completed" and (item.get("workspace") or {}).get("branch"):
+        return "/diff shows what changed, /merge brings it into your branch; or say what is next."
+    return "Say how to go on." if item["status"] in {"waiting", "failed", "completed"} else ""
+
+
+def acp(
+    agent: Annotated[
+        str | None, typer.Option("--agent", "-a", metavar="AGENT", help="Who does the tasks.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", metavar="MODEL", help="With which model.")
+    ] = None,
+) -> None:
+    """Be an agent for an editor that speaks the Agent Client Protocol."""
+    given = {"--agent": agent, "--model": model}
+    Server([word for pair in given.items() if pair[1] for word in pair if word]).run()

@@ -1,0 +1,144 @@
+"""Children: what an attempt may ask for, what that takes over, and the limits of the whole tree."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kapelle.domain.budget import left_usd
+from kapelle.domain.errors import Forbidden, InvalidInput, LimitReached, NotFound
+from kapelle.domain.ids import is_id
+from kapelle.domain.specs import WorkspaceKind
+from kapelle.engine.parts import Parts
+from kapelle.engine.runs.control import end_child
+from kapelle.settings.models import Children
+from kapelle.store import children, tasks
+from kapelle.store.database import Connection
+from kapelle.store.query import Row, resolve
+from kapelle.workspaces import repository_of
+
+# What may hold secrets, or commands that Kapelle would start: a child has its parent's.
+_OWN = ("env", "mcp", "shell")
+_DEEPEST = 10
+
+
+async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[str, Any]:
+    """The specification of a task or run with what it takes over from the task that asks for it;
+    raises what an attempt may not ask for."""
+    parent = await parts.db.read(tasks.row, parent_id)
+    if given := [name for name in _OWN if spec.get(name)]:
+        raise Forbidden(f"An attempt hands on its own `{given[0]}`: leave it out.")
+    for directory in _directories(spec):
+        _require_here(parent, directory)
+    for other in (*(spec.get("depends_on") or ()), spec.get("continue_from")):
+        if other and not await parts.db.read(is_own, parent_id, str(other), itself=False):
+            raise not_own(str(other))
+    left = await parts.db.read(_left, parent_id, parts.settings().children)
+    asked = spec.get("budget_usd")
+    if left is not None and (not left or (isinstance(asked, int | float) and asked > left)):
+        raise LimitReached(
+            f"${left:.4g} is left for {parent_id} and all that it asks for"
+            + (f", and ${asked:g} is asked for." if asked else "."),
+            hint="What every attempt of the tree cost counts, of those that failed too.",
+        )
+    inherited = {
+        "directory": parent["directory"],
+        "project": parent["project"],
+        "workspace": parent["workspace_kind"],
+        "env": parts.secrets.env(parent_id),
+        "shell": parts.secrets.shell(parent["shell"]),
+        "budget_usd": asked or left,
+        "priority": f"P{max(parent['priority'], int(str(spec.get('priority', 'P0'))[1:] or 0))}",
+    }
+    if parent["workspace_kind"] == WorkspaceKind.WORKTREE and not spec.get("continue_from"):
+        inherited["base"] = parent["workspace_branch"]
+    if not spec.get("agent"):
+        inherited |= {name: parent[name] for name in ("agent", "fallback_agents")}
+        inherited["model"] = spec.get("model") or parent["model"]
+    return {**spec, **inherited}
+
+
+def is_own(connection: Connection, parent_id: str, text: str, itself: bool) -> bool:
+    """Whether a task or run is below an attempt's task, or itself that task or its run."""
+    try:
+        id_ = resolve(connection, text, "task", "run")
+        run_id = tasks.row(connection, parent_id)["run_id"]
+    except (NotFound, InvalidInput):
+        return False
+    if id_ in {parent_id, run_id}:
+        return itself
+    return any(row["id"] == parent_id for row in children.line(connection, id_))
+
+
+def not_own(text: str) -> Forbidden:
+    """What an attempt is told, who learns nothing about which other tasks there are."""
+    return Forbidden(
+        f"{text!r} is nothing that this attempt asked for, so it may not do that.",
+        hint="It may look at its own task and run, and at what it asked for.",
+    )
+
+
+def _directories(spec: Any) -> Iterator[str]:
+    """Every directory in a specification, also those of its steps."""
+    for name, value in spec.items() if isinstance(spec, dict) else enumerate(spec):
+        if name == "directory" and isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            yield from _directories(value)
+
+
+def _require_here(parent: Row, directory: str) -> None:
+    """Raise Forbidden if a child is to work in another repository than its parent."""
+    inside = Path(directory).is_relative_to(parent["workspace_path"])
+    if not inside and repository_of(directory) != parent["repository"]:
+        raise Forbidden(
+            f"What an attempt asks for is done in its own repository, {parent['repository']}.",
+            hint="Leave the directory out.",
+        )
+
+
+def _left(connection: Connection, parent_id: str, limits: Children) -> float | None:
+    found = children.tightest(connection, parent_id, limits.budget_usd)
+    return None if found is None else left_usd(*found)
+
+
+def own_key(parent_id: str, key: str | None) -> str | None:
+    """An idempotency key that no other attempt's nor the owner's can be."""
+    return f"{parent_id}/{hashlib.sha256(key.encode()).hexdigest()}" if key else None
+
+
+def room_for(parts: Parts, parent_id: str) -> Callable[[Connection, str], None]:
+    """What is to hold in the transaction in which a child is stored, or opened again: raises
+    LimitReached if the tree gets too deep or has too much open."""
+    limits = parts.settings().children
+
+    def require(connection: Connection, _child_id: str) -> None:
+        line = children.line(connection, parent_id)
+        root = line[-1]
+        own = {} if is_id("task", root["id"]) else root["spec"]
+        deepest, most = own.get("max_depth"), own.get("max_workers")
+        deepest, most = deepest or limits.max_depth, most or limits.max_live
+        depth = 1 + sum(row["parent_task_id"] is not None for row in line)
+        if depth > deepest:
+            raise LimitReached(
+                f"This would be level {depth} below {root['id']}, and {deepest} are allowed "
+                "(children.max_depth).",
+                hint="Do it yourself, or leave it to the task that asked for this one.",
+            )
+        if (going := children.live(connection, root["id"])) > most:
+            raise LimitReached(
+                f"{going - 1} tasks below {root['id']} are open, and {most} may be "
+                "(children.max_live): those that wait count too.",
+                hint="Wait until one has ended, or cancel one.",
+            )
+
+    return require
+
+
+async def end_orphans(parts: Parts) -> None:
+    """End what is open below a task that failed or was cancelled."""
+    for _generation in range(_DEEPEST):
+        if not (found := await parts.db.read(children.orphans)):
+            return
+        for child_id in found:
+            await end_child(parts, child_id, "the task that asked for it was ended")

@@ -1,0 +1,203 @@
+"""Use cases of integrations: reading what other systems know, each off until it is configured.
+
+Nothing is ever written there, no answer is longer or later than the limits below, and keys come
+from the daemon's own environment or files, never from whoever asks.
+"""
+
+import asyncio
+import json
+import os
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
+from kapelle.domain.views import IntegrationAnswer
+from kapelle.engine.parts import Parts
+from kapelle.settings.models import Integration
+from kapelle.store.integrations import select
+
+_TIMEOUT_S = 20.0
+_MOST_BYTES = 1_000_000
+_MOST_JOBS, _LOG_TAIL = 5, 20_000
+_LINEAR, _GITHUB = "https://api.linear.app/graphql", "https://api.github.com"
+_LOCAL = {"localhost", "127.0.0.1", "::1"}
+# Strings and comments of GraphQL, in which braces and words mean nothing.
+_QUOTED = re.compile(r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*"|#[^\n]*', re.S)
+_WRITES = re.compile(r"\b(mutation|subscription)\b")
+
+
+class Integrations:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def configured(self) -> list[str]:
+        """The names of those that can be asked."""
+        found = self._parts.settings(None).integrations
+        return [name for name, known in found if known.model_fields_set]
+
+    async def linear(self, query: str, variables: Mapping[str, Any]) -> IntegrationAnswer:
+        """The answer of Linear to a query in GraphQL."""
+        if _changes_something(query):
+            raise InvalidInput("Only queries are sent to Linear.", hint="Leave mutations out.")
+        known = self._require("linear")
+        body = {"query": query, "variables": variables}
+        headers = {"Authorization": _key(known, "linear")}
+        answer = await asyncio.to_thread(_request, known.url or _LINEAR, headers, body)
+        return IntegrationAnswer(answer=json.loads(answer))
+
+    async def logs(self, query: str, limit: int) -> IntegrationAnswer:
+        """The newest lines of the logs that a Lucene query finds."""
+        known = self._require("logs")
+        index = urllib.parse.quote(known.name or "*", safe="*,-_.")
+        body = {
+            "query": {"query_string": {"query": query}},
+            "size": limit,
+            "sort": [{"@timestamp": {"order": "desc", "unmapped_type": "date"}}],
+        }
+        headers = (
+            {"Authorization": _key(known, "logs")} if known.key_variable or known.key_file else {}
+        )
+        answer = await asyncio.to_thread(
+            _request, f"{_url(known, 'logs')}/{index}/_search", headers, body
+        )
+        hits = json.loads(answer).get("hits", {}).get("hits", [])
+        return IntegrationAnswer(answer=[hit.get("_source") for hit in hits])
+
+    async def database(self, query: str, limit: int) -> IntegrationAnswer:
+        """The rows of one statement that changes nothing."""
+        address = _key(self._require("database"), "database")
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                rows, more = await select(address, query, limit, _TIMEOUT_S, _MOST_BYTES)
+        except TimeoutError:
+            raise Unavailable(f"The database took longer than {_TIMEOUT_S:.0f} s.") from None
+        return IntegrationAnswer(answer=rows, truncated=more)
+
+    async def ci(self, run: int | None, branch: str | None) -> IntegrationAnswer:
+        """The ends of the logs of what failed in a run of GitHub Actions, or in a branch's last."""
+        known = self._require("ci")
+        if known.name is None:
+            raise InvalidInput(
+                "integrations.ci does not say which repository.",
+                hint="Type `kapelle config set integrations.ci.name OWNER/REPOSITORY`.",
+            )
+        return IntegrationAnswer(answer=await asyncio.to_thread(_failed, known, run, branch))
+
+    def _require(self, name: str) -> Integration:
+        known: Integration = getattr(self._parts.settings(None).integrations, name)
+        if not known.model_fields_set:
+            raise InvalidInput(
+                f"The integration {name} is not configured.",
+                hint=f"Type `kapelle config set integrations.{name}.key_variable NAME`.",
+            )
+        return known
+
+
+def _changes_something(query: str) -> bool:
+    """Whether an operation of a document is anything but a query."""
+    depth, outside = 0, []
+    for char in _QUOTED.sub(" ", query):
+        depth += {"{": 1, "}": -1}.get(char, 0)
+        if depth <= 0:
+            outside.append(char)
+    return _WRITES.search("".join(outside)) is not None
+
+
+def _failed(known: Integration, run: int | None, branch: str | None) -> dict[str, Any]:
+    headers = {"Accept": "application/vnd.github+json"}
+    if _has_key(known):
+        headers["Authorization"] = f"Bearer {_key(known, 'ci')}"
+    base = f"{known.url or _GITHUB}/repos/{known.name}/actions"
+
+    def get(path: str) -> Any:
+        return json.loads(_request(f"{base}/{path}", headers))
+
+    if run is None:
+        asked = {"per_page": 1} | ({"branch": branch} if branch else {})
+        runs = get(f"runs?{urllib.parse.urlencode(asked)}")["workflow_runs"]
+        if not runs:
+            return {"run": None, "jobs": []}
+        found = runs[0]
+    else:
+        found = get(f"runs/{run}")
+    jobs = [
+        job
+        for job in get(f"runs/{found['id']}/jobs?per_page=100")["jobs"]
+        if job["conclusion"] not in {None, "success", "skipped", "neutral"}
+    ]
+    logs = [
+        {
+            "name": job["name"],
+            "conclusion": job["conclusion"],
+            "log": _request(f"{base}/jobs/{job['id']}/logs", headers)[-_LOG_TAIL:],
+        }
+        for job in jobs[:_MOST_JOBS]
+    ]
+    shown = ("id", "status", "conclusion", "head_branch", "head_sha", "html_url")
+    return {"run": {key: found.get(key) for key in shown}, "jobs": logs, "failed": len(jobs)}
+
+
+class _NoKeyElsewhere(urllib.request.HTTPRedirectHandler):
+    """Follows to another host without the key: logs lie in a storage of their own."""
+
+    def redirect_request(self, req: Any, *args: Any) -> urllib.request.Request | None:
+        new = super().redirect_request(req, *args)
+        if new is not None and new.host != req.host:
+            new.remove_header("Authorization")
+        return new
+
+
+_opener = urllib.request.build_opener(_NoKeyElsewhere)
+
+
+def _request(url: str, headers: Mapping[str, str], body: Any = None) -> str:
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "https" and parts.hostname not in _LOCAL:
+        raise InvalidInput(f"{parts.hostname} must be reached over https: a key is sent to it.")
+    data = None if body is None else json.dumps(body).encode()
+    request = urllib.request.Request(url, data, {"Content-Type": "application/json", **headers})
+    try:
+        with _opener.open(request, timeout=_TIMEOUT_S) as answer:
+            found: bytes = answer.read(_MOST_BYTES + 1)
+    except urllib.error.HTTPError as error:
+        said = error.read(1000).decode(errors="replace").strip()
+        raise KapelleError(f"{parts.hostname} answered {error.code}: {said}") from None
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"{parts.hostname} cannot be reached: {error}") from None
+    if len(found) > _MOST_BYTES and body is not None:
+        raise InvalidInput("The answer is longer than a megabyte.", hint="Ask for less.")
+    return found.decode(errors="replace")
+
+
+def _url(known: Integration, name: str) -> str:
+    if known.url is None:
+        raise InvalidInput(
+            f"integrations.{name} has no address.",
+            hint=f"Type `kapelle config set integrations.{name}.url https://…`.",
+        )
+    return known.url.rstrip("/")
+
+
+def _has_key(known: Integration) -> bool:
+    return bool(known.key_variable or known.key_file)
+
+
+def _key(known: Integration, name: str) -> str:
+    if known.key_file is not None:
+        try:
+            return Path(known.key_file).expanduser().read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidInput(f"The key of {name} cannot be read: {error}") from None
+    value = os.environ.get(known.key_variable or "", "")
+    if not value:
+        raise InvalidInput(
+            f"The daemon has no key for {name}.",
+            hint=f"Set integrations.{name}.key_file, or start the daemon with"
+            f" {known.key_variable or 'the variable named by key_variable'} set.",
+        )
+    return value

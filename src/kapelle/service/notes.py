@@ -1,0 +1,62 @@
+"""Use cases of notes: write, read and delete them, and wait for what somebody else writes."""
+
+import time
+
+from kapelle.domain.note import Note, NoteFilter, NotesChanged, NoteSpec, NoteWatch
+from kapelle.store import notes
+from kapelle.store.database import Connection, Database
+
+# Other daemons on the same database wake nobody here.
+_LOOK_S = 5.0
+
+
+class Notes:
+    """The attempt that asks is named with every call; without one it is a person."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def put(self, spec: NoteSpec, attempt_id: str | None) -> Note:
+        return await self._db.write(notes.put, spec, attempt_id)
+
+    async def delete(
+        self, scope: str | None, key: str, expected: int | None, attempt_id: str | None
+    ) -> Note:
+        return await self._db.write(notes.delete, scope, key, expected, attempt_id)
+
+    async def get(self, scope: str | None, key: str, attempt_id: str | None) -> Note:
+        return await self._db.glance(notes.get, scope, key, attempt_id)
+
+    async def page(
+        self, wanted: NoteFilter, attempt_id: str | None
+    ) -> tuple[list[Note], str | None]:
+        """Notes by their keys, without what they say, and the cursor of the next page."""
+        return await self._db.read(notes.page, wanted, attempt_id)
+
+    async def watch(self, wanted: NoteWatch, attempt_id: str | None) -> NotesChanged:
+        """What is waited for, as soon as it is there, or what there is of it when time is up."""
+        deadline = time.monotonic() + wanted.timeout_s
+        scope = await self._db.glance(_scope, wanted.scope, attempt_id)
+        keys = {f"note {key} of {scope}" for key in wanted.keys} or {f"notes of {scope}"}
+        with self._db.watch(*keys) as changed:
+            while True:
+                found = await self._db.glance(
+                    notes.some, scope, wanted.keys, wanted.prefix, wanted.after
+                )
+                # That one is gone is a change to whoever has seen it, and nothing to others.
+                found = [note for note in found if _is_wanted(note, wanted)]
+                met = len(found) == len(set(wanted.keys)) if wanted.keys else bool(found)
+                left = deadline - time.monotonic()
+                if met or left <= 0:
+                    return NotesChanged(met=met, notes=found)
+                await changed.wait(min(left, _LOOK_S))
+
+
+def _is_wanted(note: Note, wanted: NoteWatch) -> bool:
+    if wanted.equals is not None:
+        return note.value == wanted.equals
+    return not note.deleted or wanted.after > 0
+
+
+def _scope(connection: Connection, typed: str | None, attempt_id: str | None) -> str:
+    return notes.scope_of(connection, typed, notes.author_of(connection, attempt_id))

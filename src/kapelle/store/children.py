@@ -1,0 +1,107 @@
+"""Children: which task asked for which work, and what a whole tree of it used."""
+
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from kapelle.domain.budget import left_usd
+from kapelle.domain.ids import is_id
+from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
+from kapelle.store.query import Row, Rows, in_parts
+from kapelle.store.tables import attempts, runs, tasks
+
+_tasks, _runs = Rows(tasks, "task"), Rows(runs, "run")
+_ASKED_TASKS = sa.select(tasks.c.id).where(tasks.c.parent_task_id == sa.bindparam("task_id"))
+_ASKED_RUNS = sa.select(runs.c.id).where(runs.c.parent_task_id == sa.bindparam("task_id"))
+
+
+class Member(NamedTuple):
+    """A task or run of a tree; asked says whether an attempt of the tree led to it."""
+
+    id: str
+    status: str
+    run_id: str | None  # that it is part of
+    asked: bool
+
+
+def line(connection: sa.Connection, work_id: str) -> list[Row]:
+    """A task or run and what each is part of, or was asked for by: the root comes last."""
+    found: list[Row] = []
+    around: str | None = work_id
+    while around is not None:
+        is_task = is_id("task", around)
+        row = (_tasks if is_task else _runs).find(connection, around)
+        if row is None:
+            break  # it was forgotten
+        found.append(row)
+        around = row["parent_task_id"] or row["run_id" if is_task else "parent_id"]
+    return found
+
+
+def of_task(connection: sa.Connection, task_id: str) -> list[str]:
+    """The tasks and runs that attempts of a task asked for, oldest first."""
+    asked = sa.union_all(_ASKED_TASKS, _ASKED_RUNS)
+    return sorted(connection.execute(asked, {"task_id": task_id}).scalars())
+
+
+def below(connection: sa.Connection, work_id: str) -> list[Member]:
+    """All tasks and runs below one, generation after generation."""
+    found: dict[str, Member] = {}
+    generation = {work_id: False}
+    while generation:
+        above, generation = generation, {}
+        for table, part_of in ((tasks, tasks.c.run_id), (runs, runs.c.parent_id)):
+            columns = (table.c.id, table.c.status, part_of, table.c.parent_task_id)
+            for link in (table.c.parent_task_id, part_of):
+                for id_, status, run_id, parent in in_parts(
+                    connection, sa.select(*columns), link, [*above]
+                ):
+                    asked = parent is not None or above[run_id]
+                    found[id_] = Member(id_, status, run_id, asked)
+                    generation[id_] = asked
+    return list(found.values())
+
+
+def live(connection: sa.Connection, root_id: str) -> int:
+    """How many tasks below one that attempts led to are open; a run without one counts as one."""
+    members = [one for one in below(connection, root_id) if one.asked]
+    going = [one for one in members if is_id("task", one.id) and one.status not in FINAL]
+    busy = {one.run_id for one in going}
+    idle = (one for one in members if is_id("run", one.id) and one.status not in RUN_FINAL)
+    return len(going) + sum(one.id not in busy for one in idle)
+
+
+def spent_usd(connection: sa.Connection, work_id: str, but_for: str | None = None) -> float:
+    """What a task or run and all below it cost so far, an attempt left out."""
+    ids = [work_id, *(one.id for one in below(connection, work_id))]
+    query = sa.select(attempts.c.id, attempts.c.cost_usd).where(attempts.c.cost_usd.is_not(None))
+    costs = in_parts(connection, query, attempts.c.task_id, ids)
+    return float(sum(cost for id_, cost in costs if id_ != but_for))
+
+
+def tightest(
+    connection: sa.Connection, work_id: str, of_root: float | None, but_for: str | None = None
+) -> tuple[float, float] | None:
+    """Of the budgets of a task or run and those above it the one with least left, and what was
+    spent of it; of_root is the root's where it has none."""
+    rows, found = line(connection, work_id), list[tuple[float, float]]()
+    for row in rows:
+        own = row["budget_usd"] if is_id("task", row["id"]) else row["spec"].get("budget_usd")
+        if budget := own or (of_root if row is rows[-1] else None):
+            found.append((budget, spent_usd(connection, row["id"], but_for)))
+    return min(found, key=lambda one: left_usd(*one), default=None)
+
+
+def orphans(connection: sa.Connection) -> list[str]:
+    """Open work whose parent failed, or was cancelled or is to be; each is named until told."""
+    found: list[str] = []
+    above = tasks.alias()
+    gone = sa.or_(
+        above.c.status.in_([TaskStatus.FAILED, TaskStatus.CANCELLED]), above.c.stop == "cancel"
+    )
+    for table, final in ((tasks, FINAL), (runs, RUN_FINAL)):
+        query = sa.select(table.c.id).join(above, above.c.id == table.c.parent_task_id)
+        query = query.where(table.c.status.not_in(final), gone)
+        told = table.c.stop.is_distinct_from("cancel")
+        found += connection.execute(query.where(told).order_by(table.c.id)).scalars()
+    return found

@@ -1,0 +1,182 @@
+"""Notes by scope and key; a deleted one leaves its version, so that whoever watches it sees that.
+
+The version of a note is the number of the event that tells of it.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, LimitReached, NotFound
+from kapelle.domain.ids import is_id
+from kapelle.domain.note import MAX_NOTES, Note, NoteFilter, NoteSpec
+from kapelle.store import events
+from kapelle.store.database import about
+from kapelle.store.query import Row, resolve
+from kapelle.store.tables import attempts, notes, runs, tasks
+
+_PERSON = "person"
+_PROJECT, _GLOBAL = "project:", "global"
+
+
+def scope_of(connection: sa.Connection, typed: str | None, author: Row | None) -> str:
+    """The scope that is meant; an attempt has its family's and its project's, and reads global."""
+    own = family(connection, author["task_id"]) if author else _GLOBAL
+    if typed is None or typed in {own, _GLOBAL}:
+        return typed or own
+    if typed.startswith(_PROJECT) and (name := typed.removeprefix(_PROJECT)):
+        if author is None or author["project"] == name:
+            return typed
+    elif not author:
+        return family(connection, resolve(connection, typed, "task", "run"))
+    elif is_id("task", typed) or is_id("run", typed):
+        # An attempt learns nothing about which other tasks there are.
+        if family(connection, typed) == own:
+            return own
+    else:
+        raise InvalidInput(f"{typed!r} is no scope.", hint=f"Leave it out, or write {_GLOBAL}.")
+    raise Forbidden(
+        f"An attempt has the notes of its own family and project, not those of {typed}.",
+        hint="Leave the scope out.",
+    )
+
+
+def family(connection: sa.Connection, id_: str) -> str:
+    """The run or task at the top of what a task or run is part of."""
+    while True:
+        table, column = (runs, "parent_id") if is_id("run", id_) else (tasks, "run_id")
+        above = connection.execute(sa.select(table.c[column]).where(table.c.id == id_)).scalar()
+        if above is None:
+            return id_
+        id_ = above
+
+
+def author_of(connection: sa.Connection, attempt_id: str | None) -> Row | None:
+    """The attempt that asks, while it runs; None is a person."""
+    if attempt_id is None:
+        return None
+    columns = (attempts.c.id, attempts.c.task_id, tasks.c.project, tasks.c.run_id)
+    query = sa.select(*columns).join(tasks, tasks.c.id == attempts.c.task_id)
+    query = query.where(attempts.c.id == attempt_id, attempts.c.ended_at.is_(None))
+    if (found := connection.execute(query).mappings().first()) is None:
+        raise Forbidden("An attempt's token is of use only while the attempt runs.")
+    return found
+
+
+def put(connection: sa.Connection, spec: NoteSpec, attempt_id: str | None) -> Note:
+    """Write a note, if it has the version that is expected."""
+    author = author_of(connection, attempt_id)
+    scope = _writable(connection, spec.scope, author)
+    before = _require_version(connection, scope, spec.key, spec.expected_version)
+    if before is None:
+        query = sa.select(sa.func.count()).where(notes.c.scope == scope, notes.c.value.is_not(None))
+        if (connection.execute(query).scalar() or 0) >= MAX_NOTES:
+            raise LimitReached(
+                f"{scope} has {MAX_NOTES:,} notes, which is the most.",
+                hint="Delete those that are done with, or gather several in one.",
+            )
+    return _write(connection, scope, spec.key, spec.value, author)
+
+
+def delete(
+    connection: sa.Connection, typed: str | None, key: str, expected: int | None, by: str | None
+) -> Note:
+    author = author_of(connection, by)
+    scope = _writable(connection, typed, author)
+    if _require_version(connection, scope, key, expected) is None:
+        raise _missing(scope, key)
+    # What is left of others is forgotten when there is too much of it.
+    gone = sa.select(notes.c.version).where(notes.c.scope == scope, notes.c.value.is_(None))
+    old = gone.order_by(notes.c.version.desc()).offset(MAX_NOTES).limit(1).scalar_subquery()
+    stale = notes.delete().where(notes.c.scope == scope, notes.c.value.is_(None))
+    connection.execute(stale.where(notes.c.version <= old))
+    return _write(connection, scope, key, None, author)
+
+
+def get(connection: sa.Connection, typed: str | None, key: str, attempt_id: str | None) -> Note:
+    scope = scope_of(connection, typed, author_of(connection, attempt_id))
+    found = some(connection, scope, [key])
+    if not found or found[0].deleted:
+        raise _missing(scope, key)
+    return found[0]
+
+
+def page(
+    connection: sa.Connection, wanted: NoteFilter, attempt_id: str | None
+) -> tuple[list[Note], str | None]:
+    """Notes by their keys, without what they say, and the cursor of the next page."""
+    scope = scope_of(connection, wanted.scope, author_of(connection, attempt_id))
+    query = _under(scope, wanted.prefix).where(notes.c.value.is_not(None))
+    query = query.where(notes.c.key > (wanted.cursor or "")).limit(wanted.limit + 1)
+    found = [_note(row) for row in connection.execute(query).mappings()]
+    shown = [note.model_copy(update={"value": None}) for note in found[: wanted.limit]]
+    return shown, shown[-1].key if len(found) > len(shown) else None
+
+
+def some(
+    connection: sa.Connection, scope: str, keys: Sequence[str], prefix: str = "", after: int = 0
+) -> list[Note]:
+    """Those of the keys, or of what is under a prefix, that changed after a version, deleted ones
+    too, fifty at most of a prefix."""
+    query = _under(scope, prefix).where(notes.c.version > after)
+    query = query.where(notes.c.key.in_(keys)) if keys else query.limit(50)
+    return [_note(row) for row in connection.execute(query).mappings()]
+
+
+def _under(scope: str, prefix: str) -> sa.Select[tuple[object, ...]]:
+    query = sa.select(notes).where(notes.c.scope == scope).order_by(notes.c.key)
+    # Not LIKE, to which SQLite's small and capital letters are the same.
+    start = sa.func.substr(notes.c.key, 1, len(prefix))
+    return query.where(start == prefix) if prefix else query
+
+
+def _writable(connection: sa.Connection, typed: str | None, author: Row | None) -> str:
+    scope = scope_of(connection, typed, author)
+    if author is not None and scope == _GLOBAL:
+        raise Forbidden(
+            "An attempt may read global notes, but not write them.",
+            hint="Leave the scope out, or name that of your project.",
+        )
+    return scope
+
+
+def _require_version(
+    connection: sa.Connection, scope: str, key: str, expected: int | None
+) -> int | None:
+    """The version of what stands there, None if nothing does; Conflict if another is expected."""
+    [*found] = (note for note in some(connection, scope, [key]) if not note.deleted)
+    version = found[0].version if found else None
+    if expected is not None and expected != (version or 0):
+        stands = f"{key!r} of {scope} has version {version}" if version else f"There is no {key!r}"
+        raise Conflict(f"{stands}, not {expected}.", hint="Read it again, then decide anew.")
+    return version
+
+
+def _write(
+    connection: sa.Connection, scope: str, key: str, value: str | None, author: Row | None
+) -> Note:
+    task_id, attempt_id = (author["task_id"], author["id"]) if author else (None, None)
+    size = len(value or "")
+    run_id = author["run_id"] if author else scope if is_id("run", scope) else None
+    kind = "note.deleted" if value is None else "note.written"
+    events.append(connection, kind, task_id, attempt_id, run_id=run_id, scope=scope, key=key,
+                  size=size)  # fmt: skip
+    about(connection, {f"notes of {scope}", f"note {key} of {scope}"})
+    connection.execute(notes.delete().where(notes.c.scope == scope, notes.c.key == key))
+    values = {
+        "scope": scope, "key": key, "value": value, "version": events.last_seq(connection),
+        "author": attempt_id or _PERSON, "task_id": task_id, "updated_at": datetime.now(UTC),
+    }  # fmt: skip
+    connection.execute(notes.insert().values(values))
+    return _note(values)
+
+
+def _note(row: Row | dict[str, object]) -> Note:
+    value = row["value"]
+    size = len(value) if isinstance(value, str) else 0
+    return Note.model_validate({**row, "size": size, "deleted": value is None})
+
+
+def _missing(scope: str, key: str) -> NotFound:
+    return NotFound(f"There is no note {key!r} of {scope}.", hint="kapelle notes lists them.")

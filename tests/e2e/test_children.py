@@ -1,0 +1,231 @@
+"""What an attempt may do, tool by tool, and what becomes of the work that it asks for."""
+
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from kapelle.api.app import routes
+from kapelle.api.mcp import TOOLS, Mcp
+from kapelle.domain.ids import attempt_token
+from tests.e2e.ensembles import play, rest, start
+from tests.e2e.instance import ApiError, Instance
+from tests.e2e.repositories import git
+
+PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
+SLEEP = "Play.\n```rehearsal\n[[do]]\nsleep = 120\n```\n"
+CALLERS = ("owner", "own", "child", "foreign", "ended", "nobody")
+BODIES: dict[str, Any] = {
+    "task_create": {"prompt": "x", "directory": "{clone}", "base": "no such branch"},
+    "run_start": {"pattern": "no such pattern", "spec": {"directory": "{clone}"}},
+    "schedule_create": {"kind": "task", "spec": {}},
+    "run_answer": {"answer": "x"},
+}
+
+
+@dataclass
+class Speaker:
+    """Somebody with a token, who asks the daemon for something."""
+
+    kapelle: Instance
+    token: str
+    directory: Path
+
+    @classmethod
+    def attempt(cls, kapelle: Instance, task_id: str, directory: Path) -> "Speaker":
+        attempt_id = kapelle.task(task_id)["attempts"][-1]["id"]
+        secret = kapelle.home.token.read_text(encoding="ascii")
+        return cls(kapelle, attempt_token(secret, attempt_id), directory)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        return self.kapelle.call(method, path, body, {"Authorization": f"Bearer {self.token}"})
+
+    def create(self, prompt: str = SLEEP, **spec: Any) -> Any:
+        values = {"prompt": prompt, "directory": str(self.directory), **spec}
+        return self.call("POST", "/tasks", values)
+
+    def refused(self, code: str, method: str, path: str, body: Any = None) -> str:
+        with pytest.raises(ApiError) as caught:
+            self.call(method, path, body)
+        assert caught.value.body["error"]["code"] == code, caught.value
+        return str(caught.value.body["error"]["message"])
+
+
+def at_work(kapelle: Instance, repository: Path, **spec: Any) -> tuple[str, Speaker]:
+    """A task whose agent is at work, and its voice."""
+    task_id = kapelle.submit(SLEEP, repository, **spec)
+    kapelle.wait_for_status(task_id, "running")
+    wait_for(lambda: kapelle.task(task_id)["workspace"]["branch"])
+    return task_id, Speaker.attempt(kapelle, task_id, repository)
+
+
+def wait_for(found: Any) -> Any:
+    deadline = time.monotonic() + 60
+    while not (value := found()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return value
+
+
+def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> None:
+    run_id = start(kapelle, "pipeline", repository, steps=[{"prompt": SLEEP}] * 2)
+    [task] = wait_for(lambda: kapelle.get("/tasks?status=running")["tasks"])
+    wait_for(lambda: kapelle.task(task["id"])["workspace"]["branch"])
+    voice = Speaker.attempt(kapelle, task["id"], repository)
+    child = voice.create("x")
+    spec = {"pattern": "loop", "spec": {"prompt": "x", "until": ["true"]}}
+    spec["spec"] |= {"directory": str(repository)}  # type: ignore[operator]
+    child_run = voice.call("POST", "/runs", spec)
+    foreign = kapelle.submit("x", repository)
+    ended = Speaker.attempt(kapelle, kapelle.wait(foreign)["id"], repository)
+    foreign_run = start(kapelle, "loop", repository, prompt="x", until=["true"])
+    rest(kapelle, foreign_run)
+    cron = {"kind": "task", "spec": {"prompt": "x", "directory": str(repository)}}
+    cron["spec"] |= {"agent": "rehearsal"}  # type: ignore[operator]
+    schedule = kapelle.post("/schedules", {**cron, "cron": "0 0 1 1 *"})["id"]
+    owner = Speaker(kapelle, kapelle.home.token.read_text(encoding="ascii"), repository)
+    targets = {
+        "owner": (owner, foreign, foreign_run),
+        "own": (voice, task["id"], run_id),
+        "child": (voice, child["id"], child_run["id"]),
+        "foreign": (voice, foreign, foreign_run),
+        "ended": (ended, foreign, foreign_run),
+        "nobody": (Speaker(kapelle, "wrong", repository), foreign, foreign_run),
+    }
+    rows, document = [], routes().openapi()["paths"]
+    for tool in TOOLS:
+        cells = []
+        for caller in CALLERS:
+            speaker, task_id, of_run = targets[caller]
+            ids = {"task_id": task_id, "run_id": of_run, "schedule_id": schedule, "name": "claude"}
+            named = {"wait": {"ids": task_id}, "run_tail": {"run_id": of_run}}.get(tool.name, {})
+            if caller in {"child", "foreign"} and not named and "{" not in tool.path:
+                cells.append("")
+                continue
+            known = {one["name"] for one in document[f"/api/v1{tool.path}"][tool.method].get(
+                "parameters", ())}  # fmt: skip
+            at_once = {"timeout_s": 0} if "timeout_s" in known else {}
+            query = urlencode({**tool.fixed, **named, **at_once})
+            body = json.loads(json.dumps(BODIES.get(tool.name)).replace("{clone}", str(repository)))
+            path = tool.path.format_map(ids) + (f"?{query}" if query else "")
+            asked = kapelle.request(
+                tool.method.upper(), path, body, {"Authorization": f"Bearer {speaker.token}"}
+            )
+            allowed = asked[0].status not in {401, 403}
+            assert asked[0].status < 500, asked[1]
+            cells.append("yes" if allowed else "no")
+        rows.append((tool.name, *cells))
+    for name, *cells in rows:
+        assert (cells[0], *cells[4:]) == ("yes", "no", "no"), name
+        assert "yes" not in cells[3] or not cells[2], name
+    shown = {tool.name for tool in Mcp(routes()).for_attempts if tool.name in dict.fromkeys(
+        tool.name for tool in TOOLS)}  # fmt: skip
+    assert shown == {name for name, *cells in rows if "yes" in cells[1:4]}
+    header = ["tool", "owner", "attempt: own task or run", "its child", "another's",
+              "ended attempt", "nobody"]  # fmt: skip
+    compare("who may call what", header, rows)
+
+
+def compare(mark: str, header: list[str], rows: list[tuple[str, ...]]) -> None:
+    """The table of the page is what was found; UPDATE_TABLES=1 writes it."""
+    table = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    table += [f"| `{name}` | {' | '.join(cells)} |" for name, *cells in rows]
+    begin, end = f"<!-- made by tests/e2e/test_children.py: {mark} -->\n", "<!-- end of that -->"
+    before, _, rest_ = PAGE.read_text(encoding="utf-8").partition(begin)
+    found, _, after = rest_.partition(end)
+    made = "\n".join(table) + "\n"
+    if os.environ.get("UPDATE_TABLES"):
+        PAGE.write_text(before + begin + made + end + after, encoding="utf-8")
+    else:
+        assert found == made, "UPDATE_TABLES=1 pytest tests/e2e/test_children.py writes it anew"
+
+
+def test_a_child_takes_over_and_its_parent_merges_it(kapelle: Instance, repository: Path) -> None:
+    parent, voice = at_work(
+        kapelle, repository, project="p", priority="P2", budget_usd=2, coordinate=False
+    )
+    branch = kapelle.task(parent)["workspace"]["branch"]
+    work = '```rehearsal\n[[do]]\nwrite = "child.txt"\ncontent = "made\\n"\n```'
+    worktree = kapelle.task(parent)["workspace"]["path"]
+    made = voice.create(work, priority="P0", directory=worktree, checks=["test -f child.txt"])
+    found = {name: made[name] for name in ("parent_task_id", "project", "priority", "agent")}
+    assert found == {
+        "parent_task_id": parent, "project": "p", "priority": "P2", "agent": "rehearsal"
+    }  # fmt: skip
+    assert (made["directory"], made["budget_usd"]) == (str(repository), 2)
+    done = kapelle.wait(made["id"])
+    assert (done["status"], done["workspace"]["base"]) == ("completed", branch), done
+    foreign = kapelle.submit("another", repository)
+    assert {one["id"] for one in voice.call("GET", "/tasks")["tasks"]} == {made["id"]}
+    assert kapelle.task(parent)["children"] == [made["id"]]
+    assert "children" in kapelle.cli("status", parent, cwd=repository).stdout
+    merge = f"/tasks/{made['id']}/merge"
+    voice.refused("forbidden", "POST", merge, {"into": "main"})
+    voice.refused("forbidden", "POST", merge, {"force": True})
+    assert voice.call("POST", merge)["base"] == branch
+    assert "child.txt" in git(repository, "ls-tree", "--name-only", branch)
+    assert (Path(worktree) / "child.txt").exists()
+    assert "child.txt" not in git(repository, "ls-tree", "--name-only", "main")
+    body = {"prompt": "x", "directory": str(repository)}
+    for more in (
+        {"directory": "/"}, {"env": {"A": "b"}}, {"mcp": {"m": {"command": ["m"]}}},
+        {"shell": {"variables": {"A": "b"}}}, {"depends_on": [foreign]}, {"continue_from": foreign},
+    ):  # fmt: skip
+        voice.refused("forbidden", "POST", "/tasks", {**body, **more})
+    steps = {"steps": [{"prompt": "x", "directory": "/"}] * 2, "directory": str(repository)}
+    voice.refused("forbidden", "POST", "/runs", {"pattern": "pipeline", "spec": steps})
+    voice.refused("forbidden", "POST", f"/tasks/{made['id']}/retry", {"budget_usd": 5})
+    told = voice.refused("limit_reached", "POST", "/tasks", {**body, "budget_usd": 3})
+    assert told == f"$2 is left for {parent} and all that it asks for, and $3 is asked for."
+
+
+def test_a_tree_has_a_depth_a_width_and_an_end(tmp_path: Path, repository: Path) -> None:
+    settings = {"KAPELLE_CHILDREN__MAX_DEPTH": "2", "KAPELLE_CHILDREN__MAX_LIVE": "3"}
+    kapelle = Instance(tmp_path / "home", KAPELLE_LIMITS__MAX_ATTEMPTS="9", **settings)
+    kapelle.start()
+    try:
+        root, voice = at_work(kapelle, repository)
+        first = voice.create()["id"]
+        kapelle.wait_for_status(first, "running")
+        wait_for(lambda: kapelle.task(first)["workspace"]["branch"])
+        below = Speaker.attempt(kapelle, first, repository)
+        second = below.create()["id"]
+        kapelle.wait_for_status(second, "running")
+        body = {"prompt": SLEEP, "directory": str(repository)}
+        deepest = Speaker.attempt(kapelle, second, repository)
+        told = deepest.refused("limit_reached", "POST", "/tasks", body)
+        assert told.startswith(f"This would be level 3 below {root}, and 2 are allowed")
+        spec = {"directory": str(repository), "steps": [{"prompt": SLEEP}] * 2}
+        inside = below.call("POST", "/runs", {"pattern": "pipeline", "spec": spec})["id"]
+        told = voice.refused("limit_reached", "POST", "/tasks", body)
+        assert told.startswith(f"3 tasks below {root} are open, and 3 may be")
+        voice.refused("forbidden", "GET", f"/tasks/{kapelle.submit('x', repository)}")
+        assert voice.call("GET", f"/runs/{inside}")["parent_task_id"] == first
+        kapelle.post(f"/tasks/{root}/cancel")
+        for task_id in (root, first, second):
+            assert kapelle.wait(task_id)["status"] == "cancelled"
+        rest(kapelle, inside)
+        assert kapelle.get(f"/runs/{inside}")["status"] == "cancelled"
+        assert "has ended" in voice.refused("forbidden", "GET", f"/tasks/{root}")
+    finally:
+        kapelle.destroy()
+
+
+def test_a_child_is_ended_when_its_tree_has_spent_what_it_may(
+    kapelle: Instance, repository: Path
+) -> None:
+    root, voice = at_work(kapelle, repository, budget_usd=1)
+    spends = play({"usage": {"output": 1, "cost": 0.7}})
+    assert kapelle.wait(voice.create(spends)["id"])["status"] == "completed"
+    more = play({"usage": {"output": 1, "cost": 0.7}}, {"sleep": 60})
+    over = kapelle.wait(voice.create(more)["id"])
+    assert over["status"] == "failed"
+    assert "stopped at its budget" in over["reason"]
+    body = {"prompt": "x", "directory": str(repository)}
+    told = voice.refused("limit_reached", "POST", "/tasks", body)
+    assert told == f"$0 is left for {root} and all that it asks for."
