@@ -118,7 +118,7 @@ def _alive(pid: int) -> bool:
 
 def open_page(
     only_print: Annotated[
-        bool, typer.Option("--print", help="Print the address instead; it works once.")
+        bool, flag("Print the address instead; it works once.", "--print")
     ] = False,
     as_json: Json = False,
 ) -> None:
