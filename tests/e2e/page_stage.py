@@ -38,7 +38,7 @@ SERIES = (
     'f=$(git rev-parse --git-common-dir)/turn; n=$(cat "$f" 2>/dev/null || echo 0);'
     ' echo $((n+1)) > "$f"; set -- 233.1 236.4 219.7 204.2 198.6; shift $n; echo $1 > size'
 )
-LOOK = [
+LOOK: list[dict[str, Any]] = [
     {"say": "I will look at how orders are queried now, before I decide on the cursor."},
     {"tool": "Read", "input": {"path": "orders.py"}, "result": ORDERS},
     {"tool": "Read", "input": {"path": "README.md"}, "result": "# Ledger"},

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
@@ -176,7 +177,7 @@ HOSTILE = (
 
 def test_text_of_agents_is_only_text(page: Page, kapelle: Instance, repository: Path) -> None:
     asked: list[str] = []
-    page.on("dialog", lambda dialog: (asked.append(dialog.message), dialog.dismiss()))
+    page.on("dialog", lambda dialog: asked.append(dialog.message))
     said = "".join(f"[[do]]\nsay = {json.dumps(text)}\n" for text in HOSTILE)
     visible = [text for text in HOSTILE if text.isprintable()]
     task = kapelle.play(said, repository, title=visible[0], tags=["x"])
@@ -207,7 +208,10 @@ def test_every_view_in_both_themes_and_on_a_phone(browser: Browser, tmp_path: Pa
     kapelle.start()
     try:
         views = views_of(stage(kapelle, tmp_path))
-        for theme, width in (("light", 1440), ("dark", 1440), ("light", 390)):
+        sizes: tuple[tuple[Literal["light", "dark"], int], ...] = (
+            ("light", 1440), ("dark", 1440), ("light", 390),
+        )  # fmt: skip
+        for theme, width in sizes:
             context = browser.new_context(
                 viewport={"width": width, "height": 900}, color_scheme=theme
             )
