@@ -38,8 +38,10 @@ from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
+from kapelle.service.knowledge import Knowledge
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
+from kapelle.service.questions import Questions
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.service.sessions import Sessions
@@ -229,6 +231,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     service = Service(
         tasks=task_service,
         runs=run_service,
+        questions=Questions(parts),
         work=Work(parts, task_service, run_service),
         schedules=Schedules(db, scheduler, work, parts.secrets),
         output=Output(parts),
@@ -238,6 +241,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         agents=Agents(parts),
         usage=Usages(parts),
         trust=Trust(parts),
+        knowledge=Knowledge(parts),
         integrations=Integrations(parts),
         notes=Notes(db),
     )
@@ -255,7 +259,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
         queue.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
-        _look_after(lock, record, db, stopping),
+        service.knowledge.run(), _look_after(lock, record, db, stopping),
     )  # fmt: skip
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]

@@ -180,7 +180,7 @@ def test_the_best_of_several(kapelle: Instance, place: Path) -> None:
         (["loop", "x", "--until", "true", "-a", "nobody"], "nobody"),
         (["pipeline", "x"], "at least 2 steps"),
         (["logs", "--raw", "run_1"], "kapelle runs steps"),
-        (["resume", "run_1", "message"], "kapelle runs answer"),
+        (["resume", "run_1", "message"], "kapelle answer"),
         (["diff", "run_1", "--against", "run_2"], "--against compares the work of two tasks"),
         (["diff", "run_1", "--against", "task_2"], "--against compares the work of two tasks"),
     ],

@@ -98,9 +98,9 @@ do = [{ result = "That one." }]
     assert done.returncode == 3
     task_id = done.stdout.splitlines()[0]
     assert "Question: Which one?" in done.stdout
-    assert "kapelle resume" in shared.cli("status", task_id).stdout
+    assert f'kapelle answer {task_id}:1 "…"' in shared.cli("status", task_id).stdout
     assert shared.cli("wait", task_id).returncode == 3
-    assert shared.cli("resume", task_id, "the first").stdout.strip() == task_id
+    assert shared.cli("answer", task_id, "the first").stdout.strip() == task_id
     assert shared.cli("wait", task_id).returncode == 0
     log = shared.cli("logs", task_id).stdout
     assert log.endswith(

@@ -70,7 +70,7 @@ def test_a_team_asks_and_goes_on_with_the_answers(kapelle: Instance, place: Path
     told = f'kapelle team -f --resume {first} --answer "…" --answer "…"'
     assert told in asked.stderr
     text = kapelle.cli("status", run_id).stdout
-    assert f"kapelle runs answer {second} " in text
+    assert f"kapelle answer {second} " in text
     again = kapelle.cli("team", "-f", "--resume", first, "--answer", "this")
     assert (again.returncode, again.stdout.split()) == (3, [run_id, second])
     done = kapelle.cli("team", "--resume", run_id, "--answer", "so", "-f", "--json")

@@ -184,7 +184,7 @@ def test_a_task_that_asks_makes_its_run_wait(kapelle: Instance, repository: Path
     assert (run["status"], run["waiting_for"]) == ("running", "input")
     assert "Which colour?" in run["reason"]
     task = tasks_of(kapelle, run_id)[0]
-    assert f"kapelle resume {task['id']}" in run["reason"]
+    assert f"kapelle answer {task['id']}" in run["reason"]
     followed = kapelle.cli("runs", "tail", run_id)
     assert followed.returncode == 3
     kapelle.post(f"/tasks/{task['id']}/cancel")

@@ -37,7 +37,7 @@ def test_keys_answer_cancel_and_look(
     terminal.type("a")
     terminal.read_until("Your answer: ")
     terminal.type("blue\n")
-    terminal.read_until(f"kapelle resume {asking[-5:]} blue")
+    terminal.read_until("blue")
     terminal.read_until("Enter goes back.")
     until(lambda: len(kapelle.wait(asking)["attempts"]) == 2, "another question")
 

@@ -15,8 +15,10 @@ from kapelle.api.routes import (
     agents,
     daemon,
     integrations,
+    knowledge,
     notes,
     output,
+    questions,
     runs,
     schedules,
     sessions,
@@ -55,11 +57,15 @@ def routes() -> FastAPI:
         tasks.router, output.router, tasks.changes_router, runs.router, tasks.run_changes_router,
         runs.work_router, runs.patterns_router, schedules.router, daemon.events_router,
         agents.router, daemon.router, sessions.router, agents.usage_router, trust.router,
-        tasks.work_router, notes.router, integrations.router,
+        tasks.work_router, knowledge.router, notes.router, integrations.router, questions.router,
     ):  # fmt: skip
         app.include_router(router, prefix="/api/v1")
     app.add_api_route("/healthz", daemon.healthz, include_in_schema=False)
-    _serve_document(app)
+
+    @app.get("/api/v1/openapi.json", include_in_schema=False, dependencies=[Depends(owner_only)])
+    async def openapi() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
     errors.install(app)
     return app
 
@@ -92,18 +98,6 @@ class _WithMcp:
         from kapelle.api.mcp import Mcp
 
         return Mcp(self._app)
-
-
-def _serve_document(app: FastAPI) -> None:
-    async def openapi() -> JSONResponse:
-        return JSONResponse(app.openapi())
-
-    app.add_api_route(
-        "/api/v1/openapi.json",
-        openapi,
-        include_in_schema=False,
-        dependencies=[Depends(owner_only)],
-    )
 
 
 def _operation_id(route: APIRoute) -> str:

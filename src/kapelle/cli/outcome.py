@@ -3,6 +3,7 @@
 from typing import Any
 
 from kapelle.cli.format import between, local, moment, now, short
+from kapelle.domain.states import is_resting
 
 DONE, WORK_FAILED, ERROR, INPUT_NEEDED = 0, 1, 2, 3
 FINAL = frozenset({"completed", "failed", "cancelled"})
@@ -17,13 +18,8 @@ Run = dict[str, Any]
 
 
 def settled(task: Task) -> bool:
-    """Whether nothing more will happen by itself; a rate limit passes, a question does not.
-
-    It may be a run as well, which can also be paused.
-    """
-    if task["status"] == "waiting":
-        return bool(task["waiting_for"] != "rate_limit")
-    return task["status"] in FINAL | {"paused"} or task["waiting_for"] == "input"
+    """Whether nothing more will happen by itself to a task or a run."""
+    return is_resting(task["status"], task["waiting_for"])
 
 
 def exit_code(task: Task) -> int:
@@ -47,7 +43,7 @@ _COMMANDS = {
     "watch": ("kapelle logs -f {id}", "watch it"),
     "stop": ("kapelle cancel {id}", "stop it"),
     "requeue": ("kapelle requeue {id}", "try now instead of waiting"),
-    "answer": ('kapelle resume {id} "your answer"', "answer and go on"),
+    "answer": ('kapelle answer {id} "…"', "answer, and it goes on"),
     "look": ("kapelle logs {id}", "see what happened"),
     "resume": ('kapelle resume {id} "…"', "go on from there, with advice"),
     "retry": ("kapelle retry {id}", "start again"),
@@ -57,7 +53,6 @@ _COMMANDS = {
     "mend": ("kapelle resume {id} --merge", "take {base} in and have its agent mend that"),
     "merge anyway": ("kapelle merge {id} --force", "merge it all the same"),
     "archive": ("kapelle archive {id}", "put it away"),
-    "run answer": ('kapelle runs answer {id} "…"', "answer, and it goes on"),
     "run cancel": ("kapelle runs cancel {id}", "call it off"),
     "run pause": ("kapelle runs pause {id}", "pause it"),
     "run result": ("kapelle runs result {id}", "its result as JSON"),
@@ -97,7 +92,7 @@ def _for_run(run: Run) -> list[str]:
     status, workspace = run["status"], run["workspace"]
     if status == "waiting":
         # Where there are several questions, each stands beside its command.
-        return ["run answer", "run cancel"] if len(run["questions"]) == 1 else ["run cancel"]
+        return ["answer", "run cancel"] if len(run["questions"]) == 1 else ["run cancel"]
     if status == "paused":
         return ["run resume", "run cancel"]
     if status not in FINAL:
@@ -115,7 +110,7 @@ def _for_run(run: Run) -> list[str]:
 
 def doing_words(item: Task | Run) -> str:
     """What a task or a run is at beyond its status, and what it waits for."""
-    if item["status"] == "waiting":
+    if item["status"] == "waiting" or item.get("waiting_for") == "input":
         return waiting_words(item)
     said, far = item["reason"], ""
     if check := item.get("checking"):

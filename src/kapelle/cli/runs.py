@@ -1,27 +1,17 @@
 """`kapelle runs`."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import (
-    LISTS,
-    Json,
-    JsonLines,
-    LightCommand,
-    argument,
-    command_group,
-    flag,
-    option,
-)
+from kapelle.cli.command import LISTS, Json, JsonLines, LightCommand, command_group, flag, option
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
-from kapelle.cli.ids import RunId, RunIds, completing, run_path
+from kapelle.cli.ids import RunId, RunIds, run_path
 from kapelle.cli.outcome import FINAL, INPUT_NEEDED, exit_code, settled
-from kapelle.cli.output import data, document, say
+from kapelle.cli.output import document, say, write
 from kapelle.cli.pages import status_option, statuses
-from kapelle.cli.prompt import read_prompt
+from kapelle.cli.questions import answer
 from kapelle.cli.tasks import (
     Everything,
     NoWait,
@@ -36,7 +26,6 @@ from kapelle.cli.values import optional_text
 from kapelle.client.http import Connection
 from kapelle.domain.errors import Conflict
 from kapelle.domain.states import RunStatus
-from kapelle.domain.text import counted
 
 
 def tail(
@@ -96,18 +85,12 @@ def steps(run_id: RunId, as_json: Json = False) -> None:
     from kapelle.cli.format import STATUS_STYLE, between, table
 
     rows = [
-        [
-            step["position"],
-            _state(step),
-            step["kind"],
-            between(step["started_at"], step["ended_at"]),
-            _about(step),
-        ]
+        [step["position"], _state(step), step["kind"],
+         between(step["started_at"], step["ended_at"]), _about(step)]
         for step in found
-    ]
+    ]  # fmt: skip
     styles = [STATUS_STYLE.get(row[1]) for row in rows]
-    lines = table(["STEP", "STATUS", "KIND", "TOOK", "WHAT"], rows, styles)
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    write(table(["STEP", "STATUS", "KIND", "TOOK", "WHAT"], rows, styles))
 
 
 def _about(step: dict[str, Any]) -> str:
@@ -141,10 +124,8 @@ def result(run_id: RunId, as_json: Json = False) -> None:
         )
     document(run["result"])
     if run["status"] != "completed":
-        say(
-            f"{run['id']} {run['status']}"
-            + (f": {one_line(run['reason'])}" if run["reason"] else "")
-        )
+        reason = f": {one_line(run['reason'])}" if run["reason"] else ""
+        say(f"{run['id']} {run['status']}{reason}")
     raise typer.Exit(exit_code(run))
 
 
@@ -184,38 +165,6 @@ def cancel(
     """End runs with all that they started."""
     body = {"reason": reason, "with_tasks": not keep_tasks}
     change_each(run_ids, "cancel", body, path=run_path, wait=not no_wait, as_json=as_json)
-
-
-Asked = Annotated[
-    str,
-    argument(
-        "ID|TOKEN", "The run's id, or the token of its question.", autocompletion=completing("runs")
-    ),
-]
-_ANSWER = 'Write `kapelle runs answer ID "…"`, or pipe it in with `-`.'
-
-
-def answer(
-    run_id: Asked,
-    text: Annotated[str, argument("TEXT", "What it wanted to know; - reads stdin.")],
-    token: Annotated[str | None, option("TOKEN", "Which question, when there are several.")] = None,
-    as_json: Json = False,
-) -> None:
-    """Answer a question of a run that waits; it then goes on."""
-    said = read_prompt(text, None, _ANSWER, "answer")
-    whose, _, position = run_id.partition(":")
-    body = {"answer": said, "token": token or (run_id.strip() if position else None)}
-    run = Connection().post(run_path(whose, "answer"), body)
-    if as_json:
-        document(run)
-        return
-    data(run["id"])
-    if run["questions"]:
-        left = len(run["questions"])
-        more = f"It has {counted(left, 'question')} more"
-        say(f"{more}; `kapelle runs status {run['id']}` shows what it asks.")
-    else:
-        say(f"It goes on; `kapelle runs tail {run['id']}` follows it.")
 
 
 runs = command_group("List runs, look at them, and pause, answer or end them." + LISTS)

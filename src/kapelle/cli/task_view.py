@@ -23,6 +23,7 @@ from kapelle.cli.format import (
     workspace_fields,
 )
 from kapelle.cli.outcome import Task, next_commands, waiting_words
+from kapelle.cli.questions import asked_lines
 from kapelle.domain.text import counted
 
 DIAGNOSIS_TAIL = 15
@@ -33,7 +34,10 @@ RESULT_TAIL = 20
 def describe(task: Task) -> Iterator[str]:
     """The lines of the human view, ready for the terminal."""
     waits = task["status"] == "waiting"
-    yield from heading(task, waiting_words(task) if waits else task["reason"])
+    asks = task.get("questions")
+    reason = waiting_words(task) if waits else task["reason"]
+    yield from heading(task, None if asks else reason)
+    yield from asked_lines(task)
     yield from _circumstances(task)
     yield from _claim_and_verdict(task)
     yield from _attempts(task)
@@ -137,6 +141,8 @@ def details(attempt: Task, known_reason: str | None) -> Iterator[str]:
         yield f"{paint('failure', 'dim')} {attempt['failure']}{evidence}"
     for warning in attempt["warnings"]:
         yield paint(f"warning: {one_line(warning['text'], 300)}", "yellow")
+    for told in attempt.get("memory") or ():
+        yield f"{paint('memory', 'dim')} {one_line(told['title'], 100)} ({told['id']})"
     if attempt["usage"]:
         yield f"{paint('used', 'dim')} {usage_line(attempt['usage'])}"
     if attempt["diagnosis"]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from kapelle.cli.command import Json
 from kapelle.cli.follow import read_line
-from kapelle.cli.format import (  # fmt: skip
+from kapelle.cli.format import (
     STATUS_STYLE,
     between,
     columns_of,
@@ -31,7 +31,8 @@ from kapelle.cli.format import (  # fmt: skip
 )
 from kapelle.cli.ids import is_run, path_of
 from kapelle.cli.outcome import FINAL, Run, Task, doing_words
-from kapelle.cli.output import document, say
+from kapelle.cli.output import document, say, write
+from kapelle.cli.questions import question_lines
 from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import KapelleError
 
@@ -67,7 +68,7 @@ def top(as_json: Json = False) -> None:
         _watch(known)
     elif found:
         rows = [[*_cells(item), " · ".join(_words(item))] for item in found]
-        sys.stdout.writelines(f"{line}\n" for line in table([*_COLUMNS, "TITLE"], rows))
+        write(table([*_COLUMNS, "TITLE"], rows))
     else:
         say("Nothing is at work.")
 
@@ -202,8 +203,8 @@ def _keys(item: Item) -> dict[str, tuple[str, str, str]]:
     """What can be done with it, by key: the word, the command, and what is asked before."""
     is_ended, place = item["status"] in FINAL, item["workspace"]
     keys = {"\n": ("look", "status", ""), "l": ("logs", "logs" if is_ended else "logs -f", "")}
-    if item.get("questions", item["question"]):
-        keys["a"] = ("answer", "runs answer" if is_run(item["id"]) else "resume", "Your answer: ")
+    if item.get("questions") or item["question"]:
+        keys["a"] = ("answer", "answer", "Your answer: ")
     if place["branch"]:
         keys["d"] = ("diff", "diff", "")
     has_work = place["commit"] and not place["owner"] and not item["merged_at"]
@@ -220,11 +221,13 @@ def _act(word: str, command: str, asks: str, item: Item) -> None:
     """Do what a key stands for as the command does it, and let its words be read."""
     from kapelle.cli.main import guarded
 
-    question: dict[str, Any] = (item.get("questions") or [{}])[0] if word == "answer" else {}
+    asked = item.get("questions") or [{}]
+    question: dict[str, Any] = asked[0] if word == "answer" else {}
     arguments = [*command.split(), str(question.get("token", item["id"]))]
     say(one_line(item["title"], 70))
-    if word == "answer":
-        say(f"? {one_line(str(question.get('text', item['question'])))}")
+    if question:
+        for line in question_lines(question)[:-1]:
+            say(line)
     with suppress(KeyboardInterrupt):
         typed = (read_line(asks) or "").strip() if asks else "y"
         if not typed or (word != "answer" and typed.lower() not in {"y", "yes"}):

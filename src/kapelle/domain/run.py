@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import StringConstraints
 
 from kapelle.domain.budget import Spent
+from kapelle.domain.question import Question
 from kapelle.domain.specs import Name
 from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.domain.task import (
@@ -19,15 +20,6 @@ from kapelle.domain.task import (
 )
 
 RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
-
-
-class Question(Record):
-    """Something a run wants to know of a person; the token says which question is answered."""
-
-    token: str
-    text: str
-    default: str | None
-    asked_at: datetime
 
 
 class Run(Record):

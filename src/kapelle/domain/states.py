@@ -44,13 +44,22 @@ TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
         {TaskStatus.RUNNING, TaskStatus.WAITING, TaskStatus.BLOCKED, TaskStatus.CANCELLED}
     ),
     TaskStatus.RUNNING: FINAL | {TaskStatus.QUEUED, TaskStatus.WAITING},
-    TaskStatus.WAITING: frozenset({TaskStatus.QUEUED, TaskStatus.CANCELLED}),
+    # One whose agent asked while it works is running again when that is answered.
+    TaskStatus.WAITING: frozenset({TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.CANCELLED}),
     TaskStatus.COMPLETED: _AGAIN,
     TaskStatus.FAILED: _AGAIN,
     TaskStatus.CANCELLED: _AGAIN,
 }
 
 RUN_FINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
+
+
+def is_resting(status: str, waiting_for: str | None) -> bool:
+    """Whether a task or a run has ended, is paused, or needs a person; a rate limit passes."""
+    if status == TaskStatus.WAITING:
+        return waiting_for != "rate_limit"
+    return status in {*RUN_FINAL, RunStatus.PAUSED} or waiting_for in {"input", "trust"}
+
 
 RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.CANCELLED}),

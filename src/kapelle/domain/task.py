@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from kapelle.domain.failures import FailureClass
+from kapelle.domain.question import Question
 from kapelle.domain.specs import DepsPolicy, Name, Priority, RetrySpec, WorkspaceKind
 from kapelle.domain.states import AttemptStatus, TaskStatus
 
@@ -48,6 +49,13 @@ class Warning(Record):
     text: str
 
 
+class Remembered(Record):
+    """A learning that a prompt told, as it was called then."""
+
+    id: str
+    title: str
+
+
 class Attempt(Record):
     id: str
     number: int
@@ -64,6 +72,7 @@ class Attempt(Record):
     failure: FailureClass | None
     evidence: str | None
     diagnosis: str | None
+    memory: list[Remembered] | None = None  # the learnings that it was told
     warnings: list[Warning]
     mode: Literal["fresh", "resume"]
     claimed: Literal["success", "failure"] | None
@@ -138,6 +147,7 @@ class Task(Record):
     reason: str | None
     waiting_for: Literal["input", "rate_limit", "trust"] | None
     question: str | None = None  # what its agent asks, while it waits for input
+    questions: list[Question] = []
     priority: Priority
     project: str | None
     tags: list[str]
@@ -199,6 +209,3 @@ class Event(Record):
     attempt_id: str | None
     run_id: str | None
     data: dict[str, Any]
-
-    def __hash__(self) -> int:
-        return self.seq

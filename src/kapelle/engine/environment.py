@@ -43,11 +43,7 @@ class Origin:
 
     @classmethod
     def of(
-        cls,
-        shell: Shell | None,
-        directory: Path,
-        worktree: Path | None,
-        wanted: WorkspaceSettings,
+        cls, shell: Shell | None, directory: Path, worktree: Path | None, wanted: WorkspaceSettings
     ) -> "Origin":
         replaces = worktree is not None and wanted.checkout_paths == "replace"
         return cls(shell, checkouts_around(directory) if replaces else (), worktree)

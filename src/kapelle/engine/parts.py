@@ -51,6 +51,8 @@ class Parts:
     live: dict[str, dict[Path, str]] = field(default_factory=dict)
     # The checks that each of them makes in this daemon.
     checking: dict[str, list[RunningCheck]] = field(default_factory=dict)
+    # Whether there may be learnings; None while nobody has looked.
+    learned: bool | None = None
     known_settings: dict[object, Settings] = field(default_factory=dict)
     secrets: SpecSecrets = field(init=False)
 
@@ -60,7 +62,7 @@ class Parts:
     def settings(self, directory: str | None = None) -> Settings:
         """The settings that hold in a directory; a changed file takes effect at once. Of a
         repository that is not trusted only what is harmless holds."""
-        return self._settings(*self._standing(directory)) if directory else self._settings()
+        return self._settings(*self.standing(directory)) if directory else self._settings()
 
     def _settings(
         self, found: Executable | None = None, status: Standing = "not_needed"
@@ -76,15 +78,16 @@ class Parts:
 
     def work_settings(self, directory: str) -> Settings:
         """The settings of work in a directory; raises NotTrusted where there may be none."""
-        found, status = self._standing(directory)
+        found, status = self.standing(directory)
         require(found, status)
         return self._settings(found, status)
 
     def require_trust(self, directory: str) -> None:
         """Raise NotTrusted where a repository could execute what nobody has allowed."""
-        require(*self._standing(directory))
+        require(*self.standing(directory))
 
-    def _standing(self, directory: str) -> tuple[Executable, Standing]:
+    def standing(self, directory: str) -> tuple[Executable, Standing]:
+        """What a repository could execute, and whether that is trusted."""
         found = executable(self.home, Path(directory))
         return found, standing(self.home, found, self.environ)
 

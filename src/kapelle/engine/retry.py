@@ -19,9 +19,7 @@ PASSING = {
 }  # fmt: skip
 
 
-def retried(
-    function: Callable[P, Coroutine[Any, Any, T]],
-) -> Callable[P, Coroutine[Any, Any, T]]:
+def retried(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """The function, repeated as long as the disk, memory or database are not to be had."""
 
     @functools.wraps(function)

@@ -209,13 +209,6 @@ def declare_exit(
     exit_record.write(str(process_dir), secret, facts)
 
 
-def agent_pid(process_dir: Path) -> int | None:
-    """The agent's pid as the shim noted it, to be shown and never to be signalled."""
-    agent = _facts(process_dir, files.RUN).get("agent")
-    pid = agent.get("pid") if isinstance(agent, dict) else None
-    return pid if isinstance(pid, int) else None
-
-
 def _started_at(process_dir: Path) -> float | None:
     at = _facts(process_dir, files.RUN).get("started_at")
     return float(at) if isinstance(at, int | float) and 0 < at <= time.time() else None

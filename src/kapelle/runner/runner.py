@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from kapelle.runner.process_dir import (
     Ended,
     Launch,
     UnreadableRecord,
-    agent_pid,
     declare_exit,
     encode_request,
     is_from_earlier_boot,
@@ -35,11 +33,7 @@ from kapelle.runner.spawner_client import Spawner, install
 _START_TRIES = 5
 _START_PAUSE_S = 0.1
 _STUCK_S = 10.0
-_PID_TRIES = 250
-_PID_PAUSE_S = 0.02
 _TRACES = frozenset({files.CLAIM, files.EXIT, files.INTENT, files.STOP})
-
-OnStarted = Callable[[int], None]
 
 
 class Runner:
@@ -83,7 +77,7 @@ class Runner:
             with contextlib.suppress(OSError):
                 self._root.rmdir()
 
-    async def execute(self, launch: Launch, on_started: OnStarted | None = None) -> Ended:
+    async def execute(self, launch: Launch) -> Ended:
         """Start a command or find the one that was started, and wait for its end.
 
         Safe to call again for the same process directory, at once or after a crash: the command is
@@ -92,7 +86,7 @@ class Runner:
         """
         if not launch.process_dir.is_absolute():
             raise ValueError("a process directory is given by its absolute path")
-        ended = await self._execute(launch, on_started)
+        ended = await self._execute(launch)
         failpoint("runner_before_return")
         return ended
 
@@ -119,23 +113,19 @@ class Runner:
             if claim is not None and claim.kind == "shim":
                 claim.owner.send(signal.SIGTERM)
 
-    async def _execute(self, launch: Launch, on_started: OnStarted | None) -> Ended:
+    async def _execute(self, launch: Launch) -> Ended:
         for number in range(_START_TRIES):
-            known = await self._known(launch, on_started)
+            known = await self._known(launch)
             if known is not None:
                 return known
             await asyncio.sleep(number**2 * _START_PAUSE_S)
-            reply = await self._start(launch)
-            if on_started is not None and "started" in reply:
-                on_started(reply["started"]["pid"])
-            if "started" in reply or "not_started" in reply:
-                on_started = None
+            await self._start(launch)
         take_claim(launch.process_dir, launch.secret, "the supervisor could not be started")
-        known = await self._known(launch, on_started)
+        known = await self._known(launch)
         assert known is not None
         return known
 
-    async def _known(self, launch: Launch, on_started: OnStarted | None) -> Ended | None:
+    async def _known(self, launch: Launch) -> Ended | None:
         """How it ended, once it has; None if it was never begun."""
         process_dir, secret = launch.process_dir, launch.secret
         if not _is_begun(process_dir):
@@ -147,14 +137,14 @@ class Runner:
             forged = str(error)
         # While its shim lives, an end that is recorded was written by somebody else.
         if claim is not None and claim.kind == "shim" and claim.owner.is_alive():
-            return await self._follow(claim, launch, on_started)
+            return await self._follow(claim, launch)
         try:
             if (ended := read_exit(process_dir, secret)) is not None:
                 return ended
         except UnreadableRecord as error:
             forged = forged or str(error)
         if claim is not None:
-            return await self._follow(claim, launch, on_started)
+            return await self._follow(claim, launch)
         if is_from_earlier_boot(process_dir):
             # The claim may have come back empty.
             return await _declare(launch, "lost", "the machine was rebooted")
@@ -164,15 +154,11 @@ class Runner:
             return await _declare(launch, "not_started", None)
         return None
 
-    async def _follow(self, claim: Claim, launch: Launch, on_started: OnStarted | None) -> Ended:
+    async def _follow(self, claim: Claim, launch: Launch) -> Ended:
         """Wait until whoever claims an execution is dead, and see how it ended."""
         process_dir, shim = launch.process_dir, claim.owner
         if claim.kind == "daemon":
             return await _declare(launch, "not_started", claim.detail)
-        if on_started is not None:
-            pid = await _agent_pid(shim, process_dir)
-            if pid is not None:
-                on_started(pid)
         stopped = self._stops.setdefault(process_dir, asyncio.Event())
         if (process_dir / files.STOP).exists():
             stopped.set()
@@ -200,8 +186,8 @@ class Runner:
             detail += f"; kill_incomplete: {len(survivors)} processes survived"
         return await _declare(launch, kind, detail, len(survivors))
 
-    async def _start(self, launch: Launch) -> dict[str, Any]:
-        """Have a shim forked; what it replied, which is nothing if it died first."""
+    async def _start(self, launch: Launch) -> None:
+        """Have a shim forked, and wait until it has begun, or died first."""
         assert self._spawner is not None, "the runner was not started"
         write_intent(launch)
         failpoint("runner_after_intent")
@@ -210,13 +196,12 @@ class Runner:
             data = encode_request(launch, leaf)
         except ValueError as error:
             take_claim(launch.process_dir, launch.secret, f"cannot be run: {error}")
-            return {}
+            return
         line = await self._spawner.start_shim(data)
         failpoint("runner_after_spawn")
         reply: dict[str, Any] = json.loads(line) if line.endswith(b"\n") else {}
         if "refused" in reply:
             raise OSError(reply["errno"], reply["refused"], str(launch.process_dir))
-        return reply
 
 
 def _is_begun(process_dir: Path) -> bool:
@@ -227,16 +212,6 @@ def _is_begun(process_dir: Path) -> bool:
         return False
     except OSError:
         return True  # what cannot be listed may still be opened
-
-
-async def _agent_pid(shim: Identity, process_dir: Path) -> int | None:
-    """The agent's pid, as soon as a living shim has noted it."""
-    for _ in range(_PID_TRIES):
-        pid = agent_pid(process_dir)
-        if pid is not None or not shim.is_alive():
-            return pid
-        await asyncio.sleep(_PID_PAUSE_S)
-    return None
 
 
 async def _watch(shim: Identity, stopped: asyncio.Event, grace_s: float) -> str | None:

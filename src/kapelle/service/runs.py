@@ -8,10 +8,11 @@ from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, RunFilter, Step
-from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus, is_resting
 from kapelle.domain.views import PatternView
 from kapelle.engine.children import as_child, own_key, room_for
 from kapelle.engine.parts import Parts
+from kapelle.engine.questions import answer
 from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
 from kapelle.engine.runs.start import start
@@ -20,8 +21,6 @@ from kapelle.service.work import below, of_repository, wait
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
-
-_RESTING = RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
 
 
 class Runs:
@@ -79,7 +78,6 @@ class Runs:
         return [self._shown(connection, run) for run in found], cursor
 
     async def steps(self, text: str) -> list[Step]:
-        """What the run did and does, in order."""
         return await self._db.read(lambda c: steps.shown(c, runs.resolve(c, text)))
 
     async def wait(self, text: str, timeout_s: float) -> Run:
@@ -89,7 +87,6 @@ class Runs:
         return await self.get(run_id)
 
     async def pause(self, text: str, *, now: bool = False) -> Run:
-        """Start nothing more; what is at work ends first, or at once goes back to the queue."""
         run_id = await self._id(text)
         await control.pause(self._parts, run_id, "paused by a person", now=now)
         return await self.get(run_id)
@@ -107,7 +104,7 @@ class Runs:
 
     async def answer(self, text: str, answer: str, token: str | None = None) -> Run:
         """Answer a question of the run, which then goes on."""
-        return await self._apply_change(text, control.answer, token, answer)
+        return await self._apply_change(text, _answer, token, answer)
 
     async def pause_all(self, reason: str) -> None:
         """Pause whatever is under way; running tasks go back to their queue."""
@@ -128,7 +125,7 @@ class Runs:
 
     def _is_resting(self, connection: Connection, run_id: str) -> bool:
         run = self._shown(connection, runs.get(connection, run_id))
-        return run.status in _RESTING or run.waiting_for is not None
+        return is_resting(run.status, run.waiting_for)
 
     def _shown(self, connection: Connection, run: Run) -> Run:
         """A run with what it is at, and whether all that it could go on with waits for a person."""
@@ -138,7 +135,7 @@ class Runs:
         asking = [task for task in going if task["waiting_for"] == "input"]
         if asking and len(asking) == len(going) and runs.row(connection, run.id)["may_ask"]:
             task_id, question = asking[0]["id"], asking[0]["question"]
-            reason = f'{task_id} asks: {question} (kapelle resume {task_id} "…")'
+            reason = f'{task_id} asks: {question} (kapelle answer {task_id} "…")'
             found = {"waiting_for": "input", "reason": reason, "question": question}
             return run.model_copy(update=found)
         for check in self._parts.checking.get(run.id, ()):
@@ -152,3 +149,12 @@ class Runs:
         held = self._held() if task["status"] == TaskStatus.QUEUED else None
         why = held or task["reason"]
         return f"{task['title']} is {task['status']}" + (f": {why}" if why else "")
+
+
+def _answer(connection: Connection, run_id: str, token: str | None, text: str) -> None:
+    asker, _, place = (token or "").rpartition(":")
+    if asker not in {"", run_id}:
+        raise Conflict(f"{token} is the token of a question of another run.")
+    if (run := runs.row(connection, run_id))["status"] in RUN_FINAL:
+        raise Conflict(f"{run_id} is {run['status']} already.")
+    answer(connection, f"{run_id}:{place}" if place else run_id, text)

@@ -7,7 +7,7 @@ from typing import Any
 
 from kapelle.domain.errors import Conflict, Forbidden
 from kapelle.domain.specs import TaskSpec
-from kapelle.domain.states import FINAL, TaskStatus
+from kapelle.domain.states import TaskStatus, is_resting
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.engine.children import as_child, end_orphans, own_key, room_for
 from kapelle.engine.merge import take_in_base
@@ -105,13 +105,13 @@ class Tasks:
 
     async def stop_all(self, reason: str) -> None:
         """Cancel every running task and wait until each has settled."""
-        for task_id in await self._db.read(tasks.with_status, TaskStatus.RUNNING):
+        for task_id in await self._db.read(tasks.at_work):
             if await self._db.read(tasks.stop_requested, task_id) is not None:
                 continue  # it is being stopped already, to go on with its run later
             with suppress(Conflict):  # it ended by itself meanwhile
                 await self.cancel(task_id, reason)
         with self._db.watch() as changed:
-            while await self._db.read(tasks.with_status, TaskStatus.RUNNING):
+            while await self._db.read(tasks.at_work):
                 await changed.wait(1.0)
 
     async def _let_begin(self, text: str) -> None:
@@ -134,7 +134,7 @@ class Tasks:
 
     def _shown(self, task: Task) -> Task:
         """What holds a queued task, or what a running one is at, is known to the daemon alone."""
-        if task.status is TaskStatus.RUNNING and task.attempts and not task.attempts[-1].ended_at:
+        if task.attempts and not task.attempts[-1].ended_at:
             *before, last = task.attempts
             reason = task.reason or f"attempt {last.number}: {phase(self._parts, last.id)}"
             written = output_bytes(self._parts.process_directory(last.id))
@@ -171,7 +171,7 @@ def _with_refusal(connection: Connection, text: str) -> Task:
 
 def _is_resting(connection: Connection, task_id: str) -> bool:
     task = tasks.row(connection, task_id)
-    return task["status"] in FINAL or task["waiting_for"] in {"input", "trust"}
+    return is_resting(task["status"], task["waiting_for"])
 
 
 def _row(connection: Connection, text: str) -> Any:

@@ -3,11 +3,4 @@
 from kapelle.settings.config import Loaded, load, reset_value, set_value
 from kapelle.settings.models import AgentSettings, Settings
 
-__all__ = [
-    "AgentSettings",
-    "Loaded",
-    "Settings",
-    "load",
-    "reset_value",
-    "set_value",
-]
+__all__ = ["AgentSettings", "Loaded", "Settings", "load", "reset_value", "set_value"]

@@ -115,6 +115,8 @@ class Health(Section):
     """Seconds after which a running attempt is warned about."""
     waiting_s: Seconds = 3600
     """Seconds after which a task that waits for a person is warned about."""
+    answer_s: Seconds | None = None
+    """Seconds after which a question gets its default for an answer; when not set, none does."""
     warn_at: Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)] = 0.8
     """Share of a limit (turns, budget, time) at which there is a warning."""
 
@@ -228,6 +230,15 @@ class Upkeep(Section):
     """Days that ended tasks, runs and schedules are kept, and events; 0 keeps them for ever."""
 
 
+class Knowledge(Section):
+    prompt_tokens: Count = 1000
+    """Tokens of learnings that a prompt may hold under ## Memory; 0 tells agents none."""
+    agent: AgentName | None = None
+    """Agent, a cheap one will do, that judges what is reported; when not set, a plain rule does."""
+    review_days: Count = 30
+    """Days after which what agents reported is judged once more beside the rest; 0 is never."""
+
+
 class Git(Section):
     author_name: Name = "Kapelle"
     """Author of commits that Kapelle makes."""
@@ -300,6 +311,8 @@ class Settings(Section):
     """Copies of the database."""
     upkeep: Upkeep = Upkeep()
     """How long what has ended stays, only in your own config.toml."""
+    knowledge: Knowledge = Knowledge()
+    """What agents are told of earlier work, only in your own config.toml."""
     git: Git = Git()
     """Commits that Kapelle makes."""
     integrations: Integrations = Integrations()

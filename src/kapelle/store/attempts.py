@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.states import AttemptStatus
+from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.domain.task import Attempt, CheckResult, Exit, Usage
 from kapelle.store.query import Rows
 from kapelle.store.tables import attempts, checks, proofs, tasks
@@ -59,6 +59,12 @@ def latest(connection: sa.Connection, task_id: str) -> sa.RowMapping | None:
     return connection.execute(_LATEST, {"task_id": task_id}).mappings().first()
 
 
+def live(connection: sa.Connection, task_id: str) -> sa.RowMapping | None:
+    """The attempt of a task that has not ended, if there is one."""
+    found = latest(connection, task_id)
+    return found if found is not None and found["ended_at"] is None else None
+
+
 def claim(connection: sa.Connection, attempt_id: str) -> sa.RowMapping | None:
     """Its status, who performs it, and what a person wants of it: "cancel", "requeue", nothing."""
     return connection.execute(_CLAIM, {"attempt_id": attempt_id}).mappings().first()
@@ -89,6 +95,13 @@ def warn(connection: sa.Connection, attempt_id: str, what: str, text: str) -> bo
 def running(connection: sa.Connection, performer: str) -> list[str]:
     """The ids of the attempts that this performer has claimed and that have not ended."""
     return list(connection.execute(_RUNNING, {"performer": performer}).scalars())
+
+
+def asking(connection: sa.Connection, performer: str) -> list[str]:
+    """Those of them whose agents wait for a person."""
+    asks = tasks.c.status == TaskStatus.WAITING
+    query = _RUNNING.join(tasks, tasks.c.id == attempts.c.task_id).where(asks)
+    return list(connection.execute(query, {"performer": performer}).scalars())
 
 
 def tried(

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from kapelle.domain.budget import Spent, calls_spent
 from kapelle.domain.run import Run, RunFilter
 from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, require_transition
-from kapelle.store import events, steps
+from kapelle.store import events, questions, steps
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
 from kapelle.store.tables import attempts, checks, runs, tasks
@@ -234,6 +234,7 @@ def change(
         under_way = (now - row_["active_since"]).total_seconds()
         values |= {"active_since": None, "active_s": row_["active_s"] + max(0.0, under_way)}
     if status in RUN_FINAL:
+        questions.withdraw(connection, run_id)
         values |= {"ended_at": max(now, row_["started_at"] or now), "stop": None}
     values.setdefault("waiting_for", None)
     update(connection, run_id, status=status, reason=reason, **values)
@@ -284,7 +285,7 @@ def as_run(connection: sa.Connection, row: Row) -> Run:
     calls, cost = spent(connection, inside)
     completed = row["status"] == RunStatus.COMPLETED
     # One branch of it may ask while another is at work.
-    asked = steps.questions(connection, row["id"]) if row["status"] in _BEGUN else []
+    asked = questions.unanswered(connection, [row["id"]]) if row["status"] in _BEGUN else []
     return Run.model_validate(
         {
             **values,

@@ -5,8 +5,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.errors import Conflict
-from kapelle.domain.run import Question, Step
+from kapelle.domain.run import Step
 from kapelle.store.tables import steps
 
 Row = sa.RowMapping
@@ -77,32 +76,6 @@ def unanswered(connection: sa.Connection, run_id: str) -> set[str]:
     """Where a run has asked something that nobody has answered."""
     query = sa.select(steps.c.position).where(steps.c.run_id == run_id, steps.c.kind == "ask")
     return set(connection.execute(query.where(steps.c.ended_at.is_(None))).scalars())
-
-
-def questions(connection: sa.Connection, run_id: str) -> list[Question]:
-    """What a run has asked and nobody has answered."""
-    query = sa.select(steps).where(steps.c.run_id == run_id, steps.c.kind == "ask")
-    query = query.where(steps.c.ended_at.is_(None)).order_by(steps.c.position)
-    return [
-        Question(
-            token=f"{run_id}:{row['position']}",
-            text=row["label"],
-            default=row["data"].get("default"),
-            asked_at=row["started_at"],
-        )
-        for row in connection.execute(query).mappings()
-    ]
-
-
-def answer(connection: sa.Connection, run_id: str, position: str, text: str) -> None:
-    query = sa.select(steps.c.kind, steps.c.ended_at)
-    query = query.where(steps.c.run_id == run_id, steps.c.position == position)
-    found = connection.execute(query).mappings().first()
-    if found is None or found["kind"] != "ask":
-        raise Conflict(f"{run_id} asked no such question.", hint=f"kapelle runs status {run_id}")
-    if found["ended_at"] is not None:
-        raise Conflict(f"This question of {run_id} was answered already.")
-    end(connection, run_id, position, text)
 
 
 def subject(connection: sa.Connection, run_id: str, position: str) -> str:

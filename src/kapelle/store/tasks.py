@@ -9,11 +9,18 @@ from typing import Any
 import sqlalchemy as sa
 
 from kapelle.domain.errors import InvalidInput
+from kapelle.domain.question import Question
 from kapelle.domain.specs import DepsPolicy, Priority
-from kapelle.domain.states import FINAL, RunStatus, TaskStatus, require_transition
+from kapelle.domain.states import (
+    FINAL,
+    AttemptStatus,
+    RunStatus,
+    TaskStatus,
+    require_transition,
+)
 from kapelle.domain.task import Attempt, CheckResult, Task, TaskFilter
 from kapelle.domain.text import excerpt
-from kapelle.store import attempts, events
+from kapelle.store import attempts, events, questions
 from kapelle.store.query import Row as Row
 from kapelle.store.query import Rows, workspace_of
 from kapelle.store.runs import GOING
@@ -94,7 +101,7 @@ def get(connection: sa.Connection, text: str) -> Task:
 
 def fresh(connection: sa.Connection, task_id: str, depends_on: Sequence[str]) -> Task:
     """A task that was just inserted, which can have no attempts yet."""
-    return _task(row(connection, task_id), [], sorted(set(depends_on)), {})
+    return _task(row(connection, task_id), [], sorted(set(depends_on)), {}, [])
 
 
 def by_idempotency_key(connection: sa.Connection, key: str) -> Task | None:
@@ -178,15 +185,10 @@ def wake(connection: sa.Connection, waiting_for: str, now: datetime) -> None:
     connection.execute(waiting.values(not_before=now))
 
 
-def waiting_for_input_since(connection: sa.Connection, moment: datetime) -> list[Row]:
-    """Tasks whose last attempt ended before that moment with a question nobody has answered."""
-    query = sa.select(tasks).where(tasks.c.status == TaskStatus.WAITING)
-    query = query.where(tasks.c.waiting_for == "input", _last_end < moment)
-    return list(connection.execute(query).mappings())
-
-
-def with_status(connection: sa.Connection, status: TaskStatus) -> list[str]:
-    query = sa.select(tasks.c.id).where(tasks.c.status == status).order_by(tasks.c.id)
+def at_work(connection: sa.Connection) -> list[str]:
+    """Tasks with an attempt that has not ended."""
+    running = attempts_table.c.status == AttemptStatus.RUNNING
+    query = sa.select(attempts_table.c.task_id).where(running).order_by(attempts_table.c.task_id)
     return list(connection.execute(query).scalars())
 
 
@@ -250,8 +252,11 @@ def _complete(connection: sa.Connection, rows: list[Row]) -> list[Task]:
     depends_on = _dependencies_of(connection, ids)
     latest = [tries[task_id][-1].id for task_id in ids if tries.get(task_id)]
     results = attempts.checks_of(connection, latest)
+    asking = [row["id"] for row in rows if row["waiting_for"] == "input"]
+    asked = questions.unanswered(connection, asking)
     return [
-        _task(row, tries.get(row["id"], []), depends_on.get(row["id"], []), results) for row in rows
+        _task(row, tries.get(row["id"], []), depends_on.get(row["id"], []), results, asked)
+        for row in rows
     ]
 
 
@@ -260,6 +265,7 @@ def _task(
     tries: list[Attempt],
     depends_on: list[str],
     results: dict[str, list[CheckResult]],
+    asked: list[Question],
 ) -> Task:
     values = {name: row[name] for name in _STORED}
     made = results.get(tries[-1].id, []) if tries else []
@@ -269,6 +275,7 @@ def _task(
         "workspace": workspace_of(row),
         "attempts": tries,
         "checks": made,
+        "questions": [question for question in asked if question.task_id == row["id"]],
         "verified": any(one.proved is not False for one in made)
         if row["status"] == TaskStatus.COMPLETED
         else None,
@@ -426,6 +433,8 @@ def _apply_status(
         now = datetime.now(UTC)  # by a clock that may have been set back
         ended = {"ended_at": max(now, task["started_at"] or now)}
         values = {**ended, "stop": None, "not_before": None, **values}
+    if task["status"] == TaskStatus.WAITING and status is not TaskStatus.WAITING:
+        questions.withdraw(connection, task_id)
     values = {"waiting_for": None, "question": None, **values}
     update(connection, task_id, status=status, reason=reason, **values)
     facts = {"title": task["title"], "reason": reason}

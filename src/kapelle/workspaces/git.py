@@ -25,8 +25,7 @@ _MAX_AT_ONCE = 16
 _LOCK_PATIENCE_S = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.5, 3.0)
 # The second: git reads the entry of a worktree that another git is just making.
 _BUSY = re.compile(
-    r"unable to create '([^\n]*\.lock)': File exists|failed to read [^\n]*/commondir",
-    re.IGNORECASE,
+    r"unable to create '([^\n]*\.lock)': File exists|failed to read [^\n]*/commondir", re.IGNORECASE
 )
 # git holds a lock for moments; an older one was left by a git that was killed.
 _LOCK_AGE_S = 60.0

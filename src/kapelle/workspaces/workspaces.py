@@ -230,10 +230,7 @@ class Workspaces:
         it can be resolved in ordinary files; what is not resolved is returned again. As the base,
         what was merged is what the owner's work is told from afterwards.
         """
-        async with (
-            self._guard.standing(owner) as marker,
-            self._guard.merging(marker.common_dir),
-        ):
+        async with self._guard.standing(owner) as marker, self._guard.merging(marker.common_dir):
             conflicts = await take_in(marker, self._guard.mover(marker), branch, message)
             if as_base:
                 ends = (await tip_of(marker), f"{await marker.refs.commit_of(branch)}")

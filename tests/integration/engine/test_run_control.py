@@ -11,7 +11,9 @@ from tests.integration.rows import task_row
 
 from kapelle.domain.errors import Conflict, GitError, InvalidInput, LimitReached, Unavailable
 from kapelle.domain.ids import new_id
+from kapelle.domain.question import QuestionSpec
 from kapelle.domain.states import RunStatus, TaskStatus
+from kapelle.engine import questions
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs import control
 from kapelle.engine.runs.control import Cancelled, Control, Paused, Superseded, Suspended
@@ -21,6 +23,7 @@ from kapelle.engine.tasks import actions
 from kapelle.engine.tasks.accounts import Candidate
 from kapelle.engine.tasks.queue import begin
 from kapelle.patterns.spec import PatternSpec
+from kapelle.store import questions as asked
 from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.runs import Claim
@@ -220,10 +223,11 @@ async def test_the_others_hear_of_an_answer(db: Database) -> None:
     run_id = await add_run(db)
     gate = Control(parts(db), run_id)
     await db.write(steps.begin, run_id, "0001.1.0001", "ask", "Why?")
+    await db.write(asked.ask, run_id, QuestionSpec(text="Why?"), place="0001.1.0001")
     with pytest.raises(Suspended):
         await gate.suspend("0001.1.0001")
     await gate.require()
-    await db.write(control.answer, run_id, None, "because")
+    await db.write(questions.answer, run_id, "because")
     with pytest.raises(Suspended):
         await gate.require()
 
@@ -262,7 +266,7 @@ async def test_an_empty_answer_is_none(db: Database, text: str) -> None:
     run_id = await add_run(db)
     await db.write(steps.begin, run_id, "0001", "ask", "Why?")
     with pytest.raises(InvalidInput, match="The answer is empty"):
-        await db.write(control.answer, run_id, None, text)
+        await db.write(questions.answer, run_id, text)
     assert await db.read(steps.unanswered, run_id) == {"0001"}
 
 

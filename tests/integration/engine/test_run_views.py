@@ -24,7 +24,7 @@ async def test_a_run_that_waits_for_nobody_is_never_shown_as_waiting(
     await ask(db, run_id)
     run = await use.get(run_id)
     assert (run.waiting_for, run.question) == (waiting_for, question)
-    assert may_ask == (" asks: Why? (kapelle resume " in str(run.reason))
+    assert may_ask == (" asks: Why? (kapelle answer " in str(run.reason))
 
 
 async def test_a_run_goes_on_while_one_of_its_tasks_does(db: Database) -> None:

@@ -101,20 +101,12 @@ print(sum(int(status["SigIgn"], 16) >> number - 1 & 1 for number in ours))
 async def test_what_cannot_be_started_says_why(
     any_runner: Runner, tmp_path: Path, argv: list[str], cwd: str | None, detail: str
 ) -> None:
-    started: list[int] = []
     job = launch(tmp_path / "run", argv, cwd=Path(cwd or tmp_path))
-    ended = await any_runner.execute(job, on_started=started.append)
+    ended = await any_runner.execute(job)
     assert ended.exit == Exit(kind="not_started")
     assert ended.detail is not None
     assert ended.detail.startswith(detail)
     assert ended.started_at is None
-    assert started == []
-
-
-async def test_the_pid_is_told(runner: Runner, tmp_path: Path) -> None:
-    started: list[int] = []
-    await runner.execute(shell(tmp_path / "run", "echo $$"), on_started=started.append)
-    assert started == [int((tmp_path / "run/out.log").read_text())]
 
 
 async def test_the_directory_is_private_and_holds_no_values(

@@ -54,13 +54,10 @@ async def test_stop_of_a_deaf_tree(runner: Runner, tmp_path: Path) -> None:
 
 
 async def test_stop_wakes_a_stopped_agent(runner: Runner, tmp_path: Path) -> None:
-    started: list[int] = []
-    script = "trap 'exit 5' TERM; echo ready; while true; do sleep 0.05; done"
-    task = asyncio.create_task(
-        runner.execute(shell(tmp_path / "run", script, grace_s=20), on_started=started.append)
-    )
-    await until(lambda: _bytes(tmp_path / "run/out.log") == b"ready\n")
-    os.kill(started[0], signal.SIGSTOP)
+    script = "trap 'exit 5' TERM; echo $$; while true; do sleep 0.05; done"
+    task = asyncio.create_task(runner.execute(shell(tmp_path / "run", script, grace_s=20)))
+    await until(lambda: _bytes(tmp_path / "run/out.log").endswith(b"\n"))
+    os.kill(int(_bytes(tmp_path / "run/out.log")), signal.SIGSTOP)
     runner.stop(tmp_path / "run", "stop")
     assert (await task).exit == Exit(kind="exited", code=5)
 
@@ -156,9 +153,7 @@ async def test_cancelling_only_ends_the_watching(runner: Runner, tmp_path: Path)
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-    started: list[int] = []
-    assert (await runner.execute(job, on_started=started.append)).exit.code == 6
-    assert len(started) == 1
+    assert (await runner.execute(job)).exit.code == 6
     assert (tmp_path / "ran").read_text() == "ran\n"
 
 

@@ -102,16 +102,14 @@ async def test_a_hundred_forged_claims(
 async def test_a_forged_run_json_changes_nothing(
     any_runner: Runner, tmp_path: Path, victim: subprocess.Popen[bytes]
 ) -> None:
-    told: list[int] = []
     forgeries = [b"", b"[]", b"{", b"7", b'{"agent": 7}', b'{"agent": {"pid": "x"}}', b"\xff" * 99]
     forgeries.append(json.dumps({"agent": {"pid": victim.pid}, "started_at": 1e300}).encode())
     for number, forged in enumerate(forgeries):
         process_dir = tmp_path / f"run{number}"
         process_dir.mkdir()
         (process_dir / "run.json").write_bytes(forged)
-        ended = await any_runner.execute(shell(process_dir, "exit 3"), on_started=told.append)
+        ended = await any_runner.execute(shell(process_dir, "exit 3"))
         assert ended.exit.code == 3
-    assert victim.pid not in told
     assert victim.poll() is None
 
 

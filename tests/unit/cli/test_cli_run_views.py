@@ -116,7 +116,7 @@ def test_a_task_that_a_run_waits_for_tells_what_it_is_at() -> None:
     asking = {"id": "task_1", "status": "waiting", "waiting_for": "input", "reason": "It asks: x"}
     text = "\n".join(describe({**RUN, "status": "running"}, [begun], (), {"task_1": asking}))
     assert ", waiting\n" in text
-    assert "It asks: x\n      kapelle resume task_1 " in text
+    assert "It asks: x\n      kapelle answer task_1 " in text
 
 
 def test_the_candidates_of_a_choice() -> None:
@@ -171,9 +171,10 @@ def test_a_long_result_is_shown_from_its_beginning() -> None:
 
 
 def test_what_asks_is_told_in_the_list_instead_of_how_far_it_is() -> None:
-    going = {**RUN, "status": "running", "progress": {"iteration": 2}, "reason": "task_1 asks: y?"}
-    assert lines([going])[1].endswith("(iteration 2 of 5)")
-    assert lines([{**going, "waiting_for": "input"}])[1].endswith("(task_1 asks: y?)")
+    going = {**RUN, "status": "running", "progress": {"iteration": 2}, "reason": "it works"}
+    assert lines([going])[1].endswith("(iteration 2 of 5, it works)")
+    asking = {**going, "waiting_for": "input", "reason": "task_1 asks: y?"}
+    assert lines([asking])[1].endswith("(task_1 asks: y?)")
 
 
 def test_the_result_of_ones_own_pattern_is_json() -> None:
@@ -197,10 +198,10 @@ QUESTIONS = [
 def test_open_questions_and_how_to_answer_them() -> None:
     waiting: dict[str, Any] = {"status": "waiting", "waiting_for": "input", "ended_at": None}
     text = shown(questions=QUESTIONS, **waiting)
-    assert "? Which one? [the first]\n      kapelle runs answer run_1:0001 " in text
-    assert "? When?\n      kapelle runs answer run_1:0002 " in text
+    assert "? Which one? [the first]\n      kapelle answer run_1:0001 " in text
+    assert "? When?\n      kapelle answer run_1:0002 " in text
     [first, *_] = next_commands({**RUN, "questions": QUESTIONS[:1], **waiting})
-    assert first[0] == 'kapelle runs answer run_1 "…"'
+    assert first[0] == 'kapelle answer run_1 "…"'
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ def test_what_a_state_means(status: str, rests: bool, code: int) -> None:
 
 
 def test_the_list_tells_how_far_a_run_is_and_what_it_waits_for() -> None:
-    going = {**RUN, "status": "running", "progress": {"iteration": 2, "best": 3.0}}
+    going = {**RUN, "status": "running", "progress": {"iteration": 2, "best": 3.0}, "reason": None}
     asking = {**RUN, "status": "waiting", "reason": "Which one?"}
     away = {**RUN, "archived_at": "x"}
     _, first, second, third = lines([going, asking, away])
@@ -308,7 +309,7 @@ def event(kind: str, /, **data: Any) -> dict[str, Any]:
         (event("task.waiting", title="T", reason="limited"), "  ? T (task_1): limited"),
         (
             event("task.waiting", title="T", reason="It asks: x", waiting_for="input"),
-            '  ? T (task_1): It asks: x (answer with `kapelle resume task_1 "…"`)',
+            '  ? T (task_1): It asks: x (answer with `kapelle answer task_1 "…"`)',
         ),
         (event("check.failed", name="make test"), "  ✗ check failed: make test"),
         (event("attempt.warning", what="x", text="slow"), "  ! slow"),

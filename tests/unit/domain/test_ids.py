@@ -43,8 +43,8 @@ def test_a_message_is_not_taken_for_an_id() -> None:
 
 def test_ids_in_a_text_are_made_short_but_not_in_paths_branches_and_tokens() -> None:
     task, run = new_id("task"), new_id("run")
-    text = f'{task} asks: why? (kapelle resume {task} "…"), then {run}.'
+    text = f'{task} asks: why? (kapelle answer {task} "…"), then {run}.'
     end = task[-SHORT:]
-    assert short(text) == f'{end} asks: why? (kapelle resume {end} "…"), then {run[-SHORT:]}.'
+    assert short(text) == f'{end} asks: why? (kapelle answer {end} "…"), then {run[-SHORT:]}.'
     kept = f"kapelle/{task} /home/me/{task}/file {run}:0004.1.0001 refs/kapelle/archive/{run}"
     assert short(kept) == kept

@@ -1,7 +1,6 @@
 """The daemon itself: health, description, backup, stop, and its history as a stream."""
 
-from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Response
 from pydantic import BaseModel, Field
@@ -102,7 +101,14 @@ async def events(
     return EventStream(found, _rendered, **{"X-Last-Event-ID": str(start)})
 
 
-@lru_cache(maxsize=16)
 def _rendered(found: tuple[Event, ...]) -> bytes:
-    """Events as they are sent to all who follow the history, of whom there may be many."""
-    return b"".join(sent_event(str(e.seq), e.kind, e.model_dump_json()) for e in found)
+    """Events as they are sent. All who follow the history, of whom there may be many, are handed
+    the same tuple one after another: it is rendered once."""
+    if _last["events"] is not found:
+        rendered = (sent_event(str(e.seq), e.kind, e.model_dump_json()) for e in found)
+        _last.update(events=found, text=b"".join(rendered))
+    text: bytes = _last["text"]
+    return text
+
+
+_last: dict[str, Any] = {"events": None}

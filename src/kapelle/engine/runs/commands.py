@@ -27,6 +27,8 @@ from kapelle.store.processes import Announce
 from kapelle.store.query import workspace_of
 from kapelle.workspaces import working_directory
 
+Place = tuple[Path, Origin]
+
 
 @dataclass(frozen=True)
 class Commands:
@@ -77,43 +79,32 @@ class Commands:
         self, name: str, spec: CheckSpec, env: dict[str, str], task: str | None
     ) -> CheckResult:
         command = spec.command or ""
+        workspace, place = await self._place(task)
+        directory, origin = place
         with self.parts.making(self.run_id, spec.label, command) as told:
 
             def announce(connection: Connection) -> None:
                 events.append(connection, CHECK_STARTED, run_id=self.run_id, **told)
 
-            ended, output = await self._execute(name, command, spec.timeout_s, env, task, announce)
+            ended, output = await self._execute(name, command, spec.timeout_s, env, place, announce)
+        settings = self.parts.settings(self.spec.directory)
         if not ended.succeeded:
-            settings, origin = self.parts.settings(self.spec.directory), await self._origin(task)
             seen = command_variables(self.parts, settings, self.spec.env | env, origin)
-            output = await asyncio.to_thread(with_hints, output, spec.command or "", origin, seen)
+            output = await asyncio.to_thread(with_hints, output, command, origin, seen)
         result = check_result(spec, ended, output)
-        workspace, directory = await self._workspace(task)
-        tip = None
-        if workspace.branch is not None:
-            tip = await self.parts.workspaces.tip(workspace.owner or task or self.owner)
-            directory = working_directory(workspace, directory)
+        owner = workspace.owner or task or self.owner
+        tip = await self.parts.workspaces.tip(owner) if workspace.branch is not None else None
         result = result.model_copy(update={"directory": str(directory), "commit": tip})
         if tip is None:
             return result
-        subject = await self._subject(spec, env, task, workspace, directory)
-        default = self.spec.prove or self.parts.settings(self.spec.directory).tasks.prove
-        return await subject.prove(name, spec, result, default)
 
-    async def _subject(
-        self, spec: CheckSpec, env: dict[str, str], task: str | None, place: Workspace, at: Path
-    ) -> Subject:
-        """What a check was made on, and how it is made again."""
+        async def again(name: str, directory: Path, origin: Origin, timeout_s: float) -> Ended:
+            return (await self._execute(name, command, timeout_s, env, (directory, origin)))[0]
 
-        async def execute(name: str, directory: Path, origin: Origin, timeout_s: float) -> Ended:
-            command, where = spec.command or "", (directory, origin)
-            return (await self._execute(name, command, timeout_s, env, task, elsewhere=where))[0]
-
-        owner = place.owner or task or self.owner
-        return Subject(
-            self.parts, self.run_id, owner, place, at, self.spec.directory,
-            await self._origin(task), execute,
-        )  # fmt: skip
+        subject = Subject(
+            self.parts, self.run_id, owner, workspace, directory, self.spec.directory, origin, again
+        )
+        return await subject.prove(name, spec, result, self.spec.prove or settings.tasks.prove)
 
     async def _diff_not_empty(self, spec: CheckSpec, task: str | None) -> CheckResult:
         if task is not None:
@@ -129,7 +120,8 @@ class Commands:
     ) -> Scored:
         """The number in the last line of the output that is not empty."""
         with self.parts.making(self.run_id, command.strip().split("\n")[0], command):
-            ended, output = await self._execute(step.position, command, timeout_s, env, task)
+            _, place = await self._place(task)
+            ended, output = await self._execute(step.position, command, timeout_s, env, place)
         if not ended.succeeded:
             problem = f"the score command failed: {ended.ending(timeout_s)}"
             return Scored(value=None, output=output, problem=problem)
@@ -143,26 +135,19 @@ class Commands:
         command: str,
         timeout_s: float,
         env: dict[str, str],
-        task: str | None,
+        place: Place,
         announce: Announce | None = None,
-        elsewhere: tuple[Path, Origin] | None = None,
     ) -> tuple[Ended, str]:
-        directory, origin = elsewhere or (await self._directory(task), await self._origin(task))
+        directory, origin = place
         process = await self.journal.process(name, announce)
         settings = self.parts.work_settings(self.spec.directory)
         left = (await self.budget.left()).seconds
         launch = launch_command(
-            self.parts,
-            settings,
-            command,
-            self.run_id,
-            process=process,
-            cwd=directory,
+            self.parts, settings, command, self.run_id,
+            process=process, cwd=directory, origin=origin, label=f"{name} of {self.run_id}",
             env=self.spec.env | env | {"KAPELLE_RUN_ID": self.run_id},
             timeout_s=timeout_s if left is None else max(0.1, min(timeout_s, left)),
-            label=f"{name} of {self.run_id}",
-            origin=origin,
-        )
+        )  # fmt: skip
         ended = await retried(self._launch)(name, launch)
         if ended.ended_by == "timeout":
             # What was cut short because the run's time is over says nothing about the work.
@@ -173,21 +158,17 @@ class Commands:
         launch.process_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return await self.parts.execute_step(self.run_id, name, launch)
 
-    async def _origin(self, task: str | None) -> Origin:
-        workspace, directory = await self._workspace(task)
-        worktree = Path(workspace.path) if workspace.branch is not None else None
-        wanted = self.parts.settings(self.spec.directory).workspace
-        return Origin.of(self.spec.shell, directory, worktree, wanted)
-
-    async def _directory(self, task: str | None) -> Path:
-        """Where a command runs: in the run's workspace, or in that of one of its tasks."""
-        workspace, directory = await self._workspace(task)
-        return directory if workspace.branch is None else working_directory(workspace, directory)
-
-    async def _workspace(self, task: str | None) -> tuple[Workspace, Path]:
+    async def _place(self, task: str | None) -> tuple[Workspace, Place]:
+        """The run's workspace or that of one of its tasks, and where in it a command runs."""
         if task is not None:
             row = await self.parts.db.read(tasks.get, task)
-            return row.workspace, Path(row.directory)
-        await restore_deleted(self.parts, self.owner)
-        run = await self.parts.db.read(runs.row, self.owner)
-        return workspace_of(run), Path(self.spec.directory)
+            workspace, directory = row.workspace, Path(row.directory)
+        else:
+            await restore_deleted(self.parts, self.owner)
+            run = await self.parts.db.read(runs.row, self.owner)
+            workspace, directory = workspace_of(run), Path(self.spec.directory)
+        wanted, shell = self.parts.settings(self.spec.directory).workspace, self.spec.shell
+        if workspace.branch is None:
+            return workspace, (directory, Origin.of(shell, directory, None, wanted))
+        origin = Origin.of(shell, directory, Path(workspace.path), wanted)
+        return workspace, (working_directory(workspace, directory), origin)

@@ -12,11 +12,13 @@ from pydantic import ValidationError
 
 from kapelle.domain.budget import Left
 from kapelle.domain.errors import InvalidInput, sentence
+from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import titled, writable
 from kapelle.engine.parts import Parts
+from kapelle.engine.questions import with_patience
 from kapelle.engine.runs.commands import Commands
 from kapelle.engine.runs.control import Control
 from kapelle.engine.runs.git import GitContext, T, foreign
@@ -28,7 +30,7 @@ from kapelle.engine.tasks.submit import Belonging, submit
 from kapelle.patterns.context import Fact, Place, TaskArgs
 from kapelle.patterns.results import Checked, Merged, RunResult, Scored, TaskResult
 from kapelle.patterns.spec import PatternSpec
-from kapelle.store import events, runs, steps, tasks
+from kapelle.store import events, questions, runs, steps, tasks
 from kapelle.store.database import Connection
 
 # What a task takes over from the spec of its run, unless the pattern says otherwise.
@@ -240,10 +242,19 @@ class DurableContext(GitContext):
         if not isinstance(default, str | None):
             raise InvalidInput(f"ctx.ask: the default is a text, not {default!r}.")
 
+        def store(connection: Connection, step: Step, spec: QuestionSpec) -> None:
+            self._journal.store(connection, step)
+            questions.ask(connection, self.run_id, spec, place=step.position)
+
+        async def begin(step: Step) -> None:
+            spec = QuestionSpec.model_construct(text=question, default=default)
+            await self._parts.db.write(store, step, with_patience(self._parts, spec))
+
         def perform(step: Step) -> Coroutine[Any, Any, str]:
             return self._control.suspend(step.position)
 
-        return await self._journal.step("ask", question, perform, data={"default": default})
+        data = {"default": default}
+        return await self._journal.step("ask", question, perform, begin=begin, data=data)
 
     async def sleep(self, seconds: float) -> None:
         def perform(step: Step) -> Awaitable[None]:

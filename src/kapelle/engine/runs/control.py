@@ -1,4 +1,4 @@
-"""Pause, resume, cancel and answer a run, and what its branches see of that."""
+"""Pause, resume and cancel a run, and what its branches see of that."""
 
 import asyncio
 import logging
@@ -7,13 +7,13 @@ from collections.abc import Set
 from contextlib import suppress
 from typing import NoReturn
 
-from kapelle.domain.errors import Conflict, InvalidInput
+from kapelle.domain.errors import Conflict
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.runner.process_dir import is_running
-from kapelle.store import events, processes, runs, steps
+from kapelle.store import attempts, events, processes, runs, steps
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
@@ -164,7 +164,8 @@ def _pause(connection: Connection, run_id: str, reason: str, now: bool) -> list[
         actions.requeue(connection, task["id"])
         for task in (runs.open_tasks(connection, family) if now else ())
         # One that a person has cancelled does not come back.
-        if task["status"] == TaskStatus.RUNNING and task["stop"] is None
+        if task["stop"] is None
+        and (task["status"] == TaskStatus.RUNNING or attempts.live(connection, task["id"]))
     ]
     return [request for request in requests if request is not None]
 
@@ -173,7 +174,7 @@ def resume(connection: Connection, run_id: str) -> None:
     """Let a paused run go on, with the runs inside it; one that was only to pause goes on too."""
     row = _require_open(connection, run_id)
     if row["status"] != RunStatus.PAUSED and row["stop"] != "pause":
-        hint = f"kapelle runs answer {run_id}" if row["status"] == RunStatus.WAITING else None
+        hint = f"kapelle answer {run_id}" if row["status"] == RunStatus.WAITING else None
         raise Conflict(f"{run_id} is not paused; it is {row['status']}.", hint=hint)
     for member in runs.family(connection, run_id):
         found = runs.row(connection, member)
@@ -182,34 +183,6 @@ def resume(connection: Connection, run_id: str) -> None:
             events.append(connection, "run.resumed", run_id=member, title=found["title"])
         if found["status"] == RunStatus.PAUSED:
             runs.change(connection, member, RunStatus.QUEUED, "resumed")
-
-
-def answer(connection: Connection, run_id: str, token: str | None, text: str) -> None:
-    """Answer a run's question; with no token the only one that is open."""
-    if not text.strip():
-        raise InvalidInput("The answer is empty.", hint='kapelle runs answer ID "…"')
-    row = _require_open(connection, run_id)
-    asked = steps.questions(connection, run_id)
-    if token is None:
-        if len(asked) != 1:
-            many = "has several questions" if asked else "asks nothing"
-            hint = "Name one by its token." if asked else _who_asks(connection, row)
-            raise Conflict(f"{run_id} {many}.", hint=hint)
-        token = asked[0].token
-    asker, _, position = token.rpartition(":")
-    if asker not in {"", run_id}:
-        raise Conflict(f"{token} is the token of a question of another run.")
-    steps.answer(connection, run_id, position, text)
-    events.append(connection, "run.answered", run_id=run_id, title=row["title"], answer=text)
-    if row["status"] == RunStatus.WAITING:
-        runs.change(connection, run_id, RunStatus.QUEUED, "answered")
-
-
-def _who_asks(connection: Connection, row: runs.Row) -> str:
-    for task in runs.open_tasks(connection, [row["id"]]):
-        if task["waiting_for"] == "input":
-            return f'Its task does: kapelle resume {task["id"]} "…"'
-    return f"It is {row['status']}."
 
 
 def _request_stop(

@@ -48,7 +48,7 @@ from kapelle.patterns.context import State, StoppedBy
 from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import runs, steps
+from kapelle.store import questions, runs, steps
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
@@ -294,7 +294,7 @@ def _settle(connection: Connection, run_id: str, claim: runs.Claim, verdict: Ver
     elif status is RunStatus.PAUSED and verdict.reason is not None:
         runs.change(connection, run_id, RunStatus.PAUSED, verdict.reason)
     elif status is RunStatus.WAITING and verdict.asked <= steps.unanswered(connection, run_id):
-        text = " · ".join(question.text for question in steps.questions(connection, run_id))
+        text = " · ".join(one.text for one in questions.unanswered(connection, [run_id]))
         runs.change(connection, run_id, RunStatus.WAITING, text, waiting_for="input")
     else:
         return False

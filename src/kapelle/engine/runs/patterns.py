@@ -24,14 +24,7 @@ from kapelle.home import Home
 from kapelle.patterns import registry
 from kapelle.patterns.registry import Pattern
 from kapelle.runner.command import Command, Running
-from kapelle.settings.trust import (
-    Executable,
-    executable,
-    pattern_files,
-    refusal,
-    source,
-    standing,
-)
+from kapelle.settings.trust import Executable, pattern_files, refusal, source
 
 # A file that takes longer to import than this is not waited for.
 IMPORT_S = 10.0
@@ -64,9 +57,10 @@ async def list_patterns(parts: Parts, directory: Path | None) -> Listed:
 
 
 def _seen(parts: Parts, directory: Path | None) -> tuple[Home, Executable | None, bool]:
-    found = executable(parts.home, directory) if directory else None
-    trusted = found and standing(parts.home, found, parts.environ) == "trusted"
-    return parts.home, found, bool(trusted)
+    if directory is None:
+        return parts.home, None, False
+    found, status = parts.standing(str(directory))
+    return parts.home, found, status == "trusted"
 
 
 async def _import(call: Callable[[], T]) -> T:

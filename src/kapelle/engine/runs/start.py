@@ -29,10 +29,6 @@ from kapelle.workspaces import repository_of
 _DEEPEST = 20
 
 
-def _nothing(_connection: Connection, _run_id: str) -> None:
-    return
-
-
 async def start(
     parts: Parts,
     pattern: str,
@@ -43,7 +39,7 @@ async def start(
     schedule_id: str | None = None,
     parent_task_id: str | None = None,
     workspace_owner: str | None = None,
-    also: Also = _nothing,
+    also: Also | None = None,
 ) -> str:
     """Store a run, which the queue takes up, and return its id; also is done in the same
     transaction, if the run is a new one."""
@@ -125,7 +121,7 @@ def _title(spec: PatternSpec) -> str:
         ) from error
 
 
-def _insert(connection: Connection, values: dict[str, Any], also: Also) -> str:
+def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -> str:
     key = values["idempotency_key"]
     known = runs.by_idempotency_key(connection, key) if key else None
     if known is not None:
@@ -141,5 +137,6 @@ def _insert(connection: Connection, values: dict[str, Any], also: Also) -> str:
     events.append(
         connection, "run.created", run_id=run_id, title=values["title"], pattern=values["pattern"]
     )
-    also(connection, run_id)
+    if also is not None:
+        also(connection, run_id)
     return run_id

@@ -156,11 +156,7 @@ def _is_only(schedule: Row, slot: datetime) -> bool:
 
 
 def change_status(
-    connection: Connection,
-    schedule: Row,
-    status: ScheduleStatus,
-    reason: str | None,
-    now: datetime,
+    connection: Connection, schedule: Row, status: ScheduleStatus, reason: str | None, now: datetime
 ) -> None:
     """Change an open schedule's status; one that has ended meanwhile stays as it ended."""
     present = schedules.row(connection, schedule["id"])

@@ -53,7 +53,7 @@ def cancel(
     status = TaskStatus(tasks.row(connection, task_id)["status"])
     if status in FINAL:
         raise Conflict(f"{task_id} is {status} already.")
-    if status is TaskStatus.RUNNING:
+    if status is TaskStatus.RUNNING or attempts.live(connection, task_id):
         return _stop(connection, task_id, "cancel", reason, limit_reached)
     cause = {"limit_reached": limit_reached}
     tasks.change(connection, task_id, TaskStatus.CANCELLED, reason, **cause)
@@ -69,10 +69,7 @@ def retry(connection: Connection, task_id: str, limits: NewLimits = _UNCHANGED) 
 
 
 def resume(
-    connection: Connection,
-    task_id: str,
-    message: str | None,
-    limits: NewLimits = _UNCHANGED,
+    connection: Connection, task_id: str, message: str | None, limits: NewLimits = _UNCHANGED
 ) -> Stop:
     require_ended(connection, task_id, "resumed")
     mode = "resume" if attempts.latest(connection, task_id) else "fresh"
@@ -94,7 +91,7 @@ def lift_pauses(connection: Connection, task_id: str, of_agents: Sequence[str]) 
 
 def requeue(connection: Connection, task_id: str) -> Stop:
     status = TaskStatus(tasks.row(connection, task_id)["status"])
-    if status is TaskStatus.RUNNING:
+    if status is TaskStatus.RUNNING or attempts.live(connection, task_id):
         return _stop(connection, task_id, "requeue", "requeued by a person")
     if status in {TaskStatus.QUEUED, TaskStatus.BLOCKED}:
         raise Conflict(f"{task_id} is {status} already.")
@@ -170,6 +167,11 @@ def require_ended(connection: Connection, task_id: str, verb: str) -> None:
             f"{run_id} has gone on in the worktree that {task_id} shared with it; "
             f"it cannot be {verb}.",
             hint=f"kapelle run --continue-from {task_id} starts a new task that builds on it.",
+        )
+    if attempts.live(connection, task_id) and status is TaskStatus.WAITING:
+        raise Conflict(
+            f"{task_id} waits for an answer, and its agent with it; it cannot be {verb}.",
+            hint=f'kapelle answer {task_id} "…"',
         )
     if status not in FINAL | {TaskStatus.WAITING}:
         raise Conflict(

@@ -184,10 +184,7 @@ class Attempt:
         return self.task_env | marks | run
 
     async def write(
-        self,
-        change: Callable[Concatenate[Connection, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, change: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Make a change in one transaction; ClaimLost if it is not this performer's any more."""
 

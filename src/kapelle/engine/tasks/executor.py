@@ -163,10 +163,8 @@ def _relaunch(attempt: Attempt) -> Launch:
         argv=[],
         cwd=attempt.directory,
         env={},
-        stdin=None,
         timeout_s=attempt.timeout_s,
         grace_s=attempt.settings.tasks.grace_s,
-        redact=(),
         label=attempt.task_id,
     )
 

@@ -22,6 +22,7 @@ from kapelle.domain.task import Exit
 from kapelle.engine.children import end_orphans
 from kapelle.engine.parts import Parts
 from kapelle.engine.performers import MAX_PERFORMANCES, Performers
+from kapelle.engine.questions import expire
 from kapelle.engine.runs.queue import RunQueue
 from kapelle.engine.tasks.accounts import Candidate, Paused, candidates, choose
 from kapelle.engine.tasks.attempt import Findings, Finish, warn
@@ -29,7 +30,7 @@ from kapelle.engine.tasks.executor import perform
 from kapelle.engine.tasks.settle import conclude
 from kapelle.runner.shim.failpoints import failpoint
 from kapelle.settings.models import Limits, default_max_attempts
-from kapelle.store import accounts, attempts, events, runs, tasks
+from kapelle.store import accounts, attempts, events, questions, runs, tasks
 from kapelle.store.database import Connection
 
 _MB = 1_000_000
@@ -256,7 +257,9 @@ class TaskQueue:
         return self._reading[1]
 
     async def _admit(self) -> None:
-        admitted = set(await self._running())
+        # An agent that waits for a person leaves its slot to others, and goes on without one.
+        asking = await self._parts.db.glance(attempts.asking, self._parts.performer)
+        admitted = set(await self._running()) - set(asking)
         limits = self._limits = self._parts.settings().limits
         reading = self._read()
         free = max_attempts(limits, reading) - len(admitted)
@@ -294,6 +297,8 @@ class TaskQueue:
             await db.write(_release_overdue)
         await self._performers.restart(await self._running())
         await self._run_queue.sweep()
+        if await db.read(questions.overdue, datetime.now(UTC)):
+            await db.write(expire)
         await end_orphans(self._parts)
         await self._warn_of_questions()
 
@@ -304,12 +309,12 @@ class TaskQueue:
         """Tell of tasks that have been waiting for a person for long."""
         patience = timedelta(seconds=self._parts.settings().health.waiting_s)
         moment = datetime.now(UTC) - patience
-        waiting = await self._parts.db.read(tasks.waiting_for_input_since, moment)
-        self._asked &= {task["id"] for task in waiting}
-        for task in waiting:
-            if task["id"] not in self._asked:
-                self._asked.add(task["id"])
-                await self._parts.db.write(_warn_of_question, task["id"], patience)
+        waiting = await self._parts.db.read(questions.asked_before, moment)
+        asking = {question.task_id for question in waiting if question.task_id}
+        self._asked &= asking
+        for task_id in asking - self._asked:
+            self._asked.add(task_id)
+            await self._parts.db.write(_warn_of_question, task_id, patience)
 
     async def _give_up(self, attempt_id: str) -> None:
         problem = f"an internal error ended it {MAX_PERFORMANCES} times; see {self._parts.home.log}"

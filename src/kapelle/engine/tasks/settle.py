@@ -11,13 +11,15 @@ from typing import Any
 from kapelle.domain.errors import KapelleError
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence, History, Outcome, decide, reset
+from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import TaskStatus
 from kapelle.engine.parts import Parts
+from kapelle.engine.questions import tell
 from kapelle.engine.tasks.accounts import Candidate, candidates, given_up, of_model
 from kapelle.engine.tasks.attempt import ClaimLost, Findings, Finish, claimed
 from kapelle.settings.models import Failures
-from kapelle.store import accounts, attempts, events, tasks
+from kapelle.store import accounts, attempts, events, questions, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
@@ -71,6 +73,8 @@ class _Settlement:
             self._charge_account()
         retry = RetrySpec.model_validate(task["retry"])
         outcome = decide(self._evidence(), retry, self._history(), self.now, random.random())
+        if outcome.waiting_for == "input":
+            outcome = self._asking(outcome)
         reason = self._reason(outcome)
         ended_at = max(self.now, attempt["started_at"])
         ended = {"status": outcome.attempt, "reason": reason, "ended_at": ended_at}
@@ -202,6 +206,18 @@ class _Settlement:
             had_session=attempt["started_from"] is not None,
         )
 
+    def _asking(self, outcome: Outcome) -> Outcome:
+        """It waits for a person, unless that was answered when the agent had just ended."""
+        asked = questions.untold(self.connection, self.attempt["id"])
+        if not asked:
+            spec = QuestionSpec.model_construct(text=self.findings.question or "")
+            questions.ask(self.connection, self.task["id"], spec)
+        elif all(question.status != "open" for question in asked):
+            told = tell(self.connection, self.attempt)
+            queued = {"task": TaskStatus.QUEUED, "waiting_for": None}
+            return replace(outcome, **queued, next_message=told)  # type: ignore[arg-type]
+        return outcome
+
     def _reason(self, outcome: Outcome) -> str | None:
         """The outcome's reason, with what the supervisor had to say beside it and what helps."""
         reason, detail = outcome.reason, self.finish.detail
@@ -217,7 +233,7 @@ class _Settlement:
     def _move_task(self, outcome: Outcome, reason: str | None) -> None:
         task, waits = self.task, outcome.waiting_for == "input"
         # What a person said to an attempt that came to nothing is said to the next one.
-        was_read = outcome.task is TaskStatus.COMPLETED or waits or task["stop"]
+        was_read = outcome.task is TaskStatus.COMPLETED or self.findings.question or task["stop"]
         unread = None if was_read else self.attempt["message"]
         if unread and outcome.task is TaskStatus.QUEUED:
             outcome = replace(outcome, next_mode="resume")
@@ -236,4 +252,10 @@ class _Settlement:
             values |= {"tries": 0, "workspace_base_commit": None, "starting_tree": None}
         if outcome.task is TaskStatus.QUEUED and reason != "requeued":
             reason = f"tries again after: {reason}"
+        if task["status"] == TaskStatus.WAITING:  # its agent asked while it worked
+            if waits:
+                tasks.update(self.connection, task["id"], reason=reason, **values)
+                return
+            tasks.move(self.connection, task, TaskStatus.RUNNING)
+            task = tasks.row(self.connection, task["id"])
         tasks.move(self.connection, task, outcome.task, reason, **values)

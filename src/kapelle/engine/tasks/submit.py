@@ -42,16 +42,12 @@ class Belonging:
     workspace_owner: str | None = None
 
 
-def _nothing(_connection: Connection, _task_id: str) -> None:
-    return
-
-
 async def submit(
     parts: Parts,
     spec: TaskSpec,
     idempotency_key: str | None = None,
     belonging: Belonging | None = None,
-    also: Also = _nothing,
+    also: Also | None = None,
 ) -> Task:
     """Store a task; also is done in the same transaction, if the task is a new one."""
     belonging = belonging or Belonging()
@@ -113,7 +109,9 @@ def require_agent(name: str | None, settings: Settings) -> str:
     return agent
 
 
-def _submit(connection: Connection, spec: TaskSpec, values: dict[str, Any], also: Also) -> Task:
+def _submit(
+    connection: Connection, spec: TaskSpec, values: dict[str, Any], also: Also | None
+) -> Task:
     key = values["idempotency_key"]
     known = tasks.by_idempotency_key(connection, key) if key else None
     if known is not None:
@@ -130,7 +128,8 @@ def _submit(connection: Connection, spec: TaskSpec, values: dict[str, Any], also
         if earlier.status not in FINAL:
             depends_on.append(earlier.id)
     task = actions.submit(connection, values, depends_on)
-    also(connection, task.id)
+    if also is not None:
+        also(connection, task.id)
     return task
 
 

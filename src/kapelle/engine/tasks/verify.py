@@ -4,6 +4,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from kapelle.agents.base import Agent, Summary, Verdict
@@ -32,6 +33,7 @@ from kapelle.engine.output import (
 )
 from kapelle.engine.parts import CHECK_STARTED
 from kapelle.engine.proof import Subject, counted_files
+from kapelle.engine.questions import end
 from kapelle.engine.tasks.attempt import CHECKS, Attempt, Findings, Finish, task_diff
 from kapelle.engine.tasks.consult import consulting_usage
 from kapelle.engine.tasks.watch import recorded_cause, usage_before
@@ -39,7 +41,7 @@ from kapelle.runner.output import both_streams, lines_of
 from kapelle.runner.process_dir import Ended
 from kapelle.runner.redaction import redact
 from kapelle.runner.shim.failpoints import failpoint
-from kapelle.store import attempts, events, tasks
+from kapelle.store import attempts, events, questions, tasks
 from kapelle.store.database import Connection
 
 _SHOWN_LINE = 500
@@ -52,13 +54,17 @@ _ERROR = re.compile(
 async def verify(attempt: Attempt, finish: Finish) -> Findings:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
     summary, tail, verdict = await asyncio.to_thread(_examine, attempt, finish)
+    is_forged = finish.exit.kind == "tampered"
+    unanswered = await attempt.write(_unanswered, attempt, verdict) if not is_forged else None
+    if unanswered:
+        said = f"It asks: {unanswered}"
+        verdict = replace(verdict, success=False, reason=said, question=unanswered)
     await _look_around(attempt)
     model, before = summary.model or attempt.row["model"], await usage_before(attempt)
     success = verdict.success and not finish.timed_out
     reason, failure = verdict.reason, verdict.failure
     if not success and not verdict.question:
         # Who writes its own end may write the cause of it as well.
-        is_forged = finish.exit.kind == "tampered"
         cause = None if is_forged else recorded_cause(attempt.process_dir)
         failure = _failure(attempt, finish, verdict, summary, tail, cause)
         reason = _reason(finish, verdict, failure, is_ours=cause is not None)
@@ -87,7 +93,7 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
         reason=reason,
         result=verdict.result,
         claimed=verdict.claimed,
-        question=None if finish.timed_out else verdict.question,
+        question=unanswered or (None if finish.timed_out else verdict.question),
         failure=failure,
         session_id=summary.session_id,
         model=model,
@@ -95,6 +101,17 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
         session_usage=session_counters(summary),
         can_nudge=attempt.settings.health.on_stall == "nudge",
     )
+
+
+def _unanswered(connection: Connection, attempt: Attempt, verdict: Verdict) -> str | None:
+    """What an agent asked and did not wait for; one that is done holds with its defaults."""
+    for question in questions.untold(connection, attempt.id):
+        if not verdict.success or question.default is None:
+            return question.text
+        if question.status == "open":
+            end(connection, question, "expired", question.default)
+        questions.tell(connection, [question.token])
+    return None
 
 
 async def _look_around(attempt: Attempt) -> None:

@@ -20,13 +20,14 @@ from kapelle.agents.resets import reset_stated
 from kapelle.agents.summary import Fold
 from kapelle.domain.budget import left_usd
 from kapelle.domain.failures import Failure, FailureClass
+from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Usage
 from kapelle.engine.output import attempt_usage, find_side_log, side_log_of
 from kapelle.engine.tasks.attempt import Attempt, ClaimLost
 from kapelle.runner import process_tree
 from kapelle.runner.output import LogReader
 from kapelle.runner.shim import files
-from kapelle.store import attempts, children
+from kapelle.store import attempts, children, tasks
 
 # A runtime that only waits still wakes up now and then.
 _IDLE_SHARE = 0.02
@@ -53,6 +54,10 @@ class Stall:
             self._look_at_cpu(now)
         silent = now - self._since
         return silent if silent >= self._limit_s else 0.0
+
+    def reset(self) -> None:
+        """Begin anew: it was not expected to do anything."""
+        self._since = time.monotonic()
 
     def _look_at_cpu(self, now: float) -> None:
         used, before = process_tree.cpu_s(self._process_dir), self._cpu_s
@@ -275,7 +280,10 @@ class Watch:
             return self._end(Failure(FailureClass.LIMIT, sentence))
         if refused := self._refusal.outlasts(settings.failures.patience_s):
             return self._end(refused)
-        if silent_s := await asyncio.to_thread(self._stall.silent_s):
+        silent_s = await asyncio.to_thread(self._stall.silent_s)
+        if silent_s and await self._asks():
+            self._stall.reset()
+        elif silent_s:
             sentence = f"no output and no work for {silent_s:.0f} s"
             await self._warn("stalled", sentence)
             if settings.health.on_stall != "warn":
@@ -283,6 +291,11 @@ class Watch:
         await self._warn_of_limits(usage)
         await self._store(usage)
         return False
+
+    async def _asks(self) -> bool:
+        """Whether the agent waits for a person, who may take their time."""
+        task = await self._attempt.parts.db.glance(tasks.row, self._attempt.task_id)
+        return bool(task["status"] == TaskStatus.WAITING)
 
     async def look_back(self) -> None:
         """Warn of what the last answer used, once the agent has ended."""

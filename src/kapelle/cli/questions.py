@@ -1,0 +1,85 @@
+"""`kapelle questions` and `kapelle answer`."""
+
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from kapelle.cli.command import Json, argument, option
+from kapelle.cli.format import between, clean, field, one_line, paint
+from kapelle.cli.ids import completing, is_run, path_of
+from kapelle.cli.output import data, document, say
+from kapelle.cli.prompt import read_prompt
+from kapelle.client.http import Connection
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.text import counted
+
+_ANSWER = 'Write `kapelle answer ID "…"`, or pipe it in with `-`.'
+Asked = Annotated[
+    str,
+    argument(
+        "ID|TOKEN",
+        "The id of the task or run, or the token of its question.",
+        autocompletion=completing("work"),
+    ),
+]
+
+
+def questions(as_json: Json = False) -> None:
+    """List what tasks and runs ask of you, the oldest first."""
+    found = Connection().get("/questions")["questions"]
+    if as_json:
+        document(found)
+    elif not found:
+        say("Nobody asks anything.")
+    for question in () if as_json else found:
+        age = paint(f"{between(question['asked_at'], None)} ago", "dim")
+        sys.stdout.write(f"{one_line(question['title'], 70)} {age}\n")
+        sys.stdout.writelines(f"  {line}\n" for line in question_lines(question))
+
+
+def asked_lines(item: dict[str, Any]) -> Iterator[str]:
+    """What a task or a run asks, in the view of it."""
+    # An older daemon that still runs does not know the field of a task.
+    asked = item.get("questions") or ()
+    if asked:
+        yield field("asks", "")
+    for question in asked:
+        yield from (f"    {line}" for line in question_lines(question))
+
+
+def question_lines(question: dict[str, Any]) -> list[str]:
+    """What is asked, what may be chosen, and what to type."""
+    default = f" [{one_line(question['default'])}]" if question["default"] else ""
+    choices = enumerate(question.get("choices") or (), 1)
+    chosen = [f"    {number} {one_line(choice)}" for number, choice in choices]
+    text = paint(f"? {clean(question['text']).strip()}{default}", "yellow")
+    return [text, *chosen, f'  kapelle answer {question["token"]} "…"']
+
+
+def answer(
+    whose: Asked,
+    text: Annotated[
+        str, argument("TEXT", "What it wanted to know, or the number of a choice; - reads stdin.")
+    ],
+    token: Annotated[str | None, option("TOKEN", "Which question, when there are several.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Answer a question of a task or a run; it then goes on."""
+    said = read_prompt(text, None, _ANSWER, "answer")
+    if not (asked := (token or whose).strip()):
+        raise InvalidInput(
+            "An empty text is no id.", hint="`kapelle questions` shows what is asked."
+        )
+    client = Connection()
+    question = client.post(f"/questions/{quote(asked, safe='')}/answer", {"answer": said})
+    work = client.get(path_of(question["run_id"] or question["task_id"]))
+    if as_json:
+        document(work)
+        return
+    data(work["id"])
+    if left := len(work["questions"]):
+        say(f"It has {counted(left, 'question')} more; `kapelle questions` shows what is asked.")
+    else:
+        follow = "runs tail" if is_run(work["id"]) else "logs -f"
+        say(f"It goes on; `kapelle {follow} {work['id']}` follows it.")
