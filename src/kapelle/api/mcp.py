@@ -51,7 +51,7 @@ _INSTRUCTIONS = """\
 Kapelle runs coding agents in the background, each in a git worktree of its own, checks what they
 did and merges what passed. Hand over work with task_create (one agent, one piece of work; give it
 checks, or nobody verifies it) or with one of the *_start tools (loop, team, pipeline, best_of,
-orchestrate: several agents after a pattern; pattern_list tells further fields, such as max_seconds).
+orchestrate: several agents after a pattern; pattern_list tells further fields: max_seconds …).
 Both return an id at once. Then call wait with the ids: it answers
 within a minute and says in `pending` what to call it again for. task_get tells the outcome with the
 evidence of every check, task_diff what changed, task_logs what the agent did; task_merge brings it
