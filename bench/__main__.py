@@ -11,7 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from bench import machine
-from bench.measures import burst, events, idle, listing, memory, months, output, reads, runs, start
+from bench.measures import (
+    burst,
+    events,
+    idle,
+    listing,
+    memory,
+    months,
+    output,
+    reads,
+    runs,
+    search,
+    start,
+)
 from bench.report import Measure, Row, Run, table
 
 MEASURES: dict[str, Measure] = {
@@ -25,6 +37,7 @@ MEASURES: dict[str, Measure] = {
     "events": events.measure,
     "subscribers": events.crowd,
     "output": output.measure,
+    "search": search.measure,
     "months": months.measure,
     "iterations": runs.iterations,
     "runs": runs.queued,

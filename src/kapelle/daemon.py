@@ -44,6 +44,7 @@ from kapelle.service.output import Output
 from kapelle.service.questions import Questions
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
+from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
 from kapelle.service.trust import Trust
@@ -242,6 +243,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         usage=Usages(parts),
         trust=Trust(parts),
         knowledge=Knowledge(parts),
+        search=Search(parts),
         integrations=Integrations(parts),
         notes=Notes(db),
     )
@@ -259,7 +261,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
         queue.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
-        service.knowledge.run(), _look_after(lock, record, db, stopping),
+        service.knowledge.run(), service.search.run(), _look_after(lock, record, db, stopping),
     )  # fmt: skip
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]

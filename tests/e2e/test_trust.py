@@ -213,6 +213,7 @@ diff {done}
 merge {done}
 archive {done}
 prune --dry-run
+search hello
 learnings list
 learnings add Title Content
 learnings search title

@@ -113,6 +113,7 @@ TOOLS = (
     _write("schedule_resume", "/schedules/{schedule_id}/resume"),
     _write("schedule_run", "/schedules/{schedule_id}/run"),
     _write("schedule_cancel", "/schedules/{schedule_id}/cancel", destructive=True),
+    _read("search", "/search"),
     _read("learning_search", "/learnings", status="kept"),
     _write("learning_report", "/learnings"),
     _write("note_set", "/notes"),

@@ -20,6 +20,7 @@ from kapelle.service.output import Output
 from kapelle.service.questions import Questions
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
+from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
 from kapelle.service.trust import Trust
@@ -44,6 +45,7 @@ class Service:
     usage: Usages
     trust: Trust
     knowledge: Knowledge
+    search: Search
     integrations: Integrations
     notes: Notes
 

@@ -180,3 +180,12 @@ def _note(row: Row | dict[str, object]) -> Note:
 
 def _missing(scope: str, key: str) -> NotFound:
     return NotFound(f"There is no note {key!r} of {scope}.", hint="kapelle notes lists them.")
+
+
+def containing(connection: sa.Connection, terms: Sequence[Sequence[str]], limit: int) -> list[Row]:
+    """The newest notes that have every term."""
+    text = notes.c.key + " " + notes.c.value
+    has = [text.icontains(" ".join(words), autoescape=True) for words in terms]
+    query = sa.select(notes).where(notes.c.value.is_not(None), *has)
+    query = query.order_by(notes.c.updated_at.desc()).limit(limit)
+    return list(connection.execute(query).mappings())

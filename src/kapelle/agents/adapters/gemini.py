@@ -10,16 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kapelle.agents.base import (
-    Access,
-    Agent,
-    AgentRequest,
-    Capabilities,
-    Command,
-    Summary,
-    Verdict,
-    exit_sentence,
-)
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
 from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
 from kapelle.agents.failures import classify
 from kapelle.domain.errors import AgentMisconfigured
@@ -97,6 +88,7 @@ class GeminiAgent(Agent):
     )  # fmt: skip
 
     home = ("GEMINI_CLI_HOME", "")
+    url_variable = "GOOGLE_GEMINI_BASE_URL"
 
     def over_acp(self, request: AgentRequest) -> Command:
         # Over ACP it keeps standard error to itself until it ends.
@@ -107,10 +99,7 @@ class GeminiAgent(Agent):
     def command(self, request: AgentRequest) -> Command:
         model = request.chosen_model or _DEFAULT_MODEL
         argv = [self.executable(), "-o", "stream-json", "--approval-mode", "yolo", "-m", model]
-        env = self.environment(request)
-        env |= _VARIABLES
-        if request.settings.base_url:
-            env["GOOGLE_GEMINI_BASE_URL"] = request.settings.base_url
+        env = self.environment(request) | _VARIABLES
         session, side_log = _session(request, self.home_in(request.environ, env))
         argv += session + request.settings.extra_args
         files = self._settings(request, env)
@@ -132,7 +121,10 @@ class GeminiAgent(Agent):
                 name = value.text("tool_name")
                 return [AgentEvent("tool_call", name=name, data=value.mapping("parameters"))]
             case "tool_result":
-                return [_tool_result(value)]
+                # The id of a call begins with the name of its tool.
+                name = value.text("tool_id").rpartition("__")[0]
+                said = value.text("output") or value.text("error", "message")
+                return [AgentEvent("tool_result", said, name)]
             case "error":
                 return [_problem(value)]
             case "result":
@@ -204,7 +196,7 @@ def _unable(summary: Summary, exit: Exit, tail: str) -> Failure | None:
     if "Invalid auth method selected" in tail:
         return Failure(kind, _NO_METHOD)
     errors = [line for line in tail.splitlines() if line.startswith("Error ")]
-    return Failure(kind, errors[-1] if errors else exit_sentence(exit, tail))
+    return Failure(kind, errors[-1] if errors else GeminiAgent.exit_sentence(exit, tail))
 
 
 def _refused(summary: Summary, exit: Exit, tail: str) -> Failure | None:
@@ -243,13 +235,6 @@ def _begin(value: Json) -> list[AgentEvent]:
     # The name of a choice of models has no price; which one it came to is told later.
     named = model not in _CHOICES and not model.startswith("auto")
     return [AgentEvent("session", session), *([AgentEvent("model", model)] if named else [])]
-
-
-def _tool_result(value: Json) -> AgentEvent:
-    # The id of a call begins with the name of its tool.
-    name = value.text("tool_id").rpartition("__")[0]
-    said = value.text("error", "message")
-    return AgentEvent("tool_result", value.text("output") or said, name)
 
 
 def _problem(value: Json) -> AgentEvent:

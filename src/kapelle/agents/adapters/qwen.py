@@ -58,6 +58,7 @@ class QwenAgent(Agent):
         "QWEN_CODE_IDE_*",
     )  # fmt: skip
 
+    url_variable = "OPENAI_BASE_URL"
     home = ("QWEN_RUNTIME_DIR", "QWEN_HOME", ".qwen")
     last_words = ((r"No saved session found with ID \S+", FailureClass.SESSION_LOST),)
 
