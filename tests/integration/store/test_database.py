@@ -40,11 +40,11 @@ def test_the_migrations_bring_a_database_to_exactly_the_tables(database_url: str
 
 
 _ADDED_SINCE = (
+    ("tasks", "report"),
+    ("attempts", "handed_in"),
     ("tasks", "parent_task_id"),
     ("runs", "parent_task_id"),
     ("tasks", "coordinate"),
-    ("tasks", "report"),
-    ("attempts", "handed_in"),
     ("attempts", "repository"),
     ("attempts", "memory"),
     ("checks", "proved"),
@@ -88,14 +88,8 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
             mode="fresh", agent="x", warnings=[], started_at=datetime.now(UTC),
         )  # fmt: skip
         for table in (
-            "processes",
-            "proofs",
-            "notes",
-            "locks",
-            "questions",
-            "learnings",
-            "learnings_index",
-        ):
+            "processes", "proofs", "notes", "locks", "questions", "learnings", "learnings_index"
+        ):  # fmt: skip
             connection.execute(sa.text(f"DROP TABLE {table}"))
         for index in _INDEXED_SINCE:
             connection.execute(sa.text(f"DROP INDEX {index}"))
