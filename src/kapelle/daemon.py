@@ -238,7 +238,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         output=Output(parts),
         events=Events(db),
         daemon=Daemon(parts, queue, stopping),
-        sessions=Sessions(),
+        sessions=Sessions(file=home.sessions),
         agents=Agents(parts),
         usage=Usages(parts),
         trust=Trust(parts),

@@ -174,6 +174,7 @@ run hello
 run hello --agent rehearsal
 run hello --agent rehearsal --in-place
 best-of hello -n 2
+orchestrate hello
 loop hello --until true
 pipeline one two
 team hello

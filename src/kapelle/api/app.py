@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from kapelle import __version__
 from kapelle.api import errors
 from kapelle.api.errors import ErrorView
+from kapelle.api.page import WithPage
 from kapelle.api.routes import (
     agents,
     daemon,
@@ -75,7 +76,7 @@ def build(service: Service, token: str, allowed_hosts: Callable[[], frozenset[st
     """The application as it is served."""
     app = routes()
     app.state.service = service
-    inner = WithoutEmptyParameters(BodyLimit(_WithMcp(app)))
+    inner = WithoutEmptyParameters(BodyLimit(WithPage(_WithMcp(app))))
     return Guard(inner, token, allowed_hosts, service.sessions.knows)
 
 

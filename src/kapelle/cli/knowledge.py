@@ -12,15 +12,7 @@ from kapelle.cli.format import between, field, heading, one_line, paint, table
 from kapelle.cli.ids import LearningId, LearningIds, completing, learning_path, work_id
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import Items, show_list
-from kapelle.cli.spec_options import (
-    options_of,
-    parameters,
-    parameters_of,
-    schemas,
-    spec_of,
-    spelled,
-    with_parameters,
-)
+from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with_parameters
 from kapelle.cli.values import listed
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
@@ -83,8 +75,7 @@ def add_command() -> Callable[..., None]:
             made = Connection().post(_PATH, {"directory": str(current()), **spec})
         document(made) if params["as_json"] else data(made["id"])
 
-    made = [*parameters_of(options), *parameters({"as_json": Json})]
-    return with_parameters(add, made, schema)
+    return with_parameters(add, schema, options, {"as_json": Json})
 
 
 learnings.command("add", cls=LightCommand)(add_command())
