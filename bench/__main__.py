@@ -13,6 +13,7 @@ from typing import Any
 from bench import machine
 from bench.measures import (
     burst,
+    coordination,
     events,
     idle,
     listing,
@@ -36,6 +37,8 @@ MEASURES: dict[str, Measure] = {
     "reads": reads.measure,
     "events": events.measure,
     "subscribers": events.crowd,
+    "notes": coordination.notes,
+    "locks": coordination.locks,
     "output": output.measure,
     "search": search.measure,
     "months": months.measure,

@@ -214,6 +214,9 @@ diff {done}
 merge {done}
 archive {done}
 prune --dry-run
+locks list
+locks take a.txt
+locks release a.txt
 search hello
 learnings list
 learnings add Title Content
@@ -336,6 +339,9 @@ BODIES: dict[str, Any] = {
     "PUT /agents/{name}/credential": {"api_key": "abcdefgh12345"},
     "POST /login": {"code": "x"},
     "POST /notes": {"key": "x", "value": "x"},
+    "POST /locks": {"paths": ["a.txt"], "directory": "{clone}"},
+    "POST /locks/release": {"directory": "{clone}"},
+    "POST /locks/check": {"tool": "x", "directory": "{clone}"},
 }  # fmt: skip
 # They would let it in, or end the daemon.
 LAST = ("POST /trust", "POST /daemon/stop")

@@ -4,13 +4,15 @@ import glob
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
+import sys
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from kapelle.agents.events import AgentEvent, parse_event
 from kapelle.domain.errors import AgentMisconfigured
@@ -24,6 +26,9 @@ Comparison = Literal["same", "newer", "older"]
 
 # Linux takes 128 KiB in one argument.
 LONGEST_ARGUMENT = 100_000
+# Where the daemon is, for a hook, and the hook.
+_DAEMON = "daemon.json"
+_HOOK = Path(__file__).parent / "bridges" / "hook.py"
 _QUOTE = 300
 _TAIL = 10_000
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
@@ -74,6 +79,9 @@ class AgentRequest:
     credential: str | None = None  # a stored API key, when the environment has none
     answer: str | None = None  # what a person replied to its question
     checkout: Path | None = None  # whose trust was judged, if the workspace is a worktree of it
+    # Where the daemon is and with which token, if others work on the same files: it is asked what
+    # they hold before one is written.
+    daemon: Mapping[str, str] | None = None
 
     @property
     def chosen_model(self) -> str | None:
@@ -92,6 +100,19 @@ class AgentRequest:
     def beside(self, name: str) -> Path:
         """Where a file of Command.files will be."""
         return self.prompt_file.parent / name
+
+    def hooks(self, event: str, tools: str, form: str) -> dict[str, Any]:
+        """The hook before tools that write, as agents are configured with; none where nobody else
+        is. It is refused by its exit code where it cannot even begin."""
+        if self.daemon is None:
+            return {}
+        words = [sys.executable, "-I", "-S", str(_HOOK), str(self.beside(_DAEMON)), form]
+        command = {"type": "command", "command": f"{shlex.join(words)} || exit 2"}
+        return {event: [{"matcher": tools, "hooks": [command]}]}
+
+    @property
+    def daemon_file(self) -> dict[str, str]:
+        return {_DAEMON: json.dumps(self.daemon)} if self.daemon else {}
 
     def mcp_config(
         self,

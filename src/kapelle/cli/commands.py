@@ -34,6 +34,7 @@ merge       merge:merge  Merge the branches of tasks and runs into their bases, 
 search      knowledge:search_all  Find words in all that ended work was told, said and did.
 learnings   knowledge:learnings  Look at what earlier work has taught, add to it and correct it.
 notes       notes:notes  Read and write notes that agents and people share.
+locks       locks:locks  Hold files of a checkout, so that no agent changes them.
 usage       usage:usage  Show what was used: tokens, turns and money.
 events      events:events  Show the history of everything that happened.
 agents      agents:agents  List agents, try them out and set them up.

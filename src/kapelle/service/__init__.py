@@ -15,6 +15,7 @@ from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge
+from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
 from kapelle.service.questions import Questions
@@ -48,6 +49,7 @@ class Service:
     search: Search
     integrations: Integrations
     notes: Notes
+    locks: LockService
 
     async def wait(self, ids: Sequence[str], for_all: bool, timeout_s: float) -> WaitView:
         """Those of several tasks and runs that have ended or wait for a person, once one or all

@@ -3,14 +3,14 @@
 import asyncio
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from kapelle.domain.errors import InvalidInput
+from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.text import search_terms
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.brief import project_of
@@ -62,21 +62,15 @@ class Search:
         self._parts = parts
         self._path: Path = parts.home.root / "search.db"
         self._index: SearchIndex | None = None
-        self._going: asyncio.Task[None] | None = None
+        self._going: asyncio.Task[bool] | None = None
         self._alone = asyncio.Lock()
         self._rounds = 0
 
     async def run(self) -> None:
         """Index what has ended, for as long as the daemon runs."""
         while True:
-            self._begin()
-            assert self._going is not None
-            await asyncio.wait([self._going])
-            if error := self._going.exception():
-                _log.warning("nothing is indexed for the search: %s", error)
-                if isinstance(error, Damaged):
-                    await self._use(self._drop)
             await asyncio.sleep(_ROUND_S)
+            await asyncio.wait([self._begin()])
 
     async def find(
         self, text: str, kind: Kind | None, task: str | None, project: str | None, limit: int
@@ -85,9 +79,8 @@ class Search:
         terms = search_terms(text)
         if not terms:
             raise InvalidInput("There is no word to look for.", hint="Type one with a letter.")
-        self._begin()
-        assert self._going is not None
-        await asyncio.wait([self._going], timeout=_FRESH_S)
+        going = self._begin()
+        await asyncio.wait([going], timeout=_FRESH_S)
         hits: list[Hit] = []
         if kind in {None, "learning"} and task is None:
             found = await self._parts.db.read(learnings.search, terms, project, limit)
@@ -104,7 +97,7 @@ class Search:
             given = {name: value for name, value in only.items() if value}
             with suppress(Damaged):
                 hits += await self._indexed(terms, given, limit - len(hits))
-        return SearchView(hits=hits[:limit], complete=self._going.done())
+        return SearchView(hits=hits[:limit], complete=going.done() and going.result())
 
     async def _indexed(self, terms: list[list[str]], only: dict[str, str], limit: int) -> list[Hit]:
         words = [word for term in terms for word in term]
@@ -114,11 +107,24 @@ class Search:
             if not found:
                 break
             before, looked_at = found[-1].id, looked_at + len(found)
-            for document in found:
-                row = await self._parts.db.glance(search.work, document.owner)
-                if row is not None and len(hits) < limit:
-                    hits += await asyncio.to_thread(self._hits, document, row, terms)
+            owners = {document.owner for document in found}
+            rows = {one: await self._parts.db.glance(search.work, one) for one in owners}
+            hits += await asyncio.to_thread(self._shown, found, rows, terms, limit - len(hits))
         return hits
+
+    def _shown(
+        self,
+        found: Sequence[Document],
+        rows: Mapping[str, Row | None],
+        terms: list[list[str]],
+        limit: int,
+    ) -> list[Hit]:
+        shown: list[Hit] = []
+        for document in found:
+            row = rows[document.owner]
+            if row is not None and len(shown) < limit:
+                shown += self._hits(document, row, terms)
+        return shown
 
     def _hits(self, document: Document, row: Row, terms: list[list[str]]) -> list[Hit]:
         """A document as a hit; none where its text is gone, or has the words apart."""
@@ -142,9 +148,21 @@ class Search:
         where = {"attempt": document.attempt, "stream": stream, "offset": offset}
         return [Hit(**known, **where, position=position, text=excerpt(text, terms))]
 
-    def _begin(self) -> None:
+    def _begin(self) -> asyncio.Task[bool]:
         if self._going is None or self._going.done():
-            self._going = asyncio.create_task(self._catch_up())
+            self._going = asyncio.create_task(self._try())
+        return self._going
+
+    async def _try(self) -> bool:
+        """Whether everything is indexed now; an index that cannot be used is made anew."""
+        try:
+            await self._catch_up()
+        except (Damaged, KapelleError, OSError) as error:
+            _log.warning("not everything is indexed for the search: %s", error)
+            if isinstance(error, Damaged):
+                await self._use(self._drop)
+            return False
+        return True
 
     async def _catch_up(self) -> None:
         """Index what has ended since the last time; a crash repeats a part of a task at most."""

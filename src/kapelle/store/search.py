@@ -5,6 +5,7 @@ It holds words and places, not texts; who loses it loses nothing, for it is made
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +17,8 @@ from kapelle.store.query import Row
 from kapelle.store.tables import runs, tasks
 
 Damaged = sqlite3.DatabaseError
+with closing(sqlite3.connect(":memory:")) as _probe:
+    HAS_FTS5 = ("ENABLE_FTS5",) in _probe.execute("PRAGMA compile_options").fetchall()
 # A document is a part of a source: of an attempt's stream, or of a task's or run's row.
 _TABLES = """
 PRAGMA journal_mode=WAL;

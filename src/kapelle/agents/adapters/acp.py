@@ -116,6 +116,7 @@ class AcpAgent(Agent):
             session_id=request.session_id,
             fork=request.fork,
             system_prompt=request.system_prompt,
+            daemon=request.daemon,
             mcp_servers={name: server.model_dump() for name, server in request.mcp_servers.items()},
         )
         job = replace(job, **{name: getattr(Job(), name) for name in self._own.beside_acp})

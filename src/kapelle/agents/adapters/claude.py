@@ -3,6 +3,7 @@
 Its stream is also that of Qwen Code: parse_stream. What was used they count differently.
 """
 
+import json
 import os
 import re
 import sys
@@ -19,6 +20,8 @@ from kapelle.settings import AgentSettings
 _CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
 _MCP = "claude-mcp.json"
 _SYSTEM = "claude-system.txt"
+_HOOKS = "claude-hooks.json"
+_WRITING = "Edit|MultiEdit|Write|NotebookEdit|Bash"
 _LEAST_USD = 0.0001
 _DEFAULTS = {
     "CLAUDE_CODE_MAX_RETRIES": "2",  # Kapelle itself tries again, and knows when
@@ -121,6 +124,9 @@ class ClaudeAgent(Agent):
             argv += ["--mcp-config", str(request.beside(_MCP))]
             # Otherwise the model has to search for the tools before it sees them.
             env["ENABLE_TOOL_SEARCH"] = "false"
+        if hooks := request.hooks("PreToolUse", _WRITING, "claude"):
+            files |= {_HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file}
+            argv += ["--settings", str(request.beside(_HOOKS))]
         budget = request.budget_usd
         argv += self.options(
             {

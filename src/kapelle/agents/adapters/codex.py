@@ -25,6 +25,7 @@ _REQUEST_RETRIES = 1
 _STREAM_RETRIES = 2
 # A server that npx or uvx has to fetch first takes its time.
 _MCP_START_S = 60
+_WRITING = "apply_patch|Bash|shell|exec_command"
 _DELETE = re.compile("\x7f")
 _RETRY = re.compile(r"Reconnecting\.\.\.(?: [^(]*\((.*)\))?", re.DOTALL)
 _STATUS = re.compile(r"(?:unexpected status|exceeded retry limit, last status:) (\d{3})\b")
@@ -106,6 +107,8 @@ class CodexAgent(Agent):
         places = (env, request.environ, os.environ)
         key_variable = next((n for place in places for n in _KEYS if place.get(n)), None)
         hint = "Move the longer part of the system prompt into the prompt."
+        if request.daemon:
+            argv.append("--dangerously-bypass-hook-trust")
         for override in _overrides(request, key_variable, servers):
             argv += ["-c", self.require_argument(override, override.partition("=")[0], hint)]
         argv += extra
@@ -118,7 +121,7 @@ class CodexAgent(Agent):
             # A session keeps the instructions that it began with.
             stdin = f"{request.system_prompt}\n\n".encode("utf-8", "replace") + stdin
         rollout = self.side_log(request, env, "sessions/**/rollout-*-{session}.jsonl")
-        return Command([*argv, "-"], env, stdin, scripts, rollout)
+        return Command([*argv, "-"], env, stdin, scripts | request.daemon_file, rollout)
 
     def parse(self, line: str) -> list[AgentEvent]:
         """What a line says, of the output or of the rollout file; they have no type in common."""
@@ -246,6 +249,8 @@ def _overrides(
         yield f"model_providers.{_PROVIDER}={toml(provider)}"
     if request.system_prompt:
         yield f"developer_instructions={toml(request.system_prompt)}"
+    for event, hooks in request.hooks("PreToolUse", _WRITING, "codex").items():
+        yield f"hooks.{event}={toml(hooks)}"
     for name, server in servers.items():
         yield f"mcp_servers.{name}={toml(server)}"
 

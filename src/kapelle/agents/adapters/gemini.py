@@ -54,6 +54,7 @@ _STATUSES = {
 }
 # Kapelle itself tries again, and knows when.
 _ATTEMPTS = 3
+_WRITING = "write_file|replace|run_shell_command"
 _QUOTE = 300
 _LOG = "gemini.log"
 # Without the first it runs as a child of itself, which signals do not reach.
@@ -88,6 +89,8 @@ class GeminiAgent(Agent):
     )  # fmt: skip
 
     home = ("GEMINI_CLI_HOME", "")
+    # It cannot make new files through a client's file system.
+    beside_acp = ("daemon",)
     url_variable = "GOOGLE_GEMINI_BASE_URL"
 
     def over_acp(self, request: AgentRequest) -> Command:
@@ -155,7 +158,7 @@ class GeminiAgent(Agent):
 
     def _settings(self, request: AgentRequest, env: dict[str, str]) -> dict[str, str]:
         if are_read_in(request.prompt_file.parent):
-            return {_SETTINGS: settings_of(request, env)}
+            return {_SETTINGS: settings_of(request, env), **request.daemon_file}
         if request.mcp_servers:
             raise AgentMisconfigured(
                 f"The agent {self.name} takes MCP servers only from files that nobody but root can"
@@ -306,6 +309,8 @@ def settings_of(request: AgentRequest, env: dict[str, str]) -> str:
         "context": {"fileFiltering": {"enableRecursiveFileSearch": False}},
         "mcpServers": {name: _server(server) for name, server in request.mcp_servers.items()},
     }
+    if hooks := request.hooks("BeforeTool", _WRITING, "gemini"):
+        settings["hooks"] = hooks
     if request.max_turns is not None:
         settings["model"] = {"maxSessionTurns": request.max_turns}
     # With an address and no login of the user's choice it takes a way to log in that it refuses.

@@ -20,6 +20,10 @@ class Job:
     initialize_s: float = 60.0  # in which the agent must answer its first message
     mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    # Where the daemon is and with which token, if others work on the same files: files are written
+    # by the bridge then, and only what nobody else holds.
+    daemon: Mapping[str, str] | None = None
+
     def to_text(self) -> str:
         return json.dumps(asdict(self))
 
