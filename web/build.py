@@ -37,7 +37,8 @@ def install() -> None:
     """Install what package-lock.json names, unless that is what is there."""
     lock, installed = WEB / "package-lock.json", WEB / "node_modules" / ".package-lock.json"
     if not installed.exists() or installed.stat().st_mtime < lock.stat().st_mtime:
-        npm("ci", "--no-audit", "--no-fund")
+        # Not `npm ci`, which refuses a lock that lacks the binaries of other platforms.
+        npm("install", "--no-save", "--no-audit", "--no-fund")
         installed.touch()
 
 

@@ -256,6 +256,7 @@ service install --help
 service uninstall --help
 mcp
 mcp install claude --print
+open --print
 acp
 completion bash
 stop

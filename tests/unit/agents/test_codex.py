@@ -203,6 +203,24 @@ def test_usage_is_in_the_rollout_of_the_session(env: dict[str, str], home: str) 
     assert command({"env": env}).side_log == f"{home}/sessions/**/rollout-*-{{session}}.jsonl"
 
 
+def test_hooks_of_the_repository_are_never_let_run_with_ours(tmp_path: Path) -> None:
+    inner = tmp_path / "repo" / "src"
+    inner.mkdir(parents=True)
+    (tmp_path / ".codex").mkdir()  # the user's own, outside of the repository
+    (tmp_path / "repo" / ".git").mkdir()
+
+    def asked() -> Command:
+        own = AgentSettings.model_validate({"program": sys.executable})
+        request = AgentRequest("Go", inner, tmp_path / "prompt", own, daemon={"url": "x"})
+        return CodexAgent("codex", own).command(request)
+
+    assert "--dangerously-bypass-hook-trust" in asked().argv
+    (tmp_path / "repo" / ".codex").mkdir()
+    refused = asked()
+    assert not any("hook" in word for word in refused.argv)
+    assert refused.files == {}
+
+
 def test_a_run_that_succeeded_is_read() -> None:
     agent = CodexAgent("codex", AgentSettings())
     summary = summarise(agent, DONE.splitlines())

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
@@ -96,6 +97,9 @@ class CodexAgent(Agent):
     )
 
     def command(self, request: AgentRequest) -> Command:
+        if _has_hooks(request.workspace):
+            # The option that lets ours run would let the repository's run as well.
+            request = replace(request, daemon=None)
         env = self.environment(request)
         argv = [self.executable(), "exec", "--json", "--skip-git-repo-check"]
         extra = request.settings.extra_args
@@ -228,6 +232,16 @@ def _again_at(text: str) -> datetime | None:
     except ValueError:
         return None
     return at.astimezone(UTC)
+
+
+def _has_hooks(workspace: Path) -> bool:
+    """Whether the repository brings settings for this agent, which may name hooks."""
+    for directory in (workspace, *workspace.parents):
+        if (directory / ".codex").exists():
+            return True
+        if (directory / ".git").exists():
+            break
+    return False
 
 
 def _overrides(
