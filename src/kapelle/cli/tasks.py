@@ -117,6 +117,8 @@ def _title(item: Task | Run) -> str:
         about = waiting_words(item)
     elif status in {"queued", "blocked", "paused"} or item["waiting_for"] == "input":
         about = item["reason"] or ""
+    elif status == "running" and item.get("report"):
+        about = item["report"]
     elif status == "running" and item.get("progress"):
         from kapelle.cli.events import state_words
 

@@ -140,6 +140,7 @@ class Task(Record):
     waiting_for: Literal["input", "rate_limit", "trust"] | None
     question: str | None = None  # what its agent asks, while it waits for input
     questions: list[Question] = []
+    report: str | None = None  # how far it is, in its agent's own words
     priority: Priority
     project: str | None
     tags: list[str]
