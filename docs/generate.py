@@ -19,6 +19,7 @@ from kapelle.agents.registry import get
 from kapelle.api.app import routes
 from kapelle.cli.commands import commands, load
 from kapelle.cli.main import app
+from kapelle.domain.learning import LearningSpec
 from kapelle.domain.options import KEY
 from kapelle.domain.schedule import ScheduleSpec
 from kapelle.domain.specs import Spec, TaskSpec
@@ -196,7 +197,8 @@ def _capability(field: str, capabilities: Capabilities) -> str:
 def schemas() -> str:
     """src/kapelle/cli/schemas.json: the specs as the command line knows them."""
     found: dict[str, type[BaseModel]] = {
-        "task": TaskSpec, "schedule": ScheduleSpec, "pattern": PatternSpec, **_SPECS
+        "task": TaskSpec, "schedule": ScheduleSpec, "learning": LearningSpec,
+        "pattern": PatternSpec, **_SPECS,
     }  # fmt: skip
     made = {name: _for_people(spec.model_json_schema()) for name, spec in found.items()}
     return json.dumps(made, indent=1, ensure_ascii=False) + "\n"

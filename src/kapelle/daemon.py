@@ -38,6 +38,7 @@ from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
+from kapelle.service.knowledge import Knowledge
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
 from kapelle.service.questions import Questions
@@ -240,6 +241,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         agents=Agents(parts),
         usage=Usages(parts),
         trust=Trust(parts),
+        knowledge=Knowledge(parts),
         integrations=Integrations(parts),
         notes=Notes(db),
     )
@@ -257,7 +259,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
         queue.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
-        _look_after(lock, record, db, stopping),
+        service.knowledge.run(), _look_after(lock, record, db, stopping),
     )  # fmt: skip
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]

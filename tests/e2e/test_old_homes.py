@@ -11,6 +11,7 @@ from kapelle.store import backup
 from kapelle.store.migrate import HEAD, current, migrate
 from kapelle.store.tables import metadata
 from tests.e2e.instance import Instance
+from tests.integration.rows import COMPARED
 
 _HOMES = Path(__file__).parents[1] / "data" / "homes"
 _TASK = "task_01k40000000000000000000000"
@@ -54,7 +55,7 @@ def test_the_migrations_lead_from_the_first_schema_to_exactly_the_tables(tmp_pat
     migrate(engine)
     assert current(engine) == HEAD
     with engine.connect() as connected:
-        context = MigrationContext.configure(connected, opts={"compare_type": True})
+        context = MigrationContext.configure(connected, opts=COMPARED)
         assert compare_metadata(context, metadata) == []
     engine.dispose()
 

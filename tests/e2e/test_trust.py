@@ -99,10 +99,13 @@ class Place:
         spec = {"prompt": "x", "directory": str(clone), "agent": "rehearsal"}
         schedule = {"kind": "task", "spec": spec, "cron": "0 0 1 1 *"}
         made = kapelle.post("/schedules", schedule)
+        known = {"title": "x", "content": "y", "directory": str(clone)}
+        learning = kapelle.post("/learnings", known)["id"]
         first, second, third = failed
         return {
             "done": done, "failed": first, "second": second, "third": third, "run": run,
             "paused": waiting, "schedule": made["id"], "clone": str(clone),
+            "learning": learning,
         }  # fmt: skip
 
     def traces(self) -> list[str]:
@@ -210,6 +213,14 @@ diff {done}
 merge {done}
 archive {done}
 prune --dry-run
+learnings list
+learnings add Title Content
+learnings search title
+learnings show {learning}
+learnings edit {learning} --title Other
+learnings export
+learnings import README.md
+learnings delete {learning}
 notes list
 notes set key value
 notes get key
@@ -316,6 +327,9 @@ BODIES: dict[str, Any] = {
         "kind": "task", "cron": "* * * * *",
         "spec": {"prompt": "x", "directory": "{clone}", "agent": "rehearsal"},
     },
+    "POST /learnings": {"title": "x", "content": "y", "directory": "{clone}"},
+    "PUT /learnings/{learning_id}": {"title": "z"},
+    "POST /learnings/markdown": {"markdown": "## x\ny", "directory": "{clone}"},
     "POST /agents/{name}/check": {"directory": "{clone}", "live": True},
     "PUT /agents/{name}/credential": {"api_key": "abcdefgh12345"},
     "POST /login": {"code": "x"},
@@ -329,6 +343,7 @@ def test_no_route_runs_anything_of_a_hostile_clone(place: Place) -> None:
     rows = []
     names = {
         "task_id": "failed", "run_id": "paused", "schedule_id": "schedule", "work_id": "failed",
+        "learning_id": "learning",
         "token": "paused",
     }  # fmt: skip
     for path, operations in routes().openapi()["paths"].items():

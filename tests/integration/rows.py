@@ -6,6 +6,13 @@ from typing import Any
 from kapelle.domain.ids import new_id
 from kapelle.domain.specs import RetrySpec
 from kapelle.domain.states import TaskStatus
+from kapelle.store.tables import INDEX
+
+# How schemas are compared: the full-text index is made by hand, as each database has it.
+COMPARED = {
+    "compare_type": True,
+    "include_name": lambda name, kind, _: not (kind == "table" and name.startswith(INDEX)),
+}
 
 
 def task_row(**changes: Any) -> dict[str, Any]:

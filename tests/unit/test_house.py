@@ -18,7 +18,7 @@ SMALLEST, LARGEST, SMALL_USER = 35, 600, 60
 # A package whose modules are looked up by the name of what they hold: each stands for itself.
 FOUND_BY_NAME = {"adapters", "patterns"}
 STANDING = {"__init__", "__main__"}
-GERUND = re.compile(r"(?<!str)(?<!sett)ings?$")
+GERUND = re.compile(r"(?<!str)(?<!sett)(?<!learn)ings?$")
 
 
 @cache

@@ -15,6 +15,7 @@ from kapelle.api.routes import (
     agents,
     daemon,
     integrations,
+    knowledge,
     notes,
     output,
     questions,
@@ -56,12 +57,16 @@ def routes() -> FastAPI:
         tasks.router, output.router, tasks.changes_router, runs.router, tasks.run_changes_router,
         runs.work_router, runs.patterns_router, schedules.router, daemon.events_router,
         agents.router, daemon.router, sessions.router, agents.usage_router, trust.router,
-        tasks.work_router, notes.router, integrations.router, questions.router,
+        tasks.work_router, knowledge.router, notes.router, integrations.router, questions.router,
         tasks.attempt_router,
     ):  # fmt: skip
         app.include_router(router, prefix="/api/v1")
     app.add_api_route("/healthz", daemon.healthz, include_in_schema=False)
-    _serve_document(app)
+
+    @app.get("/api/v1/openapi.json", include_in_schema=False, dependencies=[Depends(owner_only)])
+    async def openapi() -> JSONResponse:
+        return JSONResponse(app.openapi())
+
     errors.install(app)
     return app
 
@@ -94,18 +99,6 @@ class _WithMcp:
         from kapelle.api.mcp import Mcp
 
         return Mcp(self._app)
-
-
-def _serve_document(app: FastAPI) -> None:
-    async def openapi() -> JSONResponse:
-        return JSONResponse(app.openapi())
-
-    app.add_api_route(
-        "/api/v1/openapi.json",
-        openapi,
-        include_in_schema=False,
-        dependencies=[Depends(owner_only)],
-    )
 
 
 def _operation_id(route: APIRoute) -> str:

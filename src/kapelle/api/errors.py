@@ -23,10 +23,7 @@ DOOR_CODES = {
     "wrong_host": 421,
 }
 _BY_STATUS = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
-_SENTENCES = {
-    404: "There is no such address.",
-    405: "This address does not know that method.",
-}
+_SENTENCES = {404: "There is no such address.", 405: "This address does not know that method."}
 _LONGEST_MESSAGE = 2000
 _MOST_PROBLEMS = 10
 _SOURCES = ("body", "query", "path")

@@ -35,6 +35,9 @@ _LEFT_OUT = {
     "title", "x-cli", "default", "pattern", "properties", "$defs", "additionalProperties",
     "minLength", "maxLength", "maxItems",
 }  # fmt: skip
+_IN_DIRECTORY = {
+    "task_create", "pattern_list", "agent_list", "learning_search", "learning_report",
+}  # fmt: skip
 _PROGRESS_S = 5.0
 # What one answer may hold: an agent pays for every word of it.
 _MOST_EVENTS, _MOST_TEXT = 200, 60_000
@@ -67,7 +70,7 @@ class Tool:
 
     @property
     def takes_directory(self) -> bool:
-        return bool(self.pattern) or self.name in {"task_create", "pattern_list", "agent_list"}
+        return bool(self.pattern) or self.name in _IN_DIRECTORY
 
 
 def _read(name: str, path: str, about: str = "", **fixed: Any) -> Tool:
@@ -113,6 +116,8 @@ TOOLS = (
     _write("schedule_resume", "/schedules/{schedule_id}/resume"),
     _write("schedule_run", "/schedules/{schedule_id}/run"),
     _write("schedule_cancel", "/schedules/{schedule_id}/cancel", destructive=True),
+    _read("learning_search", "/learnings", status="kept"),
+    _write("learning_report", "/learnings"),
     _write("note_set", "/notes"),
     _read("note_get", "/notes/entry"),
     _read("note_list", "/notes"),

@@ -83,10 +83,8 @@ class Protocol(H11Protocol):
             self._timer = None
         if state in {h11.IDLE, h11.SEND_BODY}:
             seconds = _HEAD_S if state is h11.IDLE else _BODY_S
-            self._timer = self.loop.call_later(seconds, self._give_up)
-
-    def _give_up(self) -> None:
-        self.send_400_response("The request did not arrive in time.")
+            late = partial(self.send_400_response, "The request did not arrive in time.")
+            self._timer = self.loop.call_later(seconds, late)
 
     def send_400_response(self, msg: str) -> None:
         # An answer that has begun cannot be taken back.
@@ -109,20 +107,12 @@ class Door:
 
     def __init__(self, app: ASGIApp, listener: socket.socket, most: int) -> None:
         self._listener = listener
-        self._server = _Server(
-            uvicorn.Config(
-                app,
-                backlog=_AT_ONCE,
-                http=partial(Protocol, most=most),  # type: ignore[arg-type]
-                server_header=False,
-                proxy_headers=False,
-                log_config=None,
-                access_log=False,
-                lifespan="off",
-                timeout_graceful_shutdown=2,
-                ws="none",
-            )
-        )
+        config = uvicorn.Config(
+            app, backlog=_AT_ONCE, http=partial(Protocol, most=most),  # type: ignore[arg-type]
+            server_header=False, proxy_headers=False, log_config=None, access_log=False,
+            lifespan="off", timeout_graceful_shutdown=2, ws="none",
+        )  # fmt: skip
+        self._server = _Server(config)
 
     async def serve(self) -> None:
         await self._server.serve(sockets=[self._listener])

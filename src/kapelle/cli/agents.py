@@ -1,7 +1,8 @@
-"""`kapelle agents` and `kapelle agents check`."""
+"""`kapelle agents`, `kapelle agents check` and `kapelle agents config`."""
 
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -9,13 +10,14 @@ from urllib.parse import quote
 import typer
 
 from kapelle.agents.base import remark
-from kapelle.cli.agent_config import config, login_words
 from kapelle.cli.command import LISTS, Json, LightCommand, argument, command_group, flag
+from kapelle.cli.config import Entry, Repo, change, current, loaded, print_entries
 from kapelle.cli.format import mark, moment, now, one_line, paint, short, table
 from kapelle.cli.outcome import WORK_FAILED
-from kapelle.cli.output import document, say
+from kapelle.cli.output import document, say, write
 from kapelle.cli.values import not_empty
 from kapelle.client.http import Connection
+from kapelle.domain.errors import InvalidInput
 
 Agent = dict[str, Any]
 # A version takes up to 20 s and a call up to 120 s, and then the daemon tidies up.
@@ -31,12 +33,10 @@ def list_agents(as_json: Json = False) -> None:
         document(known)
         return
     header = ["NAME", "STATUS", "LOGIN", "MODEL", ""]
-    lines = table(header, [*map(_row, known)], [*map(_style, known)])
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    write(table(header, [*map(_row, known)], [*map(_style, known)]))
     sys.stdout.flush()
-    for agent in known:
-        for text in remarks(agent):
-            say(text)
+    for text in (text for agent in known for text in _remarks(agent)):
+        say(text)
     if not any(agent["default"] for agent in known):
         say("No default agent is set; `kapelle init` chooses one.")
 
@@ -59,7 +59,7 @@ def _style(agent: dict[str, Any]) -> str:
     return "red" if agent["problem"] else "green"
 
 
-def remarks(agent: Agent) -> Iterator[str]:
+def _remarks(agent: Agent) -> Iterator[str]:
     """What the person should know besides the line in the table."""
     name = agent["name"]
     if agent["paused_until"]:
@@ -72,7 +72,7 @@ def remarks(agent: Agent) -> Iterator[str]:
     # That one of the programs is not installed is no news, unless it is the one to use.
     if agent["problem"] and (agent["default"] or agent["status"] != "not installed"):
         yield f"{name}: {advice(agent['problem'], agent['hint'])}"
-    if stale := set_here_only(agent["login"]):
+    if stale := _set_here_only(agent["login"]):
         yield (
             f"{name}: {stale} is set here, but the daemon was started without it."
             " `kapelle stop`; the next command starts it with what is set then."
@@ -96,9 +96,8 @@ def check(
     named = [not_empty(name, "The name of an agent").strip() for name in names or []]
     found = []
     for name in dict.fromkeys(named) or _installed(client, directory):
-        path = f"/agents/{quote(name, safe='')}/check"
         body = {"live": live, "directory": directory}
-        found.append(client.post(path, body, timeout=TIMEOUT_S))
+        found.append(client.post(_path(name, "/check"), body, timeout=TIMEOUT_S))
         if not as_json:
             _print(found[-1])
     if as_json:
@@ -131,8 +130,8 @@ def _parts(result: dict[str, Any]) -> list[str]:
     if not agent["installed"] or (not result["usable"] and live is None):
         return [advice(result["problem"] or agent["status"], result["hint"])]
     parts = [remark(result["version"], agent["tested"])] if agent["tested"] else []
-    login = login_words(agent["login"])
-    parts += [f"login: {login}"] if login else []
+    if login := login_words(agent["login"]):
+        parts.append(f"login: {login}")
     if live is None:
         return [*parts, *_unverified(agent)]
     if live["ok"]:
@@ -144,7 +143,7 @@ def _unverified(agent: dict[str, Any]) -> list[str]:
     name = agent["name"]
     if agent["login"]["verified_at"] or agent["status"] == "installed":
         return [agent["status"]]
-    if variable := set_here_only(agent["login"]):
+    if variable := _set_here_only(agent["login"]):
         return [f"{variable} is set here, but the daemon was started without it: kapelle stop"]
     if agent["login"]["source"] == "none":
         key = f"kapelle agents config set {name} api_key"
@@ -157,11 +156,172 @@ def advice(problem: str, hint: str | None) -> str:
     return f"{problem.rstrip('.')}. {hint}" if hint else problem
 
 
-def set_here_only(login: dict[str, Any]) -> str | None:
+def _set_here_only(login: dict[str, Any]) -> str | None:
     """A variable that would be the login, if the daemon had it too."""
     if login["source"] != "none" or os.environ.get("KAPELLE_URL"):
         return None
     return next((name for name in login["variables"] if os.environ.get(name)), None)
+
+
+API_KEY = "api_key"
+_LONGEST_KEY = 10_000
+# Settings that make a program an agent of a new name.
+_FOUNDING = frozenset({"command", "type"})
+
+config = command_group("Show and change the settings of agents.")
+
+Name = Annotated[str, argument("NAME", "An agent, such as claude.")]
+
+
+@config.command(cls=LightCommand)
+def show(
+    name: Annotated[
+        str | None, argument("[NAME]", "An agent; without one, what is set of all.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the settings that hold for agents, and where each came from."""
+    if name is None:
+        entries = [entry for entry in _entries("agents.") if entry[2] != "default"]
+        print_entries(entries, as_json)
+        if not entries and not as_json:
+            say("No agent has settings of its own.")
+        return
+    _require(name)
+    login = Connection().get(_path(name), {"directory": str(current())})["login"]
+    entries = _entries(f"agents.{name}.", name)
+    if as_json:
+        values = {key: {"value": value, "origin": origin} for key, value, origin in entries}
+        document({"settings": values, "login": login})
+        return
+    print_entries(entries, as_json)
+    # The key itself stays with the daemon.
+    sys.stdout.write(f"login: {one_line(login_words(login)) or 'not needed'}\n")
+
+
+@config.command("set", cls=LightCommand)
+def set_(
+    name: Name,
+    key: Annotated[
+        str, argument("KEY", "model, base_url, program, extra_args, env.VARIABLE, … or api_key.")
+    ],
+    value: Annotated[
+        str | None,
+        argument("[VALUE]", "Text, or a TOML value; never for api_key, which is asked for."),
+    ] = None,
+    repo: Repo = False,
+    as_json: Json = False,
+) -> None:
+    """Change one setting of an agent."""
+    from kapelle.domain.environment import looks_secret
+
+    if key == API_KEY:
+        _store_key(name, value, repo, as_json)
+        return
+    if value is None:
+        raise InvalidInput(
+            f"{key} needs a value.",
+            hint=f"kapelle agents config set {name} {key} VALUE,"
+            f" or to take it back: kapelle agents config reset {name} {key}",
+        )
+    if key.partition(".")[0] not in _FOUNDING:
+        _require(name)
+    change(f"agents.{name}.{key}", value, repo, as_json)
+    if key.startswith("env.") and looks_secret(key):
+        say(
+            "It can be read there by whoever reads the file;"
+            f" `kapelle agents config set {name} api_key` stores a key more safely."
+        )
+
+
+@config.command(cls=LightCommand)
+def reset(
+    name: Name,
+    key: Annotated[
+        str | None, argument("[KEY]", "One setting; without it, all but api_key.")
+    ] = None,
+    repo: Repo = False,
+    as_json: Json = False,
+) -> None:
+    """Take settings of an agent out of the file, so that the defaults hold again."""
+    if key == API_KEY:
+        query = {"directory": str(current())}
+        removed = Connection().delete(_path(name, "/credential"), query)["removed"]
+        if as_json:
+            document({"action": "reset", "key": f"agents.{name}.{API_KEY}", "removed": removed})
+        else:
+            say(f"The key of {name} was removed." if removed else f"No key of {name} was stored.")
+        return
+    _require(name)
+    change(f"agents.{name}.{key}" if key else f"agents.{name}", None, repo, as_json)
+
+
+def _store_key(name: str, value: str | None, repo: bool, as_json: bool) -> None:
+    if value is not None:
+        raise InvalidInput(
+            "A key is not taken from the command line: it would stay in the history of your shell"
+            " and be seen in the list of processes.",
+            hint=f"Type `kapelle agents config set {name} api_key`, which asks for it,"
+            f" or pipe it in: … | kapelle agents config set {name} api_key",
+        )
+    if repo:
+        raise InvalidInput("A key is never stored in a repository.", hint="Leave out --repo.")
+    _require(name)
+    path, query = _path(name, "/credential"), {"directory": str(current())}
+    agent = Connection().put(path, {"api_key": _read_key(name)}, query)
+    if as_json:
+        document({"action": "set", "key": f"agents.{name}.{API_KEY}", "login": agent["login"]})
+        return
+    say(f"The key of {name} was stored. `kapelle agents check {name} --live` tries it.")
+    if agent["login"]["source"] != "stored":
+        say(f"It is not used as long as there is {login_words(agent['login'])}.")
+
+
+def _read_key(agent: str) -> str:
+    """The key from a hidden prompt in a terminal, or from standard input."""
+    if sys.stdin.isatty():
+        typed = typer.prompt(f"API key of {agent} (hidden)", hide_input=True, err=True)
+        problem = "Nothing was typed."
+    else:
+        # More than is allowed, so that the daemon's refusal still names what is wrong.
+        typed = sys.stdin.read(_LONGEST_KEY + 100)
+        problem = "There is no key on standard input."
+    key: str = typed.strip()
+    if not key:
+        raise InvalidInput(problem, hint="Nothing was changed.")
+    return key
+
+
+def _path(name: str, more: str = "") -> str:
+    return f"/agents/{quote(name, safe='')}{more}"
+
+
+def _require(name: str) -> None:
+    """Refuse a name that no agent has."""
+    from kapelle.agents.registry import type_of
+
+    type_of(name, loaded().settings)
+
+
+def _entries(prefix: str, name: str | None = None) -> list[Entry]:
+    """What holds under a prefix; for an agent that is named, even if it is not set up."""
+    from kapelle.settings import AgentSettings, Loaded, Settings
+
+    known = loaded()
+    if name and name not in known.settings.agents:
+        nothing = Settings(agents={name: AgentSettings()})
+        known = Loaded(nothing, defaultdict(lambda: "default"))
+    found = [entry for entry in known.show() if entry[0].startswith(prefix)]
+    return [(key.removeprefix(prefix), value, origin) for key, value, origin in found]
+
+
+def login_words(login: dict[str, Any]) -> str:
+    """Where an agent's credential comes from."""
+    if login["source"] in {"environment", "settings"}:
+        return f"{login['variable']} ({login['source']})"
+    if login["source"] == "none":
+        return "none found" if login["needed"] else ""
+    return "stored key" if login["source"] == "stored" else "its own login"
 
 
 agents = command_group("List agents, try them out and set them up." + LISTS)

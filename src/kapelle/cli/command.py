@@ -6,6 +6,7 @@ command; the few kinds of parameters used here need none of it.
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -81,6 +82,14 @@ def suggestion(typed: str, known: Iterable[str], cutoff: float, shown: str = "{}
 
     close = difflib.get_close_matches(typed, list(known), n=2, cutoff=cutoff)
     return f" Did you mean {' or '.join(map(shown.format, close))}?" if close else ""
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """The end of a sentence about a name that is like one that is known."""
+    import difflib
+
+    near = difflib.get_close_matches(name, list(known), 1, 0.6)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _without_value(context: Any, option: str, message: str, see: str) -> InvalidInput:
@@ -188,25 +197,22 @@ class _PlainValue:
         several = param.multiple or param.nargs == -1
         if value is None:
             return () if several else None
-        return [self._one(part, param) for part in value] if several else self._one(value, param)
-
-    def _one(self, value: Any, param: Any) -> Any:
         is_option = param.param_type_name == "option"
         name = max(param.opts, key=len) if is_option else param.metavar
+        return [self._one(part, name) for part in value] if several else self._one(value, name)
+
+    def _one(self, value: Any, name: str) -> Any:
         if self._kind is Path:
             return Path(not_empty(str(value), name))
         return self._number(value, name) if self._kind is int else self._kind(value)
 
     def _number(self, value: Any, name: str) -> int:
         least, most = self._least, self._most
-        try:
+        with suppress(ValueError):
             number = int(value)
-        except ValueError:
-            number = None
-        too_low = number is not None and least is not None and number < least
-        if number is None or too_low or (most is not None and number > most):
-            some = "" if least is None else f", {least:,} or more"
-            if most is not None:
-                some = f", from {least or 0:,} to {most:,}"
-            raise InvalidInput(f"{name} cannot be {value!r}.", hint=f"Use a whole number{some}.")
-        return number
+            if (least is None or number >= least) and (most is None or number <= most):
+                return number
+        some = "" if least is None else f", {least:,} or more"
+        if most is not None:
+            some = f", from {least or 0:,} to {most:,}"
+        raise InvalidInput(f"{name} cannot be {value!r}.", hint=f"Use a whole number{some}.")

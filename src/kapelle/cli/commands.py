@@ -26,12 +26,13 @@ wait        tasks:wait  Wait until tasks or runs have ended.
 cancel      tasks:cancel  Stop tasks and runs, with every process they started.
 retry       tasks:retry  Run an ended task once more from the beginning.
 resume      tasks:resume  Go on where a task's last attempt left off, or with a run that is paused.
-continue    submit:continue_  Follow up on a task that has ended or waits.
+continue    tasks:continue_  Follow up on a task that has ended or waits.
 requeue     tasks:requeue  Put a task back into the queue; a running one is stopped first.
 archive     tasks:archive  Take ended tasks and runs out of the list and keep their work.
 prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
 merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
+learnings   knowledge:learnings  Look at what earlier work has taught, add to it and correct it.
 notes       notes:notes  Read and write notes that agents and people share.
 usage       usage:usage  Show what was used: tokens, turns and money.
 events      events:events  Show the history of everything that happened.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from kapelle.cli.command import Json, LightCommand, argument, command_group, flag
+from kapelle.cli.command import Json, LightCommand, argument, command_group, flag, meant
 from kapelle.cli.format import one_line, paint
 from kapelle.cli.output import data, document, say
 from kapelle.domain.errors import InvalidInput, NotFound
@@ -66,16 +66,18 @@ def get(key: Key, as_json: Json = False) -> None:
     known = list(loaded().show())
     entries = [entry for entry in known if entry[0] == key or entry[0].startswith(f"{key}.")]
     if not entries:
+        names = dict.fromkeys(
+            part for name, _, _ in known for part in (name, name.rpartition(".")[0])
+        )
         raise NotFound(
-            f"There is no setting {key!r}{_meant(key, [name for name, _, _ in known])}.",
+            f"There is no setting {key!r}{meant(key, names)}.",
             hint="`kapelle config show` lists all.",
         )
     value = entries[0][1]
     if as_json or entries[0][0] != key:
         # Where one value came from is no part of several.
         print_entries(
-            [(name, found, origin if as_json else "default") for name, found, origin in entries],
-            as_json,
+            [(*entry[:2], entry[2] if as_json else "default") for entry in entries], as_json
         )
     elif value is None:
         say(f"{key} is not set.")
@@ -130,7 +132,9 @@ def print_entries(entries: Iterable[Entry], as_json: bool) -> None:
 
 def change(key: str, value: str | None, repo: bool, as_json: bool) -> None:
     """Set a value in a file, or take the setting out of it, and say so."""
+    from kapelle.cli.trust import ask
     from kapelle.settings import reset_value, set_value
+    from kapelle.settings.trust import refusal
 
     path = _path(repo)
     scope: Literal["repository", "user"] = "repository" if repo else "user"
@@ -144,24 +148,9 @@ def change(key: str, value: str | None, repo: bool, as_json: bool) -> None:
         document({"action": action, "key": key, "path": str(path), "holds": holds})
     else:
         say(f"{key} was {action} in {path}.")
-        if not holds and not _ask(path):
+        if not holds and not ask(refusal("", path.parent.parent)):
             say("It holds as soon as you trust what stands there: kapelle trust")
-
-
-def _ask(path: Path) -> bool:
-    from kapelle.cli.trust import ask
-    from kapelle.settings.trust import refusal
-
-    return ask(refusal("", path.parent.parent))
 
 
 def _path(repo: bool) -> Path:
     return config_file(current()) if repo else Home.default().config
-
-
-def _meant(key: str, known: list[str]) -> str:
-    import difflib
-
-    sections = dict.fromkeys(name.rpartition(".")[0] for name in known)
-    close = difflib.get_close_matches(key, [*known, *sections], n=1)
-    return f"; did you mean {close[0]}?" if close else ""

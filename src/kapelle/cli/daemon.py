@@ -31,8 +31,8 @@ def serve(
 ) -> None:
     """Run the daemon in the foreground."""
     arguments = [sys.executable, "-m", "kapelle.daemon"]
-    arguments += ["--port", str(port)] if port is not None else []
-    arguments += ["--host", host] if host is not None else []
+    for name, value in (("--port", port), ("--host", host)):
+        arguments += [name, str(value)] if value is not None else []
     arguments += ["--expose"] if expose else []
     if as_json:
         home = Home.default()
@@ -47,15 +47,15 @@ def stop(
 ) -> None:
     """Stop the daemon; running agents go on."""
     client = Connection(autostart=False)
-    pid = _running_pid(client)
-    if pid is None and client.address.url is None and (pid := _lock_holder(client.address.home)):
-        _stop_without_socket(client, pid, agents)
-    elif pid is None and agents and client.address.home.database.exists():
+    home, is_there, pid = client.address.home, True, None
+    if client.address.url is None and not listens(client.address):
         # Agents outlive a daemon that died; only a daemon can end them and say so.
-        client = Connection()
-        pid = _running_pid(client) or int(client.get("/daemon")["pid"])
-        client.post("/daemon/stop", {"agents": agents})
-    elif pid is not None:
+        is_there, client = agents and home.database.exists(), Connection()
+        pid = _lock_holder(home)
+    if pid is not None:
+        _stop_without_socket(home, pid, agents)
+    elif is_there:
+        pid = int(client.get("/daemon")["pid"])
         client.post("/daemon/stop", {"agents": agents})
     if pid is not None:
         _wait_until_gone(client, pid)
@@ -63,13 +63,6 @@ def stop(
         document({"stopped": pid is not None, "pid": pid})
     else:
         say("No daemon is running." if pid is None else "The daemon has stopped.")
-
-
-def _running_pid(client: Connection) -> int | None:
-    """The daemon's process id, or None when nobody listens."""
-    if client.address.url is None and not listens(client.address):
-        return None
-    return int(client.get("/daemon")["pid"])
 
 
 def _lock_holder(home: Home) -> int | None:
@@ -85,14 +78,12 @@ def _lock_holder(home: Home) -> int | None:
     return None
 
 
-def _stop_without_socket(client: Connection, pid: int, agents: bool) -> None:
+def _stop_without_socket(home: Home, pid: int, agents: bool) -> None:
     """End a daemon whose socket is lost, by the address in its record, or by a signal."""
-    home = client.address.home
     try:
         url = json.loads(home.info.read_bytes())["url"]
-        Connection(Address(home, url, home.token.read_text(encoding="ascii").strip())).post(
-            "/daemon/stop", {"agents": agents}, timeout=5
-        )
+        address = Address(home, url, home.token.read_text(encoding="ascii").strip())
+        Connection(address).post("/daemon/stop", {"agents": agents}, timeout=5)
     except (OSError, ValueError, KeyError, TypeError, KapelleError):
         os.kill(pid, signal.SIGTERM)
         if agents:

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,7 @@ import typer
 
 from kapelle.cli.command import Json, flag, option
 from kapelle.cli.outcome import DONE, WORK_FAILED
-from kapelle.cli.output import document, say
+from kapelle.cli.output import document, say, write
 from kapelle.domain.errors import InvalidInput
 
 OPENING = """\
@@ -44,9 +43,7 @@ def demo(
     clean_environment = environment(sandbox, os.environ)
     os.environ.clear()
     os.environ.update(clean_environment)
-    live = sys.stdout.isatty() and colourful()
-    shown_to_people = LiveTable() if live else Lines()
-    view = View() if as_json else shown_to_people
+    view = View() if as_json else LiveTable() if colourful() else Lines()
     try:
         view.say("Kapelle demo", "bold")
         view.say(OPENING)
@@ -57,8 +54,7 @@ def demo(
         if as_json:
             document(as_document(report, sandbox, kept=not clean))
         else:
-            shown = lines(report, sandbox, kapelle, kept=not clean)
-            sys.stdout.writelines(f"{line}\n" for line in shown)
+            write(lines(report, sandbox, kapelle, kept=not clean))
     except BaseException:
         if not clean:
             say(f"The files are kept; `rm -rf {shlex.quote(str(sandbox.root))}` removes them.")

@@ -2,19 +2,21 @@
 
 import json
 import os
+import platform
 import re
 import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from kapelle.cli.agent_config import login_words
+from kapelle.cli.agents import login_words
 from kapelle.cli.command import Json, argument
 from kapelle.cli.config import config_file, current, loaded, root
 from kapelle.cli.format import one_line, paint, size, wrapped
@@ -62,7 +64,14 @@ def doctor(
     It changes nothing and starts no daemon. Exits with 1 when something is broken.
     """
     os.chdir(absolute_directory(directory))
-    findings = list(_examine(Home.default()))
+    home, findings = Home.default(), list[Finding]()
+    for examination in EXAMINATIONS:
+        try:
+            findings += examination(home)
+        except Exception as error:
+            # One examination that fails must not hide what the others find.
+            text = f"could not be examined: {error}"
+            findings.append(Finding(examination.__name__, "warning", text))
     broken = sum(finding.state == "broken" for finding in findings)
     if as_json:
         document({"ok": not broken, "findings": [asdict(finding) for finding in findings]})
@@ -78,18 +87,8 @@ def doctor(
         raise typer.Exit(WORK_FAILED)
 
 
-def _examine(home: Home) -> Iterator[Finding]:
-    for examination in EXAMINATIONS:
-        try:
-            yield from examination(home)
-        except Exception as error:
-            # One examination that fails must not hide what the others find.
-            yield Finding(examination.__name__, "warning", f"could not be examined: {error}")
-
-
 def python(home: Home) -> Iterator[Finding]:
-    version = ".".join(map(str, sys.version_info[:3]))
-    yield Finding("python", "ok", f"{version} ({sys.executable})")
+    yield Finding("python", "ok", f"{platform.python_version()} ({sys.executable})")
 
 
 def git(home: Home) -> Iterator[Finding]:
@@ -124,8 +123,8 @@ def state_directory(home: Home) -> Iterator[Finding]:
 
 
 def _disk(place: Path) -> Finding:
-    free = shutil.disk_usage(place).free // MB
-    floor = _limit("min_free_disk_mb", 500)
+    free, settings = shutil.disk_usage(place).free // MB, _settings()
+    floor = settings.limits.min_free_disk_mb if settings else 500
     if free < floor:
         hint = f"Free some, or lower limits.min_free_disk_mb ({floor})."
         return Finding("disk", "broken", f"{free} MB free, so no task starts", hint)
@@ -137,18 +136,13 @@ def _disk(place: Path) -> Finding:
 def memory(home: Home) -> Iterator[Finding]:
     import psutil
 
-    free = psutil.virtual_memory().available // MB
-    floor = _limit("min_free_memory_mb", 256)
+    free, settings = psutil.virtual_memory().available // MB, _settings()
+    floor = settings.limits.min_free_memory_mb if settings else 256
     if free < floor:
         hint = f"End other programs, or lower limits.min_free_memory_mb ({floor})."
         yield Finding("memory", "warning", f"{free} MB free, so no task starts now", hint)
     else:
         yield Finding("memory", "ok", f"{free:,} MB free")
-
-
-def _limit(name: str, default: int) -> int:
-    settings = _settings()
-    return int(getattr(settings.limits, name)) if settings else default
 
 
 def _settings() -> "Settings | None":
@@ -198,7 +192,11 @@ def agents(home: Home) -> Iterator[Finding]:
             # Somebody set it up, so that its program is missing is news.
             yield Finding("agents", "warning", f"{info.name}: {info.problem}", info.hint)
     installed = [info for info in real if info.installed]
-    logins = _logins()
+    logins = {}
+    with suppress(KapelleError):  # only the daemon, which starts them, knows them
+        query = {"directory": str(current())}
+        agents = Connection(autostart=False).get("/agents", query, timeout=30)
+        logins = {agent["name"]: agent["login"] for agent in agents}
     with ThreadPoolExecutor() as threads:
         versions = threads.map(_version, installed)
     for info, version in zip(installed, versions, strict=True):
@@ -243,16 +241,6 @@ def _version(info: "AgentInfo") -> str | None:
     return version_in(said or "")
 
 
-def _logins() -> dict[str, dict[str, Any]]:
-    """The logins that agents get, from the daemon that starts them; empty when it is not there."""
-    try:
-        query = {"directory": str(current())}
-        known = Connection(autostart=False).get("/agents", query, timeout=30)
-    except KapelleError:
-        return {}
-    return {agent["name"]: agent["login"] for agent in known}
-
-
 def _default_agent(name: str | None, known: "list[AgentInfo]") -> Finding:
     if name is None:
         return Finding("default agent", "warning", "not set", "`kapelle init` chooses one.")
@@ -276,11 +264,11 @@ def database(home: Home) -> Iterator[Finding]:
     except OSError as error:
         yield Finding("database", "broken", f"{path} cannot be read: {error.strerror}")
         return
-    if beginning and beginning != _DATABASE_BEGINNING:
+    if beginning in (b"", _DATABASE_BEGINNING):
+        yield Finding("database", "ok", f"{path} ({size(path.stat().st_size)})")
+    else:
         hint = f"Put a copy from {home.backups} into its place."
         yield Finding("database", "broken", f"{path} is damaged: it is no database", hint)
-    else:
-        yield Finding("database", "ok", f"{path} ({size(path.stat().st_size)})")
 
 
 def daemon(home: Home) -> Iterator[Finding]:
@@ -317,10 +305,9 @@ def _running(client: Connection) -> Iterator[Finding]:
     from kapelle import __version__
 
     status = client.get("/daemon", timeout=10)
-    if status["version"] != __version__:
-        text = f"version {status['version']}, but this is {__version__}"
+    if (version := status["version"]) != __version__:
         hint = "`kapelle stop`; agents go on, and the next command starts the new one."
-        yield Finding("daemon", "warning", text, hint)
+        yield Finding("daemon", "warning", f"version {version}, but this is {__version__}", hint)
         return
     work = f"{status['running']} running, {status['queued']} queued"
     yield Finding("daemon", "ok", f"version {__version__}, process {status['pid']}, {work}")
@@ -342,10 +329,11 @@ def port(home: Home) -> Iterator[Finding]:
         yield Finding("port", "ok", f"any free one of {settings.server.host}")
     elif settings:
         host, number = settings.server.host, settings.server.port
-        problem = _why_not(host, number)
-        hint = "End what uses it, or: kapelle config set server.port 0" if problem else None
-        text = f"{host}:{number}: {problem}" if problem else f"{host}:{number} is free"
-        yield Finding("port", "broken" if problem else "ok", text, hint)
+        if problem := _why_not(host, number):
+            hint = "End what uses it, or: kapelle config set server.port 0"
+            yield Finding("port", "broken", f"{host}:{number}: {problem}", hint)
+        else:
+            yield Finding("port", "ok", f"{host}:{number} is free")
 
 
 def environment(home: Home) -> Iterator[Finding]:
@@ -354,9 +342,8 @@ def environment(home: Home) -> Iterator[Finding]:
     hint = "Pass what checks or agents need: kapelle config set environment.pass '[\"NAME\"]'"
     text = f"{len(known)} variables of this shell are passed on"
     if dropped:
-        yield Finding("environment", "ok", f"{text}, not {', '.join(dropped)}", hint)
-    else:
-        yield Finding("environment", "ok", text)
+        text += f", not {', '.join(dropped)}"
+    yield Finding("environment", "ok", text, hint if dropped else None)
     top, venv = root(current()), known.get("VIRTUAL_ENV")
     if venv and top and Path(venv).is_relative_to(top):
         text = f"{venv} is of this checkout, so worktrees do not use it"

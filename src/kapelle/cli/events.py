@@ -65,15 +65,11 @@ def events(
 
     With --follow and without --after, it begins now.
     """
-    query = {
-        "after": after, "task_id": task, "run_id": run, "follow": "true" if follow else "false",
-    }  # fmt: skip
+    query = {"after": after, "task_id": task, "run_id": run, "follow": follow}
     for event in Connection().stream("/events", query, endless=follow):
-        if "seq" not in event.data:
-            continue
-        if as_json:
+        if "seq" in event.data and as_json:
             json_line(event.data)
-        else:
+        elif "seq" in event.data:
             sys.stdout.write(event_line(event.data) + "\n")
             sys.stdout.flush()
 
@@ -127,10 +123,10 @@ def _of_run(what: str, data: dict[str, Any]) -> Passage | None:
         return Passage(one_line(progress_words(data), _WIDTH), "cyan")
     if what == "queued":
         return None
-    reason = f": {data['reason']}" if data.get("reason") else ""
+    why = _unverified(data) + (f": {data['reason']}" if data.get("reason") else "")
     words = _RUN_WORDS.get(what, f"{what.capitalize()}{{why}}")
     # What an event does not tell is left out of its sentence.
-    words = words.format_map(defaultdict(str, data, why=_unverified(data) + reason))
+    words = words.format_map(defaultdict(str, data, why=why))
     return Passage(one_line(words, _WIDTH), _STYLES.get(what))
 
 
@@ -141,7 +137,9 @@ def _unverified(data: dict[str, Any]) -> str:
 def _of_task(what: str, event: Event) -> Passage | None:
     if what not in _MARKS:
         return None
-    title = short_title(str(event["data"].get("title") or ""), _title_width())
+    # So many letters that a title fits on the line with the time and an id.
+    width = max(min((terminal_width() or 200) - 48, 80), 30)
+    title = short_title(str(event["data"].get("title") or ""), width)
     reason = event["data"].get("reason")
     why = f": {one_line(str(reason), _WIDTH)}" if reason and what != "completed" else ""
     why += _unverified(event["data"])
@@ -151,25 +149,24 @@ def _of_task(what: str, event: Event) -> Passage | None:
     return Passage(f"  {_MARKS[what]} {title} ({event['task_id']}){why}", style)
 
 
-def _title_width() -> int:
-    """So many letters that a title fits on the line with the time and an id."""
-    return max(min((terminal_width() or 200) - 48, 80), 30)
-
-
 def progress_words(facts: Facts) -> str:
     """One thing that a run has told, for its history."""
     if facts.get("verdict") is not None:
         return _verdict(facts)
-    score = [f"score {facts['score']:.12g}"] if is_number(facts.get("score")) else []
-    return ", ".join([*_place(facts), *score, *_more(facts)]) or "goes on"
+    return (
+        ", ".join([*_place(facts), *_score("score", facts.get("score")), *_more(facts)])
+        or "goes on"
+    )
 
 
 def state_words(facts: Facts, limit: int | None = None) -> str:
     """All that is known by now, for a line about the present; limit is the most iterations."""
-    place = _place(facts, limit)
-    if is_number(facts.get("score")):
-        place.append(f"last score {facts['score']:.12g}")
-    return ", ".join([*place, *_more(facts)])
+    score = _score("last score", facts.get("score"))
+    return ", ".join([*_place(facts, limit), *score, *_more(facts)])
+
+
+def _score(name: str, value: Any) -> list[str]:
+    return [f"{name} {value:.12g}"] if is_number(value) else []
 
 
 def verdict_words(verdict: str) -> str:
@@ -179,10 +176,8 @@ def verdict_words(verdict: str) -> str:
 
 def _verdict(facts: Facts) -> str:
     score, best = facts.get("score"), facts.get("best")
-    found = [f"score {score:.12g}"] if is_number(score) else []
-    found.append(verdict_words(str(facts["verdict"])))
-    if is_number(best) and best != score:
-        found.append(f"best {best:.12g}")
+    found = [*_score("score", score), verdict_words(str(facts["verdict"]))]
+    found += _score("best", best) if best != score else []
     why = facts.get("problem") or facts.get("feedback")
     said = f" ({one_line(str(why), _PROBLEM)})" if why else ""
     return f"iteration {facts.get('iteration')}: {', '.join(found)}{said}"
@@ -202,9 +197,7 @@ def _place(facts: Facts, limit: int | None = None) -> list[str]:
     if facts.get("step") is not None:
         doing = f": {one_line(str(facts['doing']), 60)}" if facts.get("doing") else ""
         found.append(f"step {facts['step']} of {facts.get('steps')}{doing}")
-    if is_number(facts.get("best")):
-        found.append(f"best {facts['best']:.12g}")
-    return found
+    return found + _score("best", facts.get("best"))
 
 
 def _more(facts: Facts) -> list[str]:

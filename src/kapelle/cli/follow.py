@@ -1,48 +1,58 @@
-"""Following a task or a run to its end: what happens as it comes, then the outcome."""
+"""Following a task or a run to its end: what happens as it comes, its questions, the outcome."""
 
+import json
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TextIO
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from kapelle.cli.events import Event, line
 from kapelle.cli.format import (
+    STATUS_STYLE,
     between,
     clean,
     command_lines,
     one_line,
-    paint,
     short,
     status_words,
     wrapped,
 )
-from kapelle.cli.ids import run_path, task_path
+from kapelle.cli.ids import path_of, run_path, task_path
 from kapelle.cli.outcome import (
     FINAL,
     Run,
     Task,
+    doing_words,
     exit_code,
     next_commands,
     settled,
     waiting_words,
 )
-from kapelle.cli.output import data, document, json_line, say
-from kapelle.cli.transcript import Whole, passage, show_json
-from kapelle.cli.transcript import show_lines as show_passage
+from kapelle.cli.output import complain, data, document, json_line, say
+from kapelle.cli.transcript import Passage, Whole, passage, show, show_json
 from kapelle.client.http import Connection, ServerEvent
-from kapelle.domain.errors import Unavailable
+from kapelle.domain.errors import Conflict, KapelleError, Unavailable
+from kapelle.domain.text import counted
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 INTERRUPTED = 130
 RATE_LIMIT_PAUSE_S = 5.0
+_REFRESH_S = 1.0
+_MOST_ROWS = 15
 # Behind whatever an attempt has written, as a position in a transcript.
 _END = 10**12
 _ALL = 10**9 - 1
 # Events at which a run may have come to rest.
 _RESTS = frozenset(f"run.{status}" for status in (*FINAL, "waiting", "paused")) | {"task.waiting"}
+# The last that a run tells of an iteration.
+_ENDS = frozenset({"done", "not done", "failed"})
 
 Show = Callable[[Event], None]
 
@@ -63,8 +73,12 @@ def show_new(
         return
     data(item["id"])
     if sys.stdout.isatty():
-        again = "runs tail" if "spent" in item else "logs -f"
-        say(f"Follow it with `kapelle {again} {item['id']}`.")
+        say(f"Follow it with `kapelle {_commands(item)[0]} {item['id']}`.")
+
+
+def _commands(item: Task | Run) -> tuple[str, str]:
+    """What follows it again, and what ends it."""
+    return ("runs tail", "runs cancel") if "spent" in item else ("logs -f", "cancel")
 
 
 def follow(
@@ -82,12 +96,11 @@ def follow(
     is told with the whole of it, if asked for.
     """
     if "spent" in item:
-        display = run_display(client, item, as_json=as_json)
+        display = nullcontext(json_line) if as_json else _run_display(client, item)
         ended, _ = follow_run(client, item, display, tail=tail, raw=as_json)
     else:
-        again = _interruptible("task", item["id"], "logs -f", "cancel")
-        with again, _task_display(client, item, as_json) as show:
-            ended = _until_settled(client, item["id"], show, tail, after)
+        with _interruptible(item), _task_display(client, item, as_json) as show_event:
+            ended = _until_settled(client, item["id"], show_event, tail, after)
     if as_json:
         more = {"run" if "spent" in item else "task": ended} if whole else {}
         json_line({"event": "end", "status": ended["status"], **more})
@@ -99,7 +112,7 @@ def follow(
 def _until_settled(
     client: Connection,
     task_id: str,
-    show: Callable[[ServerEvent], None],
+    show_event: Callable[[ServerEvent], None],
     tail: int | None,
     after: int | None,
 ) -> Task:
@@ -110,7 +123,7 @@ def _until_settled(
         for event in client.stream(path, query, endless=True, last_id=last_id):
             last_id = event.id or last_id
             # The end is shown to nobody, but it ends a text that came in pieces.
-            show(event)
+            show_event(event)
         task: Task = client.get(task_path(task_id))
         if task["status"] == "waiting" and not settled(task):
             say(f"Waiting: {one_line(waiting_words(task))}")
@@ -128,13 +141,90 @@ def _task_display(
     if as_json:
         # Whoever follows says itself what the end is.
         yield lambda event: None if event.kind == "end" else show_json(event)
-    elif not sys.stdout.isatty():
-        yield Whole(show_passage)
-    else:
-        from kapelle.cli.live import live, refreshed
+        return
+    with _display(client, task) as show_passage:
+        yield Whole(lambda event: show_passage(passage(event)))
 
-        with refreshed(client, task) as known, live(known) as show:
-            yield Whole(lambda event: show(passage(event)))
+
+@contextmanager
+def _run_display(client: Connection, run: Run) -> Iterator[Show]:
+    is_live = sys.stdout.isatty()
+    with _display(client, run) as show_passage:
+
+        def show_event(event: Event) -> None:
+            # What it ended with is said again, with what to type next, when the view is gone.
+            if not is_live or event["kind"].removeprefix("run.") not in FINAL:
+                show_passage(line(event))
+
+        yield show_event
+
+
+@contextmanager
+def _display(client: Connection, item: Task | Run) -> Iterator[Callable[[Passage | None], None]]:
+    """Shows lines on stdout, in a terminal above what the item is at now."""
+    if not sys.stdout.isatty():
+        yield show
+        return
+    known = [item]
+    own, ended = Connection(client.address, autostart=False), threading.Event()
+
+    def refresh() -> None:
+        while not ended.wait(_REFRESH_S):
+            # The stream itself reports a daemon that went away.
+            with suppress(KapelleError):
+                known[0] = own.get(path_of(item["id"]), timeout=5)
+
+    threading.Thread(target=refresh, daemon=True).start()
+    try:
+        with live(known) as show_above:
+            yield show_above
+    finally:
+        ended.set()
+
+
+@contextmanager
+def live(items: Iterable[Task | Run]) -> Iterator[Callable[[Passage | None], None]]:
+    """Redraw what tasks and runs are at, below whatever is shown with what this yields."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.spinner import Spinner
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    spinner = Spinner("dots")
+
+    def show_above(shown: Passage | None) -> None:
+        if shown is not None:
+            console.print(Text(shown.text, style=shown.style or ""), soft_wrap=True)
+
+    with Live(
+        console=console,
+        get_renderable=lambda: _grid(items, spinner),
+        refresh_per_second=8,
+        transient=True,
+    ):
+        yield show_above
+
+
+def _grid(items: Iterable[Task | Run], spinner: Any) -> "Table":
+    """The states of tasks and runs that have not ended."""
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 1))
+    pending = [item for item in items if not settled(item)]
+    for item in pending[:_MOST_ROWS]:
+        doing = one_line(doing_words(item), 100)
+        about = " · ".join(filter(None, [doing, one_line(item["title"], 40)]))
+        grid.add_row(
+            spinner,
+            Text(item["status"], style=STATUS_STYLE.get(item["status"]) or ""),
+            Text(between(item["started_at"], item["ended_at"])),
+            Text(about, style="dim", no_wrap=True, overflow="ellipsis"),
+        )
+    if len(pending) > _MOST_ROWS:
+        grid.add_row(spinner, Text(f"and {len(pending) - _MOST_ROWS} more", style="dim"))
+    return grid
 
 
 def follow_run(
@@ -151,52 +241,20 @@ def follow_run(
     Of the past, tail is how many events are shown; only those that make a line count, unless raw.
     Returns the run and the number of the last event. An interrupt ends only the watching.
     """
-    with _interruptible("run", run["id"], "runs tail", "runs cancel"), display as show:
+    with _interruptible(run), display as show_event:
         if tail is not None:
-            after = show_last(client, run["id"], show, tail, raw=raw)
+            after = show_last(client, run["id"], show_event, tail, raw=raw)
         while True:
             # Asked before its events are read, so that all that led to this state is shown.
             run = client.get(run_path(run["id"]))
             rests = settled(run)
             for event in history(client, run["id"], after, follow=not rests):
                 after = event["seq"]
-                show(event)
+                show_event(event)
                 if not rests and event["kind"] in _RESTS and event["run_id"] == run["id"]:
                     break
             if rests:
                 return run, after
-
-
-@contextmanager
-def run_display(client: Connection, run: Run, *, as_json: bool) -> Iterator[Show]:
-    """How a run is shown to whoever reads stdout."""
-    if as_json:
-        yield json_line
-    elif not sys.stdout.isatty():
-        yield show_lines(sys.stdout)
-    else:
-        from kapelle.cli.live import live, refreshed
-
-        with refreshed(client, run) as known, live(known) as show:
-
-            def show_event(event: Event) -> None:
-                # What it ended with is said again, with what to type next, when the view is gone.
-                if event["kind"].removeprefix("run.") not in FINAL:
-                    show(line(event))
-
-            yield show_event
-
-
-def show_lines(stream: TextIO) -> Show:
-    """Shows events as lines on a stream."""
-
-    def show(event: Event) -> None:
-        shown = line(event)
-        if shown is not None:
-            stream.write(paint(shown.text, shown.style) + "\n")
-            stream.flush()
-
-    return show
 
 
 def history(
@@ -209,7 +267,9 @@ def history(
             yield event.data
 
 
-def show_last(client: Connection, run_id: str, show: Show, count: int | None, *, raw: bool) -> int:
+def show_last(
+    client: Connection, run_id: str, show_event: Show, count: int | None, *, raw: bool
+) -> int:
     """Show the last so many events of the past, or all; returns the number of the last."""
     seen = 0
     kept: deque[Event] = deque(maxlen=count)
@@ -218,13 +278,14 @@ def show_last(client: Connection, run_id: str, show: Show, count: int | None, *,
         if raw or line(event) is not None:
             kept.append(event)
     for event in kept:
-        show(event)
+        show_event(event)
     return seen
 
 
 @contextmanager
-def _interruptible(noun: str, some_id: str, again: str, stop: str) -> Iterator[None]:
+def _interruptible(item: Task | Run) -> Iterator[None]:
     """Let an interrupt or a lost daemon end the watching, and say how to take it up again."""
+    some_id, (again, stop) = item["id"], _commands(item)
     try:
         yield
     except Unavailable as error:
@@ -232,8 +293,8 @@ def _interruptible(noun: str, some_id: str, again: str, stop: str) -> Iterator[N
         raise
     except KeyboardInterrupt:
         say(
-            f"The {noun} goes on in the background. `kapelle {again} {some_id}` follows it again, "
-            f"`kapelle {stop} {some_id}` stops it."
+            f"The {'run' if 'spent' in item else 'task'} goes on in the background."
+            f" `kapelle {again} {some_id}` follows it again, `kapelle {stop} {some_id}` stops it."
         )
         raise typer.Exit(INTERRUPTED) from None
 
@@ -259,6 +320,102 @@ def verdict(item: Task | Run) -> str:
     return f"{item['id']} {status_words(item)}{f' after {took}' if took else ''}{reason}"
 
 
+def watch(client: Connection, run: Run, params: Mapping[str, Any], seen: int) -> None:
+    """Show a run in the foreground to its end, ask what it asks, and exit with what became of it.
+
+    params are those of the command; seen is the number of the last event that was shown.
+    """
+    as_json, iterations = params["as_json"], params["progress"]
+    may_ask = not params.get("ask_non_interactive") and not as_json and can_ask()
+    while True:
+        run, seen = follow_run(
+            client, run, _foreground(client, run, as_json, iterations), after=seen
+        )
+        if not run["questions"] or not may_ask:
+            break
+        if not _ask_all(client, run):
+            run = client.get(run_path(run["id"]))  # some of them may have been answered
+            break
+    if as_json:
+        document(run)
+    elif iterations:
+        _tell(run["id"], **{name: run[name] for name in ("status", "reason", "ended_at")})
+    elif not run["questions"]:
+        conclude(run)
+    _explain_resume(run, as_json)
+    raise typer.Exit(exit_code(run))
+
+
+def _foreground(
+    client: Connection, run: Run, as_json: bool, iterations: bool
+) -> AbstractContextManager[Show]:
+    if iterations:
+        return nullcontext(_show_iteration)
+    if as_json:
+        return nullcontext(lambda _event: None)
+    if sys.stdout.isatty():
+        return _run_display(client, run)
+    # What programs read, the id and the tokens of questions, stands alone on stdout.
+    return nullcontext(lambda event: show(line(event), sys.stderr))
+
+
+def _show_iteration(event: Event) -> None:
+    """One line of JSON on stderr for every iteration."""
+    facts: dict[str, Any] = event["data"]
+    if event["kind"] == "run.progress" and facts.get("phase") in _ENDS:
+        _tell(event["run_id"], at=event["at"], **facts)
+
+
+def _tell(run_id: str, **facts: Any) -> None:
+    complain(json.dumps({"run_id": run_id, **facts}))
+
+
+def _ask_all(client: Connection, run: Run) -> bool:
+    """Ask the person every open question; False when the input ended before the last."""
+    path = run_path(run["id"], "answer")
+    try:
+        for question in run["questions"]:
+            answer = _ask(question)
+            if answer is None:
+                return False
+            try:
+                client.post(path, {"answer": answer, "token": question["token"]})
+            except Conflict as error:
+                say(error.message)  # somebody else was faster
+    except KeyboardInterrupt:
+        say("")
+        _explain_resume(client.get(run_path(run["id"])), as_json=False)
+        raise typer.Exit(INTERRUPTED) from None
+    return True
+
+
+def _ask(question: dict[str, Any]) -> str | None:
+    """A person's answer to a run's question; an empty line is the default, if there is one."""
+    default = question["default"]
+    say(f"? {clean(question['text'])}")
+    known = f" [{one_line(default, 60)}]" if default is not None else ""
+    while (typed := read_line(f"Your answer{known}: ")) is not None:
+        if typed.strip():
+            return typed
+        if default is not None:
+            return str(default)
+    return None
+
+
+def _explain_resume(run: Run, as_json: bool) -> None:
+    questions = run["questions"]
+    if not questions:
+        return
+    say(f"{run['id']} waits for {counted(len(questions), 'answer')}.")
+    for question in questions:
+        if not as_json:
+            data(question["token"])
+        default = question["default"]
+        say(f"? {clean(question['text'])}" + (f" [{clean(default)}]" if default else ""))
+    answers = ' --answer "…"' * len(questions)
+    say(f"Go on with: kapelle {run['pattern']} -f --resume {questions[0]['token']}{answers}")
+
+
 def can_ask() -> bool:
     """Whether somebody is there to read a question and to type an answer."""
     return sys.stdin.isatty() and sys.stderr.isatty()
@@ -273,18 +430,3 @@ def read_line(words: str) -> str | None:
         sys.stderr.write("\n")
         return None
     return typed.rstrip("\n")
-
-
-def ask(question: dict[str, Any]) -> str | None:
-    """A person's answer to a run's question; an empty line is the default, if there is one."""
-    default = question["default"]
-    say(f"? {clean(question['text'])}")
-    known = f" [{one_line(default, 60)}]" if default is not None else ""
-    while True:
-        typed = read_line(f"Your answer{known}: ")
-        if typed is None:
-            return None
-        if typed.strip():
-            return typed
-        if default is not None:
-            return str(default)

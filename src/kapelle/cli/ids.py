@@ -1,11 +1,11 @@
 """Ids on the command line: arguments that take them, what a shell offers, paths in the API."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
-import typer
-
+from kapelle.cli.command import argument
 from kapelle.cli.config import current, root
 from kapelle.cli.format import one_line, status_words
 from kapelle.cli.output import say
@@ -19,6 +19,7 @@ _NOUNS = {
     "tasks": ("a task", "`kapelle list` shows the ids."),
     "runs": ("a run", "`kapelle runs list` shows the ids."),
     "schedules": ("a schedule", "`kapelle schedule list` shows the ids."),
+    "learnings": ("a learning", "`kapelle learnings list` shows the ids."),
     "work": ("a task or a run", "`kapelle list` shows the ids."),
 }
 
@@ -39,7 +40,7 @@ def work_id(client: Connection, typed: str | None, nouns: str = "work") -> str:
     repository that is no part of a run, and it says which that is."""
     if typed is not None:
         known = nouns != "work" or "_" in typed
-        return typed.strip() if known else str(client.get(_path("work", typed, ()))["id"])
+        return typed.strip() if known else str(client.get(_path("work", typed))["id"])
     query = {"repository": str(current()), "nested": False, "limit": 1}
     found = client.get(f"/{nouns}", query)[nouns]
     if not found:
@@ -51,27 +52,12 @@ def work_id(client: Connection, typed: str | None, nouns: str = "work") -> str:
     return str(found[0]["id"])
 
 
-def task_path(task_id: str, *more: str) -> str:
-    """The path of a task's resource; any unique end or beginning of its id will do."""
-    return _path("tasks", task_id, more)
-
-
-def run_path(run_id: str, *more: str) -> str:
-    """The path of a run's resource."""
-    return _path("runs", run_id, more)
-
-
-def schedule_path(schedule_id: str, *more: str) -> str:
-    """The path of a schedule's resource."""
-    return _path("schedules", schedule_id, more)
-
-
 def path_of(some_id: str, *more: str) -> str:
     """The path of a task's or a run's resource, by an id that begins with its kind."""
-    return _path("runs" if is_run(some_id) else "tasks", some_id, more)
+    return _path("runs" if is_run(some_id) else "tasks", some_id, *more)
 
 
-def _path(nouns: str, text: str, more: tuple[str, ...]) -> str:
+def _path(nouns: str, text: str, *more: str) -> str:
     noun, hint = _NOUNS[nouns]
     if not text.strip():
         raise InvalidInput(f"An empty text is not the id of {noun}.", hint=hint)
@@ -79,6 +65,13 @@ def _path(nouns: str, text: str, more: tuple[str, ...]) -> str:
         # The daemon would take it for another address.
         raise NotFound(f"{text!r} is not the id of {noun}.", hint=hint)
     return "/".join([f"/{nouns}", quote(text.strip(), safe=""), *more])
+
+
+# The paths of single resources; any unique part of an id will do.
+task_path = partial(_path, "tasks")
+run_path = partial(_path, "runs")
+schedule_path = partial(_path, "schedules")
+learning_path = partial(_path, "learnings")
 
 
 def completing(what: str) -> Callable[[str], Completions]:
@@ -110,7 +103,8 @@ def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
             if row["key"]:
                 yield row["key"], f"{row['attempts']} attempts"
     else:
-        query = {"limit": 100, "repository": None if what == "schedules" else here()}
+        apart = what in {"schedules", "learnings"}
+        query = {"limit": 100, "repository": None if apart else here()}
         for item in client.get(f"/{what}", query, timeout=2)[what]:
             yield item["id"], f"{status_words(item)}: {item['title']}"
 
@@ -118,12 +112,7 @@ def _offered(client: Connection, what: str) -> Iterator[tuple[str, str]]:
 def _argument(whose: str, what: str, *, several: bool = False, newest: bool = False) -> Any:
     about = f"Ids of {whose}, or their ends." if several else f"The id of {whose}, or its end."
     about += " By default the newest of this repository." if newest else ""
-    return typer.Argument(
-        metavar="ID..." if several else "ID",
-        help=about,
-        autocompletion=completing(what),
-        show_default=False,
-    )
+    return argument("ID..." if several else "ID", about, autocompletion=completing(what))
 
 
 TaskId = Annotated[str, _argument("a task", "tasks")]
@@ -131,6 +120,8 @@ RunId = Annotated[str, _argument("a run", "runs")]
 RunIds = Annotated[list[str], _argument("runs", "runs", several=True)]
 AnyIds = Annotated[list[str], _argument("tasks and runs", "work", several=True)]
 ScheduleId = Annotated[str, _argument("a schedule", "schedules")]
+LearningId = Annotated[str, _argument("a learning", "learnings")]
+LearningIds = Annotated[list[str], _argument("learnings", "learnings", several=True)]
 # Without one the newest is meant.
 NewestId = Annotated[str | None, _argument("a task or a run", "work", newest=True)]
 NewestIds = Annotated[

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +16,6 @@ from kapelle.cli.proposal import Proposal, propose
 from kapelle.client.environment import shell_for
 from kapelle.domain.errors import KapelleError
 from kapelle.home import Home
-
-if TYPE_CHECKING:
-    from kapelle.settings import Settings
 
 TEMPLATE = """\
 # Kapelle's settings for this repository; `kapelle config show` tells which values hold and why.
@@ -73,19 +70,25 @@ def init(
     It looks at what the repository is built with and proposes set-up and checks. What is already
     there is never overwritten.
     """
-    settings, choice = loaded().settings, agent
-    done: dict[str, Any] = {"default_agent": settings.default_agent, "found": _found(settings)}
+    from kapelle.agents.registry import REHEARSAL, available, type_of
+    from kapelle.settings import set_value
+
+    settings, choice, ask = loaded().settings, agent, sys.stdin.isatty() and not as_json
+    # The rehearsal is never the agent of anybody who did not choose it.
+    known = [info.name for info in available(settings) if info.installed and info.name != REHEARSAL]
+    done: dict[str, Any] = {"default_agent": settings.default_agent, "found": known}
     if agent is None and done["default_agent"] is None:
-        choice = _pick(done["found"], ask=sys.stdin.isatty() and not as_json)
+        choice = _pick(known, ask=ask)
     if choice is not None:
-        done["default_agent"] = _choose(choice)
+        # Even one that is still to be installed.
+        type_of(choice, settings)
+        set_value(Home.default().config, "default_agent", choice)
+        done["default_agent"] = choice
     done["chosen"] = choice is not None
     proposal = propose(top) if (top := root(current())) else Proposal()
     done["proposal"] = proposal.as_json()
     done["not_passed"] = shell_for(Home.default(), str(current()))["dropped"]
-    done["repository_config"], done["written"] = _repository_config(
-        proposal, accepted=yes, ask=sys.stdin.isatty() and not as_json
-    )
+    done["repository_config"], done["written"] = _repository_config(proposal, yes, ask)
     if agents_md:
         done["agents_md"] = _tell_agents(top or current())
     if as_json:
@@ -107,14 +110,6 @@ def _tell_agents(directory: Path) -> str:
     return str(path)
 
 
-def _found(settings: "Settings") -> list[str]:
-    """Agents that are installed here; the rehearsal is never one of them by itself."""
-    from kapelle.agents.registry import REHEARSAL, available
-
-    known = available(settings)
-    return [info.name for info in known if info.installed and info.name != REHEARSAL]
-
-
 def _pick(found: list[str], *, ask: bool) -> str | None:
     if len(found) == 1:
         return found[0]
@@ -125,17 +120,7 @@ def _pick(found: list[str], *, ask: bool) -> str | None:
     return answer.strip()
 
 
-def _choose(name: str) -> str:
-    """Make an agent the default, even one that is still to be installed."""
-    from kapelle.agents.registry import type_of
-    from kapelle.settings import set_value
-
-    type_of(name, loaded().settings)
-    set_value(Home.default().config, "default_agent", name)
-    return name
-
-
-def _repository_config(proposal: Proposal, *, accepted: bool, ask: bool) -> tuple[str | None, bool]:
+def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[str | None, bool]:
     """The repository's config file and whether it was written just now."""
     from kapelle.settings.trust import executable, grant
 

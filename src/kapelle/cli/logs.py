@@ -11,6 +11,7 @@ from kapelle.cli.command import Follow, JsonLines, flag, option
 from kapelle.cli.ids import NewestId, is_run, path_of, task_path, work_id
 from kapelle.cli.outcome import exit_code
 from kapelle.cli.output import json_line, say
+from kapelle.cli.values import choice
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 
@@ -34,7 +35,10 @@ def logs(
     as_json: JsonLines = False,
 ) -> None:
     """Show what a task's agent said and did, or what a run did."""
-    _refuse_contradictions(stream, raw, as_json)
+    if choice("--stream", stream, ("out", "err")) and not raw:
+        raise InvalidInput("--stream goes only with --raw.", hint=f"Write --raw --stream {stream}.")
+    if raw and as_json:
+        raise InvalidInput("--raw and --json exclude each other.", hint="Leave one of them out.")
     client = Connection()
     whole = work_id(client, task_id)
     if is_run(whole) and (raw or attempt is not None):
@@ -56,23 +60,14 @@ def logs(
         _transcript(client, whole, attempt, tail, follow, as_json)
 
 
-def _refuse_contradictions(stream: str | None, raw: bool, as_json: bool) -> None:
-    if stream not in {None, "out", "err"}:
-        raise InvalidInput(f"--stream {stream!r} does not exist.", hint="Use out or err.")
-    if stream and not raw:
-        raise InvalidInput("--stream goes only with --raw.", hint=f"Write --raw --stream {stream}.")
-    if raw and as_json:
-        raise InvalidInput("--raw and --json exclude each other.", hint="Leave one of them out.")
-
-
 def _history(client: Connection, run_id: str, tail: int | None, as_json: bool) -> None:
-    from kapelle.cli.follow import show_last, show_lines
+    from kapelle.cli.events import line
+    from kapelle.cli.follow import show_last
+    from kapelle.cli.transcript import show
 
-    show = json_line if as_json else show_lines(sys.stdout)
-    if (
-        not show_last(client, client.get(path_of(run_id))["id"], show, tail, raw=as_json)
-        and not as_json
-    ):
+    show_event = json_line if as_json else lambda event: show(line(event))
+    whole = client.get(path_of(run_id))["id"]
+    if not show_last(client, whole, show_event, tail, raw=as_json) and not as_json:
         say("It has not done anything yet.")
 
 
@@ -84,13 +79,13 @@ def _transcript(
     follow: bool,
     as_json: bool,
 ) -> None:
-    from kapelle.cli.transcript import Whole, show_json, show_lines
+    from kapelle.cli.transcript import Whole, passage, show, show_json
 
     query = {"attempt": attempt, "tail": tail, "follow": "true" if follow else "false"}
-    show = show_json if as_json else Whole(show_lines)
+    show_event = show_json if as_json else Whole(lambda event: show(passage(event)))
     kinds = set()
     for event in client.stream(task_path(task_id, "transcript"), query, endless=follow):
-        show(event)
+        show_event(event)
         kinds.add(event.kind)
     if tail != 0 and not kinds - {"attempt", "end"} and not as_json:
         say("There is no output." if kinds > {"end"} else "It has not started yet.")

@@ -10,10 +10,19 @@ from typing import Annotated
 import typer
 from typer.main import get_command
 
-from kapelle.cli.command import Json, argument, usage_error
+from kapelle.cli.command import Json, argument, option, usage_error
 from kapelle.cli.commands import LazyGroup, PipeClosed
-from kapelle.cli.errors import internal_error, show_error, system_error, wants_json
-from kapelle.cli.output import document, give_up, lenient_streams, open_streams, say
+from kapelle.cli.output import (
+    document,
+    give_up,
+    internal_error,
+    lenient_streams,
+    open_streams,
+    say,
+    show_error,
+    system_error,
+    wants_json,
+)
 from kapelle.domain.errors import InvalidInput, KapelleError, NotTrusted
 
 INTERRUPTED = 130
@@ -38,15 +47,11 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+_VERSION = option(None, "Print the version.", "--version", callback=_print_version, is_eager=True)
+
+
 @app.callback()
-def kapelle(
-    version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
-        ),
-    ] = False,
-) -> None:
+def kapelle(version: Annotated[bool, _VERSION] = False) -> None:
     """Kapelle conducts coding agents: background tasks that survive crashes and tell the truth."""
 
 
@@ -60,7 +65,7 @@ def main() -> None:
     except BrokenPipeError:
         code = PIPE_CLOSED
     except OSError as error:
-        code = _show(system_error(error), as_json=wants_json(sys.argv[1:]))
+        code = _show(system_error(error), wants_json(sys.argv[1:]))
     if code == PIPE_CLOSED:
         give_up(sys.stdout)
     sys.exit(code)
@@ -76,21 +81,21 @@ def guarded(arguments: list[str], *, may_ask: bool = True) -> int:
 
         # Nothing was done yet, so the command begins once more.
         again = may_ask and not as_json and ask(error)
-        return guarded(arguments, may_ask=False) if again else _show(error, as_json=as_json)
+        return guarded(arguments, may_ask=False) if again else _show(error, as_json)
     except KapelleError as error:
-        return _show(error, as_json=as_json)
+        return _show(error, as_json)
     except (KeyboardInterrupt, typer.Abort):
         say("Interrupted.")
         return INTERRUPTED
     except (PipeClosed, BrokenPipeError):
         return PIPE_CLOSED
     except OSError as error:
-        return _show(system_error(error), as_json=as_json)
+        return _show(system_error(error), as_json)
     except Exception as error:
-        return _show(internal_error(error), as_json=as_json)
+        return _show(internal_error(error), as_json)
 
 
-def _show(error: KapelleError, *, as_json: bool) -> int:
+def _show(error: KapelleError, as_json: bool) -> int:
     show_error(error, as_json=as_json)
     return error.exit_code
 
@@ -131,9 +136,8 @@ def completion(
         )
     from typer._completion_shared import get_completion_script
 
-    script = get_completion_script(
-        prog_name="kapelle", complete_var="_KAPELLE_COMPLETE", shell=name
-    )
+    names = {"prog_name": "kapelle", "complete_var": "_KAPELLE_COMPLETE"}
+    script = get_completion_script(**names, shell=name)
     if as_json:
         document({"shell": name, "script": script})
         return

@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -134,8 +135,7 @@ def _error(code: int, message: str) -> dict[str, Any]:
 
 
 mcp = command_group(
-    "Serve Kapelle's tools to an agent or editor over stdin and stdout.",
-    lambda: Bridge().run(),
+    "Serve Kapelle's tools to an agent or editor over stdin and stdout.", lambda: Bridge().run()
 )
 
 # Where each client keeps its servers, under which key, and what an entry of it looks like.
@@ -172,7 +172,10 @@ def install(
     path = Path(place).expanduser().absolute()
     # Editors do not have the PATH of a shell; a project is shared with other machines.
     program = "kapelle" if client == "project" else shutil.which("kapelle") or "kapelle"
-    entry = {**entry, **_command(client, program)}
+    command = {"command": program, "args": ["mcp"]}
+    if client == "opencode":
+        command = {"command": [program, "mcp"]}
+    entry = {**entry, **command}
     if client != "project" and (home := os.environ.get("KAPELLE_HOME")):
         named = "environment" if client == "opencode" else "env"
         entry[named] = {"KAPELLE_HOME": os.path.abspath(home)}
@@ -190,51 +193,40 @@ def install(
     say(f"{path} names kapelle now; start {client} again.")
 
 
-def _command(client: str, program: str) -> dict[str, Any]:
-    if client == "opencode":
-        return {"command": [program, "mcp"]}
-    return {"command": program, "args": ["mcp"]}
-
-
 def _added(path: Path, key: str, entry: dict[str, Any]) -> str:
     """A configuration with the entry in it and all else as it is."""
     text = _read(path)
     try:
-        if path.suffix == ".toml":
-            return _added_toml(text, key, entry, path)
-        found = json.loads(text or "{}")
-        servers = found.setdefault(key, {})
+        found, empty, dump = _parsed(text, path.suffix)
+        servers = found.setdefault(key, empty)
         if servers.get("kapelle") == entry:
             return text
-        _require_free(servers, path)
+        if "kapelle" in servers:
+            raise Conflict(
+                f"{path} has another server named kapelle, which is left as it is.",
+                hint="Take that one out first, or look with --print.",
+            )
         servers["kapelle"] = entry
+        return dump(found)
     except (ValueError, AttributeError, TypeError) as error:
         wanted = json.dumps({key: {"kapelle": entry}}, indent=2)
         raise InvalidInput(
             f"{path} cannot be read as plain {path.suffix[1:].upper()}: {error}",
             hint=f"It is left as it is. Put this into it by hand:\n{wanted}",
         ) from None
-    return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
 
-def _added_toml(text: str, key: str, entry: dict[str, Any], path: Path) -> str:
+def _parsed(text: str, suffix: str) -> tuple[Any, Any, Callable[[Any], str]]:
+    """What a configuration holds, a table without servers, and how it is written."""
+    if suffix != ".toml":
+        return (
+            json.loads(text or "{}"),
+            {},
+            lambda found: json.dumps(found, indent=2, ensure_ascii=False) + "\n",
+        )
     import tomlkit
 
-    found = tomlkit.parse(text)
-    servers = found.setdefault(key, tomlkit.table(is_super_table=True))
-    if servers.get("kapelle") == entry:
-        return text
-    _require_free(servers, path)
-    servers["kapelle"] = entry
-    return tomlkit.dumps(found)
-
-
-def _require_free(servers: Any, path: Path) -> None:
-    if "kapelle" in servers:
-        raise Conflict(
-            f"{path} has another server named kapelle, which is left as it is.",
-            hint="Take that one out first, or look with --print.",
-        )
+    return tomlkit.parse(text), tomlkit.table(is_super_table=True), tomlkit.dumps
 
 
 def _read(path: Path) -> str:

@@ -1,16 +1,14 @@
 """The command merge: tasks and runs into their bases, one after another."""
 
-import sys
 from collections.abc import Iterator
 from typing import Annotated, Any
 
 import typer
 
 from kapelle.cli.command import Json, flag, option
-from kapelle.cli.errors import show_error
 from kapelle.cli.format import field, one_line
 from kapelle.cli.ids import NewestIds, path_of, work_id
-from kapelle.cli.output import data, document, say
+from kapelle.cli.output import data, document, say, show, show_error
 from kapelle.cli.values import listed
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
@@ -47,10 +45,8 @@ def merge(
     if preview:
         paths = [path_of(work_id(client, some_id), "merge") for some_id in ids]
         seen = [client.get(path, {"into": into}) for path in paths]
-        if as_json:
-            document(seen if len(ids) > 1 else seen[0])
-        else:
-            sys.stdout.writelines(f"{line}\n" for one in seen for line in _preview(one))
+        lines = (line for one in seen for line in _preview(one))
+        show(seen if len(ids) > 1 else seen[0], as_json, lines)
     elif len(ids) == 1:
         _show(_merge(ids[0], {**body, "message": message}), as_json)
     else:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from kapelle.cli.format import between, local, moment, now, short
+from kapelle.domain.states import is_resting
 
 DONE, WORK_FAILED, ERROR, INPUT_NEEDED = 0, 1, 2, 3
 FINAL = frozenset({"completed", "failed", "cancelled"})
@@ -17,13 +18,8 @@ Run = dict[str, Any]
 
 
 def settled(task: Task) -> bool:
-    """Whether nothing more will happen by itself; a rate limit passes, a question does not.
-
-    It may be a run as well, which can also be paused.
-    """
-    if task["status"] == "waiting":
-        return bool(task["waiting_for"] != "rate_limit")
-    return task["status"] in FINAL | {"paused"} or task["waiting_for"] == "input"
+    """Whether nothing more will happen by itself to a task or a run."""
+    return is_resting(task["status"], task["waiting_for"])
 
 
 def exit_code(task: Task) -> int:
@@ -114,7 +110,7 @@ def _for_run(run: Run) -> list[str]:
 
 def doing_words(item: Task | Run) -> str:
     """What a task or a run is at beyond its status, and what it waits for."""
-    if item["status"] == "waiting":
+    if item["status"] == "waiting" or item.get("waiting_for") == "input":
         return waiting_words(item)
     said, far = item["reason"], ""
     if check := item.get("checking"):

@@ -1,12 +1,10 @@
 """Lists of tasks, runs and schedules, which the daemon gives page by page."""
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import typer
-
-from kapelle.cli.output import document, say
+from kapelle.cli.command import option
+from kapelle.cli.output import document, say, write
 from kapelle.cli.values import listed
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
@@ -23,11 +21,7 @@ def status_option(nouns: str, known: Sequence[str]) -> Any:
     def complete(incomplete: str) -> list[str]:
         return [status for status in known if status.startswith(incomplete)]
 
-    return typer.Option(
-        metavar="STATUS",
-        help=f"Only {nouns} in this state; repeatable.",
-        autocompletion=complete,
-    )
+    return option("STATUS", f"Only {nouns} in this state; repeatable.", autocompletion=complete)
 
 
 def statuses(typed: list[str] | None, noun: str, known: Sequence[str]) -> list[str] | None:
@@ -59,7 +53,7 @@ def show_list(
     if not found:
         say(nothing)
         return
-    sys.stdout.writelines(f"{line}\n" for line in lines(found))
+    write(lines(found))
     if more:
         say(f"There are more; `--limit {limit * 5}` shows further ones.")
 

@@ -4,6 +4,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,11 @@ def read_prompt(
     if argument is not None and file is not None:
         raise InvalidInput(f"The {noun} was given twice, as an argument and as a file.", hint=hint)
     if file is not None:
-        raw = _from_file(file, noun)
+        raw = read_bytes(file, f"The {noun} file {file}", MAX_PROMPT_BYTES)
     elif argument is not None and argument != "-":
         raw = os.fsencode(argument)
     elif argument == "-" or _something_on_stdin():
-        raw = _from_stdin()
+        raw = read_bytes(None, "Standard input", MAX_PROMPT_BYTES)
         if not raw.strip():
             raise InvalidInput(f"There is no {noun} on stdin.", hint=hint)
     else:
@@ -54,21 +55,14 @@ def read_prompts(prompts: Sequence[Any], hint: str, first: int) -> list[Any]:
     ]
 
 
-def _from_file(file: Path, noun: str) -> bytes:
+def read_bytes(file: Path | None, what: str, most: int) -> bytes:
+    """What a file holds, or standard input; a byte more than the most tells that it is too long."""
     try:
-        with open(file, "rb") as stream:
-            return stream.read(MAX_PROMPT_BYTES + 1)
+        with open(file, "rb") if file else nullcontext(sys.stdin.buffer) as stream:
+            return stream.read(most + 1)
     except OSError as error:
-        raise InvalidInput(
-            f"The {noun} file {file} cannot be read: {error.strerror}.", hint="Check its name."
-        ) from None
-
-
-def _from_stdin() -> bytes:
-    try:
-        return sys.stdin.buffer.read(MAX_PROMPT_BYTES + 1)
-    except OSError as error:
-        raise InvalidInput(f"Standard input cannot be read: {error.strerror}.") from None
+        hint = "Check its name." if file else None
+        raise InvalidInput(f"{what} cannot be read: {error.strerror}.", hint=hint) from None
 
 
 def _something_on_stdin() -> bool:

@@ -61,7 +61,7 @@ def describe_run(client: Connection, run: Run) -> Iterator[str]:
         progress = [event["data"] for event in events if event["kind"] == "run.progress"]
     begun = [step["subject"] for step in steps if step["kind"] == "task" and not step["ended_at"]]
     tasks = {task_id: client.get(task_path(task_id)) for task_id in begun if task_id}
-    return describe(run, steps, progress, tasks)
+    yield from describe(run, steps, progress, tasks)
 
 
 def describe(
@@ -82,10 +82,8 @@ def describe(
         yield field("progress", state_words(run["progress"], most))
     yield from asked_lines(run)
     yield from result_lines(run, progress)
-    tasks = list(task_lines(run, steps, open_tasks))
-    if tasks:
-        yield field("tasks", "")
-        yield from tasks
+    if tasks := list(task_lines(run, steps, open_tasks)):
+        yield from (field("tasks", ""), *tasks)
     yield from workspace_fields(run)
     yield from command_lines(next_commands(run))
 
@@ -150,15 +148,11 @@ def result_lines(run: Run, progress: Sequence[Item]) -> Iterator[str]:
                 yield paint(f"  {_words(key)}", "dim")
                 yield from (f"    - {one_line(text, 200)}" for text in value)
     else:
-        yield from _json(run["id"], result)
-
-
-def _json(run_id: str, result: Any) -> Iterator[str]:
-    lines = clean(json.dumps(result, indent=2, ensure_ascii=False)).split("\n")
-    yield paint("  result", "dim")
-    yield from (f"    {fit(line, _JSON_WIDTH)}" for line in lines[:_JSON_LINES])
-    if lines[_JSON_LINES:] or any(columns_of(line) > _JSON_WIDTH for line in lines):
-        yield paint(shown(f"    … all of it: kapelle runs result {run_id}"), "dim")
+        lines = clean(json.dumps(result, indent=2, ensure_ascii=False)).split("\n")
+        yield paint("  result", "dim")
+        yield from (f"    {fit(line, _JSON_WIDTH)}" for line in lines[:_JSON_LINES])
+        if lines[_JSON_LINES:] or any(columns_of(line) > _JSON_WIDTH for line in lines):
+            yield paint(shown(f"    … all of it: kapelle runs result {run['id']}"), "dim")
 
 
 def _are_items(value: Any) -> bool:
@@ -258,7 +252,8 @@ def task_lines(run: Run, steps: Sequence[Step], open_tasks: Mapping[str, Task]) 
         yield from _lines(step, open_tasks.get(step["subject"]))
     if not run["ended_at"]:
         for step in (run["spec"].get("steps") or [])[len(started) :]:
-            yield paint(f"    · {_label(step)}", "dim")
+            label = step if isinstance(step, str) else step.get("name") or step.get("prompt") or ""
+            yield paint(f"    · {one_line(label, 80)}", "dim")
 
 
 def _lines(step: Step, task: Task | None) -> Iterator[str]:
@@ -277,9 +272,3 @@ def _lines(step: Step, task: Task | None) -> Iterator[str]:
         yield f"      {shown(one_line(reason, 200))}"
     if task and task["status"] == "waiting":
         yield f"      {shown(next_commands(task)[0][0])}"
-
-
-def _label(step: Any) -> str:
-    if isinstance(step, str):
-        return one_line(step, 80)
-    return one_line(step.get("name") or step.get("prompt") or "", 80)

@@ -1,24 +1,15 @@
 """`kapelle runs`."""
 
-import sys
 from typing import Annotated, Any
 
 import typer
 
-from kapelle.cli.command import (
-    LISTS,
-    Json,
-    JsonLines,
-    LightCommand,
-    command_group,
-    flag,
-    option,
-)
+from kapelle.cli.command import LISTS, Json, JsonLines, LightCommand, command_group, flag, option
 from kapelle.cli.follow import follow
 from kapelle.cli.format import one_line
 from kapelle.cli.ids import RunId, RunIds, run_path
 from kapelle.cli.outcome import FINAL, INPUT_NEEDED, exit_code, settled
-from kapelle.cli.output import document, say
+from kapelle.cli.output import document, say, write
 from kapelle.cli.pages import status_option, statuses
 from kapelle.cli.questions import answer
 from kapelle.cli.tasks import (
@@ -94,18 +85,12 @@ def steps(run_id: RunId, as_json: Json = False) -> None:
     from kapelle.cli.format import STATUS_STYLE, between, table
 
     rows = [
-        [
-            step["position"],
-            _state(step),
-            step["kind"],
-            between(step["started_at"], step["ended_at"]),
-            _about(step),
-        ]
+        [step["position"], _state(step), step["kind"],
+         between(step["started_at"], step["ended_at"]), _about(step)]
         for step in found
-    ]
+    ]  # fmt: skip
     styles = [STATUS_STYLE.get(row[1]) for row in rows]
-    lines = table(["STEP", "STATUS", "KIND", "TOOK", "WHAT"], rows, styles)
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    write(table(["STEP", "STATUS", "KIND", "TOOK", "WHAT"], rows, styles))
 
 
 def _about(step: dict[str, Any]) -> str:
@@ -139,10 +124,8 @@ def result(run_id: RunId, as_json: Json = False) -> None:
         )
     document(run["result"])
     if run["status"] != "completed":
-        say(
-            f"{run['id']} {run['status']}"
-            + (f": {one_line(run['reason'])}" if run["reason"] else "")
-        )
+        reason = f": {one_line(run['reason'])}" if run["reason"] else ""
+        say(f"{run['id']} {run['status']}{reason}")
     raise typer.Exit(exit_code(run))
 
 

@@ -1,7 +1,7 @@
 """Schedules and their firings for people."""
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime
 from typing import Any
 
 from kapelle.cli.format import (
@@ -16,10 +16,11 @@ from kapelle.cli.format import (
     short,
     table,
 )
-from kapelle.cli.values import zone
+from kapelle.cli.values import typed_duration, zone
 from kapelle.domain.errors import InvalidInput
 
 _STYLES = {**STATUS_STYLE, "active": "cyan", "expired": "dim", "started": "green", "missed": "red"}
+_MISSED = {"skip": "skipped", "catchup": "made up for by one start", "fail": "the schedule fails"}
 _ENDED = frozenset({"completed", "failed", "cancelled", "expired"})
 
 Schedule = dict[str, Any]
@@ -45,14 +46,20 @@ def listing(schedules: Sequence[Schedule]) -> list[str]:
 def describe(schedule: Schedule, firings: Sequence[Firing]) -> Iterator[str]:
     """The lines of the human view, ready for the terminal."""
     yield from heading(schedule, schedule["reason"], _STYLES)
-    yield field("starts", one_line(_work(schedule), 100))
+    # The first words of what it is about.
+    words = schedule["spec"].get("prompt") or schedule["spec"].get("goal") or ""
+    yield field("starts", one_line(f"{schedule['kind']} {words}", 100))
     yield field("directory", clean(schedule["directory"]))
     yield field("when", one_line(trigger(schedule)))
     if schedule["next_at"]:
         yield field(
             "next", f"{_clock(schedule['next_at'], schedule)}, {_until(schedule['next_at'])}"
         )
-    yield from _terms(schedule)
+    if schedule["cron"] or schedule["at"]:
+        yield field("missed", _MISSED[schedule["missed"]])
+    yield field("overlap", "allowed" if schedule["overlap"] else "no")
+    if schedule["expires_at"]:
+        yield field("expires", _clock(schedule["expires_at"], schedule))
     yield field("runs", _runs(schedule))
     if schedule["in_flight"]:
         yield field("going", " ".join(schedule["in_flight"]))
@@ -87,17 +94,8 @@ def trigger(schedule: Schedule) -> str:
     if schedule["at"]:
         return f"at {_clock(schedule['at'], schedule)}{follows}"
     if schedule["every_s"]:
-        return f"every {interval(schedule['every_s'])}"
+        return f"every {typed_duration(schedule['every_s'])}"
     return follows.strip()
-
-
-def interval(seconds: float) -> str:
-    """A duration as a person would type it: 90 is 1m30s and 3600 is 1h."""
-    left, parts = seconds, ""
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        count, left = divmod(left, size)
-        parts += f"{count:.0f}{unit}" if count else ""
-    return parts + (f"{left:g}s" if left or not parts else "")
 
 
 def upcoming(schedule: Schedule) -> str:
@@ -110,26 +108,6 @@ def upcoming(schedule: Schedule) -> str:
 def _title(schedule: Schedule) -> str:
     waits = schedule["reason"] and schedule["status"] not in {"completed", "cancelled"}
     return f"{schedule['title']} ({schedule['reason']})" if waits else str(schedule["title"])
-
-
-def _work(schedule: Schedule) -> str:
-    """What it starts: the kind, and the first words of what that is about."""
-    spec = schedule["spec"]
-    words = next((spec[name] for name in ("prompt", "goal") if spec.get(name)), "")
-    return f"{schedule['kind']} {words}".strip()
-
-
-def _terms(schedule: Schedule) -> Iterator[str]:
-    if schedule["cron"] or schedule["at"]:
-        meaning = {
-            "skip": "skipped",
-            "catchup": "made up for by one start",
-            "fail": "the schedule fails",
-        }
-        yield field("missed", meaning[schedule["missed"]])
-    yield field("overlap", "allowed" if schedule["overlap"] else "no")
-    if schedule["expires_at"]:
-        yield field("expires", _clock(schedule["expires_at"], schedule))
 
 
 def _runs(schedule: Schedule) -> str:
@@ -147,15 +125,11 @@ def _until(text: str | None) -> str:
 
 def _clock(text: str, schedule: Schedule) -> str:
     """A moment in the schedule's own zone."""
-    at = moment(text)
-    return f"{at.astimezone(_zone(schedule['timezone'])):%Y-%m-%d %H:%M:%S %Z}" if at else ""
-
-
-def _zone(name: str) -> tzinfo:
     try:
-        return zone(name)
+        place = zone(schedule["timezone"])
     except InvalidInput:
-        return UTC  # the daemon may know zones that this machine does not
+        place = UTC  # the daemon may know zones that this machine does not
+    return f"{datetime.fromisoformat(text).astimezone(place):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _commands(schedule: Schedule) -> list[tuple[str, str]]:

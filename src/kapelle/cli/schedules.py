@@ -8,11 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from kapelle.cli.command import LISTS, Json, LightCommand, command_group, flag, option, usage_error
-from kapelle.cli.errors import wants_json
 from kapelle.cli.ids import ScheduleId, schedule_path
-from kapelle.cli.output import data, document, say
+from kapelle.cli.output import data, document, say, show, wants_json
 from kapelle.cli.pages import show_list, status_option, statuses
-from kapelle.cli.request import begin, collecting
 from kapelle.cli.spec_options import (
     Option,
     Params,
@@ -25,6 +23,7 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
+from kapelle.cli.start import begin, collecting
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 
@@ -164,10 +163,8 @@ def status(schedule_id: ScheduleId, as_json: Json = False) -> None:
     client = Connection()
     found = client.get(schedule_path(schedule_id))
     page = client.get(schedule_path(found["id"], "firings"), {"limit": _LAST_FIRINGS})
-    if as_json:
-        document({**found, "firings": page["firings"]})
-        return
-    sys.stdout.writelines(f"{line}\n" for line in describe(found, page["firings"]))
+    firings = page["firings"]
+    show({**found, "firings": firings}, as_json, describe(found, firings))
 
 
 @schedule.command("history", cls=LightCommand)

@@ -1,6 +1,5 @@
 """The spec of a pattern from a YAML or TOML file, or every mistake in the file."""
 
-import difflib
 import re
 import sys
 from bisect import bisect_left
@@ -8,6 +7,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kapelle.cli.command import meant
 from kapelle.cli.spec_options import Schema, absolute_directory, resolved, schemas
 from kapelle.cli.values import duration_s, not_empty
 from kapelle.domain.errors import InvalidInput, KapelleError, problem
@@ -242,7 +242,7 @@ def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> d
             return written
         used.add(name)
         if name not in known and name not in declared:
-            words = f"the variable {name} is not defined{_meant(name, known)}"
+            words = f"the variable {name} is not defined{meant(name.lower(), known)}"
             hint = f"Add --var {name}=VALUE, or write $${{{name}}} if it is none."
             source.note(place, words, hint, text=written)
         return known.get(name, written)
@@ -252,15 +252,15 @@ def _filled(source: _Source, values: dict[str, Any], given: dict[str, str]) -> d
             return {key: filled(part, (*place, key)) for key, part in value.items()}
         if isinstance(value, list):
             return [filled(part, (*place, index)) for index, part in enumerate(value)]
+        if value is None:
+            return None
         # What is put in is not looked at again, so no value can ask for another.
-        return (
-            None if value is None else _USE.sub(lambda use: replacement(use, place), _text(value))
-        )
+        return _USE.sub(lambda use: replacement(use, place), _text(value))
 
     result: dict[str, Any] = filled(values, ())
     names = sorted({*declared, *used})
     for name in sorted(set(given) - set(names)):
-        words = f"--var {name}: there is no such variable in the file{_meant(name, names)}"
+        words = f"--var {name}: there is no such variable in the file{meant(name.lower(), names)}"
         hint = f"It has {', '.join(names)}." if names else "It has no variables at all."
         source.note(("variables",), words, hint)
     return result
@@ -361,7 +361,7 @@ def _words(error: Any, place: Place, pattern: str) -> tuple[str, str]:
         *around, key = place
         prefix = f"{_place_words(tuple(around))}: " if around else ""
         known = _known_keys(schemas()[pattern], around)
-        words = f"{prefix}there is no key {key!r}{_meant(str(key), known)}"
+        words = f"{prefix}there is no key {key!r}{meant(str(key).lower(), known)}"
         return words, f"Known are {', '.join(known)}."
     name = _place_words(place) or f"the {pattern}"
     value = error["input"]
@@ -386,11 +386,6 @@ def _known_keys(schema: Schema, around: list[str | int]) -> list[str]:
         inner = shape["items"] if isinstance(part, int) else shape["properties"][part]
         shape = resolved(inner, schema["$defs"])
     return sorted({*shape["properties"], "timeout", *([] if around else ["variables"])})
-
-
-def _meant(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
-    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _kind(value: Any) -> str:

@@ -10,7 +10,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -72,7 +72,7 @@ def built_in() -> dict[str, str]:
     return {
         name: schema[KEY]["summary"]
         for name, schema in schemas().items()
-        if name not in {"task", "pattern", "schedule"}
+        if name not in {"task", "pattern", "schedule", "learning"}
     }
 
 
@@ -122,21 +122,21 @@ class Option:
         """A sentence, with what it is without the option, and whether it may be repeated."""
         words = self.help.rstrip(".")
         if self.default not in (None, [], {}, False, ""):
-            words = f"{words} (default {self._default})".lstrip()
+            default = "on" if self.kind == "boolean" else self.default
+            if self.kind == "duration":
+                default = values.typed_duration(self.default)
+            words = f"{words} (default {default})".lstrip()
         if not words:
             return ""
         return f"{words[0].upper()}{words[1:]}{'; repeatable' if self.repeatable else ''}."
 
-    @property
-    def _default(self) -> Any:
-        if self.kind == "boolean":
-            return "on"
-        return values.typed_duration(self.default) if self.kind == "duration" else self.default
-
     def value(self, typed: Any, params: Params) -> Any:
         """What was typed as a value of the field; None where nothing was."""
         if self.kind == "check":
-            return self._checks(typed, params.get(f"{self.name}_timeout"))
+            limit = params.get(f"{self.name}_timeout")
+            named = self.about.get("timeout", ("",))[0]
+            timeout_s = None if limit is None else values.duration_s(limit, named)
+            return [self._check(check, timeout_s) for check in typed or ()] or None
         if typed is None or (self.repeatable and not typed):
             return None
         if self.kind in _ALL:
@@ -154,11 +154,6 @@ class Option:
         same = (word for word in self.choices if word.lower() == found.lower())
         return values.choice(self.flag, next(same, found), self.choices)
 
-    def _checks(self, typed: Sequence[str], limit: str | None) -> list[Any] | None:
-        """Checks as the API takes them; a plain string does unless there is a time limit."""
-        timeout_s = None if limit is None else values.duration_s(limit, self.about["timeout"][0])
-        return [self._check(check, timeout_s) for check in typed or ()] or None
-
     def _check(self, text: str, timeout_s: float | None) -> Any:
         if not text.strip():
             raise InvalidInput(
@@ -166,11 +161,8 @@ class Option:
                 hint=f'Write a command, for example {self.flag} "make test".',
             )
         spec: Any = text
-        if text.lstrip().startswith("{"):
-            try:
-                spec = json.loads(text)
-            except ValueError:
-                spec = text
+        with suppress(ValueError):
+            spec = json.loads(text) if text.lstrip().startswith("{") else text
         if timeout_s is None:
             return spec
         if isinstance(spec, str):
@@ -282,8 +274,9 @@ def _annotations(option: Option, hidden: bool) -> dict[str, Any]:
             made[f"{option.name}_more"] = Annotated[list[str] | None, info]
         return made | _file(option, hidden)
     for name, _, help in about.get("flags", ()):
-        info = typer.Option(name, help=help, hidden=hidden)
-        made[_flag_name(option, name)] = Annotated[bool, info]
+        made[_flag_name(option, name)] = Annotated[
+            bool, typer.Option(name, help=help, hidden=hidden)
+        ]
     if not about.get("hidden"):
         facts: dict[str, Any] = {"help": option.shown_help, "hidden": hidden}
         if option.kind != "boolean":
@@ -316,16 +309,14 @@ def _flag_name(option: Option, flag: str) -> str:
 def spec_of(options: Sequence[Option], params: Params, command: str = "") -> Spec:
     """What was asked for; what was not given is left to the daemon.
 
-    With a command, its arguments are read too, from stdin if need be.
+    With a command, its arguments are read too, from stdin if need be, when all else is known.
     """
     spec: Spec = {}
-    for option in options:
+    for option in sorted(options, key=lambda option: "argument" in option.about):
         if "argument" not in option.about:
             _take(spec, option, _given(option, params))
-    if command:
-        for option in options:
-            if "argument" in option.about:
-                _read_argument(spec, option, params, command)
+        elif command:
+            _read_argument(spec, option, params, command)
     for option in options:
         if option.key in spec:
             for key, value in option.about.get("implies", {}).items():

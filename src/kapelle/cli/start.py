@@ -2,20 +2,20 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from kapelle.cli.command import FollowToEnd, Json, command_of, flag, option, suggestion
+from kapelle.cli.command import FollowToEnd, Json, argument, command_of, flag, option, suggestion
 from kapelle.cli.config import current
 from kapelle.cli.format import one_line, table
-from kapelle.cli.ids import completing
-from kapelle.cli.output import document, say
+from kapelle.cli.ids import completing, run_path
+from kapelle.cli.outcome import Run
+from kapelle.cli.output import data, document, say, write
 from kapelle.cli.prompt import read_prompt, read_prompts
-from kapelle.cli.request import begin, is_collecting
 from kapelle.cli.spec_options import (
     Option,
     Params,
@@ -30,9 +30,9 @@ from kapelle.cli.spec_options import (
     spelled,
     with_parameters,
 )
-from kapelle.cli.values import duration_s, pairs
+from kapelle.cli.values import duration_s, not_empty, pairs
 from kapelle.client.http import Connection
-from kapelle.domain.errors import InvalidInput, NotFound
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, NotFound
 from kapelle.domain.options import KEY
 
 Pattern = dict[str, Any]
@@ -52,6 +52,63 @@ _FOREGROUND: dict[str, Any] = {
 _VAR = Annotated[Words, option("NAME=VALUE", "A variable of the file; repeatable.", "--var")]
 
 
+@dataclass(frozen=True)
+class Order:
+    """What would have been sent: the path of the API, the body, and the options that made it."""
+
+    path: str
+    body: dict[str, Any]
+    options: Sequence[Option] = ()
+
+
+class _Collected(BaseException):
+    """Ends a command whose order was taken; not an Exception, so that nobody catches it."""
+
+
+_orders: ContextVar[list[Order] | None] = ContextVar("orders", default=None)
+
+
+def begin(
+    client: Connection, path: str, body: dict[str, Any], options: Sequence[Option] = ()
+) -> dict[str, Any]:
+    """Start a task or a run, and return it; while orders are collected, keep it and go no further.
+
+    The client is not asked for anything in the latter case, so no daemon is needed.
+    """
+    orders = _orders.get()
+    if orders is not None:
+        orders.append(Order(path, body, options))
+        raise _Collected
+    try:
+        started: dict[str, Any] = client.create(path, body)
+    except KapelleError as error:
+        from kapelle.cli.spec_file import SpecFile
+
+        spec = body.get("spec")
+        if isinstance(spec, SpecFile):
+            spec.locate(error)
+        raise
+    return started
+
+
+def is_collecting() -> bool:
+    """Whether what a command would start is kept, to be started by a schedule."""
+    return _orders.get() is not None
+
+
+@contextmanager
+def collecting() -> Iterator[list[Order]]:
+    """Take the order of the command that is run inside instead of sending it."""
+    orders: list[Order] = []
+    token = _orders.set(orders)
+    try:
+        yield orders
+    except _Collected:
+        pass
+    finally:
+        _orders.reset(token)
+
+
 def work_command(name: str) -> Callable[..., None]:
     """`kapelle run`, or the command of a built-in pattern."""
     schema = _schema(name)
@@ -65,16 +122,14 @@ def work_command(name: str) -> Callable[..., None]:
         last = {"every": _EVERY, **last}
     if "file" in facts:
         *names, help = facts["file"]
-        file = typer.Option(*names, metavar="FILE", help=help)
-        middle |= {"whole_file": Annotated[Path | None, file], "var": _VAR}
+        file = Annotated[Path | None, option("FILE", help, *names)]
+        middle |= {"whole_file": file, "var": _VAR}
 
     def start(**params: Any) -> None:
         options = [*own, *shared]
         with spelled(options):
             if facts.get("foreground"):
-                from kapelle.cli.foreground import perform
-
-                perform(name, params, lambda: work_spec(name, params), options)
+                _perform(name, params, lambda: work_spec(name, params), options)
             elif params.get("every") is not None:
                 _repeat(work_spec(name, params), params)
             elif name == "run":
@@ -83,9 +138,8 @@ def work_command(name: str) -> Callable[..., None]:
                 body = {"pattern": name, "spec": work_spec(name, params)}
                 _start("/runs", body, params, options)
 
-    made = [
-        *parameters_of(own), *parameters(middle), *parameters_of(shared), *parameters(last)
-    ]  # fmt: skip
+    made = [*parameters_of(own), *parameters(middle)]
+    made += [*parameters_of(shared), *parameters(last)]
     return with_parameters(start, made, schema)
 
 
@@ -98,26 +152,21 @@ def work_spec(name: str, params: Params) -> Spec:
         if params["whole_file"] is not None:
             from kapelle.cli.spec_file import read_spec_file
 
-            _require_no_arguments(options, params)
+            for given in options:
+                if params.get(given.name) and "argument" in given.about:
+                    raise InvalidInput(
+                        f"The {given.key} were given twice, as prompts and as a file.",
+                        hint="Leave -F out, or put the prompts into the file.",
+                    )
             return read_spec_file(name, params["whole_file"], variables, spec_of(options, params))
         if variables:
             raise InvalidInput("--var is for the steps of a file.", hint="Add -F FILE.")
-    return {
-        "directory": absolute_directory(params["directory"]), **spec_of(options, params, name)
-    }  # fmt: skip
+    directory = absolute_directory(params["directory"])
+    return {"directory": directory, **spec_of(options, params, name)}
 
 
 def _schema(name: str) -> Schema:
     return schemas()["task" if name == "run" else name]
-
-
-def _require_no_arguments(options: Sequence[Option], params: Params) -> None:
-    for given in options:
-        if params.get(given.name) and "argument" in given.about:
-            raise InvalidInput(
-                f"The {given.key} were given twice, as prompts and as a file.",
-                hint="Leave -F out, or put the prompts into the file.",
-            )
 
 
 def _start(path: str, body: dict[str, Any], params: Params, options: Sequence[Option]) -> None:
@@ -125,6 +174,92 @@ def _start(path: str, body: dict[str, Any], params: Params, options: Sequence[Op
 
     client = Connection()
     show_new(client, begin(client, path, body, options), params["follow"], params["as_json"])
+
+
+def _perform(
+    name: str, params: Params, spec: Callable[[], Spec], options: Sequence[Option]
+) -> None:
+    """Start a run of a pattern in the foreground, or answer what one asked, and show it."""
+    from kapelle.cli.follow import show_new, watch
+
+    client, seen = Connection(), 0
+    if params["resume"] or params["answer"]:
+        if is_collecting():
+            raise InvalidInput(
+                "A schedule starts new runs, and --resume goes on with one.",
+                hint="Leave --resume and --answer out.",
+            )
+        run, seen = _answered(client, params, options)
+    else:
+        run = begin(client, "/runs", {"pattern": name, "spec": spec()}, options)
+    if not params["follow"] and not params["progress"]:
+        show_new(client, run, to_end=False, as_json=params["as_json"])
+        return
+    if not params["as_json"]:
+        data(run["id"])
+        sys.stdout.flush()
+    watch(client, run, params, seen)
+
+
+_EXAMPLE = 'Write `--resume TOKEN --answer "…"`.'
+# What may stand beside --resume; everything else is settled when a run is started.
+_BESIDE = frozenset(
+    {"resume", "answer", "progress", "follow", "as_json", "ask", "ask_non_interactive"}
+)
+
+
+def _answered(client: Connection, params: Params, options: Sequence[Option]) -> tuple[Run, int]:
+    """The run whose questions were answered, and the number of its last event before that."""
+    tokens = [not_empty(text.strip(), "--resume") for text in params["resume"] or ()]
+    answers = list(params["answer"] or ())
+    _require_pairs(params, options, tokens, answers)
+    run_id = tokens[0].partition(":")[0]
+    if any(token.partition(":")[0] != run_id for token in tokens):
+        raise InvalidInput("The tokens belong to different runs.", hint="Go on with one at a time.")
+    from kapelle.cli.follow import history
+
+    run: Run = client.get(run_path(run_id))
+    seen = max((event["seq"] for event in history(client, run["id"])), default=0)
+    for token, answer in _matched(run, tokens, answers):
+        run = client.post(run_path(run_id, "answer"), {"answer": answer, "token": token})
+    return run, seen
+
+
+def _require_pairs(
+    params: Params, options: Sequence[Option], tokens: list[str], answers: list[str]
+) -> None:
+    if not tokens:
+        raise InvalidInput("--answer needs to know which question.", hint=_EXAMPLE)
+    if not answers:
+        raise InvalidInput("--resume needs an answer.", hint=_EXAMPLE)
+    arguments = {option.name for option in options if option.about.get("argument")}
+    for name, value in params.items():
+        if value and name not in _BESIDE:
+            shown = f"The {name}" if name in arguments else f"--{name.replace('_', '-')}"
+            raise InvalidInput(
+                f"{shown} cannot be changed when a run goes on.",
+                hint="Leave out everything but --resume, --answer and how it is shown.",
+            )
+    if len(tokens) > len(answers):
+        raise InvalidInput(
+            f"There are {len(tokens)} tokens and {len(answers)} answers.",
+            hint="Write an --answer for every --resume.",
+        )
+
+
+def _matched(run: Run, tokens: list[str], answers: list[str]) -> list[tuple[str, str]]:
+    """Which question each answer is for: those of the tokens first, then the others in order."""
+    named = [token for token in tokens if ":" in token]
+    others = [question["token"] for question in run["questions"]]
+    order = [*named, *(token for token in others if token not in named)]
+    if len(answers) > len(order):
+        asked = len(run["questions"])
+        many = f"{asked} of these, not {len(answers)}" if asked else "nothing"
+        raise Conflict(
+            f"{run['id']} is {run['status']} and asks {many}.",
+            hint=f"`kapelle runs status {run['id']}` shows what it asks.",
+        )
+    return list(zip(order, answers, strict=False))
 
 
 def _repeat(spec: Spec, params: Params) -> None:
@@ -147,14 +282,13 @@ def _split(options: Sequence[Option]) -> tuple[list[Option], list[Option]]:
     return own, [option for option in options if option.key in common]
 
 
-_WORDS = typer.Argument(
-    metavar="PATTERN [--KEY VALUE]",
-    help="The pattern's name and what it takes.",
+_WORDS = argument(
+    "PATTERN [--KEY VALUE]",
+    "The pattern's name and what it takes.",
     autocompletion=completing("patterns"),
-    show_default=False,
 )
-_SPEC = typer.Option(metavar="FILE", help="Read what it takes from .json, .yaml or .toml.")
-_HELP = typer.Option("--help", "-h", help="Show this help, or that of the pattern before it.")
+_SPEC = option("FILE", "Read what it takes from .json, .yaml or .toml.")
+_HELP = flag("Show this help, or that of the pattern before it.", "--help", "-h")
 _ABOUT = {
     "summary": "Start a run of any pattern, your own too.",
     "about": "Without a pattern it lists them. `kapelle start PATTERN --help` shows what"
@@ -172,7 +306,7 @@ def start_command(name: str = "start") -> Any:
             _without_a_name(params)
             return
         directory = absolute_directory(params["directory"])
-        pattern = _named(_patterns(Connection(), directory), words[0], directory)
+        pattern = _named(words[0], directory)
         if params["show_help"]:
             sys.stdout.write(pattern_help(pattern) + "\n")
             return
@@ -197,7 +331,8 @@ def _without_a_name(params: Params) -> None:
         raise InvalidInput(
             "The pattern's name is missing.", hint="`kapelle start` lists the patterns."
         )
-    known = _patterns(Connection(), absolute_directory(params["directory"]))
+    query = {"directory": absolute_directory(params["directory"])}
+    known = Connection().get("/patterns", query)
     if params["as_json"]:
         document(known)
         return
@@ -207,18 +342,13 @@ def _without_a_name(params: Params) -> None:
          ("" if item["trusted"] else "(not trusted) ") + one_line(item["summary"])]
         for item in known
     ]  # fmt: skip
-    lines = table(["PATTERN", "FROM", "WHAT IT DOES"], rows)
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    write(table(["PATTERN", "FROM", "WHAT IT DOES"], rows))
     sys.stdout.flush()
     say("`kapelle start PATTERN --help` shows what one takes.")
 
 
-def _patterns(client: Connection, directory: str) -> list[Pattern]:
-    found: list[Pattern] = client.get("/patterns", {"directory": directory})
-    return found
-
-
-def _named(known: list[Pattern], name: str, directory: str) -> Pattern:
+def _named(name: str, directory: str) -> Pattern:
+    known: list[Pattern] = Connection().get("/patterns", {"directory": directory})
     for pattern in known:
         if pattern["name"] == name:
             if not pattern["trusted"]:
@@ -306,40 +436,34 @@ def pattern_help(pattern: Pattern) -> str:
 
 
 def _help_of(command: Any, path: str) -> str:
-    text: str = command.get_help(command.make_context(path, [], resilient_parsing=True))
-    return text
+    return str(command.get_help(command.make_context(path, [], resilient_parsing=True)))
 
 
 def read_spec(file: Path) -> dict[str, Any]:
     """What the file holds; an error names the file and, where it is known, the line."""
+    import tomllib
+
+    import yaml
+
+    parsers: dict[str, Callable[[str], Any]] = {
+        ".json": json.loads, ".toml": tomllib.loads, ".yaml": yaml.safe_load, ".yml": yaml.safe_load
+    }  # fmt: skip
+    suffix = file.suffix.lower()
+    if suffix not in parsers:
+        raise InvalidInput(
+            f"--spec {file} is of no kind that is known.", hint="Use .json, .yaml or .toml."
+        )
     try:
-        spec = _parsed(file.suffix.lower(), file.read_text(encoding="utf-8"), file)
+        spec = parsers[suffix](file.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(f"--spec {file} cannot be read: {error.strerror}.") from None
     except UnicodeDecodeError:
         raise InvalidInput(f"--spec {file} is not UTF-8 text.") from None
+    except (ValueError, yaml.YAMLError) as error:
+        kind = {".yml": "YAML"}.get(suffix, suffix[1:].upper())
+        raise InvalidInput(f"{file} is not {kind}: {' '.join(str(error).split())}.") from None
     if not isinstance(spec, dict) or not all(isinstance(key, str) for key in spec):
         raise InvalidInput(
             f"--spec {file} holds no fields.", hint="Give every field a name: prompt, agent …"
         )
     return spec
-
-
-def _parsed(suffix: str, text: str, file: Path) -> Any:
-    import tomllib
-
-    import yaml
-
-    kinds: dict[str, tuple[str, Callable[[str], Any]]] = {
-        ".json": ("JSON", json.loads), ".toml": ("TOML", tomllib.loads),
-        ".yaml": ("YAML", yaml.safe_load), ".yml": ("YAML", yaml.safe_load),
-    }  # fmt: skip
-    if suffix not in kinds:
-        raise InvalidInput(
-            f"--spec {file} is of no kind that is known.", hint="Use .json, .yaml or .toml."
-        )
-    name, parse = kinds[suffix]
-    try:
-        return parse(text)
-    except (ValueError, yaml.YAMLError) as error:
-        raise InvalidInput(f"{file} is not {name}: {' '.join(str(error).split())}.") from None

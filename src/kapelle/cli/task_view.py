@@ -141,6 +141,8 @@ def details(attempt: Task, known_reason: str | None) -> Iterator[str]:
         yield f"{paint('failure', 'dim')} {attempt['failure']}{evidence}"
     for warning in attempt["warnings"]:
         yield paint(f"warning: {one_line(warning['text'], 300)}", "yellow")
+    for told in attempt.get("memory") or ():
+        yield f"{paint('memory', 'dim')} {one_line(told['title'], 100)} ({told['id']})"
     if attempt["usage"]:
         yield f"{paint('used', 'dim')} {usage_line(attempt['usage'])}"
     if attempt["diagnosis"]:

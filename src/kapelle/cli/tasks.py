@@ -23,9 +23,10 @@ from kapelle.cli.ids import (
     task_path,
     work_id,
 )
-from kapelle.cli.outcome import ERROR, FINAL, Run, Task, exit_code_of_all, settled, waiting_words
-from kapelle.cli.output import data, document, say
+from kapelle.cli.outcome import ERROR, FINAL, Run, Task, doing_words, exit_code_of_all, settled
+from kapelle.cli.output import data, document, say, show
 from kapelle.cli.pages import show_list, status_option, statuses
+from kapelle.cli.prompt import read_prompt
 from kapelle.cli.values import listed, optional_duration_s, optional_text, optional_usd
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput, KapelleError
@@ -87,7 +88,8 @@ def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
         [
             item["id"],
             status_words(item),
-            one_line(item.get("pattern") or _agent(item), 16),
+            # Who works on a task or did last may be a fallback agent.
+            one_line(item.get("pattern") or (item["attempts"] or [item])[-1]["agent"], 16),
             between(item["created_at"], None),
             one_line(os.path.basename(item.get("repository") or item["directory"]), 20),
             _title(item),
@@ -102,28 +104,12 @@ def rows(items: list[Task | Run], repositories: bool = False) -> list[str]:
     return table(header, cells, styles)
 
 
-def _agent(task: Task) -> str:
-    """Who works on it or did last, which may be a fallback agent."""
-    who: str = (task["attempts"][-1] if task["attempts"] else task)["agent"]
-    return who
-
-
 def _title(item: Task | Run) -> str:
     """The title, with how far it is or what it waits for."""
-    title, status, about = one_line(item["title"]), item["status"], ""
     if item.get("archived_at"):
-        return f"(archived) {title}"
-    if status == "waiting":
-        about = waiting_words(item)
-    elif status in {"queued", "blocked", "paused"} or item["waiting_for"] == "input":
-        about = item["reason"] or ""
-    elif status == "running" and item.get("report"):
-        about = item["report"]
-    elif status == "running" and item.get("progress"):
-        from kapelle.cli.events import state_words
-
-        about = state_words(item["progress"], item["spec"].get("max_iterations"))
-    return f"{title} ({one_line(about)})" if about else title
+        return f"(archived) {one_line(item['title'])}"
+    about = "" if _has_ended(item) else one_line(doing_words(item))
+    return f"{one_line(item['title'])} ({about})" if about else one_line(item["title"])
 
 
 def status(task_id: NewestId = None, as_json: Json = False) -> None:
@@ -134,18 +120,14 @@ def status(task_id: NewestId = None, as_json: Json = False) -> None:
 
 def show_status(client: Connection, path: str, as_json: bool) -> None:
     item = client.get(path)
-    if as_json:
-        document(item)
-        return
     if is_run(item["id"]):
         from kapelle.cli.run_view import describe_run
 
-        lines = describe_run(client, item)
+        show(item, as_json, describe_run(client, item))
     else:
         from kapelle.cli.task_view import describe
 
-        lines = describe(item)
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+        show(item, as_json, describe(item))
 
 
 LONG_POLL_S = 25.0
@@ -177,7 +159,7 @@ def wait_for(
         _until(settled, client, known, deadline)
         document([known[item["id"]] for item in items])
     elif sys.stdout.isatty():
-        from kapelle.cli.live import live
+        from kapelle.cli.follow import live
 
         with live(known.values()):
             _until(settled, client, known, deadline, poll_s=LIVE_POLL_S)
@@ -247,11 +229,11 @@ def change_each(
     state is another word for the status they are shown with; remark is said if one still runs.
     """
     client, failure = Connection(), None
+    where = path or (lambda text, what: path_of(work_id(client, text), what))
     changed: dict[str, Task | Run] = {}
     for some_id in listed(ids, "An id"):
         try:
-            whole = path or (lambda text, what: path_of(work_id(client, text), what))
-            item = client.post(whole(some_id, action), body)
+            item = client.post(where(some_id, action), body)
             changed[item["id"]] = item
         except KapelleError as error:
             if failure:
@@ -282,10 +264,7 @@ NoWait = Annotated[bool, flag("Do not wait until they have ended.", "--no-wait")
 
 
 def cancel(
-    task_ids: AnyIds,
-    reason: Reason = None,
-    no_wait: NoWait = False,
-    as_json: Json = False,
+    task_ids: AnyIds, reason: Reason = None, no_wait: NoWait = False, as_json: Json = False
 ) -> None:
     """Stop tasks and runs, with every process they started."""
     change_each(task_ids, "cancel", {"reason": reason}, wait=not no_wait, as_json=as_json)
@@ -305,7 +284,7 @@ def retry(
 ) -> None:
     """Run an ended task once more from the beginning."""
     path = task_path(work_id(Connection(), task_id, "tasks"), "retry")
-    _again(path, new_limits(budget, max_turns), follow, as_json)
+    _again(path, _new_limits(budget, max_turns), follow, as_json)
 
 
 def resume(
@@ -322,9 +301,8 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Go on where a task's last attempt left off, or with a run that is paused."""
-    if message is None and task_id is not None and not is_part(task_id):
-        task_id, message = None, task_id  # a message for the newest
-    whole, limits = work_id(Connection(), task_id), new_limits(budget, max_turns)
+    task_id, message = _id_and_message(task_id, message)
+    whole, limits = work_id(Connection(), task_id), _new_limits(budget, max_turns)
     body: dict[str, Any] = {"message": message, "merge": merge, **limits}
     if is_run(whole):
         if any(body.values()):
@@ -336,7 +314,14 @@ def resume(
     _again(path_of(whole, "resume"), body, follow, as_json)
 
 
-def new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | None]:
+def _id_and_message(task_id: str | None, message: str | None) -> tuple[str | None, str | None]:
+    """What was typed as both; a message alone is one for the newest."""
+    if message is None and task_id is not None and not is_part(task_id):
+        return None, task_id
+    return task_id, message
+
+
+def _new_limits(budget: str | None, max_turns: int | None) -> dict[str, float | None]:
     """The limits of a task from now on, as the API takes them."""
     return {"budget_usd": optional_usd(budget, "--budget"), "max_turns": max_turns}
 
@@ -353,6 +338,62 @@ def _again(path: str, body: dict[str, Any], to_end: bool, as_json: bool) -> None
     client = Connection()
     item = client.post(path, body)
     show_new(client, item, to_end, as_json, len(item.get("attempts", ())))
+
+
+_MESSAGE = 'Write `kapelle continue ID "what next"`, or pipe it in with `-`.'
+# What a forked task takes over. Its checks, variables and MCP servers it does not: the daemon
+# shows their names only.
+_KEPT = (
+    "directory", "project", "tags", "priority", "timeout_s", "max_turns", "budget_usd", "retry",
+    "fallback_agents",
+)  # fmt: skip
+
+
+def continue_(
+    task_id: NewestTaskId = None,
+    message: Annotated[str | None, argument("MESSAGE", "What next; - reads it from stdin.")] = None,
+    fork: Annotated[bool, flag("As a new task, in a copy of the conversation.", "--fork")] = False,
+    budget: Budget = None,
+    max_turns: MaxTurns = None,
+    follow: FollowToEnd = False,
+    as_json: Json = False,
+) -> None:
+    """Follow up on a task that has ended or waits."""
+    from kapelle.cli.follow import show_new
+
+    task_id, message = _id_and_message(task_id, message)
+    said, limits = read_prompt(message, None, _MESSAGE, "message"), _new_limits(budget, max_turns)
+    client = Connection()
+    task_id = work_id(client, task_id, "tasks")
+    if not fork:
+        task = client.post(task_path(task_id, "resume"), {"message": said, **limits})
+        show_new(client, task, follow, as_json, len(task["attempts"]))
+        return
+    earlier = client.get(task_path(task_id))
+    from kapelle.cli.start import begin
+
+    task = begin(client, "/tasks", forked(earlier, said, limits))
+    if task["status"] == "blocked":
+        say(f"It begins when {earlier['id']} has ended, which is {earlier['status']}.")
+    show_new(client, task, follow, as_json)
+
+
+def forked(earlier: Task, message: str, limits: dict[str, float | None]) -> dict[str, Any]:
+    """The new task that goes on in a copy of an earlier one's conversation."""
+    last = earlier["attempts"][-1] if earlier["attempts"] else earlier
+    same_agent = last["agent"] == earlier["agent"]
+    spec = {
+        "prompt": message,
+        # The conversation is one of the agent that had it last.
+        "agent": last["agent"],
+        "model": earlier["model"] if same_agent else None,
+        "continue_from": earlier["id"],
+        "fork_session": True,
+        "workspace": earlier["workspace"]["kind"],
+        **{name: earlier[name] for name in _KEPT},
+        **{name: limit for name, limit in limits.items() if limit is not None},
+    }
+    return {key: value for key, value in spec.items() if value not in (None, [])}
 
 
 _STYLES = {"+++": "bold", "---": "bold", "diff": "bold", "@@": "cyan", "+": "green", "-": "red"}

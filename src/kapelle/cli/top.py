@@ -17,7 +17,7 @@ from typing import Any
 
 from kapelle.cli.command import Json
 from kapelle.cli.follow import read_line
-from kapelle.cli.format import (  # fmt: skip
+from kapelle.cli.format import (
     STATUS_STYLE,
     between,
     columns_of,
@@ -31,7 +31,7 @@ from kapelle.cli.format import (  # fmt: skip
 )
 from kapelle.cli.ids import is_run, path_of
 from kapelle.cli.outcome import FINAL, Run, Task, doing_words
-from kapelle.cli.output import document, say
+from kapelle.cli.output import document, say, write
 from kapelle.cli.questions import question_lines
 from kapelle.client.http import Connection, listens
 from kapelle.domain.errors import KapelleError
@@ -68,7 +68,7 @@ def top(as_json: Json = False) -> None:
         _watch(known)
     elif found:
         rows = [[*_cells(item), " · ".join(_words(item))] for item in found]
-        sys.stdout.writelines(f"{line}\n" for line in table([*_COLUMNS, "TITLE"], rows))
+        write(table([*_COLUMNS, "TITLE"], rows))
     else:
         say("Nothing is at work.")
 

@@ -4,7 +4,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TextIO
 
 from kapelle.cli.format import clean, last_lines, one_line, paint, short
 from kapelle.cli.output import json_line
@@ -12,6 +12,7 @@ from kapelle.client.http import ServerEvent
 
 LINE_WIDTH = 160
 CHECK_LINES = 8
+# What stands apart from the rest of the talk, with a word before it.
 _NAMED = {
     "result": ("Result: ", "bold"),
     "plan": ("Plan:\n", "cyan"),
@@ -35,10 +36,15 @@ def passage(event: ServerEvent) -> Passage | None:
     match event.kind:
         case "text":
             return Passage(text)
-        case "attempt":
-            return _attempt(event)
+        case "attempt" if (number := event.data.get("number", 1)) != 1:
+            after = event.data.get("after")
+            why = f", after: {one_line(after, 300)}" if after else ""
+            who = event.data.get("agent") or "its agent"
+            return Passage(f"── attempt {number} by {who}{why} ──", "dim")
         case "tool_call":
-            called = f"→ {event.data.get('name') or 'tool'} {_input(event)}"
+            given = event.data.get("data")
+            about = json.dumps(given, ensure_ascii=False) if given else text
+            called = f"→ {event.data.get('name') or 'tool'} {about}"
             return Passage(one_line(called, LINE_WIDTH), "cyan")
         case "tool_result":
             return Passage(one_line(f"← {text or 'done'}", LINE_WIDTH), "dim")
@@ -48,18 +54,10 @@ def passage(event: ServerEvent) -> Passage | None:
             return Passage(one_line(f"▸ checking: {event.data.get('name')}", LINE_WIDTH), "cyan")
         case "check":
             return check_passage(event.data)
-        case "result" | "plan" | "question" | "error" | "notice":
-            return _named(event, text)
-        case _:
-            return None
-
-
-def _named(event: ServerEvent, text: str) -> Passage | None:
-    """What stands apart from the rest of the talk, with a word before it."""
-    if event.kind in {"error", "notice"}:
-        text = text or one_line(str(event.data.get("name") or "unknown"))
-    label, style = _NAMED[event.kind]
-    return Passage(f"{label}{text}", style) if text else None
+        case "error" | "notice" if not text:
+            text = one_line(str(event.data.get("name") or "unknown"))
+    label, style = _NAMED.get(event.kind, ("", None))
+    return Passage(f"{label}{text}", style) if text and label else None
 
 
 def check_passage(check: dict[str, Any]) -> Passage:
@@ -67,29 +65,13 @@ def check_passage(check: dict[str, Any]) -> Passage:
     took = f" ({short(check['duration_s'])})" if check.get("duration_s") is not None else ""
     name = one_line(f"{check.get('name')}", LINE_WIDTH) + took
     if check.get("passed"):
-        blind = (
-            f"\n    {one_line(check['proof'], LINE_WIDTH)}"
-            if check.get("proof") and not check.get("proved")
-            else ""
-        )
-        return Passage(f"✓ check passed: {name}{blind}", "yellow" if blind else "green")
+        if not check.get("proof") or check.get("proved"):
+            return Passage(f"✓ check passed: {name}", "green")
+        blind = one_line(check["proof"], LINE_WIDTH)
+        return Passage(f"✓ check passed: {name}\n    {blind}", "yellow")
     said = clean(str(check.get("output") or "")).strip()
     below = [f"    {line}" for line in last_lines(said, CHECK_LINES)] if said else []
     return Passage("\n".join([f"✗ check failed: {name}", *below]), "red")
-
-
-def _attempt(event: ServerEvent) -> Passage | None:
-    number = event.data.get("number", 1)
-    agent = event.data.get("agent") or "its agent"
-    why = f", after: {one_line(event.data['after'], 300)}" if event.data.get("after") else ""
-    return Passage(f"── attempt {number} by {agent}{why} ──", "dim") if number != 1 else None
-
-
-def _input(event: ServerEvent) -> str:
-    given = event.data.get("data")
-    if not given:
-        return str(event.data.get("text") or "")
-    return json.dumps(given, ensure_ascii=False)
 
 
 def show_json(event: ServerEvent) -> None:
@@ -97,12 +79,12 @@ def show_json(event: ServerEvent) -> None:
     json_line({"event": event.kind, **event.data})
 
 
-def show_lines(event: ServerEvent) -> None:
-    """The event as lines on stdout, coloured only in a terminal, and seen at once."""
-    shown = passage(event)
+def show(shown: Passage | None, stream: TextIO | None = None) -> None:
+    """A passage as lines on stdout or elsewhere, coloured only in a terminal, and seen at once."""
     if shown is not None:
-        sys.stdout.write(paint(shown.text, shown.style) + "\n")
-        sys.stdout.flush()
+        stream = stream or sys.stdout
+        stream.write(paint(shown.text, shown.style) + "\n")
+        stream.flush()
 
 
 class Whole:

@@ -10,7 +10,7 @@ import typer
 
 from kapelle.cli.command import Json, argument, flag
 from kapelle.cli.format import local, one_line, table
-from kapelle.cli.output import document, say
+from kapelle.cli.output import document, say, write
 from kapelle.cli.spec_options import absolute_directory
 from kapelle.client.http import Connection
 from kapelle.domain.errors import NotTrusted
@@ -124,11 +124,10 @@ def _list(known: list[dict[str, Any]], as_json: bool) -> None:
     elif not known:
         say("No repository was trusted yet: kapelle trust DIR")
     else:
-        rows = [[one_line(item["directory"]), _standing(item), local(item["trusted_at"])]
-                for item in known]  # fmt: skip
-        lines = table(["REPOSITORY", "STATUS", "SINCE"], rows)
-        sys.stdout.writelines(f"{line}\n" for line in lines)
-
-
-def _standing(item: dict[str, Any]) -> str:
-    return _WORDS[item["status"]] if Path(item["directory"]).is_dir() else "gone"
+        rows = [
+            [one_line(item["directory"]),
+             _WORDS[item["status"]] if Path(item["directory"]).is_dir() else "gone",
+             local(item["trusted_at"])]
+            for item in known
+        ]  # fmt: skip
+        write(table(["REPOSITORY", "STATUS", "SINCE"], rows))

@@ -61,29 +61,39 @@ class Unit:
             self.variables["KAPELLE_HOME"] = str(home.root)
         self._manager = ("launchctl",) if launchd else ("systemctl", "--user")
 
+        self.facts = {"name": self.name, "path": str(self.path)}
+
     def tell(self, verb: Literal["install", "uninstall", "ask"]) -> None:
         """Tell the service manager; Unavailable with its words if it refuses."""
         mine = f"gui/{os.getuid()}"
-        orders: dict[str, list[list[str]]] = {
+        orders = {
             "install": [["daemon-reload"], ["enable", "--now", self.name]],
             "uninstall": [["disable", "--now", self.name]],
             "ask": [["is-active", "--quiet", self.name]],
-        }
-        if self.launchd:
-            orders["install"] = [["bootstrap", mine, str(self.path)]]
-            orders["uninstall"] = [["bootout", f"{mine}/{self.name}"]]
-            orders["ask"] = [["print", f"{mine}/{self.name}"]]
+        } if not self.launchd else {
+            "install": [["bootstrap", mine, str(self.path)]],
+            "uninstall": [["bootout", f"{mine}/{self.name}"]],
+            "ask": [["print", f"{mine}/{self.name}"]],
+        }  # fmt: skip
         for order in orders[verb]:
             _execute(*self._manager, *order)
 
     @property
-    def facts(self) -> dict[str, Any]:
-        return {"name": self.name, "path": str(self.path)}
-
-    @property
     def text(self) -> str:
         if self.launchd:
-            return self._plist()
+            import plistlib
+
+            facts: dict[str, Any] = {
+                "Label": self.name,
+                "ProgramArguments": self.command,
+                "EnvironmentVariables": self.variables,
+                "RunAtLoad": True,
+                "KeepAlive": {"SuccessfulExit": False},
+                "AbandonProcessGroup": True,
+                "StandardOutPath": str(self.home.log),
+                "StandardErrorPath": str(self.home.log),
+            }
+            return plistlib.dumps(facts).decode()
         variables = (_quoted(f"{name}={value}") for name, value in self.variables.items())
         return _UNIT.format(
             home=str(self.home.root).replace("%", "%%"),
@@ -91,21 +101,6 @@ class Unit:
             command=" ".join(_quoted(word).replace("$", "$$") for word in self.command),
             environment="\n".join(f"Environment={variable}" for variable in variables),
         )
-
-    def _plist(self) -> str:
-        import plistlib
-
-        facts: dict[str, Any] = {
-            "Label": self.name,
-            "ProgramArguments": self.command,
-            "EnvironmentVariables": self.variables,
-            "RunAtLoad": True,
-            "KeepAlive": {"SuccessfulExit": False},
-            "AbandonProcessGroup": True,
-            "StandardOutPath": str(self.home.log),
-            "StandardErrorPath": str(self.home.log),
-        }
-        return plistlib.dumps(facts).decode()
 
 
 def _quoted(text: str) -> str:

@@ -1,12 +1,11 @@
 """`kapelle usage`."""
 
-import sys
 from typing import Annotated, Any
 
 from kapelle.cli.command import Json, option
 from kapelle.cli.format import cost, one_line
 from kapelle.cli.ids import completing
-from kapelle.cli.output import document, say
+from kapelle.cli.output import say, show
 from kapelle.cli.values import choice, not_empty, since
 from kapelle.client.http import Connection
 from kapelle.domain.text import counted
@@ -39,25 +38,19 @@ def usage(
     Cached tokens are among the input tokens. A cost that nobody knows is shown as unknown, not as
     zero; prices of your own go into [prices] of the configuration.
     """
-    query = {"by": choice("--by", by.lower(), PROPERTIES)}
     given = {"agent": agent, "model": model, "project": project, "task": task, "run": run}
-    filters = {
-        name: not_empty(text, f"--{name}") for name, text in given.items() if text is not None
-    }
+    filters = {n: not_empty(text, f"--{n}") for n, text in given.items() if text is not None}
     times = {"since": since(start, "--since"), "until": since(until, "--until")}
-    report = Connection().get("/usage", {**query, **filters, **times})
-    if as_json:
-        document(report)
+    query = {"by": choice("--by", by.lower(), PROPERTIES), **filters, **times}
+    report = Connection().get("/usage", query)
+    if as_json or report["rows"]:
+        show(report, as_json, lines(report))
+    elif filters or start or until:
+        say("No attempts match.")
     else:
-        _show(report, filtered=bool(filters or start or until))
-
-
-def _show(report: dict[str, Any], *, filtered: bool) -> None:
-    if not report["rows"]:
-        say("No attempts match." if filtered else "Nothing was used: there are no attempts yet.")
-        return
-    sys.stdout.writelines(f"{line}\n" for line in lines(report))
-    if silent := report["total"]["unreported"]:
+        say("Nothing was used: there are no attempts yet.")
+    silent = report["total"]["unreported"]
+    if silent and not as_json:
         say(f"{counted(silent, 'attempt')} told nothing about usage.")
 
 
@@ -84,9 +77,6 @@ def _key(by: str, row: dict[str, Any]) -> str:
 def _cells(row: dict[str, Any]) -> list[str]:
     # Whoever told nothing may have used much.
     silent = row["unreported"] and not row["input_tokens"] and not row["output_tokens"]
-    numbers = [f"{row[name]:,}" for name in _COUNTERS]
-    return [
-        numbers[0],
-        *(["-"] * 4 if silent else numbers[1:]),
-        cost(row["cost_usd"], row["unknown_cost"]),
-    ]
+    attempts, *others = (f"{row[name]:,}" for name in _COUNTERS)
+    used = ["-"] * len(others) if silent else others
+    return [attempts, *used, cost(row["cost_usd"], row["unknown_cost"])]

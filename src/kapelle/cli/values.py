@@ -54,9 +54,12 @@ def duration_s(text: str, option: str = "the duration", *, least: float | None =
 
 
 def typed_duration(seconds: float) -> str:
-    """A duration as people type it, in the largest unit that needs no other: 600 is 10m."""
-    unit = next(unit for unit in ("d", "h", "m", "s", "ms") if not seconds % _UNITS[unit])
-    return f"{seconds / _UNITS[unit]:g}{unit}"
+    """A duration as a person would type it: 90 is 1m30s and 3600 is 1h."""
+    left, parts = seconds, ""
+    for unit in ("d", "h", "m"):
+        count, left = divmod(left, _UNITS[unit])
+        parts += f"{count:.0f}{unit}" if count else ""
+    return parts + (f"{left:g}s" if left or not parts else "")
 
 
 def optional_duration_s(text: str | None, option: str) -> float | None:

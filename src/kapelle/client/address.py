@@ -56,9 +56,7 @@ class Address:
         return urlsplit(self.url).path.rstrip("/") if self.url else ""
 
     def headers(self) -> dict[str, str]:
-        """The token: for a URL also that of KAPELLE_TOKEN, for the home's socket the home's own."""
-        named = self.token if self.url is None else self._named_token()
-        token = named or self._stored_token()
+        token = self._named_token() or self._stored_token()
         if not (token.isascii() and token.isprintable()):
             raise InvalidInput(
                 f"The token from {self.token_origin} holds characters that no token has.",
@@ -71,22 +69,20 @@ class Address:
         """Where the token comes from, in words that do not show it."""
         if self.token:
             return "token"
-        named = self.url is not None and self._named_token()
-        return "KAPELLE_TOKEN" if named else str(self.home.token)
+        return "KAPELLE_TOKEN" if self._named_token() else str(self.home.token)
 
     def _named_token(self) -> str:
-        return (self.token or os.environ.get("KAPELLE_TOKEN", "")).strip()
+        """The one that is given; for a URL also that of KAPELLE_TOKEN."""
+        named = self.token or (os.environ.get("KAPELLE_TOKEN") if self.url else None)
+        return (named or "").strip()
 
     def _stored_token(self) -> str:
         try:
             return self.home.token.read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError):
-            if self.url is None:
-                raise Unauthorized(
-                    f"The daemon's token in {self.home.token} cannot be read.",
-                    hint="A running daemon writes it anew within seconds; only its owner may.",
-                ) from None
-            raise Unauthorized(
-                f"{self.url_origin} is set, but there is no token for {self.url}.",
-                hint="Set KAPELLE_TOKEN, or unset KAPELLE_URL to use the local daemon.",
-            ) from None
+            text = f"The daemon's token in {self.home.token} cannot be read."
+            hint = "A running daemon writes it anew within seconds; only its owner may."
+            if self.url is not None:
+                text = f"{self.url_origin} is set, but there is no token for {self.url}."
+                hint = "Set KAPELLE_TOKEN, or unset KAPELLE_URL to use the local daemon."
+            raise Unauthorized(text, hint=hint) from None

@@ -23,7 +23,12 @@ _LOG_ENTRY = re.compile(r"\d{4}-\d\d-\d\d ")
 
 def ensure_daemon(home: Home) -> None:
     """Start a daemon and return when the socket answers; of many callers at once, one starts it."""
-    _make_root(home)
+    try:
+        home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        problem = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
+        advice = "Set KAPELLE_HOME to a directory of your own."
+        raise InvalidInput(f"{home.root}: {problem}.", hint=advice) from None
     deadline = time.monotonic() + START_TIMEOUT_S
     # Starting is dear, so the others wait for the first one instead of starting in vain.
     with open(home.root / "start.lock", "ab") as lock:
@@ -35,15 +40,6 @@ def ensure_daemon(home: Home) -> None:
             time.sleep(PAUSE_S)
         if not listens(Address(home)):
             _start(home, deadline)
-
-
-def _make_root(home: Home) -> None:
-    try:
-        home.root.mkdir(parents=True, exist_ok=True, mode=0o700)
-    except OSError as error:
-        problem = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
-        advice = "Set KAPELLE_HOME to a directory of your own."
-        raise InvalidInput(f"{home.root}: {problem}.", hint=advice) from None
 
 
 def _taken(lock: IO[bytes]) -> bool:
@@ -90,14 +86,9 @@ def _launch(home: Home) -> subprocess.Popen[bytes]:
     try:
         return subprocess.Popen(
             [sys.executable, "-m", "kapelle.daemon"],
-            stdin=subprocess.DEVNULL,
-            stdout=descriptor,
-            stderr=descriptor,
-            cwd="/",
-            env=environment,
-            start_new_session=True,
-            close_fds=True,
-        )
+            stdin=subprocess.DEVNULL, stdout=descriptor, stderr=descriptor,
+            cwd="/", env=environment, start_new_session=True,
+        )  # fmt: skip
     finally:
         os.close(descriptor)
 

@@ -6,7 +6,7 @@ from typing import Self
 
 from kapelle.client.address import Address
 from kapelle.client.http import Connection
-from kapelle.client.work import Directory, Runs, Schedules, Stream, Tasks, absolute, read
+from kapelle.client.work import Directory, Runs, Schedules, Stream, T, Tasks, absolute, read
 from kapelle.domain.task import Event
 from kapelle.domain.views import (
     AgentView,
@@ -73,18 +73,19 @@ class Client:
 
     def patterns(self, directory: Directory | None = None) -> list[PatternView]:
         """Every pattern that can be run; with a directory also those of its repository."""
-        query = {"directory": None if directory is None else absolute(directory)}
-        return read(list[PatternView], self._connection.get("/patterns", query), "/patterns")
+        return self._listed(PatternView, "/patterns", directory)
 
     def agents(self, directory: Directory | None = None) -> list[AgentView]:
         """The agents that a task in a directory may use, with their logins and pauses."""
-        query = {"directory": None if directory is None else absolute(directory)}
-        return read(list[AgentView], self._connection.get("/agents", query), "/agents")
+        return self._listed(AgentView, "/agents", directory)
 
     def trusted(self, directory: Directory | None = None) -> list[TrustView]:
         """Every repository that was trusted; with a directory that of its own, trusted or not."""
+        return self._listed(TrustView, "/trust", directory)
+
+    def _listed(self, kind: type[T], path: str, directory: Directory | None) -> list[T]:
         query = {"directory": None if directory is None else absolute(directory)}
-        return read(list[TrustView], self._connection.get("/trust", query), "/trust")
+        return read(list[kind], self._connection.get(path, query), path)  # type: ignore[valid-type]
 
     def trust(self, directory: Directory, digest: str | None = None) -> TrustView:
         """Let a repository execute what stands in its .kapelle now; Conflict if the digest of what

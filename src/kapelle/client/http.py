@@ -149,26 +149,22 @@ class Channel:
 
     def connect(self) -> None:
         try:
-            self._open()
+            if self._address.url is None:
+                self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                self.sock.settimeout(self._timeout)
+                self.sock.connect(str(self._address.home.socket))
+            else:
+                port = self.port or (443 if self.scheme == "https" else 80)
+                self.sock = socket.create_connection((self.host, port), self._timeout)
+            if self.scheme == "https":
+                import ssl
+
+                context = ssl.create_default_context()
+                self.sock = context.wrap_socket(self.sock, server_hostname=self.host)
         except BaseException:
             self.close()
             raise
         self._stream = self.sock.makefile("rb")
-
-    def _open(self) -> None:
-        if self._address.url is None:
-            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            self.sock.settimeout(self._timeout)
-            self.sock.connect(str(self._address.home.socket))
-            return
-        secure = self.scheme == "https"
-        place = (self.host, self.port or (443 if secure else 80))
-        self.sock = socket.create_connection(place, self._timeout)
-        if secure:
-            import ssl
-
-            context = ssl.create_default_context()
-            self.sock = context.wrap_socket(self.sock, server_hostname=self.host)
 
     def close(self) -> None:
         for part in (self._stream, self.sock):
@@ -480,13 +476,13 @@ def _refusal(address: Address, response: Response) -> KapelleError:
     error = class_of(code)(message, hint=hint)
     error.code = code
     if isinstance(error, Unauthorized):
-        return Unauthorized(
-            f"{address} did not accept the token from {address.token_origin}.",
-            hint="`kapelle stop`, and the next command starts a daemon that knows it."
-            if address.url is None
-            else "Set KAPELLE_TOKEN to that daemon's own, which is in the file `token` of its home,"
-            " or unset KAPELLE_URL to use the local daemon.",
-        )
+        error.args = (f"{address} did not accept the token from {address.token_origin}.",)
+        error.hint = "`kapelle stop`, and the next command starts a daemon that knows it."
+        if address.url is not None:
+            error.hint = (
+                "Set KAPELLE_TOKEN to that daemon's own, which is in the file `token` of its home,"
+                " or unset KAPELLE_URL to use the local daemon."
+            )
     return error
 
 

@@ -18,7 +18,7 @@ from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, sentence
 from kapelle.domain.run import Run, Step
 from kapelle.domain.schedule import Firing, Schedule, ScheduleSpec, ScheduleStatus
 from kapelle.domain.specs import Spec, TaskSpec
-from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus, is_resting
 from kapelle.domain.task import Task
 from kapelle.domain.views import DiffView, MergePreview, MergeView
 from kapelle.patterns.best_of import BestOfSpec
@@ -99,7 +99,9 @@ class Work(Collection[Piece]):
             poll_s = round(min(left, LONG_POLL_S), 3)
             query = {"timeout_s": poll_s}
             found = self._read(self._connection.get(self._path(id, "wait"), query, poll_s + 30))
-            if _rests(found) or (deadline is not None and time.monotonic() >= deadline):
+            if is_resting(found.status, found.waiting_for) or (
+                deadline is not None and time.monotonic() >= deadline
+            ):
                 return found
 
     def archive(self, id: str) -> Piece:
@@ -216,12 +218,7 @@ class Tasks(Work[Task]):
         return written.decode("utf-8", "replace")
 
     def transcript(
-        self,
-        id: str,
-        *,
-        attempt: int | None = None,
-        tail: int | None = None,
-        follow: bool = False,
+        self, id: str, *, attempt: int | None = None, tail: int | None = None, follow: bool = False
     ) -> Stream[TranscriptLine]:
         """What the agent said and did; with follow, as it comes and until the task has ended."""
         query = {"attempt": attempt, "tail": tail, "follow": follow}
@@ -434,13 +431,6 @@ def read(kind: type[T], answer: object, place: str) -> T:
 
 
 _adapter = cache(TypeAdapter)
-
-
-def _rests(found: Task | Run) -> bool:
-    """Whether it has ended, is paused, or waits for a person; a rate limit passes by itself."""
-    if found.status == "waiting":
-        return found.waiting_for in {"input", "trust"}
-    return found.status in RUN_FINAL or found.status == "paused"
 
 
 def _whole_or_steps(steps: Sequence[str | StepSpec | PipelineSpec]) -> object:

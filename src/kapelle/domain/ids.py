@@ -9,7 +9,7 @@ import threading
 import time
 from typing import Literal
 
-Kind = Literal["task", "attempt", "run", "schedule", "merge"]
+Kind = Literal["task", "attempt", "run", "schedule", "merge", "learning"]
 
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _BODY = re.compile(rf"[{_ALPHABET}]{{26}}")
@@ -18,7 +18,7 @@ _RANDOM_BITS = 80
 SHORT = 5
 # Not in a path, a branch or the token of a question, which are of use only as a whole.
 _WHOLE = re.compile(
-    rf"(?<![\w/.-])(?:task|run|schedule|attempt)_([{_ALPHABET}]{{26}})(?![\w/-]|[.:]\w)"
+    rf"(?<![\w/.-])(?:task|run|schedule|attempt|learning)_([{_ALPHABET}]{{26}})(?![\w/-]|[.:]\w)"
 )
 
 _lock = threading.Lock()

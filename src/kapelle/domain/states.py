@@ -53,6 +53,14 @@ TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
 
 RUN_FINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
 
+
+def is_resting(status: str, waiting_for: str | None) -> bool:
+    """Whether a task or a run has ended, is paused, or needs a person; a rate limit passes."""
+    if status == TaskStatus.WAITING:
+        return waiting_for != "rate_limit"
+    return status in {*RUN_FINAL, RunStatus.PAUSED} or waiting_for in {"input", "trust"}
+
+
 RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.PAUSED, RunStatus.CANCELLED}),
     RunStatus.RUNNING: RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED},

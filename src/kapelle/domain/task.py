@@ -49,6 +49,13 @@ class Warning(Record):
     text: str
 
 
+class Remembered(Record):
+    """A learning that a prompt told, as it was called then."""
+
+    id: str
+    title: str
+
+
 class Attempt(Record):
     id: str
     number: int
@@ -65,6 +72,7 @@ class Attempt(Record):
     failure: FailureClass | None
     evidence: str | None
     diagnosis: str | None
+    memory: list[Remembered] | None = None  # the learnings that it was told
     warnings: list[Warning]
     mode: Literal["fresh", "resume"]
     claimed: Literal["success", "failure"] | None

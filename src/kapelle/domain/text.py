@@ -1,6 +1,7 @@
 """Text of any origin made fit for prompts, titles and sentences."""
 
 import re
+import unicodedata
 from typing import Any
 
 _LONGEST_SHOWN = 60
@@ -52,3 +53,18 @@ def printable(text: str) -> str:
     """A text as it is, or what stands for what in it cannot be printed; never very long."""
     cut = excerpt(text, _LONGEST_LINE)
     return cut if cut.isprintable() else ascii(cut)[1:-1]
+
+
+def search_terms(text: str) -> list[list[str]]:
+    """What is looked for: each word by itself, the words between quotation marks together.
+
+    Nothing that is typed is an operator; words are cut where full-text indexes cut them.
+    """
+    parts = unicodedata.normalize("NFC", text).split('"')
+    found: list[list[str]] = []
+    for number, part in enumerate(parts):
+        words = re.findall(r"[^\W_]{1,200}", part.lower())
+        # A mark that nothing closes is none.
+        quoted = number % 2 == 1 and number < len(parts) - 1
+        found += [words] if quoted and words else [[word] for word in words]
+    return found

@@ -53,6 +53,8 @@ class Parts:
     live: dict[str, dict[Path, str]] = field(default_factory=dict)
     # The checks that each of them makes in this daemon.
     checking: dict[str, list[RunningCheck]] = field(default_factory=dict)
+    # Whether there may be learnings; None while nobody has looked.
+    learned: bool | None = None
     known_settings: dict[object, Settings] = field(default_factory=dict)
     secrets: SpecSecrets = field(init=False)
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from kapelle.domain.errors import NotFound
 from kapelle.domain.run import Run
+from kapelle.domain.states import is_resting
 from kapelle.domain.task import Task
 from kapelle.domain.views import RestingView, WaitView
 from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
+from kapelle.service.knowledge import Knowledge
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
 from kapelle.service.questions import Questions
@@ -41,6 +43,7 @@ class Service:
     agents: Agents
     usage: Usages
     trust: Trust
+    knowledge: Knowledge
     integrations: Integrations
     notes: Notes
 
@@ -55,7 +58,9 @@ class Service:
         finally:
             for wait in waits.values():
                 wait.cancel()
-        resting = {text: work for text, work in found.items() if _is_resting(work)}
+        resting = {
+            t: work for t, work in found.items() if is_resting(work.status, work.waiting_for)
+        }
         one_each = {work.id: work for work in resting.values()}.values()
         shown = [RestingView.model_validate(work, from_attributes=True) for work in one_each]
         return WaitView(resting=shown, pending=[text for text in waits if text not in resting])
@@ -67,8 +72,3 @@ class Service:
             with suppress(NotFound):
                 return await self.runs.wait(text, timeout_s)
         raise NotFound(f"There is no task or run {text!r}.", hint="`kapelle list` shows the ids.")
-
-
-def _is_resting(work: Task | Run) -> bool:
-    asks = work.waiting_for in {"input", "trust"}
-    return work.ended_at is not None or asks or work.status == "paused"

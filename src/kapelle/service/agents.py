@@ -25,7 +25,7 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.accounts import Credential, account_of, credential
 from kapelle.engine.tasks.consult import question
 from kapelle.runner.command import printed
-from kapelle.runner.process_dir import Ended, Process
+from kapelle.runner.process_dir import Process
 from kapelle.settings import Settings
 from kapelle.store import accounts, events, tasks
 from kapelle.store.database import Connection
@@ -122,7 +122,7 @@ async def _trial(parts: Parts, info: AgentInfo, settings: Settings, live: bool) 
     if agent is None or info.installed is None or problem:
         problem = problem or f"The agent {info.name} is not installed."
         return {**found, "usable": False, "problem": problem, "hint": info.hint}
-    place = await asyncio.to_thread(_make_place, parts.home.checks)
+    place = await asyncio.to_thread(make_place, parts.home.checks)
     try:
         if agent.tested:
             env = agent_environment(parts.environ, settings, agent)
@@ -154,7 +154,8 @@ async def _call(
     """What one call came to, and what to do about it."""
     began = time.monotonic()
     try:
-        answer, failure, reason = await _ask(parts, agent, settings, process_dir)
+        answer, failure, reason = await ask(parts, agent, settings, PROMPT, process_dir)
+        answer = answer and answer[:_ANSWER]
     except KapelleError as error:
         failure = Failure(FailureClass.ENVIRONMENT, error.message)
         answer, reason = None, error.message
@@ -170,37 +171,31 @@ async def _call(
     return view, _fix(failure, agent.name)
 
 
-async def _ask(
-    parts: Parts, agent: Agent, settings: Settings, process_dir: Path
+async def ask(
+    parts: Parts, agent: Agent, settings: Settings, prompt: str, process_dir: Path
 ) -> tuple[str | None, Failure | None, str | None]:
     """The answer of an agent, or why there is none."""
     process, owner = Process(process_dir), process_dir.parent.name
-    launch = question(parts, settings, agent, PROMPT, process, owner, {})
-    launch = replace(launch, timeout_s=_LIVE_S, label=f"{agent.name} is tried out")
+    launch = question(parts, settings, agent, prompt, process, owner, {})
+    launch = replace(launch, timeout_s=_LIVE_S)
     try:
         ended = await parts.runner.execute(launch)
     except asyncio.CancelledError:
         parts.runner.stop(process_dir, "nobody waits for the answer any more")
         raise
+    if ended.ended_by == "timeout":
+        reason = f"There was no answer within {_LIVE_S:.0f} s."
+        return None, Failure(FailureClass.TIMEOUT, reason), reason
+    if ended.exit.kind == "not_started":
+        reason = ended.detail or "It could not be started."
+        return None, Failure(FailureClass.ENVIRONMENT, reason), reason
     summary = await asyncio.to_thread(read_output, agent, process_dir)
     tail = output_tail(process_dir)
-    early = _ended_otherwise(ended)
-    if early is not None:
-        return None, early, early.evidence
     verdict = agent.judge(summary, ended.exit, tail)
     if verdict.success:
-        return (verdict.result or summary.tail).strip()[:_ANSWER], None, None
+        return (verdict.result or summary.tail).strip(), None, None
     failure = verdict.failure or classify(summary, ended.exit, tail, settings.failures.environment)
     return None, failure, verdict.reason or failure.evidence
-
-
-def _ended_otherwise(ended: Ended) -> Failure | None:
-    """The failure of a call that did not come to an end of its own."""
-    if ended.ended_by == "timeout":
-        return Failure(FailureClass.TIMEOUT, f"There was no answer within {_LIVE_S:.0f} s.")
-    if ended.exit.kind == "not_started":
-        return Failure(FailureClass.ENVIRONMENT, ended.detail or "It could not be started.")
-    return None
 
 
 def _note(connection: Connection, name: str, account: str, failure: Failure | None) -> None:
@@ -225,7 +220,7 @@ def _fix(failure: Failure | None, name: str) -> str | None:
     return None if "{task}" in about_agent else about_agent.format(agent=name)
 
 
-def _make_place(checks: Path) -> Path:
+def make_place(checks: Path) -> Path:
     """A private directory; those that a dead daemon left behind are removed."""
     checks.mkdir(mode=0o700, exist_ok=True)
     for path in checks.iterdir():
@@ -246,7 +241,6 @@ class Agents:
         self._writing = asyncio.Lock()  # two keys stored at once must not lose one another
 
     async def known(self, directory: str | None) -> list[AgentView]:
-        """The agents that a task in a directory may use."""
         settings = self._parts.settings(directory)
         found = await asyncio.to_thread(registry.available, settings)
         return await self._views(found, settings)

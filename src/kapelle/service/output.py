@@ -9,7 +9,7 @@ from kapelle.agents.events import AgentEvent
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.domain.ids import SHORT
-from kapelle.domain.states import FINAL
+from kapelle.domain.states import FINAL, is_resting
 from kapelle.domain.task import Attempt, RunningCheck, Task
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.attempt import AGENT
@@ -86,7 +86,7 @@ class Output:
                     yield line
             task = await self._parts.db.read(tasks.get, task.id)
             more = number is None and any(a.number > place.number for a in task.attempts)
-            over = task.status in FINAL or task.waiting_for in {"input", "trust"}
+            over = is_resting(task.status, task.waiting_for)
             if not follow or (number is not None and shown) or (over and not more):
                 yield place.line("end", {"status": task.status, "reason": task.reason})
                 return

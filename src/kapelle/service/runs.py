@@ -8,7 +8,7 @@ from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, RunFilter, Step
-from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus, is_resting
 from kapelle.domain.views import PatternView
 from kapelle.engine.children import as_child, own_key, room_for
 from kapelle.engine.parts import Parts
@@ -21,8 +21,6 @@ from kapelle.service.work import below, of_repository, wait
 from kapelle.store import runs, steps
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
-
-_RESTING = RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED}
 
 
 class Runs:
@@ -80,7 +78,6 @@ class Runs:
         return [self._shown(connection, run) for run in found], cursor
 
     async def steps(self, text: str) -> list[Step]:
-        """What the run did and does, in order."""
         return await self._db.read(lambda c: steps.shown(c, runs.resolve(c, text)))
 
     async def wait(self, text: str, timeout_s: float) -> Run:
@@ -90,7 +87,6 @@ class Runs:
         return await self.get(run_id)
 
     async def pause(self, text: str, *, now: bool = False) -> Run:
-        """Start nothing more; what is at work ends first, or at once goes back to the queue."""
         run_id = await self._id(text)
         await control.pause(self._parts, run_id, "paused by a person", now=now)
         return await self.get(run_id)
@@ -129,7 +125,7 @@ class Runs:
 
     def _is_resting(self, connection: Connection, run_id: str) -> bool:
         run = self._shown(connection, runs.get(connection, run_id))
-        return run.status in _RESTING or run.waiting_for is not None
+        return is_resting(run.status, run.waiting_for)
 
     def _shown(self, connection: Connection, run: Run) -> Run:
         """A run with what it is at, and whether all that it could go on with waits for a person."""

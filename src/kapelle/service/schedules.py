@@ -145,15 +145,12 @@ class Schedules:
         return await self._db.read(read)
 
     async def pause(self, text: str) -> Schedule:
-        """Start nothing until it is resumed; what was started goes on."""
         return await self._alter(text, transitions.pause)
 
     async def resume(self, text: str) -> Schedule:
-        """Go on with the next slot; those that came meanwhile are not made up for."""
         return await self._alter(text, transitions.resume)
 
     async def cancel(self, text: str, *, with_work: bool = False) -> Schedule:
-        """End a schedule, with what it started and what is still going or without."""
         schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
         going = await self._scheduler.alter(transitions.cancel, schedule_id, with_work, now)
         for subject in going:
@@ -161,7 +158,6 @@ class Schedules:
         return await self.get(schedule_id)
 
     async def run_now(self, text: str) -> Firing:
-        """Start at once what it starts, besides its slots."""
         schedule_id, now = (await self.get(text)).id, self._scheduler.clock()
         slot = await self._scheduler.alter(transitions.run_now, schedule_id, now)
         row = await self._db.read(schedules.get_firing, schedule_id, slot)
@@ -190,9 +186,7 @@ def _values(spec: ScheduleSpec, examined: Examined, now: datetime) -> dict[str, 
     values |= {
         "title": spec.title or examined.title,
         # What no database can keep (half a surrogate pair) is replaced.
-        "spec": json.loads(
-            json.dumps(examined.spec, ensure_ascii=False).encode("utf-8", "replace")
-        ),
+        "spec": json.loads(json.dumps(examined.spec, ensure_ascii=False).encode(errors="replace")),
         "directory": os.path.normpath(examined.directory),
         "project": examined.project,
         "status": ScheduleStatus.ACTIVE,
@@ -202,10 +196,8 @@ def _values(spec: ScheduleSpec, examined: Examined, now: datetime) -> dict[str, 
         values["next_at"] = next_by_cron(values, now)
         if values["next_at"] is None:
             raise InvalidInput("expires_at: no slot of its cron comes before that.")
-    elif spec.every_s is not None:
-        values["next_at"] = now
     else:
-        values["next_at"] = spec.at
+        values["next_at"] = now if spec.every_s is not None else spec.at
     return values
 
 
@@ -227,9 +219,8 @@ def _leader(connection: Connection, text: str, values: dict[str, Any]) -> str:
     leader = schedules.row(connection, schedules.resolve(connection, text))
     alone = values["cron"] is None and values["at"] is None
     if alone and leader["status"] not in OPEN:
-        raise InvalidInput(
-            f"{leader['id']} is {leader['status']}: nothing will come after it any more."
-        )
+        text = f"{leader['id']} is {leader['status']}: nothing will come after it any more."
+        raise InvalidInput(text)
     return str(leader["id"])
 
 

@@ -29,7 +29,6 @@ class Sessions:
         self._sessions: dict[str, float] = {}
 
     def new_code(self) -> LoginCodeView:
-        """A code that opens one browser session, once, within a minute."""
         self._codes = _alive(self._codes, self._clock())
         code = secrets.token_urlsafe(24)
         self._codes[code] = self._clock() + _CODE_LIFE_S
@@ -37,7 +36,6 @@ class Sessions:
         return LoginCodeView(code=code, expires_at=expires_at)
 
     def log_in(self, code: str) -> str:
-        """Exchange a code for the value of a session cookie."""
         if self._codes.pop(code, 0.0) <= self._clock():
             raise Unauthorized(
                 "This login code is not valid: it was used before, or is over a minute old.",

@@ -8,7 +8,7 @@ from typing import Any
 from kapelle.agents.registry import get as get_agent
 from kapelle.domain.errors import Conflict, Forbidden, KapelleError
 from kapelle.domain.specs import TaskSpec
-from kapelle.domain.states import FINAL, TaskStatus
+from kapelle.domain.states import TaskStatus, is_resting
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.views import SayView
 from kapelle.engine.children import as_child, end_orphans, own_key, room_for
@@ -199,7 +199,7 @@ def _with_refusal(connection: Connection, text: str) -> Task:
 
 def _is_resting(connection: Connection, task_id: str) -> bool:
     task = tasks.row(connection, task_id)
-    return task["status"] in FINAL or task["waiting_for"] in {"input", "trust"}
+    return is_resting(task["status"], task["waiting_for"])
 
 
 def _row(connection: Connection, text: str) -> Any:

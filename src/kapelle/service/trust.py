@@ -24,7 +24,6 @@ class Trust:
         self._parts = parts
 
     async def known(self, directory: str | None) -> list[TrustView]:
-        """Every repository that was trusted once, or the one of a directory, trusted or not."""
         if directory is None:
             return await asyncio.to_thread(self._all)
         return [await asyncio.to_thread(self._view, self._found(require_directory(directory)))]

@@ -1,5 +1,6 @@
 """Use cases of usage: tokens, turns and money, added up."""
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
@@ -10,7 +11,6 @@ from kapelle.engine.parts import Parts
 from kapelle.store import usage
 
 _EPOCH = date(1970, 1, 1)
-_ONE_DAY = timedelta(days=1)
 
 
 class Usages:
@@ -50,19 +50,12 @@ def _total(rows: Sequence[UsageRow]) -> UsageSum:
 def _moment(text: str, name: str, *, ends: bool = False) -> datetime:
     """An ISO time, or a date, which stands for its beginning or end in UTC."""
     try:
-        day = date.fromisoformat(text)
-    except ValueError:
-        return _instant(text, name)
-    start = datetime(day.year, day.month, day.day, tzinfo=UTC)
-    return start + _ONE_DAY if ends and day < date.max else start
-
-
-def _instant(text: str, name: str) -> datetime:
-    try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInput(
             f"{name}: {text!r} is neither a date nor a time.",
             hint="Write it like 2026-11-01 or 2026-11-01T12:00:00Z.",
         ) from None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
+    is_day = not re.search(r"[T: ]", text.upper())
+    return at + timedelta(days=1) if ends and is_day and at.date() < date.max else at

@@ -68,7 +68,6 @@ class Work:
         self._tasks, self._runs = tasks, runs
 
     async def get(self, text: str) -> Task | Run:
-        """The task or the run of an id, or of a part of it that only one has."""
         id_ = await self._db.read(resolve, text, "task", "run")
         return await (self._runs if is_id("run", id_) else self._tasks).get(id_)
 
@@ -226,7 +225,6 @@ class Work:
         )
 
     async def preview_merge(self, kind: Kind, text: str, into: str | None) -> MergePreview:
-        """How a merge would go, without merging."""
         work = await self._get(kind, text)
         _require_mergeable(work, force=True)
         await recall(self._parts, work)
@@ -265,11 +263,9 @@ class Work:
         }
 
     async def archive_task(self, text: str) -> Task:
-        """Put an ended task away: its worktree is removed, its work kept under a ref."""
         return await archive_task(self._parts, text)
 
     async def archive_run(self, text: str) -> Run:
-        """Put an ended run away with its tasks: worktrees are removed, the work is kept."""
         return await archive_run(self._parts, text)
 
     async def prune(self, merged: bool, older_s: float | None, dry_run: bool) -> PruneView:

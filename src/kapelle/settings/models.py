@@ -230,6 +230,15 @@ class Upkeep(Section):
     """Days that ended tasks, runs and schedules are kept, and events; 0 keeps them for ever."""
 
 
+class Knowledge(Section):
+    prompt_tokens: Count = 1000
+    """Tokens of learnings that a prompt may hold under ## Memory; 0 tells agents none."""
+    agent: AgentName | None = None
+    """Agent, a cheap one will do, that judges what is reported; when not set, a plain rule does."""
+    review_days: Count = 30
+    """Days after which what agents reported is judged once more beside the rest; 0 is never."""
+
+
 class Git(Section):
     author_name: Name = "Kapelle"
     """Author of commits that Kapelle makes."""
@@ -302,6 +311,8 @@ class Settings(Section):
     """Copies of the database."""
     upkeep: Upkeep = Upkeep()
     """How long what has ended stays, only in your own config.toml."""
+    knowledge: Knowledge = Knowledge()
+    """What agents are told of earlier work, only in your own config.toml."""
     git: Git = Git()
     """Commits that Kapelle makes."""
     integrations: Integrations = Integrations()

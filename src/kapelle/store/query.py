@@ -26,6 +26,7 @@ _SHOWN_BY: dict[Kind, str] = {
     "task": "kapelle status",
     "run": "kapelle runs status",
     "schedule": "kapelle schedule status",
+    "learning": "kapelle learnings show",
 }
 _TYPED = [metadata.tables[f"{kind}s"] for kind in _SHOWN_BY]
 _TAKEN = sa.union_all(
@@ -172,7 +173,7 @@ class Rows:
 
 
 def _hint(kind: Kind) -> str:
-    return f"{_SHOWN_BY.get(kind, '').replace('status', 'list')} shows the ids."
+    return f"{_SHOWN_BY.get(kind, '').rpartition(' ')[0]} list shows the ids."
 
 
 def resolve(connection: sa.Connection, text: str, *kinds: Kind) -> str:

@@ -29,7 +29,7 @@ class SafeText(sa.TypeDecorator[str]):
     cache_ok = True
 
     def process_bind_param(self, value: str | None, dialect: Any) -> str | None:
-        return None if value is None else _storable(value)
+        return None if value is None else storable(value)
 
 
 class SafeJson(sa.TypeDecorator[Any]):
@@ -42,7 +42,8 @@ class SafeJson(sa.TypeDecorator[Any]):
         return _storable_all(value)
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
+    """A text as both databases can keep it."""
     if text.isascii() and "\0" not in text:
         return text
     return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
@@ -50,9 +51,9 @@ def _storable(text: str) -> str:
 
 def _storable_all(value: Any) -> Any:
     if isinstance(value, str):
-        return _storable(value)
+        return storable(value)
     if isinstance(value, dict):
-        return {_storable(str(key)): _storable_all(item) for key, item in value.items()}
+        return {storable(str(key)): _storable_all(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_storable_all(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
@@ -197,6 +198,8 @@ attempts = sa.Table(
     # What the user's repository was like before its agent began.
     sa.Column("repository", SafeJson),
     sa.Column("diagnosis", SafeText),
+    # The learnings that its prompt told: id and title.
+    sa.Column("memory", SafeJson),
     sa.Column("question", SafeText),
     # What its agent handed in as the result, and whether it says that this is a success.
     sa.Column("handed_in", SafeJson),
@@ -409,6 +412,56 @@ firings = sa.Table(
     sa.Index("ix_firings_subject", "subject"),
 )
 
+learnings = sa.Table(
+    "learnings",
+    metadata,
+    sa.Column("id", sa.String(40), primary_key=True),
+    sa.Column("title", SafeText, nullable=False),
+    sa.Column("content", SafeText, nullable=False),
+    sa.Column("tags", SafeJson, nullable=False),
+    sa.Column("scope", sa.String(10), nullable=False),
+    sa.Column("project", SafeText),
+    sa.Column("status", sa.String(10), nullable=False),
+    sa.Column("reason", SafeText),
+    sa.Column("author", SafeText, nullable=False),
+    # Not a foreign key: what was learned outlives the task.
+    sa.Column("task_id", sa.String(40)),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("changed_at", Instant, nullable=False),
+    # When it was last compared with the others.
+    sa.Column("reviewed_at", Instant),
+    sa.Index("ix_learnings_project_id", "project", "id"),
+    sa.Index("ix_learnings_task_id", "task_id"),
+    sa.Index("ix_learnings_status_reviewed_at", "status", "reviewed_at"),
+)
+# What is looked for in them, made by hand: SQLAlchemy knows the tables of neither database for it.
+INDEX = "learnings_index"
+_INDEXES = {
+    "sqlite": [
+        f"CREATE VIRTUAL TABLE {INDEX} USING fts5"
+        "(id UNINDEXED, title, content, tags, tokenize='porter unicode61')"
+    ],
+    "postgresql": [
+        f"CREATE TABLE {INDEX} (id VARCHAR(40) PRIMARY KEY, vector tsvector NOT NULL)",
+        f"CREATE INDEX ix_{INDEX}_vector ON {INDEX} USING gin (vector)",
+    ],
+}
+
+
+def create_index(connection: sa.Connection) -> None:
+    """Make the full-text index of learnings; a SQLite that cannot have one goes without."""
+    for statement in _INDEXES[connection.dialect.name]:
+        if connection.dialect.name != "sqlite" or has_fts5(connection):
+            connection.exec_driver_sql(statement)
+
+
+def has_fts5(connection: sa.Connection) -> bool:
+    options = connection.exec_driver_sql("PRAGMA compile_options").scalars()
+    return "ENABLE_FTS5" in options
+
+
+sa.event.listen(learnings, "after_create", lambda _, connection, **__: create_index(connection))
+
 notes = sa.Table(
     "notes",
     metadata,
@@ -431,5 +484,5 @@ def end_of(table: sa.Table) -> sa.ColumnElement[str]:
     return sa.func.substr(table.c.id, sa.literal_column(str(before + 1)))
 
 
-for _table in (tasks, runs, schedules):
+for _table in (tasks, runs, schedules, learnings):
     sa.Index(f"ix_{_table.name}_end", end_of(_table))

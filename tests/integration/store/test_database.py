@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
-from tests.integration.rows import task_row
+from tests.integration.rows import COMPARED, task_row
 
 from kapelle.domain.errors import Conflict, Unavailable
 from kapelle.secrets import SpecSecrets
@@ -32,7 +32,7 @@ def test_the_migrations_bring_a_database_to_exactly_the_tables(database_url: str
     engine = connect(database_url)
     migrate(engine)
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        context = MigrationContext.configure(connection, opts=COMPARED)
         assert compare_metadata(context, metadata) == []
     assert current(engine) == HEAD
     migrate(engine)  # again is harmless
@@ -44,6 +44,7 @@ _ADDED_SINCE = (
     ("runs", "parent_task_id"),
     ("tasks", "coordinate"),
     ("attempts", "repository"),
+    ("attempts", "memory"),
     ("checks", "proved"),
     ("checks", "proof"),
     ("attempts", "performer"),
@@ -84,7 +85,7 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
             connection, id="attempt_1", task_id=ended["id"], number=1, status="running",
             mode="fresh", agent="x", warnings=[], started_at=datetime.now(UTC),
         )  # fmt: skip
-        for table in ("processes", "proofs", "notes"):
+        for table in ("processes", "proofs", "notes", "learnings", "learnings_index"):
             connection.execute(sa.text(f"DROP TABLE {table}"))
         for index in _INDEXED_SINCE:
             connection.execute(sa.text(f"DROP INDEX {index}"))
@@ -93,7 +94,7 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
         connection.execute(sa.text("UPDATE alembic_version SET version_num = '0001'"))
     migrate(engine)
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        context = MigrationContext.configure(connection, opts=COMPARED)
         assert compare_metadata(context, metadata) == []
         assert tasks.row(connection, ended["id"])["limit_reached"] == "Its 5 s are over."
         assert len(attempts.row(connection, "attempt_1")["secret"]) == 64

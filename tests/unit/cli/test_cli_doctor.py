@@ -53,7 +53,7 @@ def test_a_broken_config_is_to_be_edited(home: Home) -> None:
 
 
 def test_a_full_disk_is_never_fine(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kapelle.cli.doctor._limit", lambda *_: 0)
+    home.config.write_text("[limits]\nmin_free_disk_mb = 0\n", encoding="utf-8")
     usage = type("Usage", (), {"free": 5_000_000})
     monkeypatch.setattr("shutil.disk_usage", lambda _: usage)
     assert _disk(home.root).state == "warning"

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.cli.errors import internal_error, show_error, wants_json
+from kapelle.cli.output import internal_error, show_error, wants_json
 from kapelle.domain.errors import InvalidInput, KapelleError, MergeConflict, NotFound, class_of
 
 

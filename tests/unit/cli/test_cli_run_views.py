@@ -171,9 +171,10 @@ def test_a_long_result_is_shown_from_its_beginning() -> None:
 
 
 def test_what_asks_is_told_in_the_list_instead_of_how_far_it_is() -> None:
-    going = {**RUN, "status": "running", "progress": {"iteration": 2}, "reason": "task_1 asks: y?"}
-    assert lines([going])[1].endswith("(iteration 2 of 5)")
-    assert lines([{**going, "waiting_for": "input"}])[1].endswith("(task_1 asks: y?)")
+    going = {**RUN, "status": "running", "progress": {"iteration": 2}, "reason": "it works"}
+    assert lines([going])[1].endswith("(iteration 2 of 5, it works)")
+    asking = {**going, "waiting_for": "input", "reason": "task_1 asks: y?"}
+    assert lines([asking])[1].endswith("(task_1 asks: y?)")
 
 
 def test_the_result_of_ones_own_pattern_is_json() -> None:
@@ -246,7 +247,7 @@ def test_what_a_state_means(status: str, rests: bool, code: int) -> None:
 
 
 def test_the_list_tells_how_far_a_run_is_and_what_it_waits_for() -> None:
-    going = {**RUN, "status": "running", "progress": {"iteration": 2, "best": 3.0}}
+    going = {**RUN, "status": "running", "progress": {"iteration": 2, "best": 3.0}, "reason": None}
     asking = {**RUN, "status": "waiting", "reason": "Which one?"}
     away = {**RUN, "archived_at": "x"}
     _, first, second, third = lines([going, asking, away])

@@ -13,10 +13,11 @@ from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
 from kapelle.cli import format, schedule_view, values
 from kapelle.cli.commands import commands, load
-from kapelle.cli.request import collecting
-from kapelle.cli.schedule_view import describe, history, interval, listing
+from kapelle.cli.schedule_view import describe, history, listing
 from kapelle.cli.schedules import STARTING, STATUSES, ordered
+from kapelle.cli.start import collecting
 from kapelle.cli.values import future_time as time_to_come
+from kapelle.cli.values import typed_duration
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.schedule import ScheduleStatus
 
@@ -372,7 +373,7 @@ def test_in_a_wide_terminal_each_has_a_line(monkeypatch: pytest.MonkeyPatch) -> 
     [(2, "2s"), (90, "1m30s"), (600, "10m"), (3600, "1h"), (90061.5, "1d1h1m1.5s"), (1.5, "1.5s")],
 )
 def test_intervals_are_shown_as_they_would_be_typed(seconds: float, shown: str) -> None:
-    assert interval(seconds) == shown
+    assert typed_duration(seconds) == shown
 
 
 @pytest.mark.parametrize(

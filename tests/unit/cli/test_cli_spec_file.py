@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given as given_any
 from hypothesis import strategies as st
 
-from kapelle.cli.request import begin
 from kapelle.cli.schedules import ordered
 from kapelle.cli.spec_file import read_spec_file
+from kapelle.cli.start import begin
 from kapelle.client.http import Connection
 from kapelle.domain.errors import AgentMisconfigured, AgentNotFound, InvalidInput, KapelleError
 from kapelle.patterns.pipeline import PipelineSpec, StepSpec

@@ -1,7 +1,7 @@
 import pytest
 
 from kapelle.cli.commands import load
-from kapelle.cli.request import Order, begin, collecting
+from kapelle.cli.start import Order, begin, collecting
 from kapelle.client.http import Connection
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from kapelle.cli.commands import load
 from kapelle.cli.start import work_spec
-from kapelle.cli.submit import forked
+from kapelle.cli.tasks import forked
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.specs import TaskSpec
 

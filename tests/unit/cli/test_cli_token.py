@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from kapelle.cli.errors import internal_error
+from kapelle.cli.output import internal_error
 from kapelle.client.address import Address
 from kapelle.domain.errors import InvalidInput
 from kapelle.home import Home

@@ -1,22 +1,38 @@
 """Collects what an agent is told beyond its task: earlier attempts, earlier tasks, a message."""
 
 import contextlib
+import re
 from dataclasses import dataclass
+from typing import Any
 
 from kapelle.agents.base import Agent
 from kapelle.agents.registry import get as get_agent
 from kapelle.agents.summary import summarise
 from kapelle.domain.errors import KapelleError, NotFound
 from kapelle.domain.failures import FailureClass
+from kapelle.domain.learning import Learning
 from kapelle.domain.task import Attempt as PastAttempt
 from kapelle.domain.task import Task
+from kapelle.domain.text import search_terms
 from kapelle.engine.parts import Parts
-from kapelle.engine.prompt import Earlier, compose, follow_up
+from kapelle.engine.prompt import Earlier, compose, follow_up, remembered
 from kapelle.engine.tasks.attempt import Attempt, recall, task_diff
 from kapelle.runner.output import tail_text
-from kapelle.store import attempts, tasks
+from kapelle.store import attempts, learnings, tasks
+from kapelle.store.query import Row
 
 _LAST_OUTPUT = 4_000
+_LETTERS_A_TOKEN = 4
+_MOST_TERMS = 60
+# Words of every prompt, which say nothing about it.
+_COMMON = frozenset(
+    re.findall(
+        r"\w+",
+        """about add all also and any are but can code file files for from has have into its make
+        new not now one only please should some sure task test tests that the their then there these
+        they this use used using want was when where which will with work write you your""",
+    )
+)
 _REFUSED = frozenset(
     {FailureClass.SESSION_LOST, FailureClass.RATE_LIMIT, FailureClass.AUTHENTICATION}
 )
@@ -36,7 +52,8 @@ async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefi
     """The prompt with its context; the session does for context where the agent can resume it."""
     parts, row, message = attempt.parts, attempt.task, attempt.message
     if row["continue_from"] is None and attempt.mode != "resume":
-        return Briefing(compose(row["prompt"], row["context"], [], message, diagnosis))
+        memory = await _memory(attempt)
+        return Briefing(compose(row["prompt"], row["context"], [], message, diagnosis, memory))
     task = await parts.db.read(tasks.get, attempt.task_id)
     continued = await _continued(parts, task)
     ended = [other for other in task.attempts if other.id != attempt.id]
@@ -54,7 +71,37 @@ async def brief(attempt: Attempt, agent: Agent, diagnosis: str | None) -> Briefi
         pieces.append(await _earlier(parts, continued, f"An earlier task: {continued.title}"))
     if resumed:
         pieces.append(await earlier_attempt(parts, task))
-    return Briefing(compose(task.prompt, task.context, pieces, message, diagnosis), asked=asked)
+    told = compose(
+        task.prompt, task.context, pieces, message, diagnosis, await _memory(attempt)
+    )  # fmt: skip
+    return Briefing(told, asked=asked)
+
+
+def project_of(task: Row | dict[str, Any]) -> str:
+    """What a task's learnings belong to: its project, or where it has none its repository."""
+    return str(task["project"] or task["repository"] or task["directory"])
+
+
+async def _memory(attempt: Attempt) -> list[Learning]:
+    """The learnings that an attempt is told, within the budget, which is noted with it."""
+    parts, task = attempt.parts, attempt.task
+    left = attempt.settings.knowledge.prompt_tokens * _LETTERS_A_TOKEN
+    if left and parts.learned is None:
+        found = await parts.db.glance(learnings.count) > 0
+        # The first one may have come meanwhile.
+        parts.learned = parts.learned or found
+    if not left or not parts.learned:
+        return []
+    words = [term for term in search_terms(task["prompt"]) if len(term[0]) > 2]
+    terms = {term[0]: term for term in words if term[0] not in _COMMON}
+    chosen = list(terms.values())[:_MOST_TERMS]
+    told = []
+    for one in await parts.db.read(learnings.relevant, chosen, project_of(task)):
+        if (letters := len(remembered(one))) <= left:
+            told.append(one)
+            left -= letters
+    await attempt.update(memory=[{"id": one.id, "title": one.title} for one in told] or None)
+    return told
 
 
 async def _continued(parts: Parts, task: Task) -> Task | None:

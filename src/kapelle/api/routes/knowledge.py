@@ -1,0 +1,78 @@
+"""Learnings: report, find, change and delete them; as Markdown in and out."""
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Response
+from pydantic import BaseModel, Field
+
+from kapelle.api.security import Parent, UseCases, owner_only
+from kapelle.domain.learning import Learning, LearningEdit, LearningFilter, LearningSpec
+from kapelle.domain.specs import Directory, Spec, Text
+from kapelle.service.knowledge import ImportView
+
+router = APIRouter(prefix="/learnings", tags=["learnings"])
+_owner = [Depends(owner_only)]
+_MARKDOWN: dict[int | str, Any] = {
+    200: {"content": {"text/markdown": {}}, "description": "A page of learnings"}
+}
+
+
+class LearningPage(BaseModel):
+    learnings: list[Learning]
+    next_cursor: str | None
+
+
+class ImportBody(Spec):
+    """A page of learnings, and a directory of the project of those that name none."""
+
+    markdown: Annotated[Text, Field(max_length=15_000_000)]
+    directory: Directory | None = None
+
+
+@router.post("", status_code=201)
+async def add(spec: LearningSpec, service: UseCases, parent: Parent) -> Learning:
+    """Report something that later tasks should know: a fact about the project or its tools that
+    took work to find out, not what was done. At most five for a task, which are judged first."""
+    return await service.knowledge.add(spec, parent)
+
+
+@router.get("")
+async def page(
+    service: UseCases, parent: Parent, wanted: Annotated[LearningFilter, Query()]
+) -> LearningPage:
+    """What earlier work has taught, newest first, or with a query the best matches first."""
+    if parent is not None:
+        own = {"project": await service.knowledge.project_of(parent), "status": "kept"}
+        wanted = wanted.model_copy(update=own)
+    found, cursor = await service.knowledge.page(wanted)
+    return LearningPage(learnings=found, next_cursor=cursor)
+
+
+@router.get("/markdown", dependencies=_owner, response_class=Response, responses=_MARKDOWN)
+async def export(service: UseCases, directory: Directory | None = None) -> Response:
+    """All that is kept, or what a directory's project is told, as a page to edit or share."""
+    return Response(await service.knowledge.export(directory), media_type="text/markdown")
+
+
+@router.post("/markdown", dependencies=_owner)
+async def import_(body: ImportBody, service: UseCases) -> ImportView:
+    """Keep what such a page tells; those with an id that is known are changed."""
+    return await service.knowledge.import_(body.markdown, body.directory)
+
+
+@router.get("/{learning_id}", dependencies=_owner)
+async def get(learning_id: str, service: UseCases) -> Learning:
+    """One learning, by its id or any unique end or beginning of it."""
+    return await service.knowledge.get(learning_id)
+
+
+@router.put("/{learning_id}", dependencies=_owner)
+async def edit(learning_id: str, body: LearningEdit, service: UseCases) -> Learning:
+    """Change what is given; one that was discarded is kept by that."""
+    return await service.knowledge.edit(learning_id, body)
+
+
+@router.delete("/{learning_id}", dependencies=_owner)
+async def delete(learning_id: str, service: UseCases) -> Learning:
+    """Delete a learning; returns what it was."""
+    return await service.knowledge.delete(learning_id)

@@ -1,0 +1,188 @@
+"""`kapelle learnings`: what earlier work has taught, for people to look at and to correct."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from kapelle.cli.command import LISTS, Json, LightCommand, argument, command_group, flag, option
+from kapelle.cli.config import current
+from kapelle.cli.format import between, field, heading, one_line, table
+from kapelle.cli.ids import LearningId, LearningIds, completing, learning_path
+from kapelle.cli.output import data, document, say
+from kapelle.cli.pages import Items, show_list
+from kapelle.cli.spec_options import (
+    options_of,
+    parameters,
+    parameters_of,
+    schemas,
+    spec_of,
+    spelled,
+    with_parameters,
+)
+from kapelle.cli.values import listed
+from kapelle.client.http import Connection
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.text import counted
+
+learnings = command_group("Look at what earlier work has taught, add to it and correct it." + LISTS)
+_STYLES = {"reported": "yellow", "discarded": "dim"}
+_PATH = "/learnings"
+
+_HERE = "Of this project, in place of the one around here."
+Project = Annotated[str | None, option("NAME", _HERE, autocompletion=completing("project"))]
+All = Annotated[bool, flag("Of every project.", "--all")]
+Tag = Annotated[str | None, option("TAG", "Only those with this tag.")]
+
+
+@learnings.command("list", cls=LightCommand)
+def list_learnings(
+    project: Project = None,
+    all_: All = False,
+    tag: Tag = None,
+    status: Annotated[
+        str | None, option("STATUS", "kept, reported (to be judged) or discarded.")
+    ] = None,
+    limit: Annotated[int, option(None, "How many at most.", min=1)] = 50,
+    as_json: Json = False,
+) -> None:
+    """List what work here is told: this project's learnings and the global ones, newest first."""
+    query = {**_where(project, all_), "tag": tag, "status": status}
+    nothing = 'No learnings here. `kapelle learnings add "TITLE" "CONTENT"` adds one.'
+    show_list(Connection(), _PATH, query, limit, as_json=as_json, lines=_rows, nothing=nothing)
+
+
+@learnings.command("search", cls=LightCommand)
+def search(
+    words: Annotated[list[str], argument("WORDS...", "What it is about.")],
+    project: Project = None,
+    all_: All = False,
+    tag: Tag = None,
+    limit: Annotated[int, option(None, "How many at most.", min=1, max=1000)] = 10,
+    as_json: Json = False,
+) -> None:
+    """Find learnings by their words, the best first; "several words" stand together."""
+    query = {**_where(project, all_), "query": " ".join(words), "tag": tag}
+    show_list(
+        Connection(), _PATH, query, limit, as_json=as_json, lines=_rows, nothing="Nothing is known."
+    )
+
+
+def add_command() -> Callable[..., None]:
+    """`kapelle learnings add`."""
+    schema = schemas()["learning"]
+    options = options_of(schema)
+
+    def add(**params: Any) -> None:
+        if params["title"] is None:
+            example = '`kapelle learnings add "Tests need Redis" "Start it with make redis."`'
+            raise InvalidInput("TITLE is missing.", hint=f"Write {example}.")
+        spec = spec_of(options, params, "learnings add")
+        with spelled(options):
+            made = Connection().post(_PATH, {"directory": str(current()), **spec})
+        document(made) if params["as_json"] else data(made["id"])
+
+    made = [*parameters_of(options), *parameters({"as_json": Json})]
+    return with_parameters(add, made, schema)
+
+
+learnings.command("add", cls=LightCommand)(add_command())
+
+
+@learnings.command("show", cls=LightCommand)
+def show(learning_id: LearningId, as_json: Json = False) -> None:
+    """Show one learning, with who said it."""
+    found = Connection().get(learning_path(learning_id))
+    if as_json:
+        document(found)
+        return
+    sys.stdout.writelines(f"{line}\n" for line in _described(found))
+
+
+@learnings.command("edit", cls=LightCommand)
+def edit(
+    learning_id: LearningId,
+    title: Annotated[str | None, option("TEXT", "Its new title.")] = None,
+    content: Annotated[str | None, option("TEXT", "Its new content.")] = None,
+    tag: Annotated[list[str] | None, option("TAG", "Its new tags; repeatable.")] = None,
+    scope: Annotated[str | None, option("project|global", "Whose work is told it.")] = None,
+    project: Annotated[str | None, option("NAME", "Its new project.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Change a learning; one that was discarded is kept by that."""
+    given: dict[str, Any] = {"title": title, "content": content, "scope": scope, "project": project}
+    changes = {name: value for name, value in given.items() if value is not None}
+    changes |= {"tags": listed(tag, "--tag")} if tag else {}
+    changed = Connection().put(learning_path(learning_id), changes)
+    document(changed) if as_json else data(changed["id"])
+
+
+@learnings.command("delete", cls=LightCommand)
+def delete(learning_ids: LearningIds, as_json: Json = False) -> None:
+    """Delete learnings; `export` first keeps a copy."""
+    client = Connection()
+    gone = [client.delete(learning_path(one)) for one in learning_ids]
+    if as_json:
+        document(gone)
+        return
+    for one in gone:
+        say(f"{one['id']} is deleted: {one_line(one['title'], 80)}")
+
+
+@learnings.command("export", cls=LightCommand)
+def export(
+    file: Annotated[Path | None, argument("[FILE]", "By default stdout.")] = None,
+    all_: All = False,
+    as_json: Json = False,
+) -> None:
+    """Write what work here is told as Markdown, which `import` reads."""
+    page, _ = Connection().get_bytes(f"{_PATH}/markdown", {} if all_ else _where(None, False))
+    if as_json:
+        document({"markdown": page.decode()})
+    elif file is None:
+        sys.stdout.write(page.decode())
+    else:
+        file.write_bytes(page)
+        number = page.count(b"\n## ")
+        say(f"{file} holds {counted(number, 'learning')}.")
+
+
+@learnings.command("import", cls=LightCommand)
+def import_(
+    file: Annotated[Path, argument("FILE", "Markdown; - is stdin.")], as_json: Json = False
+) -> None:
+    """Keep what a page of Markdown tells: each `## Title` with the text below it."""
+    page = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    body = {"markdown": page.decode("utf-8", "replace"), "directory": str(current())}
+    done = Connection().post(f"{_PATH}/markdown", body)
+    if as_json:
+        document(done)
+        return
+    say(", ".join(f"{number:,} {what}" for what, number in done.items()) + ".")
+
+
+def _where(project: str | None, everywhere: bool) -> dict[str, Any]:
+    if project is not None and everywhere:
+        raise InvalidInput("--project and --all exclude each other.", hint="Leave one of them out.")
+    return {"project": project, "directory": None if project or everywhere else str(current())}
+
+
+def _rows(found: Items) -> list[str]:
+    rows = [
+        [one["id"], one["scope"], one["author"], one_line(", ".join(one["tags"]), 30),
+         one_line(one["title"])]
+        for one in found
+    ]  # fmt: skip
+    return table(["ID", "SCOPE", "BY", "TAGS", "TITLE"], rows, fold=(2, 3))
+
+
+def _described(found: dict[str, Any]) -> Iterator[str]:
+    yield from heading(found, found["reason"], _STYLES)
+    scope, project = found["scope"], found["project"]
+    yield field("scope", one_line(f"{scope} {os.path.basename(project or '')}".strip()))
+    yield field("by", one_line(" in ".join(filter(None, [found["author"], found["task_id"]]))))
+    yield field("time", f"said {between(found['created_at'], None)} ago")
+    if found["tags"]:
+        yield field("tags", one_line(", ".join(found["tags"])))
+    yield from ("", *(one_line(line) for line in found["content"].split("\n")))

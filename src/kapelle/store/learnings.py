@@ -1,0 +1,185 @@
+"""Queries about learnings, and the full-text index over them: FTS5 or tsvector."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from kapelle.domain.learning import Learning, LearningFilter
+from kapelle.store.query import Rows
+from kapelle.store.tables import INDEX, learnings, storable
+
+_rows = Rows(learnings, "learning")
+row, find, resolve = _rows.row, _rows.find, _rows.resolve
+_FIELDS = tuple(Learning.model_fields)
+# Titles say more than texts, and tags are chosen to be found by.
+_SQLITE_RANK = f"bm25({INDEX}, 0, 4, 1, 2)"
+_MATCHES = {
+    "sqlite": f"SELECT id, {_SQLITE_RANK} AS rank FROM {INDEX} WHERE {INDEX} MATCH :terms",
+    "postgresql": f"SELECT id, -ts_rank('{{0.1, 0.2, 0.5, 1.0}}', vector, terms, 1) AS rank "
+    f"FROM {INDEX}, to_tsquery('english', :terms) AS terms WHERE vector @@ terms",
+}
+_ADD = {
+    "sqlite": f"INSERT INTO {INDEX} (rowid, id, title, content, tags) "
+    "VALUES (:number, :id, :title, :content, :tags)",
+    "postgresql": f"INSERT INTO {INDEX} (id, vector) VALUES (:id, "
+    "setweight(to_tsvector('english', :title), 'A') || to_tsvector('english', :content) || "
+    "setweight(to_tsvector('english', :tags), 'B'))",
+}
+_FORGET = {
+    "sqlite": f"DELETE FROM {INDEX} WHERE rowid = :number",
+    "postgresql": f"DELETE FROM {INDEX} WHERE id = :id",
+}
+_RANK: sa.ColumnClause[float] = sa.column("rank")
+
+
+def get(connection: sa.Connection, text: str) -> Learning:
+    return _learning(row(connection, resolve(connection, text)))
+
+
+def count(connection: sa.Connection) -> int:
+    found: int = connection.execute(sa.select(sa.func.count()).select_from(learnings)).scalar_one()
+    return found
+
+
+def reported_by(connection: sa.Connection, task_id: str) -> int:
+    """How many a task has reported, whatever became of them."""
+    query = sa.select(sa.func.count()).where(learnings.c.task_id == task_id)
+    found: int = connection.execute(query).scalar_one()
+    return found
+
+
+def insert(connection: sa.Connection, learning: Learning, reviewed_at: datetime | None) -> None:
+    values = learning.model_dump()
+    connection.execute(learnings.insert(), {**values, "reviewed_at": reviewed_at})
+    _index(connection, values)
+
+
+def update(connection: sa.Connection, learning_id: str, /, **values: Any) -> Learning:
+    _rows.update(connection, learning_id, **values)
+    changed = row(connection, learning_id)
+    if values.keys() & {"title", "content", "tags"}:
+        _forget(connection, learning_id)
+        _index(connection, changed)
+    return _learning(changed)
+
+
+def delete(connection: sa.Connection, learning_id: str) -> None:
+    connection.execute(learnings.delete().where(learnings.c.id == learning_id))
+    _forget(connection, learning_id)
+
+
+def page(
+    connection: sa.Connection, wanted: LearningFilter, project: str | None
+) -> tuple[list[Learning], str | None]:
+    """Some, newest first, and the cursor of the next page; of a project, what it is told."""
+    # The project is no plain condition: what is global is told to all.
+    plain = wanted.model_copy(update={"project": None})
+    chosen = sa.select(learnings.c.id).where(*_told_to(project), *_tagged(wanted.tag))
+    rows, cursor = _rows.page(connection, plain, chosen, sa.func.length(learnings.c.content))
+    return [_learning(found) for found in rows], cursor
+
+
+def search(
+    connection: sa.Connection,
+    terms: Sequence[Sequence[str]],
+    project: str | None,
+    limit: int,
+    tag: str | None = None,
+) -> list[Learning]:
+    """Those that are kept and have any of the terms, the best first."""
+    if not terms:
+        return []
+    query = sa.select(learnings).where(learnings.c.status == "kept")
+    query = query.where(*_told_to(project), *_tagged(tag)).limit(limit)
+    if _is_indexed(connection):
+        found = sa.text(_MATCHES[connection.dialect.name]).columns(sa.column("id"), _RANK)
+        matches = found.bindparams(terms=_expression(connection, terms)).subquery()
+        query = query.join(matches, matches.c.id == learnings.c.id)
+        query = query.order_by(matches.c.rank, learnings.c.id.desc())
+    else:
+        text = learnings.c.title + "\n" + learnings.c.content
+        likes = [text.icontains(" ".join(words), autoescape=True) for words in terms]
+        query = query.where(sa.or_(*likes)).order_by(learnings.c.id.desc())
+    return [_learning(found) for found in connection.execute(query).mappings()]
+
+
+def relevant(
+    connection: sa.Connection, terms: Sequence[Sequence[str]], project: str, most: int = 50
+) -> list[Learning]:
+    """What work in a project may be told: first what has its words, then the project's newest."""
+    own = sa.select(learnings).where(learnings.c.status == "kept", learnings.c.scope == "project")
+    own = own.where(learnings.c.project == project).order_by(learnings.c.id.desc()).limit(most)
+    newest = [_learning(found) for found in connection.execute(own).mappings()]
+    found = [*search(connection, terms, project, most), *newest]
+    return list({learning.id: learning for learning in found}.values())
+
+
+def due(connection: sa.Connection, before: datetime, limit: int) -> list[Learning]:
+    """Those that nobody has reviewed yet, and those of agents whose last review is long ago."""
+    columns = learnings.c
+    old = sa.and_(
+        columns.status == "kept", columns.author != "person", columns.reviewed_at < before
+    )
+    query = sa.select(learnings).where(sa.or_(columns.status == "reported", old))
+    query = query.order_by(columns.id).limit(limit)
+    return [_learning(found) for found in connection.execute(query).mappings()]
+
+
+def delete_discarded(connection: sa.Connection, before: datetime) -> None:
+    """Delete what was discarded so long ago that its task reports nothing any more."""
+    old = sa.and_(learnings.c.status == "discarded", learnings.c.changed_at < before)
+    for learning_id in connection.execute(sa.select(learnings.c.id).where(old)).scalars().all():
+        delete(connection, learning_id)
+
+
+def _learning(found: sa.RowMapping) -> Learning:
+    return Learning.model_validate({name: found[name] for name in _FIELDS})
+
+
+def _told_to(project: str | None) -> list[sa.ColumnElement[bool]]:
+    if project is None:
+        return []
+    return [sa.or_(learnings.c.scope == "global", learnings.c.project == project)]
+
+
+def _tagged(tag: str | None) -> list[sa.ColumnElement[bool]]:
+    tags = sa.cast(learnings.c.tags, sa.Text)
+    return [tags.contains(json.dumps(tag), autoescape=True)] if tag else []
+
+
+def _is_indexed(connection: sa.Connection) -> bool:
+    if connection.dialect.name != "sqlite":
+        return True
+    query = sa.text("SELECT 1 FROM sqlite_master WHERE name = :name")
+    return connection.execute(query, {"name": INDEX}).scalar() is not None
+
+
+def _expression(connection: sa.Connection, terms: Sequence[Sequence[str]]) -> str:
+    """Any of the terms in the language of the index; words hold nothing that it could mistake."""
+    if connection.dialect.name == "sqlite":
+        return " OR ".join(f'"{" ".join(words)}"' for words in terms)
+    return " | ".join("(" + " <-> ".join(f"'{word}'" for word in words) + ")" for words in terms)
+
+
+def _index(connection: sa.Connection, values: Any) -> None:
+    if _is_indexed(connection):
+        told = {name: storable(values[name]) for name in ("title", "content")}
+        told["tags"] = storable(" ".join(values["tags"]))
+        _in_index(connection, _ADD, values["id"], **told)
+
+
+def _forget(connection: sa.Connection, learning_id: str) -> None:
+    if _is_indexed(connection):
+        _in_index(connection, _FORGET, learning_id)
+
+
+def _in_index(connection: sa.Connection, by: dict[str, str], learning_id: str, **told: str) -> None:
+    # An FTS5 table finds its rows by words and by their numbers alone.
+    number = int.from_bytes(hashlib.sha256(learning_id.encode()).digest()[:8]) >> 1
+    statement = sa.text(by[connection.dialect.name])
+    known = {"id": learning_id, "number": number, **told}
+    connection.execute(statement, known)
