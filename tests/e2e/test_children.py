@@ -20,11 +20,17 @@ from tests.e2e.repositories import git
 PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
 SLEEP = "Play.\n```rehearsal\n[[do]]\nsleep = 120\n```\n"
 CALLERS = ("owner", "own", "child", "foreign", "ended", "nobody")
+# What only an agent at work can do.
+OF_AGENTS = {"question_ask", "task_report", "task_finish"}
 BODIES: dict[str, Any] = {
     "task_create": {"prompt": "x", "directory": "{clone}", "base": "no such branch"},
     "run_start": {"pattern": "no such pattern", "spec": {"directory": "{clone}"}},
     "schedule_create": {"kind": "task", "spec": {}},
-    "run_answer": {"answer": "x"},
+    "question_ask": {"text": "May I?"},
+    "question_answer": {"answer": "x"},
+    "task_say": {"message": "x"},
+    "task_report": {"text": "half of it"},
+    "task_finish": {"result": "all of it"},
 }
 
 
@@ -97,12 +103,14 @@ def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> No
         "ended": (ended, foreign, foreign_run),
         "nobody": (Speaker(kapelle, "wrong", repository), foreign, foreign_run),
     }
+    question = voice.call("POST", "/questions?timeout_s=0", BODIES["question_ask"])["token"]
     rows, document = [], routes().openapi()["paths"]
     for tool in TOOLS:
         cells = []
         for caller in CALLERS:
             speaker, task_id, of_run = targets[caller]
             ids = {"task_id": task_id, "run_id": of_run, "schedule_id": schedule, "name": "claude"}
+            ids["token"] = question if caller == "own" else f"{task_id}:1"
             named = {"wait": {"ids": task_id}, "run_tail": {"run_id": of_run}}.get(tool.name, {})
             if caller in {"child", "foreign"} and not named and "{" not in tool.path:
                 cells.append("")
@@ -121,7 +129,8 @@ def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> No
             cells.append("yes" if allowed else "no")
         rows.append((tool.name, *cells))
     for name, *cells in rows:
-        assert (cells[0], *cells[4:]) == ("yes", "no", "no"), name
+        expected = "no" if name in OF_AGENTS else "yes"
+        assert (cells[0], *cells[4:]) == (expected, "no", "no"), name
         assert "yes" not in cells[3] or not cells[2], name
     shown = {tool.name for tool in Mcp(routes()).for_attempts if tool.name in dict.fromkeys(
         tool.name for tool in TOOLS)}  # fmt: skip

@@ -189,6 +189,7 @@ runs wait {run}
 runs answer {paused} yes
 questions
 answer {paused} yes
+say {done} more
 runs resume {paused}
 runs pause {paused}
 runs cancel {paused}
@@ -334,6 +335,9 @@ BODIES: dict[str, Any] = {
     "PUT /agents/{name}/credential": {"api_key": "abcdefgh12345"},
     "POST /login": {"code": "x"},
     "POST /notes": {"key": "x", "value": "x"},
+    "POST /questions": {"text": "x"},
+    "POST /questions/{token}/answer": {"answer": "x"},
+    "POST /tasks/{task_id}/say": {"message": "x"},
 }  # fmt: skip
 # They would let it in, or end the daemon.
 LAST = ("POST /trust", "POST /daemon/stop")

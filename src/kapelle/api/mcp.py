@@ -242,9 +242,9 @@ def _listed(tool: Tool, about: str, schema: dict[str, Any]) -> types.Tool:
         description=f"{' '.join(about.split())} {tool.about}".strip(),
         input_schema=_compact(short, schema.get("$defs", {})),
         annotations=types.ToolAnnotations(
-            read_only_hint=tool.read_only,
-            destructive_hint=tool.destructive,
-            idempotent_hint=tool.read_only,
+            # What a tool that only reads cannot do needs no words, nor does what holds by default.
+            read_only_hint=tool.read_only or None,
+            destructive_hint=None if tool.read_only else tool.destructive,
             open_world_hint=False,
         ),
     )
