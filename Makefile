@@ -10,7 +10,7 @@ PARALLEL := -n 3 --dist worksteal
 # What pytest compiles is kept for its other workers.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: setup demo quick test test-agents versions lowest check fix bench chaos docs constraints clean
+.PHONY: setup web browser demo quick test test-agents versions lowest check fix bench chaos docs constraints clean
 
 setup: $(READY)
 
@@ -20,6 +20,10 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e . --group dev
 	touch $@
 
+# The page, into web/dist, from which the daemon of a checkout serves it.
+web: setup
+	$(BIN)/python web/build.py
+
 demo: setup
 	$(BIN)/kapelle demo
 
@@ -27,9 +31,13 @@ demo: setup
 quick: setup
 	$(BIN)/pytest $(PARALLEL) tests/unit $(ARGS)
 
+# What the tests of the page need: the page, and Debian's Chromium.
+browser: setup
+	$(BIN)/python -m tests.browser
+
 # Everything that is to hold after every change, with real processes, git and both databases.
 # What fails among the others is tried once more, alone: a test that passes then is unsteady and to be mended.
-test: setup
+test: setup browser
 	$(BIN)/pytest $(PARALLEL) $(ARGS) || { echo "UNSTEADY, unless it fails again:"; \
 		$(BIN)/pytest --last-failed --last-failed-no-failures none -x -p no:xdist $(ARGS); }
 
@@ -59,10 +67,12 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python web/build.py check
 
 fix: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/python web/build.py fix
 
 bench: setup
 	$(BIN)/python -m bench
@@ -81,4 +91,5 @@ constraints:
 	$(BIN)/pip freeze --exclude-editable --exclude uv > constraints.txt
 
 clean:
+	rm -rf web/dist web/node_modules web/src/api/schema.ts
 	rm -rf .venv .venv.* .mypy_cache .ruff_cache .pytest_cache .hypothesis

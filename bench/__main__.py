@@ -11,7 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from bench import machine
-from bench.measures import burst, events, idle, listing, memory, months, output, reads, runs, start
+from bench.measures import (
+    burst,
+    coordination,
+    events,
+    idle,
+    listing,
+    memory,
+    months,
+    output,
+    reads,
+    runs,
+    search,
+    start,
+)
 from bench.report import Measure, Row, Run, table
 
 MEASURES: dict[str, Measure] = {
@@ -24,7 +37,10 @@ MEASURES: dict[str, Measure] = {
     "reads": reads.measure,
     "events": events.measure,
     "subscribers": events.crowd,
+    "notes": coordination.notes,
+    "locks": coordination.locks,
     "output": output.measure,
+    "search": search.measure,
     "months": months.measure,
     "iterations": runs.iterations,
     "runs": runs.queued,

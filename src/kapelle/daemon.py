@@ -39,11 +39,13 @@ from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge
+from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
 from kapelle.service.questions import Questions
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
+from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
 from kapelle.service.trust import Trust
@@ -225,6 +227,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     await _take_over(parts)
     queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts).perform))
     stopping = Stopping(asyncio.Event())
+    await parts.locks.load()
     task_service, run_service = Tasks(parts, queue), Runs(parts, lambda: queue.held)
     work = ScheduledWork(parts, task_service, run_service)
     scheduler = Scheduler(db, work, parts.secrets)
@@ -237,13 +240,15 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         output=Output(parts),
         events=Events(db),
         daemon=Daemon(parts, queue, stopping),
-        sessions=Sessions(),
+        sessions=Sessions(file=home.sessions),
         agents=Agents(parts),
         usage=Usages(parts),
         trust=Trust(parts),
         knowledge=Knowledge(parts),
+        search=Search(parts),
         integrations=Integrations(parts),
         notes=Notes(db),
+        locks=LockService(parts),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)
     hosts = frozenset(f"{name.lower()}:{port}" for name in names)
@@ -258,8 +263,8 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     # Nobody is answered before all of this is done.
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
-        queue.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
-        service.knowledge.run(), _look_after(lock, record, db, stopping),
+        queue.run(), parts.locks.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
+        service.knowledge.run(), service.search.run(), _look_after(lock, record, db, stopping),
     )  # fmt: skip
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]

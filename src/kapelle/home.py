@@ -56,6 +56,8 @@ class Home:
     said = _Inside("said")
     # The repositories that a person trusts, and with what.
     trust = _Inside("trust.json")
+    # The digests of browsers' sessions.
+    sessions = _Inside("sessions.json")
     # API keys that no keyring keeps.
     credentials = _Inside("credentials.json")
 

@@ -1,10 +1,13 @@
-"""What one task reports, the next one is told: through MCP's routes, the prompt and the CLI."""
+"""What one task reports, the next one is told; and all that ended work said is found again."""
 
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -16,6 +19,8 @@ from tests.e2e.repositories import make_repository
 AGENTS = """
 [agents.mirror]
 command = ["cat", "{prompt_file}"]
+[agents.long]
+command = ["sh", "-c", "seq 1 1500000; echo the very end of it"]
 [agents.judge]
 command = ["sh", "-c", "cat > $HOME/asked; cat $HOME/verdict"]
 """
@@ -189,3 +194,79 @@ def shown_by_rehearsal(kapelle: Instance, repository: Path) -> tuple[Any, str]:
     task = kapelle.wait(kapelle.play('[[do]]\nsay = "x"', repository))
     process_dir = kapelle.home.attempts / task["attempts"][0]["id"]
     return task, (process_dir / "prompt").read_text(encoding="utf-8")
+
+
+def hits(kapelle: Instance, query: str, **only: Any) -> list[Any]:
+    """What is found once everything is indexed."""
+    target = f"/search?{urlencode({'query': query, **only})}"
+    while not (found := kapelle.get(target))["complete"]:
+        time.sleep(0.1)
+    return list(found["hits"])
+
+
+def test_all_that_ended_work_said_is_found_where_it_stands(
+    instance: Instance, repository: Path, tmp_path: Path
+) -> None:
+    say = '[[do]]\nsay = "nothing here"\n[[do]]\nsay = "first line\\nthe Needle is here"'
+    done = '\n[[do]]\nresult = "haystack done"'
+    task = instance.wait(instance.play(say + done, repository))["id"]
+    mirrored, _ = shown(instance, "another prompt with a needle", make_repository(tmp_path / "b"))
+    instance.post("/notes", {"key": "plan", "value": "find the needle"})
+    note = {"title": "On needles", "content": "a needle is thin", "directory": str(repository)}
+    instance.post("/learnings", note)
+    assert [hit["kind"] for hit in hits(instance, "needle")] == [
+        "learning", "note", "result", "prompt", "output", "prompt", "output"
+    ]  # fmt: skip
+    [hit] = hits(instance, '"needle is here"', kind="output", task=task)
+    assert (hit["id"], hit["attempt"], hit["stream"]) == (task, 1, "out")
+    assert "the Needle is here" in hit["text"]
+    data = instance.output(task)
+    assert b"Needle" in data[hit["offset"] :].split(b"\n")[0]
+    target = f"/tasks/{task}/transcript?follow=false"
+    _, stream = instance.request("GET", target, headers={"Last-Event-ID": hit["position"]})
+    assert b"nothing here" not in stream
+    assert b"Needle" in stream
+    assert hits(instance, '"here needle is"') == []
+    found = hits(instance, "haystack", project=str(repository))
+    assert [hit["kind"] for hit in found] == ["result", "prompt", "output"]
+    assert {hit["id"] for hit in hits(instance, "needle", kind="prompt")} == {task, mirrored["id"]}
+    for typed in ("needle)", "NEAR(a b", 'needle"', "a:needle*", "-needle", "ne\u0301edle", "_"):
+        response, _ = instance.request("GET", f"/search?{urlencode({'query': typed})}")
+        assert response.status in {200, 422}, typed
+    assert "Type one with a letter." in instance.cli("search", "...").stderr
+    assert f"{task}  output, attempt 1, out byte" in instance.cli("search", "is", "here").stdout
+
+    # The index may be lost, or nonsense, at any time: it is made anew.
+    (instance.home.root / "search.db").unlink()
+    assert len(hits(instance, "needle")) == 7
+    instance.stop()
+    for path in instance.home.root.glob("search.db*"):
+        path.write_bytes(b"nonsense" * 1000)
+    instance.start()
+    while len(hits(instance, "needle")) < 7:
+        time.sleep(0.2)
+    instance.post(f"/tasks/{task}/archive")
+    assert task not in {hit["id"] for hit in hits(instance, "needle")}
+
+
+def test_a_kill_in_the_middle_of_indexing_loses_and_doubles_nothing(
+    kapelle: Instance, repository: Path
+) -> None:
+    kapelle.home.config.write_text(AGENTS, encoding="utf-8")
+    body = {"prompt": "Count", "directory": str(repository), "agent": "long"}
+    task = kapelle.wait(kapelle.post("/tasks", body)["id"])
+    kapelle.request("GET", "/search?query=x")
+    while not _is_being_indexed(kapelle, task["attempts"][0]["id"]):
+        time.sleep(0.01)
+    kapelle.kill()
+    kapelle.start()
+    assert len(hits(kapelle, '"the very end of it"', kind="output")) == 1
+    for number in ("1", "750000", "1499999"):
+        assert len(hits(kapelle, number, kind="output")) == 1, number
+
+
+def _is_being_indexed(kapelle: Instance, attempt_id: str) -> bool:
+    path = kapelle.home.root / "search.db"
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        query = "SELECT value FROM progress WHERE source = ?"
+        return connection.execute(query, (f"{attempt_id}.out",)).fetchone() is not None

@@ -34,7 +34,7 @@ async def test_agents_and_people_share_notes(kapelle: Instance, repository: Path
         assert (await answer(agent, "note_delete", key="results/1"))["deleted"] is True
         kapelle.post(f"/tasks/{task}/cancel")
         assert kapelle.wait(task)["status"] == "cancelled"
-        assert "while the attempt runs" in await refusal(agent, "note_list")
+        assert "has ended" in await refusal(agent, "note_list")
     assert "of a person" not in str(kapelle.request("GET", f"/events?task_id={task}&follow=false"))
 
 

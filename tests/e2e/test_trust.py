@@ -174,6 +174,7 @@ run hello
 run hello --agent rehearsal
 run hello --agent rehearsal --in-place
 best-of hello -n 2
+orchestrate hello
 loop hello --until true
 pipeline one two
 team hello
@@ -214,6 +215,10 @@ diff {done}
 merge {done}
 archive {done}
 prune --dry-run
+locks list
+locks take a.txt
+locks release a.txt
+search hello
 learnings list
 learnings add Title Content
 learnings search title
@@ -338,6 +343,9 @@ BODIES: dict[str, Any] = {
     "POST /questions": {"text": "x"},
     "POST /questions/{token}/answer": {"answer": "x"},
     "POST /tasks/{task_id}/say": {"message": "x"},
+    "POST /locks": {"paths": ["a.txt"], "directory": "{clone}"},
+    "POST /locks/release": {"directory": "{clone}"},
+    "POST /locks/check": {"tool": "x", "directory": "{clone}"},
 }  # fmt: skip
 # They would let it in, or end the daemon.
 LAST = ("POST /trust", "POST /daemon/stop")

@@ -179,6 +179,14 @@ class SmallAgent:
         response = await self.client.request_permission(session_id, call, options)
         note("outcome", **response.outcome.model_dump())
 
+    async def write(self, session_id: str, path: str, content: str) -> None:
+        try:
+            await self.client.write_text_file(session_id=session_id, path=path, content=content)
+            read = await self.client.read_text_file(session_id=session_id, path=path)
+            note("written", content=read.content)
+        except acp.RequestError as error:
+            note("refused", reason=str(error))
+
     async def wait(self, session_id: str) -> None:
         await asyncio.wait_for(self.cancelled.wait(), 60)
 

@@ -4,13 +4,15 @@ import glob
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
+import sys
 from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from kapelle.agents.events import AgentEvent, parse_event
 from kapelle.domain.errors import AgentMisconfigured
@@ -24,6 +26,9 @@ Comparison = Literal["same", "newer", "older"]
 
 # Linux takes 128 KiB in one argument.
 LONGEST_ARGUMENT = 100_000
+# Where the daemon is, for a hook, and the hook.
+_DAEMON = "daemon.json"
+_HOOK = Path(__file__).parent / "bridges" / "hook.py"
 _QUOTE = 300
 _TAIL = 10_000
 _VERSION = re.compile(r"\d+(?:\.\d+)+")
@@ -75,6 +80,9 @@ class AgentRequest:
     answer: str | None = None  # what a person replied to its question
     said: Path | None = None  # where texts of people for it come while it works
     checkout: Path | None = None  # whose trust was judged, if the workspace is a worktree of it
+    # Where the daemon is and with which token, if others work on the same files: it is asked what
+    # they hold before one is written.
+    daemon: Mapping[str, str] | None = None
 
     @property
     def chosen_model(self) -> str | None:
@@ -93,6 +101,19 @@ class AgentRequest:
     def beside(self, name: str) -> Path:
         """Where a file of Command.files will be."""
         return self.prompt_file.parent / name
+
+    def hooks(self, event: str, tools: str, form: str) -> dict[str, Any]:
+        """The hook before tools that write, as agents are configured with; none where nobody else
+        is. It is refused by its exit code where it cannot even begin."""
+        if self.daemon is None:
+            return {}
+        words = [sys.executable, "-I", "-S", str(_HOOK), str(self.beside(_DAEMON)), form]
+        command = {"type": "command", "command": f"{shlex.join(words)} || exit 2"}
+        return {event: [{"matcher": tools, "hooks": [command]}]}
+
+    @property
+    def daemon_file(self) -> dict[str, str]:
+        return {_DAEMON: json.dumps(self.daemon)} if self.daemon else {}
 
     def mcp_config(
         self,
@@ -179,6 +200,7 @@ class Agent:
     capabilities = Capabilities()
     access = Access()  # how it proves to its provider who it is; {home} in a file's path is home
     access_by_url: Access | None = None  # the same, where settings.base_url names the server
+    url_variable: str | None = None  # what takes the address of that server
     # Environment names, or prefixes ending in *, that it needs from the user's environment.
     passes: tuple[str, ...] = ()
     # Those that it must never see, such as the marks of a session around the daemon.
@@ -229,13 +251,13 @@ class Agent:
         if exit.code == 0 and summary.claimed == "success":
             return Verdict(True, result=summary.result, claimed="success")
         if exit.kind != "exited" or summary.claimed == "success":
-            return Verdict(False, exit_sentence(exit, tail), summary.result, summary.claimed)
+            return Verdict(False, self.exit_sentence(exit, tail), summary.result, summary.claimed)
         if summary.question is not None:
             reason = f"It asks: {summary.question}"
             return Verdict(False, reason, claimed=summary.claimed, question=summary.question)
         if summary.claimed == "failure":
             said = summary.error.text if summary.error else summary.result
-            return Verdict(False, said or exit_sentence(exit, tail), summary.result, "failure")
+            return Verdict(False, said or self.exit_sentence(exit, tail), summary.result, "failure")
         return self._judge_silence(summary, exit, tail)
 
     def _judge_silence(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
@@ -248,11 +270,36 @@ class Agent:
                 return Verdict(False, reason, failure=Failure(kind, f"it said: {said}"))
         if exit.code == 0:
             return Verdict(False, "The agent exited with code 0 without reporting a result.")
-        return Verdict(False, exit_sentence(exit, tail))
+        return Verdict(False, self.exit_sentence(exit, tail))
 
     def installed(self) -> str | None:
         """Where its program is, or None when it cannot be run here."""
-        return on_path(self.settings.program or self.program, self.settings.env)
+        return self.on_path(self.settings.program or self.program, self.settings.env)
+
+    @staticmethod
+    def exit_sentence(exit: Exit, tail: str) -> str:
+        """The end of a process that did not succeed, with its last words."""
+        match exit.kind:
+            case "exited":
+                sentence = f"The agent exited with code {exit.code}"
+            case "signaled":
+                known = {number.value: number.name for number in signal.Signals}
+                name = known.get(exit.signal or 0, f"signal {exit.signal}")
+                sentence = f"The agent was killed by {name}"
+            case "not_started":
+                sentence = "The agent could not be started"
+            case "lost":
+                sentence = "Nobody saw how the agent ended"
+            case "tampered":
+                sentence = "Somebody else than its supervisor wrote how the agent ended"
+        words = _words(tail)
+        return f"{sentence}: {words[-1][:_QUOTE]}" if words else f"{sentence}."
+
+    @staticmethod
+    def on_path(program: str, env: Mapping[str, str]) -> str | None:
+        """The path of a program, by the PATH of these settings or else of this process."""
+        path = env.get("PATH", os.environ.get("PATH"))
+        return shutil.which(os.path.expanduser(program), path=path)
 
     def executable(self) -> str:
         """The path of the program; raises AgentMisconfigured when there is none."""
@@ -271,8 +318,10 @@ class Agent:
         )
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
-        """The variables of every call: a stored key, then what the settings say."""
+        """The variables of every call: an address, a stored key, then what the settings say."""
         env = {}
+        if self.url_variable and request.settings.base_url:
+            env[self.url_variable] = request.settings.base_url
         if request.credential and self.access.variables:
             env[self.access.variables[0]] = request.credential
         return env | request.settings.env
@@ -310,10 +359,15 @@ class Agent:
             hint=f"kapelle agents config set {self.name} model NAME",
         )
 
+    @staticmethod
+    def fits(text: str) -> bool:
+        """Whether a text fits into one argument."""
+        return len(text.encode("utf-8", "replace")) <= LONGEST_ARGUMENT
+
     def require_argument(self, text: str, what: str, hint: str) -> str:
         """The text, if it fits into one argument; raises AgentMisconfigured otherwise."""
         size = len(text.encode("utf-8", "replace"))
-        if size <= LONGEST_ARGUMENT:
+        if self.fits(text):
             return text
         raise AgentMisconfigured(
             f"{self.name} takes {what} as one argument, and {size:,} bytes are too many for it:"
@@ -322,40 +376,10 @@ class Agent:
         )
 
 
-def exit_sentence(exit: Exit, tail: str) -> str:
-    """The end of a process that did not succeed, with its last words."""
-    match exit.kind:
-        case "exited":
-            sentence = f"The agent exited with code {exit.code}"
-        case "signaled":
-            sentence = f"The agent was killed by {_signal_name(exit.signal)}"
-        case "not_started":
-            sentence = "The agent could not be started"
-        case "lost":
-            sentence = "Nobody saw how the agent ended"
-        case "tampered":
-            sentence = "Somebody else than its supervisor wrote how the agent ended"
-    words = _words(tail)
-    return f"{sentence}: {words[-1][:_QUOTE]}" if words else f"{sentence}."
-
-
 def _words(tail: str) -> list[str]:
     """The lines of a last output that are meant for people: neither JSON nor a log."""
     stripped = (line.strip() for line in tail[-_TAIL:].splitlines())
     return [line for line in stripped if line and not line.startswith(("{", "timestamp="))]
-
-
-def _signal_name(number: int | None) -> str:
-    try:
-        return signal.Signals(number or 0).name
-    except ValueError:
-        return f"signal {number}"
-
-
-def on_path(program: str, env: Mapping[str, str]) -> str | None:
-    """The path of a program, by the PATH of these settings or else of this process."""
-    path = env.get("PATH", os.environ.get("PATH"))
-    return shutil.which(os.path.expanduser(program), path=path)
 
 
 def version_in(text: str) -> str | None:

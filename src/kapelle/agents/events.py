@@ -141,10 +141,13 @@ def error(text: str, name: str = "", kind: EventKind = "error", **data: Any) -> 
     return AgentEvent(kind, text, name, given)
 
 
-def plan(steps: list[tuple[str, str]]) -> AgentEvent:
+def plan(steps: list[Json], text: str = "content") -> AgentEvent:
     """The event of a plan: each step's status, as most agents call it, and its text."""
     marks = {"completed": "x", "in_progress": ">"}
-    lines = [f"[{marks.get(status, ' ')}] {text}" for status, text in steps]
+    lines = []
+    for step in steps:
+        status = "completed" if step.get("completed") is True else step.text("status")
+        lines.append(f"[{marks.get(status, ' ')}] {step.text(text)}")
     return AgentEvent("plan", "\n".join(lines))
 
 

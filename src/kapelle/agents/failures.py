@@ -2,8 +2,10 @@
 
 import re
 import signal
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.resources import files
 
 from kapelle.agents.base import Summary
 from kapelle.agents.events import AgentEvent
@@ -11,88 +13,18 @@ from kapelle.agents.resets import reset_in, reset_stated
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.task import Exit
 
-_STATUSES = {
-    401: FailureClass.AUTHENTICATION,
-    402: FailureClass.BILLING,
-    403: FailureClass.AUTHENTICATION,
-    413: FailureClass.CONTEXT_OVERFLOW,
-    429: FailureClass.RATE_LIMIT,
-    **dict.fromkeys((408, 500, 502, 503, 504, 520, 522, 524, 529), FailureClass.OVERLOADED),
+_KNOWN = {
+    FailureClass(name): known
+    for name, known in tomllib.loads(
+        files("kapelle.agents").joinpath("failures.toml").read_text(encoding="utf-8")
+    ).items()
 }
-# What providers call their errors, in their own fields; these say more than the status.
-_TYPES = {
-    name: kind
-    for kind, names in {
-        FailureClass.AUTHENTICATION: "authentication_error authentication_failed invalid_api_key"
-        " unauthenticated permission_error permission_denied",
-        FailureClass.BILLING: "billing_error insufficient_quota",
-        FailureClass.RATE_LIMIT: "rate_limit_error rate_limit_exceeded rate_limit"
-        " resource_exhausted",
-        FailureClass.OVERLOADED: "overloaded_error overloaded server_error api_error unavailable",
-        FailureClass.CAPABILITY: "model_not_found not_found_error",
-        FailureClass.CONTEXT_OVERFLOW: "context_length_exceeded request_too_large",
-    }.items()
-    for name in names.split()
-}
-# Sentences that only the thing itself writes; one word such as a product's name proves nothing.
-_BY_MESSAGE = (
-    (
-        r"credit balance is too low|insufficient[_ ]quota|exceeded your current quota"
-        r"|billing (?:is not active|hard limit)|spend(?:ing)? limit (?:reached|exceeded)"
-        r"|check your plan and billing|requires billing to be enabled|BILLING_DISABLED",
-        FailureClass.BILLING,
-    ),
-    (
-        r"prompt is too long|context[_ ]length[_ ]exceeded|maximum context length"
-        r"|input token count\D{0,5}[\d,]*\D{0,3} exceeds|context window (?:is )?(?:full|exceeded)"
-        r"|exceeds the context window|room in the model's context window|has hit a token limit",
-        FailureClass.CONTEXT_OVERFLOW,
-    ),
-    (
-        r"model[_ ]not[_ ]found|model\b.{0,80}\b(?:does not exist|is not (?:available|supported))"
-        r"|no such model|unknown model|issue with the selected model"
-        r"|model \S{1,80} not found on provider",
-        FailureClass.CAPABILITY,
-    ),
-    (
-        r"(?:status|code|error|http)\W{0,12}(?:401|403)\b|invalid (?:api|x-api)[- ]key"
-        r"|incorrect api key|(?:please|must) (?:run /login|log ?in|authenticate)"
-        r"|not logged in|AuthenticationError|\bapi key is (?:not valid|invalid)"
-        r"|\bkey is not valid",
-        FailureClass.AUTHENTICATION,
-    ),
-    (
-        r"(?:status|code|error|http)\W{0,12}429\b|too many requests"
-        r"|rate[- _]?limit(?:ed|_error|_exceeded|error)"
-        r"|rate[- _]?limit (?:is |was |has been )?(?:reached|exceeded|hit)"
-        r"|(?:usage|session|weekly|5-hour) limit (?:reached|hit)|hit your .{0,20}limit"
-        r"|exceed your .{0,30}rate limit|resource has been exhausted"
-        r"|capacity exceeded for this model",
-        FailureClass.RATE_LIMIT,
-    ),
-    (
-        r"(?:status|code|error|http)\W{0,12}(?:5[0-9][0-9])\b"
-        r"|overloaded_error|(?:^|\W|is |are )overloaded\W*$"
-        r"|(?:servers?|model|provider|api) (?:is|are) (?:currently |down or )*overloaded"
-        r"|experiencing high demand"
-        r"|service unavailable|internal server error|InternalServerError|server had an error"
-        r"|bad gateway|gateway time-?out|provider returned error",
-        FailureClass.OVERLOADED,
-    ),
-)
-_BY_TAIL = (
-    (r"No space left on device|\bENOSPC\b|Disk quota exceeded", FailureClass.DISK_FULL),
-    (
-        r"heap out of memory|\bENOMEM\b|Cannot allocate memory|MemoryError\b",
-        FailureClass.OUT_OF_MEMORY,
-    ),
-    (
-        r"\bECONNREFUSED\b|Connection refused|\bENOTFOUND\b|\bEAI_AGAIN\b|Could not resolve host"
-        r"|Network is unreachable|Cannot connect to the Docker daemon|container .{0,80}not running"
-        r"|command not found",
-        FailureClass.ENVIRONMENT,
-    ),
-)
+_STATUSES = {code: kind for kind, known in _KNOWN.items() for code in known.get("statuses", ())}
+_TYPES = {name: kind for kind, known in _KNOWN.items() for name in known.get("types", ())}
+_BY_MESSAGE = [("|".join(known["said"]), kind) for kind, known in _KNOWN.items() if "said" in known]
+_BY_TAIL = [
+    ("|".join(known["printed"]), kind) for kind, known in _KNOWN.items() if "printed" in known
+]
 _CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP}
 )

@@ -68,7 +68,8 @@ def retry_at(headers: Mapping[str, str], status: int, now: datetime | None = Non
     if at is None and status == 429:
         names = [name for name in given if "ratelimit" in name and "reset" in name]
         resets = {name: at for name in names if (at := _moment(given[name], now))}
-        used_up = [at for name, at in resets.items() if _none_left(name, given)]
+        left = {name: given.get(name.replace("reset", "remaining")) for name in resets}
+        used_up = [at for name, at in resets.items() if left[name] in {"0", "0.0"}]
         at = max(used_up or resets.values(), default=None)
     return at.isoformat() if at and (at - now).total_seconds() < _LONGEST_S else None
 
@@ -106,10 +107,6 @@ def _zone(name: str | None) -> ZoneInfo | None:
         return ZoneInfo(name) if name else None
     except (KeyError, ValueError, OSError):
         return None
-
-
-def _none_left(name: str, headers: Mapping[str, str]) -> bool:
-    return headers.get(name.replace("reset", "remaining")) in {"0", "0.0"}
 
 
 def _moment(value: str, now: datetime) -> datetime | None:

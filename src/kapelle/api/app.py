@@ -11,11 +11,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from kapelle import __version__
 from kapelle.api import errors
 from kapelle.api.errors import ErrorView
+from kapelle.api.page import WithPage
 from kapelle.api.routes import (
     agents,
     daemon,
     integrations,
     knowledge,
+    locks,
     notes,
     output,
     questions,
@@ -57,8 +59,8 @@ def routes() -> FastAPI:
         tasks.router, output.router, tasks.changes_router, runs.router, tasks.run_changes_router,
         runs.work_router, runs.patterns_router, schedules.router, daemon.events_router,
         agents.router, daemon.router, sessions.router, agents.usage_router, trust.router,
-        tasks.work_router, knowledge.router, notes.router, integrations.router, questions.router,
-        tasks.attempt_router,
+        tasks.work_router, knowledge.router, knowledge.search_router, notes.router,
+        integrations.router, questions.router, locks.router, tasks.attempt_router,
     ):  # fmt: skip
         app.include_router(router, prefix="/api/v1")
     app.add_api_route("/healthz", daemon.healthz, include_in_schema=False)
@@ -75,7 +77,7 @@ def build(service: Service, token: str, allowed_hosts: Callable[[], frozenset[st
     """The application as it is served."""
     app = routes()
     app.state.service = service
-    inner = WithoutEmptyParameters(BodyLimit(_WithMcp(app)))
+    inner = WithoutEmptyParameters(BodyLimit(WithPage(_WithMcp(app))))
     return Guard(inner, token, allowed_hosts, service.sessions.knows)
 
 

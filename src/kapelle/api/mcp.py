@@ -38,6 +38,11 @@ _LEFT_OUT = {
 _IN_DIRECTORY = {
     "task_create", "pattern_list", "agent_list", "learning_search", "learning_report",
 }  # fmt: skip
+# What every pattern takes and few ask for: understood, and told by pattern_list alone.
+_SELDOM = {
+    "project", "fallback_agents", "priority", "system_prompt", "env", "workspace", "prove",
+    "task_timeout_s", "max_seconds", "max_agent_calls",
+}  # fmt: skip
 _PROGRESS_S = 5.0
 # What one answer may hold: an agent pays for every word of it.
 _MOST_EVENTS, _MOST_TEXT = 200, 60_000
@@ -45,8 +50,9 @@ _MOST_EVENTS, _MOST_TEXT = 200, 60_000
 _INSTRUCTIONS = """\
 Kapelle runs coding agents in the background, each in a git worktree of its own, checks what they
 did and merges what passed. Hand over work with task_create (one agent, one piece of work; give it
-checks, or nobody verifies it) or with one of the *_start tools (loop, team, pipeline, best_of:
-several agents after a pattern). Both return an id at once. Then call wait with the ids: it answers
+checks, or nobody verifies it) or with one of the *_start tools (loop, team, pipeline, best_of,
+orchestrate: several agents after a pattern; pattern_list tells further fields: max_seconds …).
+Both return an id at once. Then call wait with the ids: it answers
 within a minute and says in `pending` what to call it again for. task_get tells the outcome with the
 evidence of every check, task_diff what changed, task_logs what the agent did; task_merge brings it
 into the branch that it came from. Work that builds on other work names it in depends_on instead of
@@ -116,6 +122,7 @@ TOOLS = (
     _write("schedule_resume", "/schedules/{schedule_id}/resume"),
     _write("schedule_run", "/schedules/{schedule_id}/run"),
     _write("schedule_cancel", "/schedules/{schedule_id}/cancel", destructive=True),
+    _read("search", "/search"),
     _read("learning_search", "/learnings", status="kept"),
     _write("learning_report", "/learnings"),
     _write("note_set", "/notes"),
@@ -123,6 +130,9 @@ TOOLS = (
     _read("note_list", "/notes"),
     _read("note_watch", "/notes/watch"),
     Tool("note_delete", "delete", "/notes", destructive=True),
+    _write("lock_take", "/locks"),
+    _write("lock_release", "/locks/release"),
+    _read("lock_list", "/locks"),
     _read("pattern_list", "/patterns"),
     _read("agent_list", "/agents"),
     _write("agent_check", "/agents/{name}/check"),
@@ -232,7 +242,7 @@ def _listed(tool: Tool, about: str, schema: dict[str, Any]) -> types.Tool:
     properties = {
         name: field
         for name, field in schema.get("properties", {}).items()
-        if name not in {"shell", *tool.fixed}
+        if name not in {"shell", *tool.fixed, *(_SELDOM if tool.pattern else ())}
     }
     # A client that says where it is need not say it with every call.
     required = [name for name in schema.get("required", []) if name != "directory"]

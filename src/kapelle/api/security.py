@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kapelle.api.errors import error_response
+from kapelle.api.page import is_page
 from kapelle.domain.errors import Forbidden
 from kapelle.domain.ids import attempt_of
 from kapelle.service import Service
@@ -93,7 +94,8 @@ class Guard:
             return error_response(403, "wrong_origin", "Other web sites may not use this daemon.")
         caller = self._caller(request)
         request.scope["kapelle.caller"] = caller
-        if caller.kind == "nobody" and request.scope["path"] not in OPEN_PATHS:
+        open_to_all = request.scope["path"] in OPEN_PATHS or is_page(request.scope)
+        if caller.kind == "nobody" and not open_to_all:
             text = "A token is needed: Authorization: Bearer …"
             return error_response(401, "unauthorized", text)
         return None
@@ -261,7 +263,9 @@ def _with_port(host: str) -> str:
 def with_security_headers(send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            MutableHeaders(scope=message).update(SECURITY_HEADERS)
+            headers = MutableHeaders(scope=message)
+            for name, value in SECURITY_HEADERS.items():
+                headers.setdefault(name, value)
         await send(message)
 
     return sending

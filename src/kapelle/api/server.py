@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kapelle.api.errors import error_response
 from kapelle.api.security import SECURITY_HEADERS
+from kapelle.api.sse import PUSH
 from kapelle.domain.errors import KapelleError, Unavailable
 from kapelle.home import Home, file_identity
 
@@ -41,6 +42,22 @@ class Protocol(H11Protocol):
         self._most = most
         self._awaited: object = None
         self._timer: asyncio.TimerHandle | None = None
+        served = self.app
+
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            if (scope["method"], scope["http_version"]) == ("GET", "1.1"):
+                scope["extensions"] = {PUSH: self._push}
+            await served(scope, receive, send)
+
+        self.app = app
+
+    def _push(self, data: bytes) -> bool:
+        """Write a piece of a body that is being sent in chunks, past all that `send` goes through;
+        False where that has to wait."""
+        if not data or self.flow.write_paused or self.transport.is_closing():
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from kapelle import __version__
+from kapelle.cli.command import option
 from kapelle.cli.commands import commands
 from kapelle.cli.events import line
 from kapelle.cli.follow import verdict
@@ -277,12 +276,8 @@ def _next(item: dict[str, Any]) -> str:
 
 
 def acp(
-    agent: Annotated[
-        str | None, typer.Option("--agent", "-a", metavar="AGENT", help="Who does the tasks.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", metavar="MODEL", help="With which model.")
-    ] = None,
+    agent: Annotated[str | None, option("AGENT", "Who does the tasks.", "--agent", "-a")] = None,
+    model: Annotated[str | None, option("MODEL", "With which model.", "--model", "-m")] = None,
 ) -> None:
     """Be an agent for an editor that speaks the Agent Client Protocol."""
     given = {"--agent": agent, "--model": model}

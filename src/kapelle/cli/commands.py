@@ -32,12 +32,15 @@ archive     tasks:archive  Take ended tasks and runs out of the list and keep th
 prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
 merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
+search      knowledge:search_all  Find words in all that ended work was told, said and did.
 learnings   knowledge:learnings  Look at what earlier work has taught, add to it and correct it.
 notes       notes:notes  Read and write notes that agents and people share.
+locks       locks:locks  Hold files of a checkout, so that no agent changes them.
 usage       usage:usage  Show what was used: tokens, turns and money.
 events      events:events  Show the history of everything that happened.
 agents      agents:agents  List agents, try them out and set them up.
 mcp         mcp:mcp  Serve Kapelle's tools to an agent or editor over stdin and stdout.
+open        daemon:open_page  Open the page in the browser, logged in.
 acp         acp:acp  Be an agent for an editor that speaks the Agent Client Protocol.
 trust       trust:trust  Let a repository execute what stands in its .kapelle.
 untrust     trust:untrust  Trust a repository no more; what it runs already goes on.

@@ -1,4 +1,4 @@
-"""`kapelle serve`, `stop`, `backup` and `prune`."""
+"""`kapelle serve`, `stop`, `open`, `backup` and `prune`."""
 
 import fcntl
 import json
@@ -114,6 +114,40 @@ def _alive(pid: int) -> bool:
         return False
     except psutil.AccessDenied:
         return True
+
+
+def open_page(
+    only_print: Annotated[
+        bool, flag("Print the address instead; it works once.", "--print")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Open the page in the browser, logged in.
+
+    The address holds a code that works once, within a minute.
+    """
+    client = Connection()
+    code = client.post("/login-codes")
+    # What follows the # stays in the browser: no log sees it.
+    url = f"{client.get('/daemon')['url']}/login#{code['code']}"
+    if as_json:
+        document({"url": url, "expires_at": code["expires_at"]})
+    elif only_print or not _browse(url):
+        data(url)
+
+
+def _browse(url: str) -> bool:
+    """Whether a browser with a window took the address."""
+    import webbrowser
+
+    try:
+        browser = webbrowser.get()
+    except webbrowser.Error:
+        return False
+    # One that fills the terminal cannot show the page.
+    windowed = sys.platform == "darwin" or os.environ.get("DISPLAY", "") != ""
+    windowed = windowed or os.environ.get("WAYLAND_DISPLAY", "") != ""
+    return windowed and browser.open(url)
 
 
 def backup(as_json: Json = False) -> None:

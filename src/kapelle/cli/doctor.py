@@ -311,6 +311,9 @@ def _running(client: Connection) -> Iterator[Finding]:
         return
     work = f"{status['running']} running, {status['queued']} queued"
     yield Finding("daemon", "ok", f"version {__version__}, process {status['pid']}, {work}")
+    if not status.get("full_text", True):
+        text = "SQLite has no FTS5: learnings are found without a ranking, and no output at all"
+        yield Finding("search", "warning", text, "Use a Python whose SQLite has it.")
     try:
         client.get("/healthz", timeout=10)
     except KapelleError as error:

@@ -219,6 +219,13 @@ def between(start: str | None, end: str | None) -> str:
     return short(elapsed_s(start, end)) if start else ""
 
 
+def until(text: str | None) -> str:
+    """How soon a time comes, in words; empty when there is none."""
+    at = moment(text)
+    left = (at - now()).total_seconds() if at else 0
+    return "" if at is None else f"in {short(left)}" if left > 0 else "now"
+
+
 def size(count: int) -> str:
     """A number of bytes for people."""
     amount = float(count)

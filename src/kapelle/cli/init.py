@@ -61,7 +61,7 @@ def init(
         bool, flag("Write what is proposed, not only as comments.", "--yes", "-y")
     ] = False,
     agents_md: Annotated[
-        bool, typer.Option("--agents-md", help="Tell agents about Kapelle in AGENTS.md.")
+        bool, flag("Tell agents about Kapelle in AGENTS.md.", "--agents-md")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -8,19 +8,11 @@ from typing import Annotated, Any
 
 from kapelle.cli.command import LISTS, Json, LightCommand, argument, command_group, flag, option
 from kapelle.cli.config import current
-from kapelle.cli.format import between, field, heading, one_line, table
-from kapelle.cli.ids import LearningId, LearningIds, completing, learning_path
+from kapelle.cli.format import between, field, heading, one_line, paint, table
+from kapelle.cli.ids import LearningId, LearningIds, completing, learning_path, work_id
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import Items, show_list
-from kapelle.cli.spec_options import (
-    options_of,
-    parameters,
-    parameters_of,
-    schemas,
-    spec_of,
-    spelled,
-    with_parameters,
-)
+from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with_parameters
 from kapelle.cli.values import listed
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
@@ -83,8 +75,7 @@ def add_command() -> Callable[..., None]:
             made = Connection().post(_PATH, {"directory": str(current()), **spec})
         document(made) if params["as_json"] else data(made["id"])
 
-    made = [*parameters_of(options), *parameters({"as_json": Json})]
-    return with_parameters(add, made, schema)
+    return with_parameters(add, schema, options, {"as_json": Json})
 
 
 learnings.command("add", cls=LightCommand)(add_command())
@@ -186,3 +177,31 @@ def _described(found: dict[str, Any]) -> Iterator[str]:
     if found["tags"]:
         yield field("tags", one_line(", ".join(found["tags"])))
     yield from ("", *(one_line(line) for line in found["content"].split("\n")))
+
+
+def search_all(
+    words: Annotated[list[str], argument("WORDS...", "What to look for, all of it.")],
+    kind: Annotated[str | None, option("KIND", "prompt, result, output, learning or note.")] = None,
+    task: Annotated[str | None, option("ID", "Only of this task or run.")] = None,
+    project: Annotated[str | None, option("NAME", "Only of this project.")] = None,
+    limit: Annotated[int, option(None, "How many at most.", min=1, max=200)] = 20,
+    as_json: Json = False,
+) -> None:
+    """Find words in prompts, results and outputs of ended work, in learnings and notes.
+
+    "Several words" in quotation marks stand together. The newest comes first.
+    """
+    client = Connection()
+    query = {"query": " ".join(words), "kind": kind, "project": project, "limit": limit}
+    found = client.get("/search", {**query, "task": work_id(client, task) if task else None})
+    if as_json:
+        document(found)
+        return
+    for hit in found["hits"]:
+        place = f", attempt {hit['attempt']}, {hit['stream']} byte {hit['offset']}"
+        about = f"{hit['kind']}{place if hit['attempt'] else ''}: {one_line(hit['title'], 60)}"
+        sys.stdout.write(f"{hit['id']}  {paint(about, 'dim')}\n    {one_line(hit['text'])}\n")
+    if not found["hits"]:
+        say("Nothing was found.")
+    if not found["complete"]:
+        say("Some work that has ended is not indexed yet: try again in a while.")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from kapelle.cli.format import between, local, moment, now, short
+from kapelle.cli.format import between, local, until
 from kapelle.domain.states import is_resting
 
 DONE, WORK_FAILED, ERROR, INPUT_NEEDED = 0, 1, 2, 3
@@ -125,9 +125,5 @@ def doing_words(item: Task | Run) -> str:
 def waiting_words(task: Task) -> str:
     """The reason of a waiting task, with the time at which it goes on by itself."""
     reason = task["reason"] or _WAITS.get(task["waiting_for"] or "", "waiting")
-    until = moment(task.get("not_before"))
-    if until is None:
-        return str(reason)
-    left = (until - now()).total_seconds()
-    soon = f"in {short(left)}" if left > 0 else "now"
-    return f"{reason}; goes on {soon}, at {local(task['not_before'])}"
+    soon = until(task.get("not_before"))
+    return f"{reason}; goes on {soon}, at {local(task['not_before'])}" if soon else str(reason)

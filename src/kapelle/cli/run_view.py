@@ -80,6 +80,8 @@ def describe(
     if run["progress"] and not run["ended_at"]:
         most = run["spec"].get("max_iterations")
         yield field("progress", state_words(run["progress"], most))
+        plan = run["progress"].get("plan")
+        yield from _items("plan", plan, None) if _are_items(plan) else ()
     yield from asked_lines(run)
     yield from result_lines(run, progress)
     if tasks := list(task_lines(run, steps, open_tasks)):

@@ -10,11 +10,9 @@ from kapelle.cli.format import (
     command_lines,
     field,
     heading,
-    moment,
-    now,
     one_line,
-    short,
     table,
+    until,
 )
 from kapelle.cli.values import typed_duration, zone
 from kapelle.domain.errors import InvalidInput
@@ -33,7 +31,7 @@ def listing(schedules: Sequence[Schedule]) -> list[str]:
             schedule["id"],
             schedule["status"],
             one_line(trigger(schedule), 50),
-            _until(schedule["next_at"]),
+            until(schedule["next_at"]),
             _runs(schedule),
             one_line(_title(schedule)),
         ]
@@ -53,7 +51,7 @@ def describe(schedule: Schedule, firings: Sequence[Firing]) -> Iterator[str]:
     yield field("when", one_line(trigger(schedule)))
     if schedule["next_at"]:
         yield field(
-            "next", f"{_clock(schedule['next_at'], schedule)}, {_until(schedule['next_at'])}"
+            "next", f"{_clock(schedule['next_at'], schedule)}, {until(schedule['next_at'])}"
         )
     if schedule["cron"] or schedule["at"]:
         yield field("missed", _MISSED[schedule["missed"]])
@@ -102,7 +100,7 @@ def upcoming(schedule: Schedule) -> str:
     """What comes next, as the beginning of a sentence."""
     if schedule["next_at"] is None:
         return f"It {schedule['reason'] or 'waits'}"
-    return f"Next at {_clock(schedule['next_at'], schedule)}, {_until(schedule['next_at'])}"
+    return f"Next at {_clock(schedule['next_at'], schedule)}, {until(schedule['next_at'])}"
 
 
 def _title(schedule: Schedule) -> str:
@@ -113,14 +111,6 @@ def _title(schedule: Schedule) -> str:
 def _runs(schedule: Schedule) -> str:
     most = f" of {schedule['max_runs']}" if schedule["max_runs"] else ""
     return f"{schedule['started']}{most}"
-
-
-def _until(text: str | None) -> str:
-    at = moment(text)
-    if at is None:
-        return ""
-    left = (at - now()).total_seconds()
-    return f"in {short(left)}" if left > 0 else "now"
 
 
 def _clock(text: str, schedule: Schedule) -> str:

@@ -16,8 +16,6 @@ from kapelle.cli.spec_options import (
     Params,
     built_in,
     options_of,
-    parameters,
-    parameters_of,
     schemas,
     spec_of,
     spelled,
@@ -52,8 +50,7 @@ def create_command() -> Callable[..., None]:
             send(body, params["as_json"] or wants_json(command))
 
     first = {"command": Annotated[list[str] | None, _COMMAND]}
-    made = [*parameters(first), *parameters_of(options), *parameters({"as_json": Json})]
-    return with_parameters(create, made, schema)
+    return with_parameters(create, schema, first, options, {"as_json": Json})
 
 
 def _require_trigger(params: Params) -> None:

@@ -91,6 +91,7 @@ class Option:
     choices: tuple[str, ...]
     repeatable: bool
     limits: Mapping[str, Any]
+    hidden: bool = False  # taken, but not shown in the help
 
     @property
     def key(self) -> str:
@@ -236,35 +237,35 @@ def _kind(shape: Schema) -> str:
 
 
 def with_parameters(
-    function: Callable[..., None], parameters: Sequence[inspect.Parameter], schema: Schema
+    function: Callable[..., None], schema: Schema, *groups: Sequence[Option] | Mapping[str, Any]
 ) -> Callable[..., None]:
-    """The function as Typer takes it, with the help that is in the schema."""
+    """The function as Typer takes it, with the help that is in the schema.
+
+    A group has the options of fields, of which arguments come first, or parameters by name.
+    """
+    made: dict[str, Any] = {}
+    for group in groups:
+        if isinstance(group, Mapping):
+            made |= group
+            continue
+        for option in sorted(group, key=lambda option: "argument" not in option.about):
+            made |= _annotations(option)
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(
+            name, kind, default=False if found.__origin__ is bool else None, annotation=found
+        )
+        for name, found in made.items()
+    ]
     facts = schema[KEY]
     function.__doc__ = "\n\n".join(filter(None, [facts["summary"], facts.get("about")]))
     function.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    function.__annotations__ = {item.name: item.annotation for item in parameters}
+    function.__annotations__ = made
     return function
 
 
-def parameters(annotations: Mapping[str, Any]) -> Iterator[inspect.Parameter]:
-    """Parameters of a command that belong to no field."""
-    for name, annotation in annotations.items():
-        default = False if annotation.__origin__ is bool else None
-        yield inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
-        )
-
-
-def parameters_of(options: Sequence[Option], *, hidden: bool = False) -> list[inspect.Parameter]:
-    """The parameters of a command with these options, as Typer takes them; arguments first."""
-    made: dict[str, Any] = {}
-    for option in sorted(options, key=lambda option: "argument" not in option.about):
-        made |= _annotations(option, hidden)
-    return [*parameters(made)]
-
-
-def _annotations(option: Option, hidden: bool) -> dict[str, Any]:
-    about, made = option.about, {}
+def _annotations(option: Option) -> dict[str, Any]:
+    about, hidden, made = option.about, option.hidden, {}
     if argument := about.get("argument"):
         kind: Any = list[str] if option.repeatable else str
         info = typer.Argument(metavar=argument, help=about["help"], show_default=False)
@@ -272,7 +273,7 @@ def _annotations(option: Option, hidden: bool) -> dict[str, Any]:
         if more := about.get("more"):
             info = typer.Option(more[0], metavar=argument, help=more[1])
             made[f"{option.name}_more"] = Annotated[list[str] | None, info]
-        return made | _file(option, hidden)
+        return made | _file(option)
     for name, _, help in about.get("flags", ()):
         made[_flag_name(option, name)] = Annotated[
             bool, typer.Option(name, help=help, hidden=hidden)
@@ -288,17 +289,17 @@ def _annotations(option: Option, hidden: bool) -> dict[str, Any]:
         kind = _TYPES.get(option.kind, str)
         kind = list[kind] if option.repeatable else kind
         made[option.name] = Annotated[kind | None, typer.Option(*option.names, **facts)]
-    made |= _file(option, hidden)
+    made |= _file(option)
     if timeout := about.get("timeout"):
         info = typer.Option(timeout[0], metavar="DURATION", help=timeout[1], hidden=hidden)
         made[f"{option.name}_timeout"] = Annotated[str | None, info]
     return made
 
 
-def _file(option: Option, hidden: bool) -> dict[str, Any]:
+def _file(option: Option) -> dict[str, Any]:
     if not (file := option.about.get("file")):
         return {}
-    info = typer.Option(file[0], metavar="FILE", help=file[1], hidden=hidden)
+    info = typer.Option(file[0], metavar="FILE", help=file[1], hidden=option.hidden)
     return {f"{option.name}_file": Annotated[Path | None, info]}
 
 

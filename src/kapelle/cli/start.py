@@ -23,8 +23,6 @@ from kapelle.cli.spec_options import (
     Spec,
     absolute_directory,
     options_of,
-    parameters,
-    parameters_of,
     schemas,
     spec_of,
     spelled,
@@ -138,9 +136,7 @@ def work_command(name: str) -> Callable[..., None]:
                 body = {"pattern": name, "spec": work_spec(name, params)}
                 _start("/runs", body, params, options)
 
-    made = [*parameters_of(own), *parameters(middle)]
-    made += [*parameters_of(shared), *parameters(last)]
-    return with_parameters(start, made, schema)
+    return with_parameters(start, schema, own, middle, shared, last)
 
 
 def work_spec(name: str, params: Params) -> Spec:
@@ -317,8 +313,8 @@ def start_command(name: str = "start") -> Any:
 
     first = {"words": Annotated[Words, _WORDS], "spec": Annotated[Path | None, _SPEC]}
     last = {"follow": FollowToEnd, "as_json": Json, "show_help": Annotated[bool, _HELP]}
-    shared = parameters_of(options_of(schemas()["pattern"]))
-    made = with_parameters(start, [*parameters(first), *shared, *parameters(last)], {KEY: _ABOUT})
+    shared = options_of(schemas()["pattern"])
+    made = with_parameters(start, {KEY: _ABOUT}, first, shared, last)
     settings = {"ignore_unknown_options": True}
     return command_of(made, name, add_help_option=False, context_settings=settings)
 
@@ -404,9 +400,8 @@ def _own_command(pattern: Pattern) -> Any:
         "summary": one_line(pattern["summary"]),
         "about": f"From {one_line(pattern['origin'])}",
     }
-    made = with_parameters(
-        lambda **_: None, [*parameters_of(own), *parameters_of(shared, hidden=True)], {KEY: about}
-    )
+    shared = [replace(option, hidden=True) for option in shared]
+    made = with_parameters(lambda **_: None, {KEY: about}, own, shared)
     epilog = "`kapelle start --help` shows what all patterns take: --agent, -C, --budget …"
     return command_of(made, pattern["name"], add_help_option=False, epilog=epilog)
 

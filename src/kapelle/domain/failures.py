@@ -55,26 +55,18 @@ _LOOK = "Look at what it did: kapelle logs {task}; then: kapelle retry {task}"
 _RAISE = "Raise the limit: kapelle resume {task} with --budget or --max-turns"
 
 POLICIES: dict[FailureClass, Policy] = {
+    **dict.fromkeys(FailureClass, Policy(Response.RETRY)),
     FailureClass.RATE_LIMIT: Policy(Response.WAIT_FOR_RESET, switches=True, fix=_LATER),
     FailureClass.OVERLOADED: Policy(Response.OUTLAST, switches=True),
     FailureClass.AUTHENTICATION: Policy(Response.STOP, fix=_LOG_IN),
     FailureClass.BILLING: Policy(Response.STOP, fix=_PAY),
     FailureClass.CAPABILITY: Policy(Response.STOP, switches=True, fix=_OTHER_MODEL),
-    FailureClass.CONTEXT_OVERFLOW: Policy(Response.RETRY),
-    FailureClass.TOOL: Policy(Response.RETRY),
     FailureClass.ENVIRONMENT: Policy(Response.RETRY, switches=True, trips=True),
-    FailureClass.OUT_OF_MEMORY: Policy(Response.RETRY),
     FailureClass.DISK_FULL: Policy(Response.STOP, fix=_MAKE_ROOM),
-    FailureClass.TIMEOUT: Policy(Response.RETRY),
-    FailureClass.STALLED: Policy(Response.RETRY),
     FailureClass.LIMIT: Policy(Response.STOP, fix=_RAISE),
     FailureClass.CRASH: Policy(Response.RETRY, switches=True, trips=True),
     FailureClass.SESSION_LOST: Policy(Response.AGAIN),
-    FailureClass.CHECKS: Policy(Response.RETRY),
-    FailureClass.TASK: Policy(Response.RETRY),
-    FailureClass.LOST: Policy(Response.RETRY),
     FailureClass.TAMPERED: Policy(Response.STOP, fix=_LOOK),
-    FailureClass.UNKNOWN: Policy(Response.RETRY),
 }
 
 

@@ -9,46 +9,23 @@ from kapelle.domain.budget import Spent
 from kapelle.domain.question import Question
 from kapelle.domain.specs import Name
 from kapelle.domain.states import RunStatus, TaskStatus
-from kapelle.domain.task import (
-    Directory,
-    Limit,
-    Record,
-    RunningCheck,
-    TaskCursor,
-    TaskFilter,
-    Workspace,
-)
+from kapelle.domain.task import Directory, Limit, Record, TaskCursor, TaskFilter, Work
 
 RunCursor = Annotated[str, StringConstraints(pattern="^run_[0-9a-z]{26}$")]
 
 
-class Run(Record):
-    id: str
+class Run(Work):
+    """One; its question may be that of the task that it waits for."""
+
     pattern: str
-    title: str
     status: RunStatus
-    reason: str | None
     waiting_for: Literal["input"] | None
-    question: str | None = None  # what it, or the task that it waits for, asks a person
     questions: list[Question]
-    directory: str
-    repository: str | None = None  # the top of the one around the directory
-    project: str | None
     parent_id: str | None
-    parent_task_id: str | None = None  # the task whose attempt asked for it
-    schedule_id: str | None
-    workspace: Workspace
     spec: dict[str, Any]
     progress: dict[str, Any]
-    checking: RunningCheck | None = None  # the command of its own that is being run
-    verified: bool | None = None  # of a completed one: whether a check that is not blind was made
     result: Any
     spent: Spent
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    archived_at: datetime | None
-    merged_at: datetime | None
 
 
 class RunFilter(Record):

@@ -36,8 +36,6 @@ class RunStatus(StrEnum):
 
 FINAL = frozenset({TaskStatus.COMPLETED, TaskStatus.FAILED, TaskStatus.CANCELLED})
 
-_AGAIN = frozenset({TaskStatus.QUEUED, TaskStatus.BLOCKED})
-
 TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.BLOCKED: frozenset({TaskStatus.QUEUED, TaskStatus.CANCELLED}),
     TaskStatus.QUEUED: frozenset(
@@ -46,9 +44,7 @@ TRANSITIONS: dict[TaskStatus, frozenset[TaskStatus]] = {
     TaskStatus.RUNNING: FINAL | {TaskStatus.QUEUED, TaskStatus.WAITING},
     # One whose agent asked while it works is running again when that is answered.
     TaskStatus.WAITING: frozenset({TaskStatus.QUEUED, TaskStatus.RUNNING, TaskStatus.CANCELLED}),
-    TaskStatus.COMPLETED: _AGAIN,
-    TaskStatus.FAILED: _AGAIN,
-    TaskStatus.CANCELLED: _AGAIN,
+    **dict.fromkeys(FINAL, frozenset({TaskStatus.QUEUED, TaskStatus.BLOCKED})),
 }
 
 RUN_FINAL = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED})
@@ -66,9 +62,7 @@ RUN_TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     RunStatus.RUNNING: RUN_FINAL | {RunStatus.WAITING, RunStatus.PAUSED},
     RunStatus.WAITING: frozenset({RunStatus.QUEUED, RunStatus.PAUSED, RunStatus.CANCELLED}),
     RunStatus.PAUSED: frozenset({RunStatus.QUEUED, RunStatus.CANCELLED}),
-    RunStatus.COMPLETED: frozenset(),
-    RunStatus.FAILED: frozenset(),
-    RunStatus.CANCELLED: frozenset(),
+    **dict.fromkeys(RUN_FINAL, frozenset()),
 }
 
 

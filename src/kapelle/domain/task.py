@@ -137,20 +137,37 @@ class MergeRefusal(Record):
     output: str
 
 
-class Task(Record):
+class Work(Record):
+    """What tasks and runs have in common."""
+
     id: str
     title: str
+    reason: str | None
+    question: str | None = None  # what a person is asked, while it waits for input
+    directory: str
+    repository: str | None = None  # the top of the one around the directory
+    project: str | None
+    schedule_id: str | None
+    parent_task_id: str | None = None  # the task whose attempt asked for it
+    workspace: Workspace
+    checking: RunningCheck | None = None  # the command that is being run
+    verified: bool | None = None  # of a completed one: whether a check was made that is not blind
+    created_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    archived_at: datetime | None
+    merged_at: datetime | None
+
+
+class Task(Work):
     prompt: str
     agent: str
     model: str | None
     status: TaskStatus
-    reason: str | None
     waiting_for: Literal["input", "rate_limit", "trust"] | None
-    question: str | None = None  # what its agent asks, while it waits for input
     questions: list[Question] = []
     report: str | None = None  # how far it is, in its agent's own words
     priority: Priority
-    project: str | None
     tags: list[str]
     context: dict[str, str]
     depends_on: list[str]
@@ -158,31 +175,19 @@ class Task(Record):
     continue_from: str | None
     fork_session: bool
     fallback_agents: list[str]
-    directory: str
-    repository: str | None = None  # the top of the one around the directory
-    workspace: Workspace
     timeout_s: float | None
     max_turns: int | None
     budget_usd: float | None
     retry: RetrySpec
     env: list[str]
     mcp: list[str]
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
     not_before: datetime | None
-    archived_at: datetime | None
-    merged_at: datetime | None
     merge_refused: MergeRefusal | None = None  # the last time, if it is as it was then
     run_id: str | None
-    parent_task_id: str | None = None  # the task whose attempt asked for it
     children: list[str] = []  # the tasks and runs that its attempts asked for; not in lists
     coordinate: bool = False
-    schedule_id: str | None
     attempts: list[Attempt]
     checks: list[CheckResult]
-    checking: RunningCheck | None = None  # the one that is being made
-    verified: bool | None = None  # of a completed one: whether a check was made that is not blind
     result: str | None
 
 

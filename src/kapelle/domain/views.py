@@ -168,6 +168,7 @@ class DaemonView(Record):
     home: str
     url: str
     database: str
+    full_text: bool = True  # whether its SQLite can search
     running: int
     max_attempts: int
     queued: int

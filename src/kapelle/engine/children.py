@@ -65,9 +65,11 @@ def is_own(connection: Connection, parent_id: str, text: str, itself: bool) -> b
         run_id = tasks.row(connection, parent_id)["run_id"]
     except (NotFound, InvalidInput):
         return False
-    if id_ in {parent_id, run_id}:
+    if id_ == parent_id:
         return itself
-    return any(row["id"] == parent_id for row in children.line(connection, id_))
+    # What others of its run did is there to be read as well.
+    above = {parent_id, run_id} if itself else {parent_id}
+    return any(row["id"] in above for row in children.line(connection, id_))
 
 
 def not_own(text: str) -> Forbidden:

@@ -13,6 +13,7 @@ from kapelle.domain.errors import Tampered
 from kapelle.domain.ids import attempt_token
 from kapelle.domain.task import RunningCheck
 from kapelle.domain.views import Standing
+from kapelle.engine.locks import Locks
 from kapelle.home import Home
 from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.runner.redaction import patterns, redact
@@ -57,9 +58,11 @@ class Parts:
     learned: bool | None = None
     known_settings: dict[object, Settings] = field(default_factory=dict)
     secrets: SpecSecrets = field(init=False)
+    locks: Locks = field(init=False)
 
     def __post_init__(self) -> None:
         self.secrets = SpecSecrets(self.home.secrets)
+        self.locks = Locks(self.db)
 
     def settings(self, directory: str | None = None) -> Settings:
         """The settings that hold in a directory; a changed file takes effect at once. Of a

@@ -13,16 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from kapelle.domain.errors import KapelleError
-from kapelle.engine.archive import (
-    Due,
-    Setbacks,
-    archive_old,
-    delete_outputs,
-    forget_old,
-    pack_ended,
-    pack_objects,
-    put_away_merged,
-)
+from kapelle.engine import archive
 from kapelle.engine.merge import clear_aside
 from kapelle.engine.parts import Parts
 from kapelle.home import write_private
@@ -53,7 +44,7 @@ class Upkeep:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._setbacks, self._not_packed = Setbacks(), Setbacks()
+        self._setbacks, self._not_packed = archive.Setbacks(), archive.Setbacks()
         self._rounds = 0
 
     async def round(self) -> None:
@@ -73,23 +64,25 @@ class Upkeep:
             )
             await _guarded("finishing archives", finish_archiving, parts, setbacks)
         await _guarded("dropping secrets", drop_unused_secrets, parts)
-        await _guarded("packing attempts", pack_ended, parts, self._not_packed)
+        await _guarded("packing attempts", archive.pack_ended, parts, self._not_packed)
         await _guarded("archiving", self._archive, number)
-        await _guarded("forgetting what is old", forget_old, parts, setbacks)
+        await _guarded("forgetting what is old", archive.forget_old, parts, setbacks)
         if number % _TIDY_ROUNDS == 0:
             await _guarded("forgetting environments", forget_shells, parts)
-            await _guarded("deleting old output", delete_outputs, parts)
+            await _guarded("deleting old output", archive.delete_outputs, parts)
             await _guarded("tidying", parts.workspaces.tidy)
-            await _guarded("packing objects", pack_objects, parts)
+            await _guarded("packing objects", archive.pack_objects, parts)
 
     async def _archive(self, number: int) -> None:
         """Put merged worktrees and old work away; where room is scarce, all that is merged."""
         parts, now = self._parts, datetime.now(UTC)
-        due, scarce = Due.by(parts.settings().upkeep, now), is_scarce(parts)
+        due, scarce = archive.Due.by(parts.settings().upkeep, now), is_scarce(parts)
         if not scarce and number % _EVERY_ROUNDS:
             return
-        await put_away_merged(parts, self._setbacks)
-        await archive_old(parts, self._setbacks, replace(due, merged=now) if scarce else due)
+        await archive.put_away_merged(parts, self._setbacks)
+        await archive.archive_old(
+            parts, self._setbacks, replace(due, merged=now) if scarce else due
+        )
 
 
 def is_scarce(parts: Parts) -> bool:
@@ -179,7 +172,7 @@ def _unfinished(directories: Iterable[Path]) -> list[Path]:
     return found
 
 
-async def put_away_unknown_worktrees(parts: Parts, setbacks: Setbacks) -> None:
+async def put_away_unknown_worktrees(parts: Parts, setbacks: archive.Setbacks) -> None:
     """Remove worktrees whose task is in no database, which keeps their content under a ref, and
     those of merges that were cut short, with their processes."""
     # In this order: a task is stored before its worktree is begun, so what was found has a row.
@@ -193,7 +186,7 @@ async def put_away_unknown_worktrees(parts: Parts, setbacks: Setbacks) -> None:
     await setbacks.each(sorted(found - known - parts.live.keys()), put_away)
 
 
-async def finish_archiving(parts: Parts, setbacks: Setbacks) -> None:
+async def finish_archiving(parts: Parts, setbacks: archive.Setbacks) -> None:
     """Remove the worktrees of what is archived, where a crash came between the row and that."""
 
     async def remove(owner: str) -> None:

@@ -37,10 +37,6 @@ class Stop:
         return self._event.wait(timeout_s)
 
 
-def _ignore(_cost_usd: float) -> None:
-    return
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """One piece of work. An agent that knows nothing of limits needs prompt and cwd alone."""
@@ -48,15 +44,13 @@ class Request:
     prompt: str
     system: str | None = None
     cwd: Path | None = None
-    role: str = "worker"
-    """planner, worker or reviewer in a team."""
+    role: str = "worker"  # planner, worker or reviewer in a team
     title: str = ""
     timeout_s: float | None = None
-    budget_usd: float | None = None
-    """What is left to be spent."""
+    budget_usd: float | None = None  # what is left to be spent
     stop: Stop = field(default_factory=Stop, repr=False, compare=False)
     """Tells when the work must end."""
-    spent: Callable[[float], None] = field(default=_ignore, repr=False, compare=False)
+    spent: Callable[[float], None] = field(default=lambda _cost: None, repr=False, compare=False)
     """To be called, now and then, with what the work has cost so far."""
 
 
@@ -67,8 +61,7 @@ class Response:
     text: str = ""
     ok: bool = True
     reason: str | None = None
-    stderr: str = ""
-    """The end of what a program wrote there."""
+    stderr: str = ""  # the end of what a program wrote there
     cost_usd: float | None = None
     usage: Usage | None = None
     session_id: str | None = None
@@ -83,8 +76,7 @@ class Agent(ABC):
     """
 
     name: str = "agent"
-    cwd: Path | None = None
-    """Where it works when a request does not say."""
+    cwd: Path | None = None  # where it works when a request does not say
     ends_within_s: float = 0.5
     """How long run may take to return once it is told to stop; then it is left to itself."""
 

@@ -86,37 +86,30 @@ class CliAgent(Agent):
 
     @classmethod
     def claude_code(cls, **options: Unpack[Options]) -> Self:
-        """Claude Code."""
         return cls("claude", **options)
 
     @classmethod
     def codex(cls, **options: Unpack[Options]) -> Self:
-        """Codex CLI."""
         return cls("codex", **options)
 
     @classmethod
     def gemini(cls, **options: Unpack[Options]) -> Self:
-        """Gemini CLI."""
         return cls("gemini", **options)
 
     @classmethod
     def opencode(cls, **options: Unpack[Options]) -> Self:
-        """opencode."""
         return cls("opencode", **options)
 
     @classmethod
     def aider(cls, **options: Unpack[Options]) -> Self:
-        """aider."""
         return cls("aider", **options)
 
     @classmethod
     def qwen(cls, **options: Unpack[Options]) -> Self:
-        """Qwen Code."""
         return cls("qwen", **options)
 
     @classmethod
     def copilot(cls, **options: Unpack[Options]) -> Self:
-        """GitHub Copilot CLI."""
         return cls("copilot", **options)
 
     @classmethod

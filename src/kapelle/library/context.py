@@ -49,8 +49,7 @@ class _Task:
     cwd: Path
     owner: str = ""
     branch: str | None = None
-    base: str | None = None
-    """The commit that its work is measured by."""
+    base: str | None = None  # the commit that its work is measured by
     result: TaskResult | None = None
     took_in: bool = False
 

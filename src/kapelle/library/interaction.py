@@ -24,10 +24,8 @@ class Suspended(Exception):
 class Interaction(ABC):
     """A way to have questions answered; ask is called in the thread that called run."""
 
-    asks: bool = True
-    """Whether it is worth thinking of questions at all."""
-    confirms: bool = False
-    """Whether proposed success criteria are to be confirmed as well."""
+    asks: bool = True  # whether it is worth thinking of questions at all
+    confirms: bool = False  # whether proposed success criteria are to be confirmed as well
 
     @abstractmethod
     def ask(self, question: str, default: str | None = None) -> str:

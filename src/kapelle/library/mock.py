@@ -16,9 +16,7 @@ Part = Line | Callable[[Request], Line | None]
 Script = Part | Sequence[Part] | Mapping[str, Part | Sequence[Part]]
 
 _CRITERIA = {"success_criteria": ["what the goal says is there"], "questions": []}
-_PLAN = {
-    "subgoals": [{"id": "all", "title": "All of it", "task": "Do what the goal says."}],
-}
+_PLAN = {"subgoals": [{"id": "all", "title": "All of it", "task": "Do what the goal says."}]}
 _APPROVAL = {
     "quality": True,
     "consistency": True,
@@ -36,11 +34,7 @@ class MockAgent(Agent):
     """
 
     def __init__(
-        self,
-        script: Script | None = None,
-        *,
-        name: str = "mock",
-        cwd: Path | str | None = None,
+        self, script: Script | None = None, *, name: str = "mock", cwd: Path | str | None = None
     ) -> None:
         self.name = name
         self.cwd = None if cwd is None else Path(cwd).expanduser().absolute()

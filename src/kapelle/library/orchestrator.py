@@ -14,14 +14,7 @@ from kapelle.domain.specs import CheckSpec
 from kapelle.library.agent import Agent
 from kapelle.library.budget import Account, Budget
 from kapelle.library.context import LocalContext, Parts
-from kapelle.library.interaction import (
-    Auto,
-    Caller,
-    CallerThread,
-    Interaction,
-    Observer,
-    Suspended,
-)
+from kapelle.library.interaction import Auto, Caller, CallerThread, Interaction, Observer, Suspended
 from kapelle.library.outcome import Answers, RunState, TeamOutcome, decode, encode
 from kapelle.patterns.context import StoppedBy
 from kapelle.patterns.results import Failed

@@ -20,6 +20,7 @@ Place = Literal["run", "own"]
 class Who(TypedDict, total=False):
     agent: str | None
     model: str | None
+    coordinate: bool  # whether it is given Kapelle's own tools, if it can use them
 
 
 class TaskArgs(Who, total=False):

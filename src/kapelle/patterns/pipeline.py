@@ -21,6 +21,12 @@ from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import PatternSpec, Prompt, Role
 
+# What a step says of its task.
+_OF_STEP = (
+    "agent", "model", "directory", "priority", "system_prompt", "checks", "timeout_s",
+    "max_attempts",
+)  # fmt: skip
+
 
 class StepSpec(Spec):
     """One step of a pipeline; as a plain string, its prompt."""
@@ -140,14 +146,7 @@ async def play_steps(
         task = await ctx.task(
             step.prompt + note,
             title=f"{step.label} ({number}/{len(steps)})",
-            agent=step.agent,
-            model=step.model,
-            directory=step.directory,
-            priority=step.priority,
-            system_prompt=step.system_prompt,
-            checks=step.checks,
-            timeout_s=step.timeout_s,
-            max_attempts=step.max_attempts,
+            **{name: getattr(step, name) for name in _OF_STEP},
             continue_from=played[-1].task.id if played else before,
             workspace="own" if own else "run",
             afresh=own,

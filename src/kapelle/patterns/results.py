@@ -42,8 +42,7 @@ class TaskResult(WorkResult):
     """How a task ended. A failed one is a result like any other, never an exception."""
 
     status: TaskStatus
-    text: str = ""
-    """The agent's last answer."""
+    text: str = ""  # the agent's last answer
     branch: str | None = None
     verified: bool | None = None
     failed_checks: list[CheckResult] = Field(default=[])

@@ -8,7 +8,7 @@ from kapelle.domain.options import argument, command
 from kapelle.domain.specs import CheckKind, CheckSpec, Text, field
 from kapelle.domain.text import counted
 from kapelle.patterns import team_roles
-from kapelle.patterns.context import Context
+from kapelle.patterns.context import Context, Who
 from kapelle.patterns.registry import pattern
 from kapelle.patterns.results import Failed, TaskResult
 from kapelle.patterns.spec import AgentName, ModelName, PatternSpec, Prompt, Role, RunChecks
@@ -149,7 +149,7 @@ async def _intake(ctx: Context, spec: TeamSpec, result: TeamResult) -> dict[str,
         return {}
     await ctx.progress(phase="intake")
     asked = team_roles.intake(spec)
-    planner = {"agent": spec.planner, "model": spec.planner_model}
+    planner = Who(agent=spec.planner, model=spec.planner_model)
     try:
         found = await ctx.query(asked, Intake, title="Intake", **planner)
     except Failed as failure:
@@ -188,7 +188,7 @@ async def _plan(ctx: Context, spec: TeamSpec, result: TeamResult, answers: dict[
     *before, iteration = result.iterations
     await ctx.progress(iteration=iteration.number, phase="plan", lack=None)
     asked = prompt = team_roles.plan(spec, result.success_criteria, answers, before)
-    planner = {"agent": spec.planner, "model": spec.planner_model}
+    planner = Who(agent=spec.planner, model=spec.planner_model)
     for title in ("Plan", "Plan (again)"):
         plan = await ctx.query(asked, Plan, title=title, **planner)
         ordered, problem = plan.in_order()
@@ -233,7 +233,7 @@ async def _verify(ctx: Context, spec: TeamSpec, iteration: Iteration) -> None:
 async def _review(ctx: Context, spec: TeamSpec, criteria: list[str], iteration: Iteration) -> None:
     await ctx.progress(iteration=iteration.number, phase="review")
     asked = team_roles.review(spec, criteria, iteration, await ctx.changes())
-    reviewer = {"agent": spec.reviewer, "model": spec.reviewer_model}
+    reviewer = Who(agent=spec.reviewer, model=spec.reviewer_model)
     try:
         iteration.review = await ctx.query(asked, Review, title="Review", **reviewer)
     except Failed as failure:

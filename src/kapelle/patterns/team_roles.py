@@ -169,8 +169,7 @@ class TeamResult(BaseModel):
     success_criteria: list[str]
     iterations: list[Iteration] = []
     commit: str | None = None
-    final_output: str = ""
-    """What the workers of the last iteration that brought anything said."""
+    final_output: str = ""  # what the workers of the last iteration that brought anything said
 
 
 _TAIL = 4_000

@@ -15,11 +15,13 @@ from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
 from kapelle.service.knowledge import Knowledge
+from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
 from kapelle.service.questions import Questions
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import Schedules
+from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
 from kapelle.service.trust import Trust
@@ -44,8 +46,10 @@ class Service:
     usage: Usages
     trust: Trust
     knowledge: Knowledge
+    search: Search
     integrations: Integrations
     notes: Notes
+    locks: LockService
 
     async def wait(self, ids: Sequence[str], for_all: bool, timeout_s: float) -> WaitView:
         """Those of several tasks and runs that have ended or wait for a person, once one or all

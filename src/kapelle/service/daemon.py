@@ -13,6 +13,7 @@ from kapelle.domain.views import DaemonView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.queue import TaskQueue
 from kapelle.store import runs, tasks
+from kapelle.store.search import HAS_FTS5
 
 
 class BackupView(BaseModel):
@@ -44,6 +45,7 @@ class Daemon:
             home=str(self._parts.home.root),
             url=self._parts.url,
             database=self._parts.db.engine.dialect.name,
+            full_text=HAS_FTS5,
             running=self._queue.running,
             max_attempts=self._queue.slots,
             queued=counts.get("queued", 0),

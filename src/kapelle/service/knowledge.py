@@ -5,6 +5,7 @@ import asyncio
 import logging
 import re
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -50,9 +51,9 @@ _PERSON = "person"
 class ImportView(BaseModel):
     """What an import came to."""
 
-    added: int
-    changed: int
-    unchanged: int
+    added: int = 0
+    changed: int = 0
+    unchanged: int = 0
 
 
 class Knowledge:
@@ -162,9 +163,12 @@ class Knowledge:
             raise InvalidInput("There is no learning on this page.", hint=hint)
         if any(one.scope == "project" and not one.project for one in made):
             raise InvalidInput("The project is missing.", hint="Give `directory`.")
-        stored = await self._parts.db.write(_import, made)
+        counts = Counter[str]()
+        for start in range(0, len(made), _AT_A_TIME):  # others write meanwhile
+            part = made[start : start + _AT_A_TIME]
+            counts += await self._parts.db.write(_import, part)
         self._parts.learned = True
-        return stored
+        return ImportView(**counts)
 
     async def run(self) -> None:
         """Judge what is reported when it comes, and all that agents reported now and then."""
@@ -282,8 +286,8 @@ def _add(connection: Connection, made: Learning) -> Learning:
     return made
 
 
-def _import(connection: Connection, made: Sequence[Learning]) -> ImportView:
-    counts = {"added": 0, "changed": 0, "unchanged": 0}
+def _import(connection: Connection, made: Sequence[Learning]) -> Counter[str]:
+    counts = Counter[str]()
     for one in made:
         known = learnings.find(connection, one.id)
         values = one.model_dump(exclude={"id"})
@@ -295,7 +299,7 @@ def _import(connection: Connection, made: Sequence[Learning]) -> ImportView:
             counts["changed"] += 1
         else:
             counts["unchanged"] += 1
-    return ImportView(**counts)
+    return counts
 
 
 def _neighbours(connection: Connection, learning: Learning) -> list[Learning]:

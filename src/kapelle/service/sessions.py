@@ -1,14 +1,18 @@
 """Use cases of browsers: a code that works once becomes a session that ends by itself."""
 
-import hmac
+import hashlib
+import json
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from pydantic import BaseModel
 
 from kapelle.domain.errors import Unauthorized
+from kapelle.home import read_small, write_private
 
 _CODE_LIFE_S = 60.0
 _SESSION_LIFE_S = 7 * 86_400.0
@@ -21,12 +25,17 @@ class LoginCodeView(BaseModel):
 
 
 class Sessions:
-    """Codes and sessions of one daemon; none outlives it."""
+    """Codes of one daemon, and sessions, which a file keeps by their digests for the next one."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.time, file: Path | None = None) -> None:
         self._clock = clock
+        self._file = file
         self._codes: dict[str, float] = {}
         self._sessions: dict[str, float] = {}
+        if file is not None:
+            with suppress(OSError, ValueError, TypeError):
+                kept = json.loads(read_small(file))
+                self._sessions = {str(key): float(end) for key, end in dict(kept).items()}
 
     def new_code(self) -> LoginCodeView:
         self._codes = _alive(self._codes, self._clock())
@@ -45,17 +54,26 @@ class Sessions:
         while len(self._sessions) >= _MOST_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         session = secrets.token_urlsafe(32)
-        self._sessions[session] = self._clock() + _SESSION_LIFE_S
+        self._sessions[_digest(session)] = self._clock() + _SESSION_LIFE_S
+        self._keep()
         return session
 
     def log_out(self, session: str) -> None:
-        self._sessions.pop(session, None)
+        self._sessions.pop(_digest(session), None)
+        self._keep()
 
     def knows(self, session: str) -> bool:
-        found = False
-        for known in _alive(self._sessions, self._clock()):
-            found |= hmac.compare_digest(session.encode(), known.encode())
-        return found
+        return self._sessions.get(_digest(session), 0.0) > self._clock()
+
+    def _keep(self) -> None:
+        # A browser that must log in again is better than one that cannot.
+        with suppress(OSError):
+            if self._file is not None:
+                write_private(self._file, json.dumps(self._sessions).encode())
+
+
+def _digest(session: str) -> str:
+    return hashlib.sha256(session.encode()).hexdigest()
 
 
 def _alive(ends: dict[str, float], now: float) -> dict[str, float]:

@@ -48,6 +48,7 @@ _CHECKS_OF = sa.select(checks).where(checks.c.attempt_id.in_(_IDS))
 _CHECKS_OF = _CHECKS_OF.order_by(checks.c.attempt_id, checks.c.position)
 _rows = Rows(attempts, "attempt")
 row, update, ended_of = _rows.row, _rows.update, _rows.ended_of
+take_over = _rows.take_over
 
 
 def insert(connection: sa.Connection, /, **values: Any) -> None:
@@ -120,13 +121,6 @@ def tried(
 
 def model_is(model: str | None) -> Condition:
     return attempts.c.model.is_not_distinct_from(model)
-
-
-def take_over(connection: sa.Connection, performer: str) -> int:
-    """Claim every attempt that another performer left running; returns how many."""
-    claimed = attempts.c.performer.is_distinct_from(performer)
-    query = attempts.update().where(attempts.c.status == AttemptStatus.RUNNING, claimed)
-    return connection.execute(query.values(performer=performer)).rowcount
 
 
 def ids(connection: sa.Connection) -> set[str]:

@@ -318,7 +318,10 @@ class Database:
             if (problem := self.problem) is not None:
                 raise problem from error
             if isinstance(error, _UNUSABLE):
-                raise _unavailable(error) from error
+                raise Unavailable(
+                    f"The database cannot be used now: {cause}.",
+                    hint="Look at the free disk space and the daemon's log; nothing was changed.",
+                ) from error
             raise
 
     def close(self) -> None:
@@ -329,13 +332,6 @@ class Database:
         for connection in self._kept:
             connection.close()
         self.engine.dispose()
-
-
-def _unavailable(error: Exception) -> Unavailable:
-    return Unavailable(
-        f"The database cannot be used now: {getattr(error, 'orig', error)}.",
-        hint="Look at the free disk space and the daemon's log; nothing was changed.",
-    )
 
 
 def about(connection: sa.Connection, keys: Iterable[str]) -> None:

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, LimitReached, NotFound
 from kapelle.domain.ids import is_id
 from kapelle.domain.note import MAX_NOTES, Note, NoteFilter, NoteSpec
-from kapelle.store import events
+from kapelle.store import children, events
 from kapelle.store.database import about
 from kapelle.store.query import Row, resolve
-from kapelle.store.tables import attempts, notes, runs, tasks
+from kapelle.store.tables import attempts, notes, tasks
 
 _PERSON = "person"
 _PROJECT, _GLOBAL = "project:", "global"
@@ -43,13 +43,9 @@ def scope_of(connection: sa.Connection, typed: str | None, author: Row | None) -
 
 
 def family(connection: sa.Connection, id_: str) -> str:
-    """The run or task at the top of what a task or run is part of."""
-    while True:
-        table, column = (runs, "parent_id") if is_id("run", id_) else (tasks, "run_id")
-        above = connection.execute(sa.select(table.c[column]).where(table.c.id == id_)).scalar()
-        if above is None:
-            return id_
-        id_ = above
+    """The run or task at the root of what a task or run belongs to."""
+    line = children.line(connection, id_)
+    return str(line[-1]["id"]) if line else id_
 
 
 def author_of(connection: sa.Connection, attempt_id: str | None) -> Row | None:
@@ -180,3 +176,12 @@ def _note(row: Row | dict[str, object]) -> Note:
 
 def _missing(scope: str, key: str) -> NotFound:
     return NotFound(f"There is no note {key!r} of {scope}.", hint="kapelle notes lists them.")
+
+
+def containing(connection: sa.Connection, terms: Sequence[Sequence[str]], limit: int) -> list[Row]:
+    """The newest notes that have every term."""
+    text = notes.c.key + " " + notes.c.value
+    has = [text.icontains(" ".join(words), autoescape=True) for words in terms]
+    query = sa.select(notes).where(notes.c.value.is_not(None), *has)
+    query = query.order_by(notes.c.updated_at.desc()).limit(limit)
+    return list(connection.execute(query).mappings())

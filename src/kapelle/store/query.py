@@ -87,6 +87,12 @@ class Rows:
         query = sa.select(self._table).where(self._table.c.idempotency_key == key)
         return connection.execute(query).mappings().first()
 
+    def take_over(self, connection: sa.Connection, performer: str) -> int:
+        """Claim everything that another performer left running; returns how many."""
+        running, claimed = self._table.c.status == "running", self._table.c.performer
+        query = self._table.update().where(running, claimed.is_distinct_from(performer))
+        return connection.execute(query.values(performer=performer)).rowcount
+
     def archived_at_of(
         self, connection: sa.Connection, ids: Sequence[str]
     ) -> dict[str, datetime | None]:

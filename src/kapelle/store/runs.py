@@ -27,21 +27,16 @@ _rows = Rows(runs, "run")
 row, update, resolve = _rows.row, _rows.update, _rows.resolve
 by_idempotency_key = _rows.by_idempotency_key
 archived_at_of, ids_of_worktrees = _rows.archived_at_of, _rows.ids_of_worktrees
-shells_in_use = _rows.shells_in_use
-ended_of = _rows.ended_of
+shells_in_use, ended_of, take_over = _rows.shells_in_use, _rows.ended_of, _rows.take_over
 archivable = partial(_rows.archivable, part_of=runs.c.parent_id)
 
 _OPEN = [status for status in RunStatus if status not in RUN_FINAL]
 
 
-def _going() -> sa.Select[tuple[str]]:
-    tops = sa.select(runs.c.id).where(runs.c.status.in_(_OPEN)).cte("going", recursive=True)
-    going = tops.union(sa.select(runs.c.id).join(tops, runs.c.parent_id == tops.c.id))
-    return sa.select(going.c.id)
-
-
+_tops = sa.select(runs.c.id).where(runs.c.status.in_(_OPEN)).cte("going", recursive=True)
+_going = _tops.union(sa.select(runs.c.id).join(_tops, runs.c.parent_id == _tops.c.id))
 # The open runs and all runs inside of them, ended ones too.
-GOING = _going()
+GOING = sa.select(_going.c.id)
 
 
 class Claim(NamedTuple):
@@ -116,13 +111,6 @@ def executions(connection: sa.Connection, performer: str) -> list[str]:
     query = sa.select(runs.c.id, runs.c.executions).where(runs.c.status == RunStatus.RUNNING)
     query = query.where(runs.c.performer == performer).order_by(runs.c.id)
     return [f"{run_id}.{number}" for run_id, number in connection.execute(query)]
-
-
-def take_over(connection: sa.Connection, performer: str) -> int:
-    """Claim every run that another performer left running; returns how many."""
-    claimed = runs.c.performer.is_distinct_from(performer)
-    query = runs.update().where(runs.c.status == RunStatus.RUNNING, claimed)
-    return connection.execute(query.values(performer=performer)).rowcount
 
 
 def running_tops(connection: sa.Connection) -> int:
@@ -238,16 +226,10 @@ def change(
         values |= {"ended_at": max(now, row_["started_at"] or now), "stop": None}
     values.setdefault("waiting_for", None)
     update(connection, run_id, status=status, reason=reason, **values)
-    events.append(
-        connection, f"run.{status}", run_id=run_id, title=row_["title"], pattern=row_["pattern"],
-        reason=reason, **_verdict(connection, run_id, status),
-    )  # fmt: skip
-
-
-def _verdict(connection: sa.Connection, run_id: str, status: RunStatus) -> dict[str, bool]:
-    """Of a completed one, whether any check was made that is not blind."""
-    completed = status is RunStatus.COMPLETED
-    return {"verified": _is_verified(connection, family(connection, run_id))} if completed else {}
+    facts = {"title": row_["title"], "pattern": row_["pattern"], "reason": reason}
+    if status is RunStatus.COMPLETED:
+        facts["verified"] = _is_verified(connection, family(connection, run_id))
+    events.append(connection, f"run.{status}", run_id=run_id, **facts)
 
 
 def ended_before(connection: sa.Connection, moment: datetime, limit: int) -> list[str]:

@@ -7,14 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from kapelle.domain.schedule import (
-    OPEN,
-    Firing,
-    Outcome,
-    Schedule,
-    ScheduleFilter,
-    ScheduleStatus,
-)
+from kapelle.domain.schedule import OPEN, Firing, Outcome, Schedule, ScheduleFilter, ScheduleStatus
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.store import events
 from kapelle.store.query import Row as Row
@@ -53,10 +46,7 @@ _ATTENTION = (
             ),
             sa.and_(_ACTIVE, _micros > _latest_repetition),
             # What only comes after another schedule's work.
-            sa.and_(
-                _ACTIVE,
-                *(schedules.c[name].is_(None) for name in ("cron", "at", "every_s")),
-            ),
+            sa.and_(_ACTIVE, *(schedules.c[name].is_(None) for name in ("cron", "at", "every_s"))),
         )
     )
     .order_by(schedules.c.next_at, schedules.c.id)

@@ -476,6 +476,20 @@ notes = sa.Table(
     sa.Column("updated_at", Instant, nullable=False),
 )
 
+locks = sa.Table(
+    "locks",
+    metadata,
+    sa.Column("checkout", SafeText, primary_key=True),
+    sa.Column("path", SafeText, primary_key=True),
+    # An attempt, or "person".
+    sa.Column("owner", sa.String(40), primary_key=True),
+    sa.Column("task_id", sa.String(40)),
+    sa.Column("reason", SafeText),
+    # For how long, since it was taken or renewed, or since this daemon began.
+    sa.Column("ttl_s", sa.Float, nullable=False),
+    sa.Column("taken_at", Instant, nullable=False),
+)
+
 
 def end_of(table: sa.Table) -> sa.ColumnElement[str]:
     """The end of a row's id, by which people know it."""

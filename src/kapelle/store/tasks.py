@@ -11,13 +11,7 @@ import sqlalchemy as sa
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.question import Question
 from kapelle.domain.specs import DepsPolicy, Priority
-from kapelle.domain.states import (
-    FINAL,
-    AttemptStatus,
-    RunStatus,
-    TaskStatus,
-    require_transition,
-)
+from kapelle.domain.states import FINAL, AttemptStatus, RunStatus, TaskStatus, require_transition
 from kapelle.domain.task import Attempt, CheckResult, Task, TaskFilter
 from kapelle.domain.text import excerpt
 from kapelle.store import attempts, events, questions

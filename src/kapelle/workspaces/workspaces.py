@@ -12,37 +12,12 @@ from pathlib import Path
 from kapelle.domain.errors import Conflict
 from kapelle.domain.task import Workspace
 from kapelle.domain.views import MergePreview
-from kapelle.workspaces.commit import (
-    Commit,
-    archive_worktree,
-    commit_worktree,
-    log_of,
-    require_commit,
-    tip_of,
-)
+from kapelle.workspaces import commit as commits
+from kapelle.workspaces import diff, lifecycle
+from kapelle.workspaces.commit import Commit
 from kapelle.workspaces.copy import copy_of, garble, make_copy, remove_copy, revert
-from kapelle.workspaces.diff import (
-    Diff,
-    diff_commits,
-    diff_since_snapshot,
-    diff_worktree,
-    put_back,
-    take_snapshot,
-    uncommitted_files,
-)
+from kapelle.workspaces.diff import Diff
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, RefMoved
-from kapelle.workspaces.lifecycle import (
-    base_of,
-    clear_half_made,
-    create_worktree,
-    drop_empty_branch,
-    drop_merged,
-    make_aside,
-    recalled,
-    remove_worktree,
-    reset_worktree,
-    restore_worktree,
-)
 from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.merge import (
     Candidate,
@@ -148,7 +123,9 @@ class Workspaces:
         """A worktree on the branch kapelle/<owner>; called again, it returns the same one."""
         async with self._guard.alone(owner):
             await self._guard.try_to_settle(self._markers.read(owner))
-            return await create_worktree(self._markers, owner, directory, base, copy, link)
+            return await lifecycle.create_worktree(
+                self._markers, owner, directory, base, copy, link
+            )
 
     async def create_aside(
         self, name: str, owner: str, commit: str, copy: Sequence[str], link: Sequence[str]
@@ -157,44 +134,44 @@ class Workspaces:
         and keeps nothing of it."""
         async with self._guard.alone(name):
             marker = self._markers.require(owner)
-            return await make_aside(self._markers, name, marker, commit, copy, link)
+            return await lifecycle.make_aside(self._markers, name, marker, commit, copy, link)
 
     async def commit(self, owner: str, message: str) -> str | None:
         """Commit everything onto the owner's branch; None when there is nothing but the base."""
         async with self._guard.standing(owner) as marker:
-            return await commit_worktree(marker, message)
+            return await commits.commit_worktree(marker, message)
 
     async def tip(self, owner: str) -> str:
         """The commit that the owner's branch holds now, or the base commit without a branch."""
-        return await tip_of(self._markers.require(owner))
+        return await commits.tip_of(self._markers.require(owner))
 
     async def log(self, owner: str, limit: int | None = 20) -> list[Commit]:
         """What the branch gained since its base, newest first; a branch taken in counts as one."""
-        return await log_of(self._markers.require(owner), limit)
+        return await commits.log_of(self._markers.require(owner), limit)
 
     async def diff(self, owner: str, *, as_text: bool = False) -> Diff:
-        return await diff_worktree(self._markers.require(owner), as_text=as_text)
+        return await diff.diff_worktree(self._markers.require(owner), as_text=as_text)
 
     async def uncommitted(self, owner: str) -> list[str]:
         """Files of the worktree that differ from what the owner's branch holds."""
-        return await uncommitted_files(self._markers.require(owner))
+        return await diff.uncommitted_files(self._markers.require(owner))
 
     async def put_back(self, owner: str) -> list[str]:
         """Give the files that the branch holds its content again; returns those that had another.
         What it does not hold stays."""
         async with self._guard.standing(owner) as marker:
             marker.require_present()
-            return await put_back(marker)
+            return await diff.put_back(marker)
 
     async def compare(self, owner: str, old: str, new: str) -> Diff:
         """From one commit of the owner's repository to another, whosever they are."""
-        return await diff_commits(self._markers.require(owner), old, new)
+        return await diff.diff_commits(self._markers.require(owner), old, new)
 
     async def snapshot(self, directory: Path) -> str:
-        return await take_snapshot(self._shadows, directory)
+        return await diff.take_snapshot(self._shadows, directory)
 
     async def diff_since(self, directory: Path, tree: str) -> Diff:
-        return await diff_since_snapshot(self._shadows, directory, tree)
+        return await diff.diff_since_snapshot(self._shadows, directory, tree)
 
     async def archive(self, owner: str, name: str) -> str | None:
         """Keep the content under refs/kapelle/archive/<owner>/<name>; None if it is the base."""
@@ -202,14 +179,16 @@ class Workspaces:
         async with self._guard.known(owner) as marker:
             if not marker.removed:
                 marker.require_present()
-            archived = await archive_worktree(marker, name)
+            archived = await commits.archive_worktree(marker, name)
             return None if archived is None else archived[1]
 
     async def reset(self, owner: str, name: str, base: str | None = None) -> Workspace:
         """Archive, then go back to the base commit, or to the present commit of another base."""
         plain_name(name)
         async with self._guard.known(owner) as marker:
-            return (await reset_worktree(self._markers, marker, name, base)).as_workspace()
+            return (
+                await lifecycle.reset_worktree(self._markers, marker, name, base)
+            ).as_workspace()
 
     async def restore(self, owner: str, commit: str, name: str) -> None:
         """Put branch, index and files to a commit; what would be lost is archived before.
@@ -218,8 +197,8 @@ class Workspaces:
         """
         plain_name(name)
         async with self._guard.known(owner) as marker:
-            await require_commit(marker, commit)
-            await restore_worktree(marker, name, commit)
+            await commits.require_commit(marker, commit)
+            await lifecycle.restore_worktree(marker, name, commit)
 
     async def take_in(
         self, owner: str, branch: str, message: str, *, as_base: bool = False
@@ -233,7 +212,7 @@ class Workspaces:
         async with self._guard.standing(owner) as marker, self._guard.merging(marker.common_dir):
             conflicts = await take_in(marker, self._guard.mover(marker), branch, message)
             if as_base:
-                ends = (await tip_of(marker), f"{await marker.refs.commit_of(branch)}")
+                ends = (await commits.tip_of(marker), f"{await marker.refs.commit_of(branch)}")
                 base = (await marker.objects.run("merge-base", *ends)).line
                 self._markers.write(replace(marker, base_commit=base))
             return conflicts
@@ -241,7 +220,7 @@ class Workspaces:
     async def unresolved(self, owner: str) -> list[str]:
         """The files in which conflicts of the last branch that was taken in are left."""
         async with self._guard.standing(owner) as marker:
-            return await standing_conflicts(marker.objects, marker, await tip_of(marker))
+            return await standing_conflicts(marker.objects, marker, await commits.tip_of(marker))
 
     async def conflicted(self, owner: str, paths: Sequence[str]) -> list[str]:
         """Those of the paths that are text files of the worktree and hold conflict markers."""
@@ -263,7 +242,7 @@ class Workspaces:
         """Raise InvalidInput when the base is unknown in the repository around the directory."""
         checkout = find_checkout(directory)
         if checkout is not None:
-            await base_of(self._git, checkout, base)
+            await lifecycle.base_of(self._git, checkout, base)
 
     async def merge(
         self,
@@ -340,7 +319,7 @@ class Workspaces:
             marker = self._markers.read(owner)
             await self._put_away(owner, marker, empty_branch=False)
             marker = self._markers.read(owner)
-            gone = marker is None or await drop_merged(
+            gone = marker is None or await lifecycle.drop_merged(
                 self._markers, marker, into, squashed=squashed
             )
             if gone:
@@ -350,7 +329,7 @@ class Workspaces:
     async def recall(self, owner: str, directory: Path, known: Workspace) -> None:
         """Know a removed worktree again by what its task or run remembers of it."""
         if self._markers.read(owner) is None and self._markers.intended(owner) is None:
-            marker = await recalled(self._markers, owner, directory, known)
+            marker = await lifecycle.recalled(self._markers, owner, directory, known)
             if marker is not None:
                 self._markers.recall(marker)
 
@@ -358,14 +337,14 @@ class Workspaces:
         await self.remove_copy(owner)
         begun_in = self._markers.intended(owner)
         if marker is not None and not marker.removed:
-            await remove_worktree(self._markers, marker)
+            await lifecycle.remove_worktree(self._markers, marker)
         elif begun_in is not None:
-            await clear_half_made(self._markers, owner, begun_in)
+            await lifecycle.clear_half_made(self._markers, owner, begun_in)
             self._markers.fulfilled(owner)
         elif os.path.lexists(path := self._markers.worktree(owner)):
             raise Conflict(f"{path} was not made by Kapelle.", hint="Remove it by hand.")
         if empty_branch and marker is not None:
-            await drop_empty_branch(marker)
+            await lifecycle.drop_empty_branch(marker)
 
     async def copy(self, owner: str, changed: Sequence[str] = (), base: str | None = None) -> Path:
         """A throwaway copy of the worktree, in which these files hold nonsense, or are as the base

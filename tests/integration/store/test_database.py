@@ -89,7 +89,9 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
             connection, id="attempt_1", task_id=ended["id"], number=1, status="running",
             mode="fresh", agent="x", warnings=[], started_at=datetime.now(UTC),
         )  # fmt: skip
-        for table in ("processes", "proofs", "notes", "learnings", "learnings_index", "questions"):
+        for table in (
+            "processes", "proofs", "notes", "locks", "questions", "learnings", "learnings_index"
+        ):  # fmt: skip
             connection.execute(sa.text(f"DROP TABLE {table}"))
         for index in _INDEXED_SINCE:
             connection.execute(sa.text(f"DROP INDEX {index}"))

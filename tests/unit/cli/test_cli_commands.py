@@ -40,6 +40,7 @@ def test_every_command_explains_itself_and_has_json(name: str) -> None:
         "run",
         "loop",
         "team",
+        "orchestrate",
         "pipeline",
         "best-of",
         "start",

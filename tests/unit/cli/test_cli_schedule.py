@@ -11,7 +11,7 @@ import typer
 from tests.unit.cli.test_cli_commands import command_of
 from tests.unit.cli.test_cli_imports import FORBIDDEN, HEAVY, loaded_after
 
-from kapelle.cli import format, schedule_view, values
+from kapelle.cli import format, values
 from kapelle.cli.commands import commands, load
 from kapelle.cli.schedule_view import describe, history, listing
 from kapelle.cli.schedules import STARTING, STATUSES, ordered
@@ -26,7 +26,7 @@ NOW = datetime(2026, 3, 28, 12, 0, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def _at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (schedule_view, values):
+    for module in (format, values):
         monkeypatch.setattr(module, "now", lambda: NOW)
 
 

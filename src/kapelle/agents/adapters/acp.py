@@ -10,7 +10,7 @@ from kapelle.agents.adapters.copilot import CopilotAgent
 from kapelle.agents.adapters.gemini import GeminiAgent
 from kapelle.agents.adapters.opencode import OpencodeAgent
 from kapelle.agents.adapters.qwen import QwenAgent
-from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, on_path
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command
 from kapelle.agents.bridges.acp import Job
 from kapelle.agents.events import AgentEvent, json_object, parse_event
 from kapelle.domain.errors import AgentMisconfigured
@@ -29,7 +29,6 @@ class Known:
     own: type[Agent] = Agent
     access: Access | None = None  # where it is another one than that of the adapter
     tested: str | None = None
-    base_url: str | None = None  # the variable that takes it
     fork: bool = True
     cost: bool = False
 
@@ -42,7 +41,6 @@ _KNOWN = {
         ClaudeAgent,
         replace(ClaudeAgent.access, login_files=("~/.claude/.credentials.json",)),
         tested="0.49.0",
-        base_url="ANTHROPIC_BASE_URL",
         cost=True,
     ),
     "codex": Known(
@@ -51,19 +49,15 @@ _KNOWN = {
         Access(("OPENAI_API_KEY", "CODEX_API_KEY"), ("~/.codex/auth.json",)),
         tested="2.6.0",
     ),
-    "gemini": Known(
-        ("gemini", "--acp"), GeminiAgent, base_url="GOOGLE_GEMINI_BASE_URL", fork=False
-    ),
+    "gemini": Known(("gemini", "--acp"), GeminiAgent, fork=False),
     "opencode": Known(
         ("opencode", "acp"),
         OpencodeAgent,
         replace(OpencodeAgent.access, variables=("ANTHROPIC_API_KEY", "OPENAI_API_KEY")),
         cost=True,
     ),
-    "qwen": Known(("qwen", "--acp"), QwenAgent, base_url="OPENAI_BASE_URL", fork=False),
-    "copilot": Known(
-        ("copilot", "--acp"), CopilotAgent, base_url="COPILOT_PROVIDER_BASE_URL", fork=False
-    ),
+    "qwen": Known(("qwen", "--acp"), QwenAgent, fork=False),
+    "copilot": Known(("copilot", "--acp"), CopilotAgent, fork=False),
 }
 
 
@@ -81,8 +75,7 @@ class AcpAgent(Agent):
         known = self._known = next(fitting, _UNKNOWN)
         own = self._own = known.own(name, settings)
         self.access = known.access or own.access
-        self.passes = own.passes
-        self.drops = own.drops
+        self.passes, self.drops, self.url_variable = own.passes, own.drops, own.url_variable
         self.tested = known.tested or own.tested
         self.capabilities = Capabilities(
             resume=True, fork=known.fork, model=True, system_prompt=True, mcp=True, acp=True,
@@ -91,7 +84,7 @@ class AcpAgent(Agent):
 
     def installed(self) -> str | None:
         command = _full_command(self.settings)
-        return on_path(command[0], self.settings.env) if command else None
+        return self.on_path(command[0], self.settings.env) if command else None
 
     def executable(self) -> str:
         """The path of the agent's program; raises AgentMisconfigured when there is none."""
@@ -125,6 +118,7 @@ class AcpAgent(Agent):
             fork=request.fork,
             system_prompt=request.system_prompt,
             said=str(request.said) if request.said else None,
+            daemon=request.daemon,
             mcp_servers={name: server.model_dump() for name, server in request.mcp_servers.items()},
         )
         job = replace(job, **{name: getattr(Job(), name) for name in self._own.beside_acp})
@@ -135,15 +129,12 @@ class AcpAgent(Agent):
         return Command(argv, env, request.stdin, files, own.side_log)
 
     def environment(self, request: AgentRequest) -> dict[str, str]:
-        env = {}
-        if url := request.settings.base_url:
-            if self._known.base_url is None:
-                raise AgentMisconfigured(
-                    f"The agent {self.name} takes no address of a provider from Kapelle.",
-                    hint="Name it in the agent's own configuration.",
-                )
-            env[self._known.base_url] = url
-        return env | super().environment(request)
+        if request.settings.base_url and self.url_variable is None:
+            raise AgentMisconfigured(
+                f"The agent {self.name} takes no address of a provider from Kapelle.",
+                hint="Name it in the agent's own configuration.",
+            )
+        return super().environment(request)
 
 
 def _full_command(settings: AgentSettings) -> list[str]:

@@ -11,7 +11,7 @@ from kapelle.settings import AgentSettings
 class AnthropicAgent(PlainModel):
     package = "pip install 'kapelle[anthropic]'"
     bridge = "kapelle.agents.bridges.anthropic"
-    address = "ANTHROPIC_BASE_URL"
+    url_variable = "ANTHROPIC_BASE_URL"
     passes = ("ANTHROPIC_*",)
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
@@ -20,7 +20,7 @@ class AnthropicAgent(PlainModel):
             ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
             # What the login of Anthropic's own tools leaves for the SDK.
             ("~/.config/anthropic/credentials/default.json", "~/.config/anthropic/active_config"),
-            needed=not (settings.base_url or settings.env.get(self.address)),
+            needed=not (settings.base_url or settings.env.get(self.url_variable)),
         )
 
     def installed(self) -> str | None:

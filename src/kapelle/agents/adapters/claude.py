@@ -3,22 +3,14 @@
 Its stream is also that of Qwen Code: parse_stream. What was used they count differently.
 """
 
+import json
 import os
 import re
 import sys
 from dataclasses import replace
 from typing import Any
 
-from kapelle.agents.base import (
-    LONGEST_ARGUMENT,
-    Access,
-    Agent,
-    AgentRequest,
-    Capabilities,
-    Command,
-    Summary,
-    Verdict,
-)
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
 from kapelle.agents.events import AgentEvent, EventKind, Json, error, json_object, plan
 from kapelle.agents.resets import reset_stated
 from kapelle.domain.failures import FailureClass
@@ -28,6 +20,8 @@ from kapelle.settings import AgentSettings
 _CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
 _MCP = "claude-mcp.json"
 _SYSTEM = "claude-system.txt"
+_HOOKS = "claude-hooks.json"
+_WRITING = "Edit|MultiEdit|Write|NotebookEdit|Bash"
 _LEAST_USD = 0.0001
 _DEFAULTS = {
     "CLAUDE_CODE_MAX_RETRIES": "2",  # Kapelle itself tries again, and knows when
@@ -102,6 +96,7 @@ class ClaudeAgent(Agent):
         "CLAUDE_ENV_FILE",
     )  # fmt: skip
     home = ("CLAUDE_CONFIG_DIR", ".claude")
+    url_variable = "ANTHROPIC_BASE_URL"
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
@@ -123,14 +118,15 @@ class ClaudeAgent(Agent):
         if os.geteuid() == 0:
             # Otherwise it refuses to work for root without asking.
             env["IS_SANDBOX"] = "1"
-        if request.settings.base_url:
-            env["ANTHROPIC_BASE_URL"] = request.settings.base_url
         if request.mcp_servers:
             local, remote = {"type": "stdio"}, {"type": "http"}
             files[_MCP] = request.mcp_config(local, remote, literal=_literal)
             argv += ["--mcp-config", str(request.beside(_MCP))]
             # Otherwise the model has to search for the tools before it sees them.
             env["ENABLE_TOOL_SEARCH"] = "false"
+        if hooks := request.hooks("PreToolUse", _WRITING, "claude"):
+            files |= {_HOOKS: json.dumps({"hooks": hooks}), **request.daemon_file}
+            argv += ["--settings", str(request.beside(_HOOKS))]
         budget = request.budget_usd
         argv += self.options(
             {
@@ -154,7 +150,8 @@ class ClaudeAgent(Agent):
             return []
         if "sessionId" in event:
             return self._meter.from_transcript(event)
-        used = [self._meter.from_result(event)] if event.get("type") == "result" else []
+        is_result = event.get("type") == "result"
+        used = [AgentEvent("usage", data=self._meter.from_result(event))] if is_result else []
         return used + parse_stream(event) + _command_error(event)
 
     def judge(self, summary: Summary, exit: Exit, tail: str) -> Verdict:
@@ -168,7 +165,7 @@ class ClaudeAgent(Agent):
 def _system_prompt(request: AgentRequest, text: str, files: dict[str, str]) -> list[str]:
     # A session keeps the system prompt that it began with; a task of its own has its own.
     fresh = ["--system-prompt-snapshot", "off"] if request.forks else []
-    if len(text.encode("utf-8", "replace")) <= LONGEST_ARGUMENT:
+    if ClaudeAgent.fits(text):
         return [f"--append-system-prompt={text}", *fresh]
     files[_SYSTEM] = text
     return [f"--append-system-prompt-file={request.beside(_SYSTEM)}", *fresh]
@@ -216,29 +213,26 @@ class Meter:
         data = {**_tokens(usage), "turns": turns, "id": message.text("id") or None}
         return [AgentEvent("usage", data=data)]
 
-    def from_result(self, result: Json) -> AgentEvent:
+    def from_result(self, result: Json) -> dict[str, Any]:
         """What a result says of the attempt, subagents included.
 
         There are several when work in the background ends after the first answer, and each tells
         what was used since the one before. Where one is missing, or the version does not tell that
         much, there is only the sum over the session.
         """
-        return AgentEvent("usage", data={**self._sums(result), "total": True})
-
-    def _sums(self, result: Json) -> dict[str, Any]:
         since = result.get("model_usage_since_last_result")
         if not isinstance(since, dict):
             cost = _dollars(result.get("total_cost_usd"))
             tokens = _tokens(result.mapping("usage"))
-            return {**tokens, "cost_usd": cost, "of_session": ["cost_usd"]}
+            return {**tokens, "cost_usd": cost, "of_session": ["cost_usd"], "total": True}
         index, session = result.count("result_index"), result.text("session_id")
         if index == 0 or session != self._session:
             self._session, self._results = session, {}
         self._results[index] = Json(since)
         if len(self._results) == index + 1:
-            return _sums(*self._results.values())
+            return {**_sums(*self._results.values()), "total": True}
         sums = _sums(result.mapping("modelUsage"))
-        return {**sums, "of_session": list(sums)}
+        return {**sums, "of_session": list(sums), "total": True}
 
 
 def _tokens(usage: Json) -> dict[str, int]:
@@ -295,8 +289,12 @@ def _system(event: Json) -> list[AgentEvent]:
     match event.get("subtype"):
         case "init":
             session = AgentEvent("session", event.text("session_id"))
-            model = AgentEvent("model", event.text("model"))
-            return [session, model, *_absent_servers(event)]
+            events = [session, AgentEvent("model", event.text("model"))]
+            for server in event.mappings("mcp_servers"):
+                if (status := server.text("status")) in _ABSENT:
+                    text = f"The MCP server {server.get('name')} is not there: {status}."
+                    events.append(AgentEvent("notice", text, FailureClass.TOOL))
+            return events
         case "api_retry":
             return [_api_retry(event)]
         case "retry":
@@ -306,13 +304,6 @@ def _system(event: Json) -> list[AgentEvent]:
             text = f"{event.text('tool_name')} was denied: {why}"
             return [AgentEvent("notice", text, FailureClass.TOOL)]
     return []
-
-
-def _absent_servers(event: Json) -> list[AgentEvent]:
-    servers = event.mappings("mcp_servers")
-    absent = [server for server in servers if server.text("status") in _ABSENT]
-    texts = [f"The MCP server {s.get('name')} is not there: {s['status']}." for s in absent]
-    return [AgentEvent("notice", text, FailureClass.TOOL) for text in texts]
 
 
 def _api_retry(event: Json) -> AgentEvent:
@@ -356,13 +347,8 @@ def _assistant(event: Json) -> list[AgentEvent]:
             name, given = block.text("name"), block.mapping("input")
             events.append(AgentEvent("tool_call", name=name, data=given))
             if name in _PLANS:
-                events.append(_plan(given))
+                events.append(plan(given.mappings("todos")))
     return events
-
-
-def _plan(given: Json) -> AgentEvent:
-    todos = given.mappings("todos")
-    return plan([(todo.text("status"), todo.text("content")) for todo in todos])
 
 
 def _api_error(event: Json, said: str, kind: EventKind) -> AgentEvent:

@@ -25,6 +25,7 @@ _REQUEST_RETRIES = 1
 _STREAM_RETRIES = 2
 # A server that npx or uvx has to fetch first takes its time.
 _MCP_START_S = 60
+_WRITING = "apply_patch|Bash|shell|exec_command"
 _DELETE = re.compile("\x7f")
 _RETRY = re.compile(r"Reconnecting\.\.\.(?: [^(]*\((.*)\))?", re.DOTALL)
 _STATUS = re.compile(r"(?:unexpected status|exceeded retry limit, last status:) (\d{3})\b")
@@ -102,8 +103,12 @@ class CodexAgent(Agent):
             argv.append("--dangerously-bypass-approvals-and-sandbox")
         argv += self.options({"-m": request.chosen_model})
         servers, scripts, variables = _mcp_servers(request)
-        key_variable = _key_variable(env, request.environ, os.environ)
+        # The variable that holds the key for a server of the user's own, if it wants one.
+        places = (env, request.environ, os.environ)
+        key_variable = next((n for place in places for n in _KEYS if place.get(n)), None)
         hint = "Move the longer part of the system prompt into the prompt."
+        if request.daemon:
+            argv.append("--dangerously-bypass-hook-trust")
         for override in _overrides(request, key_variable, servers):
             argv += ["-c", self.require_argument(override, override.partition("=")[0], hint)]
         argv += extra
@@ -111,9 +116,12 @@ class CodexAgent(Agent):
         if request.session_id:
             argv += ["fork" if request.fork else "resume", request.session_id]
         env = variables | env
-        stdin = _prompt(request).encode("utf-8", "replace")
+        stdin = request.stdin
+        if request.system_prompt and request.forks:
+            # A session keeps the instructions that it began with.
+            stdin = f"{request.system_prompt}\n\n".encode("utf-8", "replace") + stdin
         rollout = self.side_log(request, env, "sessions/**/rollout-*-{session}.jsonl")
-        return Command([*argv, "-"], env, stdin, scripts, rollout)
+        return Command([*argv, "-"], env, stdin, scripts | request.daemon_file, rollout)
 
     def parse(self, line: str) -> list[AgentEvent]:
         """What a line says, of the output or of the rollout file; they have no type in common."""
@@ -132,7 +140,10 @@ class CodexAgent(Agent):
             case "item.started" | "item.updated" | "item.completed":
                 return _item(kind, value.mapping("item"))
             case "token_usage_record":
-                return [_usage(payload)]
+                # One answer of the model, noted as soon as it has come.
+                count, answer = payload.mapping("usage").get, payload.text("response_id") or None
+                tokens = map(count, ("input_tokens", "output_tokens", "cached_input_tokens"))
+                return [usage(*tokens, turns=1, id=answer)]
             case "turn_context":
                 return [AgentEvent("model", payload.text("model"))]
             case "event_msg" if payload.text("turn_attribution", "turn_trigger") == "exec":
@@ -142,22 +153,10 @@ class CodexAgent(Agent):
         return []
 
 
-def _prompt(request: AgentRequest) -> str:
-    """A session keeps the instructions it began with: those of another task's follow-up go here."""
-    if request.system_prompt and request.forks:
-        return f"{request.system_prompt}\n\n{request.prompt}"
-    return request.prompt
-
-
-def _key_variable(*places: Mapping[str, str]) -> str | None:
-    """The variable that holds the key for a server of the user's own, if it wants one."""
-    return next((name for place in places for name in _KEYS if place.get(name)), None)
-
-
 def _item(kind: str, item: Json) -> list[AgentEvent]:
     what, name = item.text("type"), _TOOLS.get(item.text("type"), "")
     if what == "todo_list":
-        return [_plan(item)]
+        return [plan(item.mappings("items"), "text")]
     if what == "mcp_tool_call":
         name = f"mcp__{item.text('server')}__{item.text('tool')}"
     elif what == "collab_tool_call":
@@ -193,21 +192,6 @@ def _output(item: Json) -> str:
             texts = [part.text("text") for part in item.mappings("result", "content")]
             return "\n".join(texts) or item.text("error", "message")
     return item.text("status")
-
-
-def _plan(item: Json) -> AgentEvent:
-    steps = item.mappings("items")
-    statuses = ["completed" if step.get("completed") is True else "" for step in steps]
-    return plan(
-        [(status, str(step.get("text"))) for status, step in zip(statuses, steps, strict=True)]
-    )
-
-
-def _usage(payload: Json) -> AgentEvent:
-    """One answer of the model, noted as soon as it has come."""
-    count, answer = payload.mapping("usage").get, payload.text("response_id")
-    tokens = (count("input_tokens"), count("output_tokens"), count("cached_input_tokens"))
-    return usage(*tokens, turns=1, id=answer or None)
 
 
 def _error(message: str, kind: EventKind = "error") -> AgentEvent:
@@ -265,6 +249,8 @@ def _overrides(
         yield f"model_providers.{_PROVIDER}={toml(provider)}"
     if request.system_prompt:
         yield f"developer_instructions={toml(request.system_prompt)}"
+    for event, hooks in request.hooks("PreToolUse", _WRITING, "codex").items():
+        yield f"hooks.{event}={toml(hooks)}"
     for name, server in servers.items():
         yield f"mcp_servers.{name}={toml(server)}"
 

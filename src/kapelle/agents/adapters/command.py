@@ -9,17 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kapelle.agents.base import (
-    Access,
-    Agent,
-    AgentRequest,
-    Capabilities,
-    Command,
-    Summary,
-    Verdict,
-    exit_sentence,
-    on_path,
-)
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
 from kapelle.agents.events import AgentEvent, EventKind, json_object, parse_event
 from kapelle.domain.errors import AgentMisconfigured
 from kapelle.domain.task import Exit
@@ -89,10 +79,10 @@ class CommandAgent(Agent):
         if self.settings.output == "json":
             return judge_json(summary, exit, tail, self.settings.read)
         if exit.kind != "exited":
-            return Verdict(False, exit_sentence(exit, tail))
+            return Verdict(False, self.exit_sentence(exit, tail))
         result = summary.tail.strip() or None
         if exit.code != 0:
-            return Verdict(False, exit_sentence(exit, tail), result, "failure")
+            return Verdict(False, self.exit_sentence(exit, tail), result, "failure")
         return Verdict(True, result=result, claimed="success")
 
     def _in_json_lines(self, argv: list[str], settings: AgentSettings) -> list[str]:
@@ -150,7 +140,7 @@ def _executable(program: str, env: dict[str, str], workspace: Path | None) -> st
         if workspace is None:
             return program
         program = str(workspace / program)
-    return on_path(program, env)
+    return Agent.on_path(program, env)
 
 
 def json_events(line: str, read: ReadJson) -> list[AgentEvent]:
@@ -170,7 +160,7 @@ def judge_json(summary: Summary, exit: Exit, tail: str, read: ReadJson) -> Verdi
     """Success is a clean exit, no error, and the answer where the settings say that it is."""
     said = summary.result if read.result else summary.tail.strip() or None
     if exit.kind != "exited" or (exit.code != 0 and not summary.error):
-        return Verdict(False, exit_sentence(exit, tail), said, summary.claimed)
+        return Verdict(False, Agent.exit_sentence(exit, tail), said, summary.claimed)
     if summary.error:
         return Verdict(False, summary.error.text, said, "failure")
     if said is None:
@@ -215,7 +205,9 @@ def value_at(document: object, path: str | None) -> object:
         if isinstance(found, dict):
             found = found.get(step)
         elif isinstance(found, list) and step.removeprefix("-").isdecimal():
-            found = _item(found, step)
+            # A number of thousands of digits is no index, and int refuses it.
+            index = int(step) if len(step) < 20 else len(found)
+            found = found[index] if -len(found) <= index < len(found) else None
         else:
             return None
     return found
@@ -237,9 +229,3 @@ def text_at(document: object, path: str | None) -> str:
 def number_at(document: object, path: str | None) -> float | None:
     found = value_at(document, path)
     return found if isinstance(found, int | float) and not isinstance(found, bool) else None
-
-
-def _item(array: list[Any], step: str) -> object:
-    # A number of thousands of digits is no index, and int refuses it.
-    index = int(step) if len(step) < 20 else len(array)
-    return array[index] if -len(array) <= index < len(array) else None

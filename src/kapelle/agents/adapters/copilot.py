@@ -52,6 +52,7 @@ class CopilotAgent(Agent):
         "COPILOT_CLI_RESOLVED_DIST_DIR", "COPILOT_LOADER_PID", "COPILOT_OTEL_*",
     )  # fmt: skip
 
+    url_variable = "COPILOT_PROVIDER_BASE_URL"
     beside_acp = ("model", "mcp_servers")
     last_words = (
         ("No session, task, or name matched", FailureClass.SESSION_LOST),
@@ -69,8 +70,6 @@ class CopilotAgent(Agent):
         folder = request.prompt_file.parent
         env = {_SPANS_IN: str(folder / _SPANS), **self.environment(request)}
         files: dict[str, str] = {}
-        if request.settings.base_url:
-            env["COPILOT_PROVIDER_BASE_URL"] = request.settings.base_url
         if request.system_prompt:
             files[_INSTRUCTIONS] = request.system_prompt
             env[_FOLDERS] = ",".join(filter(None, [str(folder), env.get(_FOLDERS)]))
@@ -107,7 +106,8 @@ class CopilotAgent(Agent):
                 name = data.text("toolName")
                 return [AgentEvent("tool_call", name=name, data=data.mapping("arguments"))]
             case "tool.execution_complete":
-                return [_tool_result(data)]
+                output = data.text("result", "content") or data.text("error", "message")
+                return [AgentEvent("tool_result", output)]
             case "model.call_failure":
                 status, code = data.count("statusCode"), data.text("errorCode")
                 return [error(_reason(data), kind="notice", status=status, type=code)]
@@ -116,7 +116,10 @@ class CopilotAgent(Agent):
             case "session.error":
                 return [_error(data)]
             case "result":
-                return _result(value)
+                # The last line; what was answered is in the last message.
+                failed = {} if value.get("exitCode") == 0 else {"is_error": True}
+                session = AgentEvent("session", value.text("sessionId"))
+                return [session, AgentEvent("result", data=failed)]
             case "span":
                 return _span(value.mapping("attributes"))
         return []
@@ -140,12 +143,6 @@ def _message(data: Json) -> list[AgentEvent]:
     return [*events, AgentEvent("text", text)] if text else events
 
 
-def _tool_result(data: Json) -> AgentEvent:
-    output = data.text("result", "content")
-    problem = data.text("error", "message")
-    return AgentEvent("tool_result", output or problem)
-
-
 def _reason(data: Json) -> str:
     """What a provider said, which is handed on as the text of a JSON object."""
     said = data.text("errorMessage")
@@ -161,18 +158,10 @@ def _error(data: Json) -> AgentEvent:
     return error(message or "unknown error", name, status=status, type=code)
 
 
-def _result(value: Json) -> list[AgentEvent]:
-    """The last line; what was answered is in the last message."""
-    session = AgentEvent("session", value.text("sessionId"))
-    failed = {} if value.get("exitCode") == 0 else {"is_error": True}
-    return [session, AgentEvent("result", data=failed)]
-
-
 def _span(attributes: Json) -> list[AgentEvent]:
     """One request to a model, by a sub-agent too; one that failed tells no tokens."""
-    if attributes.get("gen_ai.operation.name") != "chat":
-        return []
-    if "gen_ai.usage.input_tokens" not in attributes:
+    is_chat = attributes.get("gen_ai.operation.name") == "chat"
+    if not is_chat or "gen_ai.usage.input_tokens" not in attributes:
         return []
     kinds = ("input_tokens", "output_tokens", "cache_read.input_tokens")
     tokens = [attributes.get(f"gen_ai.usage.{kind}", 0) for kind in kinds]

@@ -10,16 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kapelle.agents.base import (
-    Access,
-    Agent,
-    AgentRequest,
-    Capabilities,
-    Command,
-    Summary,
-    Verdict,
-    exit_sentence,
-)
+from kapelle.agents.base import Access, Agent, AgentRequest, Capabilities, Command, Summary, Verdict
 from kapelle.agents.events import AgentEvent, Json, error, json_object, usage
 from kapelle.agents.failures import classify
 from kapelle.domain.errors import AgentMisconfigured
@@ -63,6 +54,7 @@ _STATUSES = {
 }
 # Kapelle itself tries again, and knows when.
 _ATTEMPTS = 3
+_WRITING = "write_file|replace|run_shell_command"
 _QUOTE = 300
 _LOG = "gemini.log"
 # Without the first it runs as a child of itself, which signals do not reach.
@@ -97,6 +89,9 @@ class GeminiAgent(Agent):
     )  # fmt: skip
 
     home = ("GEMINI_CLI_HOME", "")
+    # It cannot make new files through a client's file system.
+    beside_acp = ("daemon",)
+    url_variable = "GOOGLE_GEMINI_BASE_URL"
 
     def over_acp(self, request: AgentRequest) -> Command:
         # Over ACP it keeps standard error to itself until it ends.
@@ -107,10 +102,7 @@ class GeminiAgent(Agent):
     def command(self, request: AgentRequest) -> Command:
         model = request.chosen_model or _DEFAULT_MODEL
         argv = [self.executable(), "-o", "stream-json", "--approval-mode", "yolo", "-m", model]
-        env = self.environment(request)
-        env |= _VARIABLES
-        if request.settings.base_url:
-            env["GOOGLE_GEMINI_BASE_URL"] = request.settings.base_url
+        env = self.environment(request) | _VARIABLES
         session, side_log = _session(request, self.home_in(request.environ, env))
         argv += session + request.settings.extra_args
         files = self._settings(request, env)
@@ -132,7 +124,10 @@ class GeminiAgent(Agent):
                 name = value.text("tool_name")
                 return [AgentEvent("tool_call", name=name, data=value.mapping("parameters"))]
             case "tool_result":
-                return [_tool_result(value)]
+                # The id of a call begins with the name of its tool.
+                name = value.text("tool_id").rpartition("__")[0]
+                said = value.text("output") or value.text("error", "message")
+                return [AgentEvent("tool_result", said, name)]
             case "error":
                 return [_problem(value)]
             case "result":
@@ -163,7 +158,7 @@ class GeminiAgent(Agent):
 
     def _settings(self, request: AgentRequest, env: dict[str, str]) -> dict[str, str]:
         if are_read_in(request.prompt_file.parent):
-            return {_SETTINGS: settings_of(request, env)}
+            return {_SETTINGS: settings_of(request, env), **request.daemon_file}
         if request.mcp_servers:
             raise AgentMisconfigured(
                 f"The agent {self.name} takes MCP servers only from files that nobody but root can"
@@ -204,7 +199,7 @@ def _unable(summary: Summary, exit: Exit, tail: str) -> Failure | None:
     if "Invalid auth method selected" in tail:
         return Failure(kind, _NO_METHOD)
     errors = [line for line in tail.splitlines() if line.startswith("Error ")]
-    return Failure(kind, errors[-1] if errors else exit_sentence(exit, tail))
+    return Failure(kind, errors[-1] if errors else GeminiAgent.exit_sentence(exit, tail))
 
 
 def _refused(summary: Summary, exit: Exit, tail: str) -> Failure | None:
@@ -243,13 +238,6 @@ def _begin(value: Json) -> list[AgentEvent]:
     # The name of a choice of models has no price; which one it came to is told later.
     named = model not in _CHOICES and not model.startswith("auto")
     return [AgentEvent("session", session), *([AgentEvent("model", model)] if named else [])]
-
-
-def _tool_result(value: Json) -> AgentEvent:
-    # The id of a call begins with the name of its tool.
-    name = value.text("tool_id").rpartition("__")[0]
-    said = value.text("error", "message")
-    return AgentEvent("tool_result", value.text("output") or said, name)
 
 
 def _problem(value: Json) -> AgentEvent:
@@ -321,6 +309,8 @@ def settings_of(request: AgentRequest, env: dict[str, str]) -> str:
         "context": {"fileFiltering": {"enableRecursiveFileSearch": False}},
         "mcpServers": {name: _server(server) for name, server in request.mcp_servers.items()},
     }
+    if hooks := request.hooks("BeforeTool", _WRITING, "gemini"):
+        settings["hooks"] = hooks
     if request.max_turns is not None:
         settings["model"] = {"maxSessionTurns": request.max_turns}
     # With an address and no login of the user's choice it takes a way to log in that it refuses.

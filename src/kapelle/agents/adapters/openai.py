@@ -16,7 +16,6 @@ class PlainModel(Agent):
 
     program = sys.executable
     bridge: ClassVar[str]  # the module
-    address: ClassVar[str]  # the variable that holds base_url
     capabilities = Capabilities(model=True, system_prompt=True, usage=True)
     restraint = None  # it only answers
 
@@ -24,35 +23,30 @@ class PlainModel(Agent):
         return sys.executable
 
     def command(self, request: AgentRequest) -> Command:
+        base_url = request.settings.base_url
+        if base_url and not is_address(base_url):
+            raise AgentMisconfigured(
+                f"The base_url of {self.name} is no http(s):// address without a password.",
+                hint=f"kapelle agents config set {self.name} base_url http://localhost:11434/v1",
+            )
         # -P keeps modules out of reach that lie in the workspace, where the bridge runs.
         argv = [sys.executable, "-P", "-m", self.bridge, "--model", self.require_model(request)]
         files = {}
         if request.system_prompt:
             files[SYSTEM_FILE] = request.system_prompt
             argv += ["--system-file", str(request.beside(SYSTEM_FILE))]
-        env = self.environment(request) | self._address(request)
+        env = self.environment(request)
         return Command(argv + request.settings.extra_args, env, request.stdin, files)
-
-    def _address(self, request: AgentRequest) -> dict[str, str]:
-        base_url = request.settings.base_url
-        if not base_url:
-            return {}
-        if not is_address(base_url):
-            raise AgentMisconfigured(
-                f"The base_url of {self.name} is no http(s):// address without a password.",
-                hint=f"kapelle agents config set {self.name} base_url http://localhost:11434/v1",
-            )
-        return {self.address: base_url}
 
 
 class OpenaiAgent(PlainModel):
     package = "pip install kapelle"
     bridge = "kapelle.agents.bridges.openai"
-    address = "OPENAI_BASE_URL"
+    url_variable = "OPENAI_BASE_URL"
     passes = ("OPENAI_API_KEY", "OPENAI_BASE_URL")
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
         super().__init__(name, settings)
         # A server of one's own usually wants no key.
-        own = settings.base_url or settings.env.get(self.address)
+        own = settings.base_url or settings.env.get(self.url_variable)
         self.access = Access(("OPENAI_API_KEY",), needed=not own)

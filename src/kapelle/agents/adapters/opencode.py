@@ -72,7 +72,9 @@ class OpencodeAgent(Agent):
         return Command(_LOGS, {"OPENCODE_DISABLE_AUTOUPDATE": "1"})
 
     def command(self, request: AgentRequest) -> Command:
-        model = self._model(request)
+        model = request.chosen_model
+        if request.settings.base_url:
+            model = f"{_PROVIDER}/{self.require_model(request)}"
         argv = [self.executable(), "run", "--format", "json", "--auto"]
         argv += _LOGS
         # It works where PWD says, not in its working directory, unless it is told.
@@ -80,7 +82,9 @@ class OpencodeAgent(Agent):
         argv += self.options({"--model": model, "--session": request.session_id})
         env = {
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
-            "OPENCODE_CONFIG_CONTENT": _dumped(_configuration(request, model)),
+            "OPENCODE_CONFIG_CONTENT": _REFERENCE.sub(
+                r"\\u007b", json.dumps(_configuration(request, model))
+            ),
         }
         env |= self.environment(request)
         files = {_INSTRUCTIONS: request.system_prompt} if request.system_prompt else {}
@@ -126,11 +130,6 @@ class OpencodeAgent(Agent):
         if verdict.success or exit.kind != "exited":
             return verdict
         return _by_log(verdict, summary, tail)
-
-    def _model(self, request: AgentRequest) -> str | None:
-        if not request.settings.base_url:
-            return request.chosen_model
-        return f"{_PROVIDER}/{self.require_model(request)}"
 
 
 def _by_log(verdict: Verdict, summary: Summary, tail: str) -> Verdict:
@@ -182,10 +181,6 @@ def _server(server: McpServer) -> dict[str, Any]:
         local = {"type": "local", "command": server.command, "environment": server.env}
         return {**local, "enabled": True}
     return {"type": "remote", "url": server.url, "headers": server.headers, "enabled": True}
-
-
-def _dumped(config: dict[str, Any]) -> str:
-    return _REFERENCE.sub(r"\\u007b", json.dumps(config))
 
 
 def last_step_end(output: str) -> str | None:

@@ -58,7 +58,10 @@ class QwenAgent(Agent):
         "QWEN_CODE_IDE_*",
     )  # fmt: skip
 
+    url_variable = "OPENAI_BASE_URL"
     home = ("QWEN_RUNTIME_DIR", "QWEN_HOME", ".qwen")
+    # As Gemini, of which it is a fork, it cannot make new files through a client's file system.
+    beside_acp = ("daemon",)
     last_words = ((r"No saved session found with ID \S+", FailureClass.SESSION_LOST),)
 
     def over_acp(self, request: AgentRequest) -> Command:

@@ -15,11 +15,12 @@ import re
 import shutil
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from kapelle.agents.bridges.base import Child, emit
 from kapelle.agents.events import Json, json_object
+from kapelle.runner.output import LogReader
 
 _MODEL = re.compile(r"(?:Main model|Model): (\S+) with .+ edit format")
 _TOKENS = re.compile(
@@ -142,7 +143,7 @@ class Report:
 
     def __init__(self, emit: Callable[..., None], events: Path, answers: Path) -> None:
         self._emit = emit
-        self._events, self._answers = Log(events), Answers(answers)
+        self._events, self._answers = _from_now_on(events), Answers(answers)
         self._waiting: deque[Json] = deque()
         self._cached: deque[int] = deque()
         self._output: deque[str] = deque(maxlen=500)
@@ -213,7 +214,7 @@ class Report:
 
     def _read_events(self, is_over: bool = False) -> None:
         # Its analytics, which it sends to nobody.
-        self._waiting.extend(map(json_object, self._events.lines()))
+        self._waiting.extend(map(json_object, _new_lines(self._events)))
         while self._waiting:
             # It logs this after the line that tells of cached tokens.
             event = self._waiting[0].text("event")
@@ -261,35 +262,26 @@ class Report:
         self._emit("usage", data=used)
 
 
-class Log:
-    """A file that grows: the lines that came since the last look."""
+def _from_now_on(path: Path) -> LogReader:
+    return LogReader(path, path.stat().st_size if path.exists() else 0)
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._read_to = path.stat().st_size if path.exists() else 0
 
-    def lines(self) -> list[str]:
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._read_to)
-            whole = file.read()
-        whole = whole[: whole.rfind(b"\n") + 1]
-        self._read_to += len(whole)
-        return whole.decode("utf-8", "replace").split("\n")[:-1]
+def _new_lines(log: LogReader) -> Iterator[str]:
+    while lines := log.lines():
+        yield from (line.text for line in lines)
 
 
 class Answers:
     """Its conversation with the model, of which only the model's part is read."""
 
     def __init__(self, path: Path) -> None:
-        self._log = Log(path)
+        self._log = _from_now_on(path)
         self._lines: list[str] | None = None
 
     def new(self) -> list[str]:
         """Answers that something follows, so that they are whole."""
         found = []
-        for line in self._log.lines():
+        for line in _new_lines(self._log):
             if heading := _HEADING.fullmatch(line):
                 found.append(self.last())
                 self._lines = [] if heading[1] == "LLM RESPONSE" else None

@@ -60,7 +60,10 @@ def _ask(arguments: Namespace, prompt: str, system: str) -> None:
 def _answer(body: dict[str, Any], timeout_s: float) -> HTTPResponse:
     """The answer to read; some servers take the request only without stream_options."""
     key = os.environ.get("OPENAI_API_KEY", "").strip()
-    url, headers = _address(), {"Content-Type": "application/json", **_authorization(key)}
+    if not (key.isascii() and key.isprintable()):
+        raise Failed("OPENAI_API_KEY holds characters that no key has.", "authentication")
+    url, headers = _address(), {"Content-Type": "application/json"}
+    headers |= {"Authorization": f"Bearer {key}"} if key else {}
     response = post(url, headers, json.dumps(body).encode(), timeout_s)
     if 200 <= response.status < 300:
         return response
@@ -87,12 +90,6 @@ def _address() -> str:
         raise Failed("OPENAI_BASE_URL is no http:// or https:// address.", "environment")
     parts = urlsplit(base)
     return parts._replace(path=parts.path.rstrip("/") + "/chat/completions").geturl()
-
-
-def _authorization(key: str) -> dict[str, str]:
-    if key and not (key.isascii() and key.isprintable()):
-        raise Failed("OPENAI_API_KEY holds characters that no key has.", "authentication")
-    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 class Chat:

@@ -6,9 +6,16 @@ from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, Field
 
 from kapelle.api.security import Parent, UseCases, owner_only
-from kapelle.domain.learning import Learning, LearningEdit, LearningFilter, LearningSpec
+from kapelle.domain.learning import (
+    Learning,
+    LearningEdit,
+    LearningFilter,
+    LearningSpec,
+    Project,
+)
 from kapelle.domain.specs import Directory, Spec, Text
 from kapelle.service.knowledge import ImportView
+from kapelle.service.search import Kind, SearchView
 
 router = APIRouter(prefix="/learnings", tags=["learnings"])
 _owner = [Depends(owner_only)]
@@ -76,3 +83,20 @@ async def edit(learning_id: str, body: LearningEdit, service: UseCases) -> Learn
 async def delete(learning_id: str, service: UseCases) -> Learning:
     """Delete a learning; returns what it was."""
     return await service.knowledge.delete(learning_id)
+
+
+search_router = APIRouter(prefix="/search", tags=["search"], dependencies=_owner)
+
+
+@search_router.get("", name="search")
+async def find(
+    service: UseCases,
+    query: Annotated[str, Query(min_length=1, max_length=1000)],
+    kind: Kind | None = None,
+    task: Annotated[str | None, Query(max_length=100)] = None,
+    project: Project | None = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 20,
+) -> SearchView:
+    """What prompts, results and outputs of ended tasks and runs, learnings and notes have all these
+    words, "several" together; each hit in its context, with where it stands."""
+    return await service.search.find(query, kind, task, project, limit)

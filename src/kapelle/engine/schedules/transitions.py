@@ -5,15 +5,8 @@ from datetime import datetime, timedelta
 from kapelle.domain.errors import Conflict
 from kapelle.domain.schedule import OPEN, Outcome, ScheduleStatus
 from kapelle.domain.states import TaskStatus
-from kapelle.engine.schedules.rules import (
-    Leader,
-    Row,
-    Situation,
-    decide,
-    next_by_cron,
-    release,
-    trigger_of,
-)
+from kapelle.engine.schedules import rules
+from kapelle.engine.schedules.rules import Row
 from kapelle.store import events, schedules
 from kapelle.store.database import Connection
 
@@ -23,7 +16,7 @@ _INSTANT = timedelta(microseconds=1)
 
 def situation(
     connection: Connection, schedule_id: str, now: datetime, but: datetime | None = None
-) -> Situation:
+) -> rules.Situation:
     """All that decides about a schedule; but is a slot of its own that is being decided about."""
     schedule = schedules.row(connection, schedule_id)
     unsettled = [
@@ -31,7 +24,7 @@ def situation(
     ]
     starting = sum(row["outcome"] == Outcome.STARTING for row in unsettled)
     leader = schedule["after"]
-    return Situation(
+    return rules.Situation(
         schedule=schedule,
         now=now,
         in_flight=_in_flight(connection, schedule_id, bool(starting)),
@@ -43,12 +36,12 @@ def situation(
     )
 
 
-def _leader(connection: Connection, schedule: Row, leader_id: str) -> Leader:
+def _leader(connection: Connection, schedule: Row, leader_id: str) -> rules.Leader:
     to_follow: list[datetime] = []
-    if trigger_of(schedule) == "after":
+    if rules.trigger_of(schedule) == "after":
         since = schedule["created_at"]
         to_follow = schedules.to_follow(connection, schedule["id"], leader_id, since)
-    return Leader(
+    return rules.Leader(
         id=leader_id,
         is_open=schedules.row(connection, leader_id)["status"] in OPEN,
         in_flight=_in_flight(
@@ -87,13 +80,13 @@ def key_of(schedule_id: str, slot: datetime) -> str:
 def is_due(connection: Connection, schedule_id: str, now: datetime) -> bool:
     """Whether anything is to be written down, which is asked far more often than it is so."""
     found = situation(connection, schedule_id, now)
-    return decide(found).changes(found.schedule)
+    return rules.decide(found).changes(found.schedule)
 
 
 def advance(connection: Connection, schedule_id: str, now: datetime) -> list[datetime]:
     """Write down what is due; returns the slots that are to be started or held back."""
     found = situation(connection, schedule_id, now)
-    schedule, decided = found.schedule, decide(found)
+    schedule, decided = found.schedule, rules.decide(found)
     opened: list[datetime] = []
     for slot, outcome, reason in decided.firings:
         if schedules.record_firing(connection, schedule_id, slot, outcome, now, reason):
@@ -108,7 +101,7 @@ def advance(connection: Connection, schedule_id: str, now: datetime) -> list[dat
 
 def may_release(connection: Connection, schedule_id: str, slot: datetime, now: datetime) -> bool:
     """Whether what holds a slot back has ended."""
-    return release(situation(connection, schedule_id, now, but=slot))[0] is not Outcome.HELD
+    return rules.release(situation(connection, schedule_id, now, but=slot))[0] is not Outcome.HELD
 
 
 def release_slot(
@@ -116,7 +109,7 @@ def release_slot(
 ) -> Outcome:
     """Have a slot that is held back started or skipped, if what holds it back has ended."""
     found = situation(connection, schedule_id, now, but=slot)
-    outcome, reason = release(found)
+    outcome, reason = rules.release(found)
     if outcome is Outcome.HELD:
         return outcome
     _settle(connection, found.schedule, slot, outcome, reason)
@@ -144,7 +137,7 @@ def not_started(
     """Write down why a slot could not start anything; a schedule that has further ones goes on."""
     schedule = schedules.row(connection, schedule_id)
     _settle(connection, schedule, slot, Outcome.FAILED, reason)
-    if _is_only(schedule, slot) or trigger_of(schedule) == "every":
+    if _is_only(schedule, slot) or rules.trigger_of(schedule) == "every":
         change_status(
             connection, schedule, ScheduleStatus.FAILED, f"it could not start: {reason}", now
         )
@@ -152,7 +145,7 @@ def not_started(
 
 def _is_only(schedule: Row, slot: datetime) -> bool:
     """Whether no slot comes after this one, unless a person asks for it."""
-    return bool(trigger_of(schedule) == "at" and slot == schedule["at"])
+    return bool(rules.trigger_of(schedule) == "at" and slot == schedule["at"])
 
 
 def change_status(
@@ -216,9 +209,9 @@ def resume(connection: Connection, schedule_id: str, now: datetime) -> None:
         raise Conflict(f"{schedule_id} is not paused.")
     next_at: datetime | None = schedule["next_at"]
     status, reason = ScheduleStatus.ACTIVE, None
-    match trigger_of(schedule):
+    match rules.trigger_of(schedule):
         case "cron":
-            next_at = next_by_cron(schedule, now)
+            next_at = rules.next_by_cron(schedule, now)
         case "at":
             if next_at is None or next_at <= now:
                 status, reason = ScheduleStatus.EXPIRED, "its time passed while it was paused"
@@ -258,7 +251,7 @@ def run_now(connection: Connection, schedule_id: str, now: datetime) -> datetime
     slot = slot if slot.microsecond else slot + _INSTANT
     reason = "run by a person"
     schedules.record_firing(connection, schedule_id, slot, Outcome.STARTING, now, reason)
-    if trigger_of(schedule) == "every":
+    if rules.trigger_of(schedule) == "every":
         schedules.update(connection, schedule_id, next_at=None)
     return slot
 

@@ -111,6 +111,11 @@ class Attempt:
         return get_agent(self.agent_name, self.settings)
 
     @property
+    def shares_files(self) -> bool:
+        """Whether others may work on the same files: it has no worktree of its own."""
+        return not self.is_worktree or self.task["workspace_owner"] is not None
+
+    @property
     def directory(self) -> Path:
         """Where its processes work."""
         directory = Path(self.task["directory"])

@@ -119,6 +119,7 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
     if model or briefing.session_id:
         reason = choice.reason if choice else None
         await attempt.update(model=model, model_reason=reason, started_from=briefing.session_id)
+    where = {"url": parts.url, "token": attempt_token(parts.secret, attempt.id)}
     return AgentRequest(
         prompt=briefing.prompt,
         workspace=attempt.directory,
@@ -141,6 +142,7 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         answer=attempt.message if briefing.asked else None,
         said=parts.home.said / attempt.id,
         checkout=Path(task["directory"]),
+        daemon=where if attempt.shares_files else None,
     )
 
 

@@ -4,7 +4,10 @@ meets nothing but refusals; why it was ended is noted on the disk."""
 import asyncio
 import json
 import logging
+import os
+import re
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -22,6 +25,7 @@ from kapelle.domain.budget import left_usd
 from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.states import TaskStatus
 from kapelle.domain.task import Usage
+from kapelle.engine.locks import checkout_of
 from kapelle.engine.output import attempt_usage, find_side_log, side_log_of
 from kapelle.engine.tasks.attempt import Attempt, ClaimLost
 from kapelle.runner import process_tree
@@ -201,6 +205,8 @@ async def usage_before(attempt: Attempt) -> dict[str, float]:
 
 
 _log = logging.getLogger("kapelle.watch")
+# Names of tools that change nothing.
+_READS = re.compile(r"read|grep|glob|search|list|view|fetch|^ls$", re.IGNORECASE)
 _STRICT_S = 0.05
 _CALM_S = 1.0
 _STORED_S = 5.0
@@ -245,6 +251,7 @@ class Watch:
         self._over = asyncio.Event()
         # What an agent has printed before this daemon watches it may be hours old.
         self._caught_up = not (process_dir / "out.log").exists()
+        self._past = Counter[str]()  # calls on what somebody else held, by its path
         self._looked_around = time.monotonic()
         self._stored: tuple[float, Usage | None] = (time.monotonic(), None)
 
@@ -299,10 +306,14 @@ class Watch:
 
     async def look_back(self) -> None:
         """Warn of what the last answer used, once the agent has ended."""
-        if not self._agent.reads_whole_output or not self._limits.strict:
+        if not self._agent.reads_whole_output:
             return
         try:
-            await self._warn_of_limits(await asyncio.to_thread(self._count))
+            if self._limits.strict:
+                await self._warn_of_limits(await asyncio.to_thread(self._count))
+            elif self._attempt.shares_files:
+                await asyncio.to_thread(self._count)
+            await self._warn_of_locks()
         except Exception:
             _log.exception("looking back at %s failed", self._attempt.id)
 
@@ -315,12 +326,31 @@ class Watch:
             for event in self._agent.parse(line.text):
                 self._fold.add(event)
                 self._refusal.add(event)
+                if event.kind == "tool_call" and self._caught_up:
+                    self._note_locks(event)
         if not self._caught_up:
             # Refusals of then may be overcome long since.
             self._refusal, self._caught_up = Refusal(), True
         attempt = self._attempt
         model = attempt.row["model"]
         return attempt_usage(self._fold.summary(), self._before, model, attempt.settings)
+
+    def _note_locks(self, event: AgentEvent) -> None:
+        """Count a tool that would write what somebody else holds."""
+        attempt = self._attempt
+        if not attempt.shares_files or _READS.search(event.name or ""):
+            return
+        place = os.path.realpath(attempt.directory)
+        held = attempt.parts.locks.in_way_of_tool(event.data, place, checkout_of(place), attempt.id)
+        if held:
+            self._past[held.path] += 1
+
+    async def _warn_of_locks(self) -> None:
+        refused = self._attempt.parts.locks.refused
+        past = [p for p, times in self._past.items() if times > refused[self._attempt.id, p]]
+        if past:
+            text = f"it wrote what somebody else held, and nothing kept it from: {', '.join(past)}"
+            await self._warn("lock", text)
 
     def _read_side_log(self) -> None:
         if self._side is None and self._side_log is not None:

@@ -13,5 +13,3 @@ def upgrade() -> None:
     ${upgrades if upgrades else "pass"}
 
 
-def downgrade() -> None:
-    raise RuntimeError("Restore a backup instead.")

@@ -21,6 +21,10 @@ class Job:
     said: str | None = None  # the directory to which texts of people for it come meanwhile
     mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    # Where the daemon is and with which token, if others work on the same files: files are written
+    # by the bridge then, and only what nobody else holds.
+    daemon: Mapping[str, str] | None = None
+
     def to_text(self) -> str:
         return json.dumps(asdict(self))
 

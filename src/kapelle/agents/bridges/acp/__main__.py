@@ -14,6 +14,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from kapelle.agents.bridges.acp.process import AgentProcess, failure_in, failure
 from kapelle.agents.bridges.acp.session import Session
 from kapelle.agents.bridges.acp.updates import Updates
 from kapelle.agents.bridges.base import Failed, emit
+from kapelle.agents.bridges.hook import refusal
 from kapelle.agents.events import Json, mapping_of
 
 _ACKNOWLEDGING_S = 10.0
@@ -45,6 +47,7 @@ _HOW_TO_ANSWER = (
 )
 _CANCELLING_S = 2.0
 _LISTENING_S = 0.5
+_READING = ("read", "search", "fetch", "think")
 
 
 def main() -> int:
@@ -211,9 +214,26 @@ class Turn:
             return None
         if method == CLIENT_METHODS["session_request_permission"]:
             return await self._answer_permission(given)
+        if method == CLIENT_METHODS["fs_read_text_file"] and self._job.daemon:
+            return {"content": await asyncio.to_thread(_read, given)}
+        if method == CLIENT_METHODS["fs_write_text_file"] and self._job.daemon:
+            return await self._write(Path(given.text("path")), given.text("content"))
         if is_notification:
             return None
         raise RequestError.method_not_found(method)
+
+    async def _write(self, path: Path, content: str) -> dict[str, Any]:
+        """Write a file unless somebody else holds it."""
+        if reason := await self._refusal({"path": str(path)}):
+            raise RequestError(-32000, reason)
+        await asyncio.to_thread(path.parent.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(path.write_text, content, "utf-8")
+        return {}
+
+    async def _refusal(self, given: Mapping[str, Any]) -> str | None:
+        if self._job.daemon is None:
+            return None
+        return await asyncio.to_thread(refusal, self._job.daemon, given, str(Path.cwd()))
 
     async def _answer_permission(self, request: Json) -> dict[str, Any]:
         cancelled = {"outcome": {"outcome": "cancelled"}}
@@ -227,13 +247,17 @@ class Turn:
             await self._cancel()
             return cancelled
         options = {option.text("kind"): option for option in reversed(request.mappings("options"))}
-        picked = next((kind for kind in _KINDS[self._job.decision] if kind in options), None)
+        locked = request.text("toolCall", "kind") not in _READING and await self._refusal(
+            tool.input()
+        )
+        decision = "deny" if locked else self._job.decision
+        picked = next((kind for kind in _KINDS[decision] if kind in options), None)
         if picked is None:
-            emit("notice", f"The agent offers no way to {self._job.decision}: {tool.title}")
+            emit("notice", f"The agent offers no way to {decision}: {tool.title}")
             return cancelled
-        if self._job.decision == "deny":
+        if decision == "deny":
             self._updates.refuse(tool)
-            emit("notice", f"Not permitted: {tool.title}")
+            emit("notice", locked or f"Not permitted: {tool.title}")
         return {"outcome": {"outcome": "selected", "optionId": options[picked].get("optionId")}}
 
     async def _cancel(self) -> None:
@@ -244,6 +268,12 @@ class Turn:
 async def _first_of(some: set[asyncio.Future[Any]], within_s: float) -> bool:
     when = asyncio.FIRST_COMPLETED
     return bool((await asyncio.wait(some, timeout=within_s, return_when=when))[0])
+
+
+def _read(given: Json) -> str:
+    lines = Path(given.text("path")).read_text("utf-8", "replace").splitlines(keepends=True)
+    first = max(given.count("line") - 1, 0)
+    return "".join(lines[first : first + (given.count("limit") or len(lines))])
 
 
 def _check(response: Json, refused: str) -> None:

@@ -46,8 +46,7 @@ class Session:
     async def initialize(self) -> None:
         """Raises Failed when the agent does not answer as one would."""
         capabilities = {
-            # Gemini cannot make new files through a client's file system.
-            "fs": {"readTextFile": False, "writeTextFile": False},
+            "fs": dict.fromkeys(("readTextFile", "writeTextFile"), self._job.daemon is not None),
             "terminal": False,
             # Without it codex-acp tells failures as if they were the model's answer.
             "_meta": {"jetbrains": {"air": {"version": 1, "capabilities": ["sessionFailure"]}}},

@@ -214,9 +214,7 @@ class Updates:
             self.meter.start_answer()
         elif kind == "plan":
             self._flush()
-            steps = update.mappings("entries")
-            given = [(step.text("status"), step.text("content")) for step in steps]
-            emit("plan", plan(given).text)
+            emit("plan", plan(update.mappings("entries")).text)
         elif kind == "usage_update":
             self.meter.update(update)
         elif kind == "session_info_update":

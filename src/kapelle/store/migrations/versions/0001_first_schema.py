@@ -6,7 +6,3 @@ down_revision = None
 
 def upgrade() -> None:
     """Nothing: a database of this revision was made with its tables."""
-
-
-def downgrade() -> None:
-    raise NotImplementedError("go back by restoring a backup")

@@ -10,7 +10,3 @@ down_revision = "0001"
 def upgrade() -> None:
     for table in ("attempts", "runs"):
         op.add_column(table, sa.Column("performer", sa.Text))
-
-
-def downgrade() -> None:
-    raise NotImplementedError("go back by restoring a backup")

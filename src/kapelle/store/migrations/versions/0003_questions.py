@@ -12,7 +12,3 @@ def upgrade() -> None:
         op.add_column(table, sa.Column("question", sa.Text))
     may_ask = sa.Column("may_ask", sa.Boolean, nullable=False, server_default=sa.true())
     op.add_column("runs", may_ask)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("go back by restoring a backup")

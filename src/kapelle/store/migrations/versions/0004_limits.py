@@ -16,7 +16,3 @@ def upgrade() -> None:
         sentence = sa.func.substr(table.c.reason, len(_PREFIX) + 1)
         ended = table.update().where(table.c.reason.startswith(_PREFIX))
         op.execute(ended.values(limit_reached=sentence))
-
-
-def downgrade() -> None:
-    raise NotImplementedError("go back by restoring a backup")

@@ -33,7 +33,3 @@ def upgrade() -> None:
     for attempt_id in list(op.get_bind().execute(running).scalars()):
         mine = attempts.update().where(attempts.c.id == attempt_id)
         op.execute(mine.values(secret=secrets.token_hex(32)))
-
-
-def downgrade() -> None:
-    raise NotImplementedError("go back by restoring a backup")

@@ -10,7 +10,3 @@ down_revision = "0005"
 def upgrade() -> None:
     for name in ("tasks", "runs"):
         op.add_column(name, sa.Column("shell", sa.String(64)))
-
-
-def downgrade() -> None:
-    raise NotImplementedError("go back by restoring a backup")

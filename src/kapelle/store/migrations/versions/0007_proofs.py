@@ -17,7 +17,3 @@ def upgrade() -> None:
         sa.Column("proved", sa.Boolean),
         sa.Column("proof", sa.Text, nullable=False),
     )
-
-
-def downgrade() -> None:
-    raise NotImplementedError("go back by restoring a backup")

@@ -14,7 +14,3 @@ def upgrade() -> None:
         op.create_index(f"ix_{name}_repository_id", name, ["repository", "id"])
     for name in ("tasks", "runs", "schedules"):
         op.create_index(f"ix_{name}_end", name, [sa.text(f"substr(id, {len(name) + 22})")])
-
-
-def downgrade() -> None:
-    raise NotImplementedError("go back by restoring a backup")

@@ -18,7 +18,3 @@ def upgrade() -> None:
         sa.Column("task_id", sa.String(40)),
         sa.Column("updated_at", sa.BigInteger, nullable=False),
     )
-
-
-def downgrade() -> None:
-    raise NotImplementedError("go back by restoring a backup")

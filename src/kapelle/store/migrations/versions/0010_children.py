@@ -13,7 +13,3 @@ def upgrade() -> None:
         op.create_index(f"ix_{name}_parent_task_id", name, ["parent_task_id"])
     conducts = sa.Column("coordinate", sa.Boolean, nullable=False, server_default=sa.false())
     op.add_column("tasks", conducts)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("go back by restoring a backup")

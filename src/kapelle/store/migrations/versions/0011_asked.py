@@ -63,7 +63,3 @@ _MOMENTS = ("asked_at", "expires_at", "ended_at")
 
 def _table(name: str, *more: sa.ColumnClause[object]) -> sa.TableClause:
     return sa.table(name, *map(sa.column, _NAMES[name]), *more)
-
-
-def downgrade() -> None:
-    raise NotImplementedError("go back by restoring a backup")

@@ -33,7 +33,3 @@ def upgrade() -> None:
     op.create_index("ix_learnings_end", "learnings", [sa.text("substr(id, 31)")])
     create_index(op.get_bind())
     op.add_column("attempts", sa.Column("memory", sa.JSON))
-
-
-def downgrade() -> None:
-    raise NotImplementedError("go back by restoring a backup")

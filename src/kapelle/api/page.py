@@ -1,0 +1,55 @@
+"""The page: what the build of `web` left, served to a browser at each address of the page."""
+
+from pathlib import Path
+
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kapelle.api.errors import error_response
+
+# A wheel carries the page inside the package; in a checkout it is where it was built.
+_PLACES = (Path(__file__).parents[1] / "page", Path(__file__).parents[3] / "web" / "dist")
+_FILES = frozenset({"assets", "icon.svg", "theme.js"})
+_VIEWS = frozenset({"", "work", "tasks", "runs", "schedules", "watch", "knowledge", "usage",
+                    "system", "search", "new", "login"})  # fmt: skip
+_NOT_BUILT = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Kapelle</title>
+<h1>The page is not built</h1>
+<p>This daemon runs from a checkout. Type <code>make web</code> there, then reload.</p></html>"""
+
+
+def is_page(scope: Scope) -> bool:
+    """Whether a request asks for the page or a part of it, which holds nothing of anybody's."""
+    first = scope["path"].split("/")[1]
+    return scope["method"] in {"GET", "HEAD"} and first in _FILES | _VIEWS
+
+
+class WithPage:
+    """Serves the page before the routes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = await _answer(scope) if is_page(scope) else self._app
+        await answer(scope, receive, send)
+
+
+async def _answer(scope: Scope) -> Response:
+    # It may be built while the daemon runs.
+    root = next((place for place in _PLACES if (place / "index.html").is_file()), None)
+    if root is None:
+        return HTMLResponse(_NOT_BUILT, 503)
+    path = scope["path"].lstrip("/")
+    is_file = path.split("/")[0] in _FILES
+    try:
+        found = await StaticFiles(directory=root).get_response(
+            path if is_file else "index.html", scope
+        )
+    except HTTPException:
+        return error_response(404, "not_found", f"The page has no file {path}.")
+    # The names of these hold a digest of their content; the others are asked for each time.
+    hashed = path.startswith("assets/")
+    found.headers["Cache-Control"] = "public, max-age=31536000, immutable" if hashed else "no-cache"
+    return found

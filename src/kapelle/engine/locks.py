@@ -1,0 +1,241 @@
+"""Who holds which paths and who waits for them, in order; a deadlock is found as it arises.
+
+What is held is in the database before anybody is told so. Time is counted by a clock that nobody
+sets: the wall clock may jump, and after a restart of the daemon a lock's time begins anew.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, LimitReached
+from kapelle.domain.lock import WHOLE, Lock, LocksView, conflicts, normalised, written
+from kapelle.domain.states import AttemptStatus
+from kapelle.store import locks
+from kapelle.store.database import Database
+from kapelle.workspaces import checkouts_around
+
+PERSON = "person"
+# Whoever waits and does not ask again within this time loses its place.
+PATIENCE_S = 30.0
+_SWEEP_S = 5.0
+_MOST = 500
+_ENDS = [f"attempt.{status}" for status in AttemptStatus if status != AttemptStatus.RUNNING]
+_log = logging.getLogger("kapelle.locks")
+
+
+@dataclass(eq=False)
+class Claim:
+    """Paths that somebody waits for, or one path that somebody holds."""
+
+    checkout: str
+    paths: tuple[str, ...]
+    owner: str
+    task_id: str | None = None
+    reason: str | None = None
+    ttl_s: float = 600.0
+    taken_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    until: float = 0.0  # by the clock: when its time, or the patience with it, is over
+    asks: int = 0  # how many calls wait for it now
+    granted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def name(self) -> str:
+        return self.task_id or "a person"
+
+    @property
+    def row(self) -> dict[str, Any]:
+        names = ("checkout", "owner", "task_id", "reason", "ttl_s", "taken_at")
+        return {name: getattr(self, name) for name in names} | {"path": self.paths[0]}
+
+    def is_in_way_of(self, other: "Claim") -> bool:
+        apart = self.owner == other.owner or self.checkout != other.checkout
+        return not apart and conflicts(self.paths, other.paths)
+
+    def is_same(self, other: "Claim") -> bool:
+        return (self.owner, self.checkout, {*self.paths}) == (
+            other.owner, other.checkout, {*other.paths}
+        )  # fmt: skip
+
+
+class Locks:
+    def __init__(self, db: Database, clock: Callable[[], float] = time.monotonic) -> None:
+        self._db, self._clock = db, clock
+        self._held: list[Claim] = []
+        self._queue: list[Claim] = []
+        # How often an owner was kept from what a lock holds.
+        self.refused = Counter[tuple[str, str]]()
+
+    async def load(self) -> None:
+        """Know again what was held when the daemon before this one ended."""
+        for row in await self._db.read(locks.all_held):
+            values = {name: row[name] for name in row if name != "path"}
+            until = self._clock() + row["ttl_s"]
+            self._held.append(Claim(paths=(row["path"],), until=until, **values))
+
+    async def take(self, wanted: Claim, timeout_s: float) -> LocksView:
+        """Hold all of the paths, or wait for that; Conflict where it would wait for itself."""
+        await self.sweep()
+        own = {hold.paths[0] for hold in self._held if hold.owner == wanted.owner}
+        if len(own | {*wanted.paths}) > _MOST:
+            raise LimitReached(f"One may hold {_MOST} locks.", hint="Take a folder as a whole.")
+        claim = next((known for known in self._queue if known.is_same(wanted)), wanted)
+        claim.asks += 1
+        if claim is wanted:
+            self._queue.append(claim)
+        try:
+            self._advance()
+            if circle := self._circle(claim.owner, claim.owner, set()):
+                self._queue.remove(claim)
+                text = f"Deadlock: {'; '.join(circle)}."
+                raise Conflict(text, hint="Release what you hold, then take all of it at once.")
+            if not claim.granted.is_set() and timeout_s:
+                await _until(claim.granted, timeout_s)
+        finally:
+            claim.asks -= 1
+            claim.until = max(claim.until, self._clock() + (PATIENCE_S if timeout_s else 0.0))
+        made = [hold for hold in self._held if hold.granted is claim.granted]
+        if not made:
+            in_way = [self._view(other) for other in self._before(claim)]
+            await self.sweep()
+            return LocksView(held=False, locks=[], waiting_for=in_way)
+        try:
+            await self._db.write(locks.take, [hold.row for hold in made])
+        except KapelleError:
+            self._held = [hold for hold in self._held if hold not in made]
+            self._advance()
+            raise
+        return LocksView(held=True, locks=[self._view(hold) for hold in made])
+
+    async def release(self, checkout: str, paths: Sequence[str], owner: str | None) -> list[Lock]:
+        """Release an owner's locks in a checkout, all of them without paths; without an owner,
+        whoever's they are."""
+
+        def is_meant(claim: Claim) -> bool:
+            theirs = claim.checkout == checkout and owner in {None, claim.owner}
+            return theirs and (not paths or {*claim.paths} <= {*paths})
+
+        gone = [hold for hold in self._held if is_meant(hold)]
+        self._queue = [claim for claim in self._queue if claim.asks or not is_meant(claim)]
+        shown = [self._view(hold) for hold in gone]
+        await self._drop(gone, "released" if owner else "released by a person")
+        return shown
+
+    def in_way_of(self, checkout: str, paths: Sequence[str], owner: str) -> Lock | None:
+        """A lock of somebody else on one of the paths."""
+        wanted, now = Claim(checkout, tuple(paths), owner), self._clock()
+        held = (hold for hold in self._held if hold.until > now)
+        return next((self._view(hold) for hold in held if hold.is_in_way_of(wanted)), None)
+
+    def in_way_of_tool(
+        self, given: Mapping[str, object], directory: str, checkout: str, owner: str
+    ) -> Lock | None:
+        """A lock of somebody else on what a tool of an agent would evidently write."""
+        paths = []
+        for path in written(given):
+            with suppress(InvalidInput):  # what is elsewhere cannot be held
+                paths.append(path if path == WHOLE else real_path(path, directory, checkout))
+        return self.in_way_of(checkout, paths, owner)
+
+    def known(self, checkout: str | None = None) -> list[Lock]:
+        """Every lock that is held, then those that are waited for, in order."""
+        claims = [*self._held, *self._queue]
+        return [self._view(claim) for claim in claims if checkout in {None, claim.checkout}]
+
+    async def run(self) -> None:
+        """Sweep whenever an attempt ends and now and then, until cancelled."""
+        with self._db.watch(*_ENDS) as changed:
+            while True:
+                try:
+                    await self.sweep()
+                except KapelleError as error:
+                    _log.error("locks cannot be swept now: %s", error.message)
+                await changed.wait(_SWEEP_S)
+
+    async def sweep(self) -> None:
+        """Release what nobody can hold any more: of ended attempts, and what was not renewed."""
+        owners = {claim.owner for claim in (*self._held, *self._queue)} - {PERSON}
+        dead = await self._db.read(locks.ended, sorted(owners)) if owners else set[str]()
+        now = self._clock()
+        self._queue = [
+            claim
+            for claim in self._queue
+            if claim.owner not in dead and (claim.asks or claim.until > now)
+        ]
+        over = [hold for hold in self._held if hold.until <= now and hold.owner not in dead]
+        await self._drop(over, "its time was up")
+        await self._drop([hold for hold in self._held if hold.owner in dead], "its attempt ended")
+        self._advance()
+
+    async def _drop(self, gone: Sequence[Claim], why: str) -> None:
+        self._held = [hold for hold in self._held if hold not in gone]
+        self._advance()
+        if gone:
+            await self._db.write(locks.release, [hold.row for hold in gone], why)
+
+    def _advance(self) -> None:
+        """Give every path to the first who waits for it and has nobody in the way."""
+        for claim in [*self._queue]:
+            if not claim.asks or self._before(claim):
+                continue
+            self._queue.remove(claim)
+            claim.until = self._clock() + claim.ttl_s
+            made = [replace(claim, paths=(path,)) for path in claim.paths]
+            self._held = [hold for hold in self._held if not any(map(hold.is_same, made))] + made
+            claim.granted.set()
+
+    def _before(self, claim: Claim) -> list[Claim]:
+        """Whom it waits for: holders, and whoever came before it. What it has already it keeps."""
+        own = {hold.paths[0] for hold in self._held if hold.owner == claim.owner
+               and hold.checkout == claim.checkout}  # fmt: skip
+        if own.issuperset(claim.paths):
+            return []
+        place = self._queue.index(claim) if claim in self._queue else len(self._queue)
+        others = [*self._held, *self._queue[:place]]
+        return [other for other in others if other.is_in_way_of(claim)]
+
+    def _circle(self, start: str, owner: str, seen: set[str]) -> list[str]:
+        """The sentences of a circle of owners of whom each waits for the next."""
+        for claim in (claim for claim in self._queue if claim.owner == owner):
+            for other in self._before(claim):
+                words = f"{claim.name} waits for {', '.join(claim.paths)} after {other.name}"
+                if other.owner == start:
+                    return [words]
+                if other.owner not in seen:
+                    seen.add(other.owner)
+                    if found := self._circle(start, other.owner, seen):
+                        return [words, *found]
+        return []
+
+    def _view(self, claim: Claim) -> Lock:
+        status = "held" if claim.granted.is_set() or claim in self._held else "waiting"
+        facts = vars(claim) | {"path": " ".join(claim.paths), "status": status}
+        return Lock.model_validate(facts | {"left_s": max(0.0, claim.until - self._clock())})
+
+
+def checkout_of(directory: str) -> str:
+    """The top of the checkout that a directory is in, or the directory."""
+    tops = checkouts_around(Path(directory))
+    return os.path.realpath(tops[0] if tops else directory)
+
+
+def real_path(path: str, directory: str, checkout: str) -> str:
+    """A path as it stands in a checkout, with what links lead to in their place."""
+    whole = os.path.join(directory, path)
+    return normalised(whole if "*" in path else os.path.realpath(whole), directory, checkout)
+
+
+async def _until(event: asyncio.Event, seconds: float) -> None:
+    waiting = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait([waiting], timeout=seconds)
+    finally:
+        waiting.cancel()

@@ -1,0 +1,316 @@
+"""A goal: an agent conducts others, changes its plan as they go, and ends with evidence only."""
+
+import asyncio
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.options import argument, command
+from kapelle.domain.specs import field
+from kapelle.domain.task import CheckResult
+from kapelle.domain.text import counted
+from kapelle.patterns.context import Context
+from kapelle.patterns.registry import pattern
+from kapelle.patterns.results import Failed, RunResult, TaskResult
+from kapelle.patterns.spec import AgentName, PatternSpec, Prompt, Role, RunChecks
+from kapelle.patterns.team_roles import Plan, Questions, Subgoal
+
+_SAID, _LOG, _MOST_PARTS = 800, 3_000, 100
+_PROBLEM = "What was wrong with your last answer, which changed nothing"
+_CONDUCT = """\
+You conduct coding agents towards a goal. You do not do the work: what you change in files is \
+thrown away. Each turn you are told the state, and answer with what is to change in the plan; \
+then all parts that are open are done at once, each by an agent in a worktree of its own as soon \
+as those that it depends on are merged, and you are called again. Give a part that failed a task \
+that says what to do otherwise, and it is tried again with the end of its log. Where only repeated \
+tries against a command will do, make it a loop with checks. If you have tools of Kapelle, \
+task_logs and task_diff show more of what was done; hand out work by your answer alone. Say done \
+when the goal is reached: it is then verified by others, not by you."""
+_JUDGE = """\
+You judge whether a goal is reached by the work in this directory, which others did. Look at the \
+files and try what can be tried; what is claimed counts for nothing."""
+
+
+class OrchestrateSpec(PatternSpec):
+    """A goal: an agent conducts others until it is reached."""
+
+    model_config = ConfigDict(
+        json_schema_extra=command(
+            "Have an agent conduct others until a goal is reached, and its checks show it.",
+            "With --until the commands decide that it is; otherwise a judge who is not the "
+            "conductor.",
+            foreground=True,
+        )
+    )
+
+    goal: Prompt = Field(
+        description="what is to be reached",
+        json_schema_extra=argument(
+            "GOAL",
+            help="What to reach; - reads it from stdin.",
+            file=("--goal-file", "Read the goal from a file, or - for stdin."),
+        ),
+    )
+    until: RunChecks = field([], "commands that must all pass for the goal to be reached")
+    worker: AgentName = field(None, "the agent of the workers; by default the run's agent")
+    judge: AgentName = field(None, "the agent that judges where there is no command")
+    max_workers: int = field(5, "how many parts are worked on at the same time", ge=1, le=20)
+    max_iterations: int = field(20, "how often the conductor is called", ge=1, le=200)
+    max_depth: int = field(3, "levels of conductors, this one included", ge=1, le=10)
+    patience: int = field(3, "end after so many iterations without progress", ge=1, le=200)
+    ask: bool = field(False, "let the conductor ask a person what only a person can decide")
+
+    @property
+    def subject(self) -> str:
+        return self.goal
+
+    @property
+    def never_blocks(self) -> bool:
+        return not self.ask
+
+    @property
+    def roles(self) -> list[Role]:
+        judges = [] if self.until else [self.role(self.judge)]
+        return [self.role(None), self.role(self.worker), *judges]
+
+
+class Part(Subgoal):
+    kind: Literal["task", "loop", "orchestrate"] = Field(
+        "task", description="loop tries until its checks pass, orchestrate has a conductor below"
+    )
+    checks: list[str] = Field([], description="commands that must pass", max_length=20)
+
+
+class Turn(BaseModel):
+    parts: list[Part] = Field([], description="new parts, and those to do again, by their ids")
+    drop: list[str] = Field([], description="ids of parts that are not needed any more")
+    done: bool = Field(False, description="whether the goal is reached")
+    impossible: str = Field("", description="why the goal cannot be reached, if it cannot")
+    questions: Questions = []
+
+
+class Verdict(BaseModel):
+    reached: bool = Field(description="is the goal reached, as a whole?")
+    reason: str = Field(description="what you saw, and what is missing")
+
+
+class PlannedPart(Part):
+    """A part of the plan with what became of it."""
+
+    status: Literal["open", "merged", "failed", "conflict", "blocked"] = "open"
+    reason: str | None = None
+    said: str = ""
+    log: str = ""
+    work: list[str] = Field(default=[])  # the tasks and runs that did it, the last one last
+
+
+class OrchestrateResult(BaseModel):
+    reason: str = ""
+    goal_complete: bool = False
+    iterations: int = 0
+    plan: list[PlannedPart] = []
+    checks: list[CheckResult] = []
+    verdict: Verdict | None = None
+    commit: str | None = None
+
+
+@pattern("orchestrate", spec=OrchestrateSpec)
+async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
+    """Have an agent plan, delegate and change its plan until checks or a judge see the goal."""
+    result = ctx.keep(OrchestrateResult(commit=await ctx.commit("Before the conductor")))
+    told, problem, idle = dict[str, str](), "", 0
+    for number in range(1, spec.max_iterations + 1):
+        result.iterations = number
+        await _show(ctx, result, phase="conduct")
+        try:
+            asked = await _state(ctx, spec, result, {**told, _PROBLEM: problem})
+            turn = await ctx.query(asked, Turn, title=f"Conductor {number}", coordinate=True)
+        except Failed as failure:
+            turn, problem = Turn(), failure.reason
+        else:
+            problem = _apply(result, turn)
+        if turn.impossible:
+            raise Failed(f"the conductor gave up: {turn.impossible}", result)
+        if turn.questions and spec.ask:
+            said = await ctx.gather(*(ctx.ask(text, "") for text in turn.questions))
+            told |= {f"You asked: {text}": reply or "(no answer)"
+                     for text, reply in zip(turn.questions, said, strict=True)}  # fmt: skip
+        merged = await _work(ctx, spec, result)
+        looked = merged or (turn.done and not problem)
+        if looked and await _is_reached(ctx, spec, result, claimed=turn.done):
+            result.goal_complete, result.reason = True, f"reached in iteration {number}"
+            return result
+        idle = 0 if merged or (turn.questions and spec.ask) else idle + 1
+        if idle >= spec.patience:
+            why = problem or _lack(result)
+            raise Failed(f"no progress in {counted(idle, 'iteration')}: {why}", result)
+    rounds = counted(spec.max_iterations, "iteration")
+    raise Failed(f"the goal was not reached in {rounds}: {_lack(result)}", result)
+
+
+def _apply(result: OrchestrateResult, turn: Turn) -> str:
+    """Change the plan; what is wrong with the change, which is then not made at all."""
+    left = {part.id: part for part in result.plan if part.id not in turn.drop}
+    for part in turn.parts:
+        before = left.get(part.id)
+        if before is not None and before.status == "merged":
+            return f"{part.id} is merged already: what is to be changed about it is a new part"
+        told = before.model_dump(include={"work", "log", "reason"}) if before else {}
+        left[part.id] = PlannedPart(**part.model_dump(), **told)
+    if len(left) > _MOST_PARTS:
+        return f"a plan has at most {_MOST_PARTS} parts, and this would have {len(left)}"
+    if left and (problem := Plan(subgoals=[*left.values()]).in_order()[1]):
+        return problem
+    for one in left.values():
+        one.status = "open" if one.status == "blocked" else one.status
+    result.plan = list(left.values())
+    return ""
+
+
+async def _work(ctx: Context, spec: OrchestrateSpec, result: OrchestrateResult) -> int:
+    """Do what is open, all at once as far as it may be; how many parts were merged."""
+    going = [part for part in result.plan if part.status == "open"]
+    known = {part.id: part for part in result.plan}
+    ended = {part.id: asyncio.Event() for part in going}
+    # In place there are no copies of the files, so that only one may work at a time.
+    places = spec.max_workers if ctx.is_git else 1
+
+    async def pursue(part: PlannedPart) -> None:
+        try:
+            for other in part.depends_on:
+                if other in ended:
+                    await ended[other].wait()
+            undone = [other for other in part.depends_on if known[other].status != "merged"]
+            if undone:
+                part.status, part.reason = "blocked", f"waits for {', '.join(undone)}"
+                return
+            async with ctx.lock("work", places):
+                await _do(ctx, spec, part, result)
+        finally:
+            ended[part.id].set()
+
+    await _show(ctx, result, phase="work")
+    await ctx.gather(*(pursue(part) for part in going))
+    if going:
+        result.commit = await ctx.commit(f"Iteration {result.iterations}")
+    return sum(part.status == "merged" for part in going)
+
+
+async def _do(
+    ctx: Context, spec: OrchestrateSpec, part: PlannedPart, result: OrchestrateResult
+) -> None:
+    again = f"\n\n## It was tried before and failed: {part.reason}\n{part.log}" if part.work else ""
+    try:
+        work = await _delegate(ctx, spec, part, part.task + again)
+    except InvalidInput as error:
+        part.status, part.reason = "failed", error.with_hint
+        return
+    part.work.append(work.id)
+    part.reason, part.status = work.reason, "merged" if work.ok else "failed"
+    if isinstance(work, TaskResult):
+        part.said = work.text[-_SAID:]
+        failed = "\n".join(f"{one.name}:\n{one.output}" for one in work.failed_checks)
+        part.log = f"{failed}\n{work.text}".strip()[-_LOG:]
+    elif isinstance(work.result, dict):
+        part.said = part.log = str(work.result.get("reason") or "")[-_SAID:]
+    if work.ok and work.changed:
+        async with ctx.lock("merge"):
+            merged = await ctx.merge(work)
+        if not merged.ok:
+            part.status, part.reason = "conflict" if merged.conflict else "failed", merged.problem
+    await _show(ctx, result, phase="work")
+
+
+async def _delegate(
+    ctx: Context, spec: OrchestrateSpec, part: PlannedPart, prompt: str
+) -> TaskResult | RunResult:
+    who = {"agent": spec.worker} if spec.worker else {}
+    if part.kind == "orchestrate":
+        if spec.max_depth == 1:
+            raise InvalidInput("No conductor may be below this one (--max-depth).")
+        below = spec.model_dump(include={"max_workers", "max_iterations", "patience", "judge"})
+        below |= {"goal": prompt, "until": part.checks, "max_depth": spec.max_depth - 1}
+        return await ctx.run("orchestrate", {**below, "worker": spec.worker})
+    if part.kind == "loop" and part.checks:
+        return await ctx.run("loop", {"prompt": prompt, "until": part.checks, **who})
+    # Whoever says it is done and has changed nothing is not done.
+    changes = ["diff_not_empty"] if ctx.is_git and not part.text_only else []
+    return await ctx.task(
+        prompt, title=part.title, workspace="own", checks=[*changes, *part.checks],
+        agent=spec.worker,
+    )  # fmt: skip
+
+
+async def _is_reached(
+    ctx: Context, spec: OrchestrateSpec, result: OrchestrateResult, claimed: bool
+) -> bool:
+    """Whether the goal is seen: by its commands, or by a judge once the conductor says so."""
+    await _show(ctx, result, phase="verify")
+    if spec.until:
+        result.checks = (await ctx.check(*spec.until)).checks
+        if result.commit is not None:
+            # What a check leaves behind does not join the work.
+            await ctx.revert(result.commit)
+        return all(check.passed for check in result.checks)
+    if not claimed:
+        return False
+    asked = f"{_JUDGE}\n\n## The goal\n{spec.goal}\n\n## What was changed\n{await ctx.changes()}"
+    try:
+        result.verdict = await ctx.query(asked, Verdict, title="Judge", agent=spec.judge)
+    except Failed as failure:
+        result.verdict = Verdict(reached=False, reason=failure.reason)
+    return result.verdict.reached
+
+
+def _lack(result: OrchestrateResult) -> str:
+    """What is known to be missing, the evidence before the plan."""
+    failed = [check.verdict for check in result.checks if not check.passed]
+    if failed:
+        return f"{', '.join(failed)} failed"
+    if result.verdict is not None:
+        return result.verdict.reason
+    undone = [f"{one.id} is {one.status}" for one in result.plan if one.status != "merged"]
+    return ", ".join(undone) or "the conductor did not say that it is done"
+
+
+async def _show(ctx: Context, result: OrchestrateResult, phase: str) -> None:
+    shown = {"id", "title", "kind", "status", "reason"}
+    plan = [part.model_dump(include=shown) for part in result.plan]
+    await ctx.progress(iteration=result.iterations, phase=phase, plan=plan)
+
+
+async def _state(
+    ctx: Context, spec: OrchestrateSpec, result: OrchestrateResult, told: dict[str, str]
+) -> str:
+    """What the conductor is told at the beginning of a turn; told is what else it must know."""
+    left = await ctx.budget()
+    limits = [f"this is turn {result.iterations} of {spec.max_iterations}"]
+    limits += [f"{spec.max_workers} parts at the same time", f"{_MOST_PARTS} parts in all"]
+    limits += ["no conductor below you"] if spec.max_depth == 1 else []
+    limits += [f"{value:g} {name} left" for name, value in left if value is not None]
+    checks = [f"{one.name}:\n{one.output[-_LOG:]}" for one in result.checks if not one.passed]
+    sections = {
+        "The goal": spec.goal,
+        "What decides": ", ".join(check.label for check in spec.until) or "a judge, who looks",
+        "The plan": "\n".join(map(_told, result.plan)) or "There is none yet: make one.",
+        "What the last verification found": "\n".join(checks)
+        or (result.verdict.reason if result.verdict else ""),
+        "What was changed so far": await ctx.changes() if result.plan else "",
+        "Limits": "; ".join(limits),
+        **told,
+    }
+    asking = "" if spec.ask else "\n\nNobody can be asked: leave questions empty."
+    lines = (f"## {name}\n{text}" for name, text in sections.items() if text)
+    return f"{_CONDUCT}{asking}\n\n" + "\n\n".join(lines)
+
+
+def _told(part: PlannedPart) -> str:
+    after = f" after {', '.join(part.depends_on)}" if part.depends_on else ""
+    line = f"- {part.id} ({part.kind}{after}), {part.status}: {part.title}"
+    if part.work:
+        line += f" [{part.work[-1]}]"
+    if part.status == "merged":
+        return f"{line}\n  said: {part.said}" if part.said else line
+    reason = f"\n  {part.reason}" if part.reason else ""
+    return line + reason + (f"\n  the end of its log:\n{part.log}" if part.log else "")

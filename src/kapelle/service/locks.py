@@ -1,0 +1,84 @@
+"""Use cases of locks: take, release and list them, and judge what an agent is about to do."""
+
+import os
+
+from kapelle.domain.errors import InvalidInput
+from kapelle.domain.lock import (
+    Lock,
+    LockRelease,
+    LockSpec,
+    LocksView,
+    Permission,
+    ToolCall,
+)
+from kapelle.engine.locks import PERSON, Claim, checkout_of, real_path
+from kapelle.engine.parts import Parts
+from kapelle.store import notes, tasks
+from kapelle.store.database import Connection
+from kapelle.store.query import Row
+
+
+class LockService:
+    """The attempt that asks is named with every call; without one it is a person."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._db, self._locks = parts.db, parts.locks
+
+    async def take(self, spec: LockSpec, attempt_id: str | None) -> LocksView:
+        """Hold all of the paths, or none and keep a place in the queue."""
+        owner, task_id, directory, checkout = await self._place(spec.directory, attempt_id)
+        paths = dict.fromkeys(real_path(path, directory, checkout) for path in spec.paths)
+        claim = Claim(checkout, tuple(paths), owner, task_id, spec.reason, spec.ttl_s)
+        return await self._locks.take(claim, spec.timeout_s)
+
+    async def release(self, spec: LockRelease, attempt_id: str | None) -> list[Lock]:
+        """Release one's own; a person releases whoever's they are, where paths are named."""
+        owner, _, directory, checkout = await self._place(spec.directory, attempt_id)
+        paths = [real_path(path, directory, checkout) for path in spec.paths]
+        anybodys = attempt_id is None and bool(paths)
+        return await self._locks.release(checkout, paths, None if anybodys else owner)
+
+    async def known(self, directory: str | None, attempt_id: str | None) -> list[Lock]:
+        """What is held and waited for, in one checkout or, for a person, everywhere."""
+        await self._locks.sweep()
+        if directory is None and attempt_id is None:
+            return self._locks.known()
+        return self._locks.known((await self._place(directory, attempt_id))[-1])
+
+    async def check(self, call: ToolCall, attempt_id: str | None) -> Permission:
+        """Whether an agent may do what it is about to do."""
+        owner, _, _, checkout = await self._place(None if attempt_id else "/", attempt_id)
+        lock = self._locks.in_way_of_tool(call.input, call.directory, checkout, owner)
+        if lock is None:
+            return Permission(allowed=True)
+        self._locks.refused[owner, lock.path] += 1
+        reason = f"{lock.path} is locked by {lock.task_id or 'a person'}"
+        reason += f" ({lock.reason})" if lock.reason else ""
+        return Permission(
+            allowed=False,
+            reason=f"{reason}. Take it with lock_take, which waits for its turn, or do something "
+            "else first.",
+        )
+
+    async def _place(
+        self, directory: str | None, attempt_id: str | None
+    ) -> tuple[str, str | None, str, str]:
+        """Owner, task, where relative paths begin, and the checkout."""
+        if attempt_id is not None:
+            author, task = await self._db.read(_author, attempt_id)
+            if directory is not None and directory != task["workspace_path"]:
+                raise InvalidInput("An attempt holds files of its own checkout alone.")
+            owner, task_id = attempt_id, author["task_id"]
+            directory = task["workspace_path"]
+        else:
+            owner, task_id = PERSON, None
+        if directory is None:
+            raise InvalidInput("directory is missing: the checkout whose files are meant.")
+        directory = os.path.realpath(directory)
+        return owner, task_id, directory, checkout_of(directory)
+
+
+def _author(connection: Connection, attempt_id: str) -> tuple[Row, Row]:
+    author = notes.author_of(connection, attempt_id)
+    assert author is not None
+    return author, tasks.row(connection, author["task_id"])

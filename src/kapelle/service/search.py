@@ -1,0 +1,293 @@
+"""Search over all that ended work was told, said and did, and over what is known beside it."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+from kapelle.domain.errors import InvalidInput, KapelleError
+from kapelle.domain.text import search_terms
+from kapelle.engine.parts import Parts
+from kapelle.engine.tasks.brief import project_of
+from kapelle.runner.output import read
+from kapelle.store import attempts, learnings, notes, search
+from kapelle.store.query import Row
+from kapelle.store.search import Damaged, Document, SearchIndex
+
+_log = logging.getLogger("kapelle.search")
+Kind = Literal["prompt", "result", "output", "learning", "note"]
+_ROUND_S = 10.0
+# A search waits so long for work that has just ended to be indexed.
+_FRESH_S = 2.0
+_AT_A_TIME = 20
+_PART, _READ = 1 << 14, 4 << 20
+# Of a stream so much is indexed and no more; others have the machine meanwhile.
+_MOST_PARTS, _PAUSE_S = 1_000, 0.05
+_AROUND = 120
+_MOST_LOOKED_AT = 2_000
+_TIDY_ROUNDS = 360
+_STREAMS = ("out", "err")
+_PAST = 10**12  # behind all output that there can be
+
+
+class Hit(BaseModel):
+    """Some text in its context, and where it stands: in an attempt's output the byte at which its
+    line begins, and the Last-Event-ID behind which its transcript goes on with that line."""
+
+    kind: Kind
+    id: str
+    title: str
+    project: str | None
+    text: str
+    attempt: int | None = None
+    stream: Literal["out", "err"] | None = None
+    offset: int | None = None
+    position: str | None = None
+
+
+class SearchView(BaseModel):
+    """What was found, the newest first; complete is false while some ended work is not indexed."""
+
+    hits: list[Hit]
+    complete: bool
+
+
+class Search:
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._path: Path = parts.home.root / "search.db"
+        self._index: SearchIndex | None = None
+        self._going: asyncio.Task[bool] | None = None
+        self._alone = asyncio.Lock()
+        self._rounds = 0
+
+    async def run(self) -> None:
+        """Index what has ended, for as long as the daemon runs."""
+        while True:
+            await asyncio.sleep(_ROUND_S)
+            await asyncio.wait([self._begin()])
+
+    async def find(
+        self, text: str, kind: Kind | None, task: str | None, project: str | None, limit: int
+    ) -> SearchView:
+        """All that has every word of a text; words between quotation marks stand together."""
+        terms = search_terms(text)
+        if not terms:
+            raise InvalidInput("There is no word to look for.", hint="Type one with a letter.")
+        going = self._begin()
+        await asyncio.wait([going], timeout=_FRESH_S)
+        hits: list[Hit] = []
+        if kind in {None, "learning"} and task is None:
+            found = await self._parts.db.read(learnings.search, terms, project, limit)
+            hits += [
+                _learned(one, terms) for one in found if _has(f"{one.title} {one.content}", terms)
+            ]
+        if kind in {None, "note"} and task is None:
+            for note in await self._parts.db.read(notes.containing, terms, limit):
+                shown = excerpt(note["value"], terms)
+                hits.append(Hit(kind="note", id=note["key"], title=note["key"],
+                                project=note["scope"], text=shown))  # fmt: skip
+        if kind not in {"learning", "note"}:
+            only = {"kind": kind, "owner": task, "project": project}
+            given = {name: value for name, value in only.items() if value}
+            with suppress(Damaged):
+                hits += await self._indexed(terms, given, limit - len(hits))
+        return SearchView(hits=hits[:limit], complete=going.done() and going.result())
+
+    async def _indexed(self, terms: list[list[str]], only: dict[str, str], limit: int) -> list[Hit]:
+        words = [word for term in terms for word in term]
+        hits, before, looked_at = list[Hit](), 1 << 60, 0
+        while len(hits) < limit and looked_at < _MOST_LOOKED_AT:
+            found = await self._use(self._open().find, words, only, before, 100)
+            if not found:
+                break
+            before, looked_at = found[-1].id, looked_at + len(found)
+            owners = {document.owner for document in found}
+            rows = {one: await self._parts.db.glance(search.work, one) for one in owners}
+            hits += await asyncio.to_thread(self._shown, found, rows, terms, limit - len(hits))
+        return hits
+
+    def _shown(
+        self,
+        found: Sequence[Document],
+        rows: Mapping[str, Row | None],
+        terms: list[list[str]],
+        limit: int,
+    ) -> list[Hit]:
+        shown: list[Hit] = []
+        for document in found:
+            row = rows[document.owner]
+            if row is not None and len(shown) < limit:
+                shown += self._hits(document, row, terms)
+        return shown
+
+    def _hits(self, document: Document, row: Row, terms: list[list[str]]) -> list[Hit]:
+        """A document as a hit; none where its text is gone, or has the words apart."""
+        known: dict[str, Any] = {
+            "kind": document.kind, "id": document.owner, "title": row["title"],
+            "project": document.project,
+        }  # fmt: skip
+        if document.kind != "output":
+            text = _field(row, document.kind)
+            return [Hit(**known, text=excerpt(text, terms))] if _has(text, terms) else []
+        attempt_id, _, stream = document.source.rpartition(".")
+        path = self._parts.process_directory(attempt_id) / f"{stream}.log"
+        lines = list(_lines(read(path, document.begin, document.length), document.begin))
+        if not _has(" ".join(text for _, text in lines), terms):
+            return []
+        best = max(lines, key=lambda line: sum(_has(line[1], [term]) for term in terms))
+        offset, text = best
+        # Of the other stream nothing: the transcript begins with this line.
+        place = (offset, _PAST) if stream == "out" else (_PAST, offset)
+        position = f"{document.attempt}:{place[0]}:{place[1]}:0:0"
+        where = {"attempt": document.attempt, "stream": stream, "offset": offset}
+        return [Hit(**known, **where, position=position, text=excerpt(text, terms))]
+
+    def _begin(self) -> asyncio.Task[bool]:
+        if self._going is None or self._going.done():
+            self._going = asyncio.create_task(self._try())
+        return self._going
+
+    async def _try(self) -> bool:
+        """Whether everything is indexed now; an index that cannot be used is made anew."""
+        try:
+            await self._catch_up()
+        except (Damaged, KapelleError, OSError) as error:
+            _log.warning("not everything is indexed for the search: %s", error)
+            if isinstance(error, Damaged):
+                await self._use(self._drop)
+            return False
+        return True
+
+    async def _catch_up(self) -> None:
+        """Index what has ended since the last time; a crash repeats a part of a task at most."""
+        self._rounds += 1
+        if self._rounds % _TIDY_ROUNDS == 1:
+            await self._tidy()
+        for noun in ("task", "run"):
+            while True:
+                last = await self._use(self._open().progress, noun)
+                rows = await self._parts.db.read(search.ended_after, noun, last, _AT_A_TIME)
+                for row in rows:
+                    await self._add(noun, row)
+                if not rows:
+                    break
+
+    async def _add(self, noun: str, row: Row) -> None:
+        owner, project = row["id"], project_of(row)
+        tried = await self._parts.db.read(attempts.of_task, owner) if noun == "task" else []
+        for attempt in tried:
+            for stream in _STREAMS:
+                about = Document("output", owner, project, f"{attempt['id']}.{stream}",
+                                 attempt["number"])  # fmt: skip
+                for _ in range(_MOST_PARTS):
+                    if not await self._use(self._read_part, about):
+                        break
+                    await asyncio.sleep(_PAUSE_S)
+        fields = [(kind, _field(row, kind)) for kind in ("prompt", "result")]
+        told = [(Document(kind, owner, project, owner), text) for kind, text in fields if text]
+        await self._use(self._open().forget, owner, ["prompt", "result"])
+        await self._use(self._open().add, told, **{noun: f"{row['ended_at'].isoformat()} {owner}"})
+
+    def _read_part(self, about: Document) -> bool:
+        """Index the next few megabytes of a stream; whether there may be more."""
+        index = self._open()
+        begin = int(index.progress(about.source) or 0)
+        attempt_id, _, stream = about.source.rpartition(".")
+        data = read(self._parts.process_directory(attempt_id) / f"{stream}.log", begin, _READ)
+        if not data:
+            return False
+        # A line that goes on is left for the next time, unless it is all there is.
+        end = data.rfind(b"\n") + 1 if len(data) == _READ else len(data)
+        data = data[: end or len(data)]
+        found, at = [], 0
+        while at < len(data):
+            cut = data.find(b"\n", at + _PART) + 1 or len(data)
+            part = data[at:cut]
+            place = {"begin": begin + at, "length": len(part)}
+            text = " ".join(text for _, text in _lines(part, 0))
+            found.append((Document(**{**vars(about), **place}), text))
+            at = cut
+        index.add(found, **{about.source: begin + len(data)})
+        return True
+
+    async def _tidy(self) -> None:
+        """Forget what is archived or gone; where that is most of the index, make it anew."""
+        for owner in await self._use(self._open().owners):
+            if await self._parts.db.glance(search.work, owner) is None:
+                await self._use(self._open().forget, owner)
+        if await self._use(self._open().waste) > 0.5:
+            await self._use(self._drop)
+
+    def _open(self) -> SearchIndex:
+        if self._index is None or not self._path.exists():
+            self._drop(keep=self._path.exists())
+            self._index = SearchIndex(self._path)
+        return self._index
+
+    def _drop(self, keep: bool = False) -> None:
+        if self._index is not None:
+            self._index.close()
+        self._index = None
+        # What SQLite left beside a file that is gone does not belong to the next one.
+        for end in () if keep else ("", "-wal", "-shm"):
+            Path(f"{self._path}{end}").unlink(missing_ok=True)
+
+    async def _use(self, work: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call something of the index in a thread, one at a time."""
+        async with self._alone:
+            return await asyncio.shield(asyncio.to_thread(work, *args, **kwargs))
+
+
+def _field(row: Row, kind: str) -> str:
+    """The text of a task or run that is a document of this kind."""
+    asked = "prompt" if "prompt" in row else "spec"
+    value = row[asked] if kind == "prompt" else row["result"]
+    text = value if isinstance(value, str) else " ".join(_strings(value))
+    return f"{row['title']}\n{text}" if kind == "prompt" else text
+
+
+def _lines(data: bytes, begin: int) -> Iterator[tuple[int, str]]:
+    """Each line of an output with its offset, as text: of JSON only what it says."""
+    for line in data.split(b"\n"):
+        text = line.decode("utf-8", "replace")
+        if line.startswith(b"{"):
+            with suppress(ValueError, RecursionError):
+                text = " ".join(_strings(json.loads(line)))
+        yield begin, text
+        begin += len(line) + 1
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)
+
+
+def _has(text: str, terms: Sequence[Sequence[str]]) -> bool:
+    """Whether a text has each term, the words of one behind each other."""
+    words = (
+        f" {' '.join(word for term in search_terms(text.replace(chr(34), ' ')) for word in term)} "
+    )
+    return all(f" {' '.join(term)} " in words for term in terms)
+
+
+def excerpt(text: str, terms: Sequence[Sequence[str]]) -> str:
+    """What stands around the first of the terms, on one line."""
+    folded = text.lower()
+    at = min((found for term in terms if (found := folded.find(term[0])) >= 0), default=0)
+    begin, end = max(0, at - _AROUND), at + _AROUND
+    cut = " ".join(text[begin:end].split())
+    return f"{'…' if begin else ''}{cut}{'…' if end < len(text) else ''}"
+
+
+def _learned(one: Any, terms: Sequence[Sequence[str]]) -> Hit:
+    known = {"id": one.id, "title": one.title, "project": one.project}
+    return Hit(kind="learning", **known, text=excerpt(one.content, terms))

@@ -1,0 +1,132 @@
+"""The index of all that ended work said and was told: a file of its own, whatever the database.
+
+It holds words and places, not texts; who loses it loses nothing, for it is made anew.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from kapelle.store.query import Row
+from kapelle.store.tables import runs, tasks
+
+Damaged = sqlite3.DatabaseError
+with closing(sqlite3.connect(":memory:")) as _probe:
+    HAS_FTS5 = ("ENABLE_FTS5",) in _probe.execute("PRAGMA compile_options").fetchall()
+# A document is a part of a source: of an attempt's stream, or of a task's or run's row.
+_TABLES = """
+PRAGMA journal_mode=WAL;
+PRAGMA synchronous=NORMAL;
+CREATE TABLE IF NOT EXISTS documents (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, owner TEXT NOT NULL,
+    project TEXT NOT NULL, source TEXT NOT NULL, attempt INTEGER NOT NULL, begin INTEGER NOT NULL,
+    length INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS documents_owner ON documents (owner);
+CREATE TABLE IF NOT EXISTS progress (source TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(text, content='', detail=none);
+"""
+_FIND = """
+SELECT documents.* FROM words JOIN documents ON documents.id = words.rowid
+WHERE words MATCH :words AND words.rowid < :before {more} ORDER BY words.rowid DESC LIMIT :most
+"""
+
+
+@dataclass(frozen=True)
+class Document:
+    """Where some words stand: length bytes from begin on in a stream, or a whole field."""
+
+    kind: str
+    owner: str
+    project: str
+    source: str
+    attempt: int = 0
+    begin: int = 0
+    length: int = 0
+    id: int = 0
+
+
+class SearchIndex:
+    """One connection, used by one thread at a time; OperationalError without FTS5."""
+
+    def __init__(self, path: Path) -> None:
+        path.touch(mode=0o600)
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._connection.row_factory = sqlite3.Row
+        self._connection.executescript(_TABLES)
+
+    def add(self, found: Iterable[tuple[Document, str]], **progress: Any) -> None:
+        """Add documents with their texts, and how far their sources are read, or nothing."""
+        with self._connection as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for document, text in found:
+                values = {**vars(document), "id": None}
+                sql = f"INSERT INTO documents VALUES ({','.join(f':{name}' for name in _NAMES)})"
+                number = connection.execute(sql, values).lastrowid
+                connection.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (number, text))
+            for source, value in progress.items():
+                connection.execute(
+                    "INSERT OR REPLACE INTO progress VALUES (?, ?)", (source, str(value))
+                )
+
+    def progress(self, source: str) -> str | None:
+        row = self._connection.execute("SELECT value FROM progress WHERE source = ?", (source,))
+        found = row.fetchone()
+        return found[0] if found else None
+
+    def forget(self, owner: str, kinds: Sequence[str] = ()) -> None:
+        """Forget the documents of a task or run; their words find nothing any more."""
+        only = f" AND kind IN ({','.join('?' * len(kinds))})" if kinds else ""
+        self._connection.execute(f"DELETE FROM documents WHERE owner = ?{only}", (owner, *kinds))
+
+    def owners(self) -> list[str]:
+        found = self._connection.execute("SELECT DISTINCT owner FROM documents")
+        return [row[0] for row in found]
+
+    def waste(self) -> float:
+        """The share of what was ever added that is forgotten."""
+        live, ever = self._connection.execute(
+            "SELECT count(*), coalesce(max(id), 0) FROM documents"
+        ).fetchone()
+        return 1 - live / ever if ever else 0.0
+
+    def find(
+        self, words: Sequence[str], only: dict[str, str], before: int, most: int
+    ) -> list[Document]:
+        """Documents with all the words, the newest first."""
+        more = "".join(f"AND documents.{name} = :{name} " for name in only)
+        values = {"words": " ".join(f'"{word}"' for word in words), "before": before, "most": most}
+        found = self._connection.execute(_FIND.format(more=more), {**values, **only})
+        return [Document(**dict(row)) for row in found]
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+_NAMES = ("id", "kind", "owner", "project", "source", "attempt", "begin", "length")
+
+
+def ended_after(connection: sa.Connection, noun: str, last: str | None, limit: int) -> list[Row]:
+    """Tasks or runs that are not archived, in the order of their ends; those behind the last, which
+    is told by its end and its id."""
+    table = {"task": tasks, "run": runs}[noun]
+    query = sa.select(table).where(table.c.ended_at.is_not(None), table.c.archived_at.is_(None))
+    if last is not None:
+        moment, _, id_ = last.partition(" ")
+        ended_at, end = table.c.ended_at, datetime.fromisoformat(moment)
+        later = sa.and_(ended_at == end, table.c.id > id_)
+        query = query.where(sa.or_(ended_at > end, later))
+    query = query.order_by(table.c.ended_at, table.c.id).limit(limit)
+    return list(connection.execute(query).mappings())
+
+
+def work(connection: sa.Connection, id_: str) -> Row | None:
+    """A task or a run that is there and not archived."""
+    table = runs if id_.startswith("run_") else tasks
+    query = sa.select(table).where(table.c.id == id_, table.c.archived_at.is_(None))
+    return connection.execute(query).mappings().first()

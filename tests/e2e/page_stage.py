@@ -1,0 +1,121 @@
+"""A daemon with work in every state, for looking at the page."""
+
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.ensembles import YES, answer, await_running_task, cast, rest, rule, start
+from tests.e2e.instance import Instance
+from tests.e2e.repositories import make_repository
+
+ORDERS = """class Orders:
+    def page(self, number, limit):
+        rows = self.base.offset(number * limit).limit(limit)
+        return list(rows)
+"""
+BY_CURSOR = """class Orders:
+    def page(self, after, limit):
+        rows = self.base.where(self.behind(after)).limit(limit + 1)
+        return list(rows)
+
+    def behind(self, after):
+        return (self.created_at, self.id) > (after.created_at, after.id)
+"""
+PLAN = {
+    "subgoals": [
+        {"id": "names", "title": "Token names", "task": "PART-NAMES"},
+        {"id": "tokens", "title": "Tokens, both themes", "task": "PART-T", "depends_on": ["names"]},
+        {"id": "charts", "title": "Charts read them", "task": "PART-C", "depends_on": ["names"]},
+        {"id": "mails", "title": "E-mail templates", "task": "PART-M", "depends_on": ["names"]},
+        {
+            "id": "switch",
+            "title": "Theme switch",
+            "task": "PART-S",
+            "depends_on": ["tokens", "charts"],
+        },
+    ]
+}
+SERIES = (
+    'f=$(git rev-parse --git-common-dir)/turn; n=$(cat "$f" 2>/dev/null || echo 0);'
+    ' echo $((n+1)) > "$f"; set -- 233.1 236.4 219.7 204.2 198.6; shift $n; echo $1 > size'
+)
+LOOK: list[dict[str, Any]] = [
+    {"say": "I will look at how orders are queried now, before I decide on the cursor."},
+    {"tool": "Read", "input": {"path": "orders.py"}, "result": ORDERS},
+    {"tool": "Read", "input": {"path": "README.md"}, "result": "# Ledger"},
+    {"tool": "Bash", "input": {"command": "make fuzz-orders"}, "result": "seed 1 ok\nseed 2 ok"},
+    {"usage": {"input": 41000, "output": 2700, "cached": 37000, "turns": 19, "cost": 0.42}},
+]
+PARTS = (
+    rule("(?s)Paginate.*", *LOOK, {"write": "orders.py", "content": BY_CURSOR},
+         {"say": "The page is computed with OFFSET, so an insert shifts every later page."},
+         {"write": "docs/orders.md", "content": "# Orders\n\nPages follow a cursor.\n"},
+         {"result": "Orders are paginated by cursor; ?page= still works."})
+    + rule("Cache the price", {"write": "cache.py", "content": "PRICES = {}\n"},
+           {"result": "All tests pass."})
+    + rule("Sketch", {"write": "model.md", "content": "# Loyalty\n"},
+           {"result": "The model is sketched."})
+    + rule("Index the audit", {"write": "audit.sql", "content": "CREATE INDEX at ON audit;\n"},
+           {"result": "The index is there."})
+    + rule("Replace the payment", {"say": "The old client repeats a POST without a key."},
+           {"ask": "The old client repeats a POST without an idempotency key. Keep that for v1,"
+                   " or drop it and raise the major version?"})
+    + rule("Partition", {"say": "The copy has 41 million invoices. I will partition by month."},
+           {"tool": "exec", "input": {"command": "psql -f migrations/0142_partition.sql"}},
+           {"run": "sleep 600"})
+    + rule("Document", {"write": "errors.md", "content": "# Errors\n"},
+           {"say": "Every error has a code, a sentence and a hint."}, {"run": "sleep 600"})
+    + rule("You prepare", answer({"success_criteria": ["No colour literal outside tokens.css"]}))
+    + rule("You plan the work", answer(PLAN)) + rule("You review", answer(YES))
+    + rule("PART-NAMES", {"write": "names.css", "content": ":root {}\n"}, {"result": "Named."})
+    + rule("PART-", {"say": "Replacing 41 literal colours."}, {"run": "sleep 600"})
+    + rule("Make the bundle", {"run": SERIES}, {"result": "Dropped the second date library."})
+    + rule("Write the notes", {"write": "notes.md", "content": "# 2.0\n"}, {"result": "Written."})
+    + rule("Shorten", {"append": "notes.md", "content": "Short.\n"}, {"result": "Shorter."})
+    + rule("Race", {"write": "queue.py", "content": "LOCK = True\n"}, {"result": "Locked."})
+)  # fmt: skip
+
+
+def stage(kapelle: Instance, root: Path) -> dict[str, str]:
+    """Submit it all and wait until it is as it should be; the ids by name."""
+    cast(kapelle, rehearsal=PARTS)
+    ledger = make_repository(root / "ledger", {"orders.py": ORDERS, "README.md": "# Ledger\n"})
+    shop = make_repository(root / "shop-web", {"README.md": "# Shop\n", "size": "241.8\n"})
+    ids: dict[str, str] = {}
+
+    def task(key: str, prompt: str, where: Path = ledger, **spec: Any) -> str:
+        ids[key] = kapelle.submit(prompt, where, title=prompt, project=where.name, **spec)
+        return ids[key]
+
+    task("orders", "Paginate the orders API", checks=["diff_not_empty", "test -f orders.py"])
+    task("cache", "Cache the price list",
+         checks=["diff_not_empty", "echo 'assert 1299 == 1399' >&2; exit 2"])  # fmt: skip
+    task("sketch", "Sketch the loyalty model", shop)
+    task("audit", "Index the audit log", checks=["test -f audit.sql"])
+    for key in ("orders", "cache", "sketch", "audit"):
+        kapelle.wait(ids[key])
+    kapelle.post(f"/tasks/{ids['audit']}/merge")
+    task("question", "Replace the payment client")
+    kapelle.wait(ids["question"])
+    task("blocked", "Refund webhooks", depends_on=[ids["question"]])
+    loop = {"eval": "cat size", "direction": "minimize", "target": 180, "max_iterations": 5}
+    race = {"prompt": "Race in the webhook queue", "count": 3, "eval": "echo 3"}
+    steps = [{"prompt": "Write the notes"}, {"prompt": "Shorten them"}]
+
+    def run(key: str, pattern: str, title: str, where: Path, **spec: Any) -> None:
+        ids[key] = start(kapelle, pattern, where, title=title, project=where.name, **spec)
+
+    run("loop", "loop", "Make the bundle smaller", shop, prompt="Make the bundle smaller", **loop)
+    run("pipeline", "pipeline", "Release notes", shop, steps=steps)
+    run("best", "best-of", "Race in the webhook queue", ledger, direction="minimize", **race)
+    for key in ("loop", "pipeline", "best"):
+        rest(kapelle, ids[key])
+    run("team", "team", "Dark mode for the storefront", shop, goal="Dark mode", verify=["true"])
+    task("partition", "Partition the invoices table", budget_usd=5, max_turns=1000)
+    task("errors", "Document the REST errors")
+    for key in ("partition", "errors"):
+        kapelle.wait_for_status(ids[key], "running")
+    await_running_task(kapelle, ids["team"], 4)
+    nightly = {"prompt": "Sketch", "directory": str(shop), "agent": "rehearsal"}
+    schedule = {"kind": "task", "cron": "0 3 * * *", "title": "Nightly update", "spec": nightly}
+    kapelle.post("/schedules", schedule)
+    return ids

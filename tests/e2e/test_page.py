@@ -1,0 +1,263 @@
+"""The page in a real Chromium: what the daemon does is seen without reloading."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+from tests.browser import chromium, is_fresh
+from tests.e2e.door import Door, open_door
+from tests.e2e.ensembles import rule, with_playbook
+from tests.e2e.instance import Instance
+from tests.e2e.page_stage import stage
+from tests.e2e.repositories import git
+
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update",
+]  # fmt: skip
+PATIENCE_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    executable = chromium()
+    if executable is None:
+        pytest.skip("NO CHROMIUM HERE, so the page is not tested: `make browser` installs it")
+    assert is_fresh(), "web/dist is older than what it is built of: `make browser` builds it"
+    expect.set_options(timeout=PATIENCE_MS)
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=executable, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A window in which nothing may go wrong unnoticed."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(PATIENCE_MS)
+    opened = context.new_page()
+    problems: list[str] = []
+    opened.on("pageerror", lambda error: problems.append(str(error)))
+    opened.on("console", lambda said: problems.append(said.text) if is_problem(said.text) else None)
+    yield opened
+    context.close()
+    assert problems == []
+
+
+@pytest.fixture(scope="module")
+def door(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Door]:
+    with open_door(tmp_path_factory.mktemp("door")) as opened:
+        yield opened
+
+
+def is_problem(text: str) -> bool:
+    return "Content Security Policy" in text or "React" in text
+
+
+def url_of(kapelle: Instance) -> str:
+    return str(json.loads(kapelle.home.info.read_bytes())["url"])
+
+
+def log_in(page: Page, kapelle: Instance) -> None:
+    printed = kapelle.cli("open", "--print")
+    assert printed.returncode == 0, printed.stderr
+    page.goto(printed.stdout.strip())
+    expect(page.get_by_role("heading", name="Now")).to_be_visible()
+
+
+def test_without_a_login_it_says_what_to_type(page: Page, kapelle: Instance) -> None:
+    page.goto(f"{url_of(kapelle)}/work")
+    expect(page.get_by_text("kapelle open", exact=True)).to_be_visible()
+    expect(page).to_have_url(f"{url_of(kapelle)}/login")
+    page.goto(f"{url_of(kapelle)}/login#wrong")
+    expect(page.get_by_role("alert")).to_contain_text("not valid")
+    assert "wrong" not in page.url
+
+
+def test_what_happens_is_seen_as_it_happens(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    log_in(page, kapelle)
+    expect(page.get_by_text("Give the first agent some work")).to_be_visible()
+    page.evaluate("window.stayed = true")
+    gate = repository.parent / "gate"
+    kapelle.play(waiting_for(gate), repository, title="Slow")
+    card = page.locator(".card", has_text="Slow")
+    expect(card).to_contain_text("I wait for the gate.")
+    expect(page.locator(".pulse .say")).to_contain_text("One agent is at work.")
+    gate.touch()
+    expect(card).to_have_count(0)
+    expect(page.locator(".results")).to_contain_text("Slow")
+    assert page.evaluate("window.stayed") is True
+
+
+def waiting_for(gate: Path) -> str:
+    wait = f"until test -e {gate}; do sleep 0.05; done"
+    return f'[[do]]\nsay = "I wait for the gate."\n[[do]]\nrun = "{wait}"\n'
+
+
+def test_it_finds_a_daemon_that_was_killed(page: Page, kapelle: Instance, repository: Path) -> None:
+    log_in(page, kapelle)
+    kapelle.kill()
+    banner = page.locator(".banner")
+    expect(banner).to_contain_text("The daemon does not answer.")
+    kapelle.start()
+    expect(banner).to_have_count(0)
+    kapelle.submit("Hello", repository, title="After the crash")
+    expect(page.locator(".results")).to_contain_text("After the crash")
+
+
+def test_a_question_is_answered_where_it_is_asked(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    book = rule("Indigo", {"result": "Painted indigo."}) + rule("Paint", {"ask": "Which colour?"})
+    with_playbook(kapelle, book)
+    log_in(page, kapelle)
+    kapelle.submit("Paint it", repository, title="The door")
+    need = page.locator(".needs .open")
+    expect(need).to_contain_text("Which colour?")
+    expect(page).to_have_title(re.compile(r"^\(1\) Now"))
+    need.get_by_label("Answer").fill("Indigo")
+    need.get_by_label("Answer").press("Enter")
+    expect(page.locator(".needs")).to_have_count(0)
+    expect(page.locator(".results")).to_contain_text("The door")
+
+
+def test_verified_work_is_merged_after_one_question(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    log_in(page, kapelle)
+    work = "[[do]]\nwrite = 'new.txt'\ncontent = 'new'\n"
+    task = kapelle.play(work, repository, title="Add a file", checks=["test -f new.txt"])
+    page.get_by_role("link", name="Review").click()
+    expect(page.locator(".diff")).to_contain_text("new.txt")
+    page.get_by_role("button", name="Merge into main").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("It merges cleanly.")
+    assert not kapelle.task(task)["merged_at"]
+    dialog.get_by_role("button", name="Merge", exact=True).click()
+    expect(page.locator(".verdict")).to_contain_text("Merged.")
+    assert git(repository, "show", "main:new.txt") == "new"
+    expect(dialog).to_have_count(0)
+    # What is merged needs nobody.
+    page.keyboard.press("g")
+    page.keyboard.press("n")
+    expect(page.get_by_role("heading", name="Nothing needs you")).to_be_visible()
+
+
+def test_a_form_says_what_is_wrong_at_the_field(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    log_in(page, kapelle)
+    page.keyboard.press("c")
+    page.get_by_label("Prompt", exact=True).fill("Say hello")
+    page.get_by_label(re.compile("^Directory")).fill(str(repository))
+    page.get_by_label(re.compile("^Agent")).select_option("rehearsal")
+    page.get_by_label(re.compile("^Budget")).fill("lots")
+    page.get_by_role("button", name="Start the task").click()
+    expect(page.locator(".err", has_text="Budget")).to_contain_text("must be a number")
+    page.get_by_label(re.compile("^Budget")).fill("")
+    page.get_by_role("button", name="Start the task").click()
+    expect(page.locator(".claim")).to_be_visible()
+    expect(page.locator(".verdict")).to_contain_text("Completed.")
+
+
+HOSTILE = (
+    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "javascript:alert(1)",
+    "\u202egnp.exe", "zero\u200bwidth", "\u001b[31mred\u001b[0m", "W" * 300,
+    "**b** `c` [l](javascript:alert(1)) ![i](http://127.0.0.1:1/x.png)", "{{7*7}}", "\u0007bell",
+)  # fmt: skip
+
+
+def test_text_of_agents_is_only_text(page: Page, kapelle: Instance, repository: Path) -> None:
+    asked: list[str] = []
+    page.on("dialog", lambda dialog: asked.append(dialog.message))
+    said = "".join(f"[[do]]\nsay = {json.dumps(text)}\n" for text in HOSTILE)
+    visible = [text for text in HOSTILE if text.isprintable()]
+    task = kapelle.play(said, repository, title=visible[0], tags=["x"])
+    for text in visible:
+        kapelle.submit(text, repository, title=text[:200])
+    kapelle.wait(task)
+    log_in(page, kapelle)
+    for path in ("/", "/work", f"/tasks/{task}", f"/tasks/{task}/output", f"/tasks/{task}/events"):
+        page.goto(url_of(kapelle) + path)
+        expect(page.locator("main")).to_contain_text("<script>")
+        assert (
+            page.locator("main script, main img, main iframe, main a[href^=javascript]").count()
+            == 0
+        )
+        assert is_within(page)
+    assert asked == []
+
+
+def is_within(page: Page) -> bool:
+    width = "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    return bool(page.evaluate(width))
+
+
+@pytest.mark.timeout(300)
+def test_every_view_in_both_themes_and_on_a_phone(browser: Browser, tmp_path: Path) -> None:
+    """Writes a picture of each, to be looked at; nothing is wider than its window."""
+    kapelle = Instance(tmp_path / "home", KAPELLE_LIMITS__MAX_ATTEMPTS="12")
+    kapelle.start()
+    try:
+        views = views_of(stage(kapelle, tmp_path))
+        sizes: tuple[tuple[Literal["light", "dark"], int], ...] = (
+            ("light", 1440), ("dark", 1440), ("light", 390),
+        )  # fmt: skip
+        for theme, width in sizes:
+            context = browser.new_context(
+                viewport={"width": width, "height": 900}, color_scheme=theme
+            )
+            page = context.new_page()
+            log_in(page, kapelle)
+            for name, path in views.items():
+                page.goto(url_of(kapelle) + path)
+                expect(page.locator("main")).not_to_be_empty()
+                expect(page.locator(".loading")).to_have_count(0)
+                page.screenshot(path=tmp_path / "pictures" / f"{name}-{width}-{theme}.png")
+                assert is_within(page), (name, width)
+            context.close()
+    finally:
+        kapelle.destroy()
+
+
+def views_of(ids: dict[str, str]) -> dict[str, str]:
+    task, team = f"/tasks/{ids['orders']}", f"/runs/{ids['team']}"
+    return {
+        "now": "/", "work": "/work", "timeline": "/work?view=timeline", "task": task,
+        **{part: f"{task}/{part}" for part in ("changes", "checks", "attempts", "output")},
+        "events": f"{task}/events", "live": f"/tasks/{ids['partition']}",
+        "failed": f"/tasks/{ids['cache']}", "question": f"/tasks/{ids['question']}",
+        "loop": f"/runs/{ids['loop']}", "team": team, "best-of": f"/runs/{ids['best']}",
+        "pipeline": f"/runs/{ids['pipeline']}", "steps": f"{team}/steps", "new": "/new",
+        "new-team": "/new?pattern=team", "schedules": "/schedules", "usage": "/usage",
+        "system": "/system", "daemon": "/system/daemon",
+    }  # fmt: skip
+
+
+def test_the_page_is_for_everybody_and_what_it_shows_is_not(door: Door) -> None:
+    shell = door.ask("GET", "/tasks/task_x/changes")
+    assert (shell.status, shell.headers["Cache-Control"]) == (200, "no-cache")
+    assert "'self'" in shell.headers["Content-Security-Policy"]
+    for script in re.findall(r"<script[^>]*>(.*?)</script>", shell.body.decode(), re.DOTALL):
+        assert script == ""
+    for name in re.findall(r'"/(assets/[^"]+)"', shell.body.decode()):
+        asset = door.ask("GET", f"/{name}")
+        assert (asset.status, "immutable" in asset.headers["Cache-Control"]) == (200, True)
+        kept = [("If-None-Match", asset.headers["ETag"])]
+        assert door.ask("GET", f"/{name}", kept).status == 304
+    for path in (
+        "/assets/../../pyproject.toml",
+        "/assets/%2e%2e/%2e%2e/pyproject.toml",
+        "/assets/",
+    ):
+        assert door.ask("GET", path).status == 404
+    assert door.ask("POST", "/work").status == 401
+    assert door.ask("GET", "/api/v1/work").status == 401

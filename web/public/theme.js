@@ -1,0 +1,2 @@
+const theme = localStorage.getItem('kapelle.theme');
+if (theme) document.documentElement.dataset.theme = theme;

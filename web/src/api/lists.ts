@@ -1,0 +1,57 @@
+import type { InfiniteData } from '@tanstack/react-query';
+import { api, ask, isRun, type Work } from './client';
+import type { paths } from './schema';
+
+type Query = NonNullable<paths['/api/v1/work']['get']['parameters']['query']>;
+
+/** Which tasks and runs a list holds. */
+export interface Filter {
+  status?: Query['status'];
+  nested?: boolean;
+  project?: string;
+  limit?: number;
+}
+
+export interface Page {
+  work: Work[];
+  next_cursor: string | null;
+}
+export type Pages = InfiniteData<Page, string | null>;
+
+export const ACTIVE: Query['status'] = ['running', 'waiting', 'paused', 'queued', 'blocked'];
+export const ENDED: Query['status'] = ['completed', 'failed', 'cancelled'];
+
+export function readPage(filter: Filter, cursor: string | null): Promise<Page> {
+  return ask(api.GET('/api/v1/work', { params: { query: { ...filter, cursor } } }));
+}
+
+function belongs(filter: Filter, work: Work): boolean {
+  const inside = isRun(work) ? work.parent_id : work.run_id;
+  return (
+    !work.archived_at &&
+    (!filter.status || filter.status.includes(work.status)) &&
+    (filter.nested || !inside) &&
+    (!filter.project || work.project === filter.project)
+  );
+}
+
+/** Pages with a piece of work as it is now: in its place, put in front, or gone. */
+export function replaced(pages: Pages, filter: Filter, work: Work): Pages {
+  const held = pages.pages.some((page) => page.work.some((item) => item.id === work.id));
+  const wanted = belongs(filter, work);
+  if (!held && !wanted) return pages;
+  const changed = pages.pages.map((page, number) => {
+    if (held) {
+      const kept = wanted ? page.work : page.work.filter((item) => item.id !== work.id);
+      return { ...page, work: kept.map((item) => (item.id === work.id ? work : item)) };
+    }
+    return number === 0 ? { ...page, work: byAge([work, ...page.work]) } : page;
+  });
+  return { ...pages, pages: changed };
+}
+
+/** The newest first: ids sort by the time they were made, behind their prefix. */
+function byAge(work: Work[]): Work[] {
+  const made = (item: Work) => item.id.slice(item.id.indexOf('_'));
+  return work.sort((a, b) => (made(a) < made(b) ? 1 : -1));
+}

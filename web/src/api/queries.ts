@@ -1,0 +1,146 @@
+import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from '@tanstack/react-query';
+import { type ApiError, api, ask, type Run, type Task, type Work } from './client';
+import { ACTIVE, ENDED, type Filter, readPage } from './lists';
+import { put } from './live';
+
+/** One list of work, page by page, kept as it is now. */
+export function useWork(filter: Filter) {
+  return useInfiniteQuery({
+    queryKey: ['work', 'list', filter],
+    queryFn: ({ pageParam }) => readPage(filter, pageParam),
+    initialPageParam: null as string | null,
+    getNextPageParam: (last) => last.next_cursor,
+  });
+}
+
+const rows = (list: ReturnType<typeof useWork>): Work[] =>
+  list.data?.pages.flatMap((page) => page.work) ?? [];
+
+/** All work that has not ended, parts of runs too. */
+export function useActive(project?: string) {
+  const list = useWork({ status: ACTIVE, nested: true, project, limit: 500 });
+  return { ...list, work: rows(list) };
+}
+
+/** The work that ended last. */
+export function useEnded(project?: string) {
+  const list = useWork({ status: ENDED, project, limit: 60 });
+  return { ...list, work: rows(list) };
+}
+
+export function useOne(id: string) {
+  return useQuery({
+    queryKey: ['work', 'one', id],
+    queryFn: () => ask(api.GET('/api/v1/work/{work_id}', { params: { path: { work_id: id } } })),
+    retry: false,
+  });
+}
+
+export const useSteps = (id: string) =>
+  useQuery({
+    queryKey: ['steps', id],
+    queryFn: () => ask(api.GET('/api/v1/runs/{run_id}/steps', { params: { path: { run_id: id } } })),
+  });
+
+export const useDaemon = () =>
+  useQuery({ queryKey: ['daemon'], queryFn: () => ask(api.GET('/api/v1/daemon')) });
+
+export const useAgents = (directory?: string) =>
+  useQuery({
+    queryKey: ['agents', directory ?? null],
+    queryFn: () => ask(api.GET('/api/v1/agents', { params: { query: { directory } } })),
+  });
+
+export const useSchedules = () =>
+  useQuery({
+    queryKey: ['schedules'],
+    queryFn: () => ask(api.GET('/api/v1/schedules', { params: { query: { limit: 500 } } })),
+  });
+
+export const useSchedule = (id: string) =>
+  useQuery({
+    queryKey: ['schedules', id],
+    queryFn: () => ask(api.GET('/api/v1/schedules/{schedule_id}', { params: { path: { schedule_id: id } } })),
+  });
+
+export const useFirings = (id: string) =>
+  useQuery({
+    queryKey: ['schedules', id, 'firings'],
+    queryFn: () =>
+      ask(
+        api.GET('/api/v1/schedules/{schedule_id}/firings', {
+          params: { path: { schedule_id: id }, query: { limit: 100 } },
+        }),
+      ),
+  });
+
+export const usePatterns = () =>
+  useQuery({ queryKey: ['patterns'], queryFn: () => ask(api.GET('/api/v1/patterns')), staleTime: 60_000 });
+
+export type UsageBy = 'agent' | 'model' | 'project' | 'task' | 'run' | 'day';
+
+export const useUsage = (by: UsageBy, since?: string, project?: string) =>
+  useQuery({
+    queryKey: ['usage', by, since ?? null, project ?? null],
+    queryFn: () => ask(api.GET('/api/v1/usage', { params: { query: { by, since, project } } })),
+  });
+
+const isRunId = (id: string) => id.startsWith('run_');
+
+export const useDiff = (id: string) =>
+  useQuery({
+    queryKey: ['of', id, 'diff'],
+    queryFn: () =>
+      isRunId(id)
+        ? ask(api.GET('/api/v1/runs/{run_id}/diff', { params: { path: { run_id: id } } }))
+        : ask(api.GET('/api/v1/tasks/{task_id}/diff', { params: { path: { task_id: id } } })),
+    retry: false,
+  });
+
+export const useMergePreview = (id: string, wanted: boolean) =>
+  useQuery({
+    queryKey: ['of', id, 'merge'],
+    queryFn: () =>
+      isRunId(id)
+        ? ask(api.GET('/api/v1/runs/{run_id}/merge', { params: { path: { run_id: id } } }))
+        : ask(api.GET('/api/v1/tasks/{task_id}/merge', { params: { path: { task_id: id } } })),
+    enabled: wanted,
+    retry: false,
+  });
+
+type TaskAction = 'cancel' | 'retry' | 'requeue' | 'archive';
+type RunAction = 'cancel' | 'pause' | 'resume' | 'archive';
+
+const onTask = (id: string) => ({ params: { path: { task_id: id } } });
+const onRun = (id: string) => ({ params: { path: { run_id: id } } });
+
+export const actions = {
+  task: (id: string, action: TaskAction): Promise<Work> =>
+    ask(api.POST(`/api/v1/tasks/{task_id}/${action}`, onTask(id))),
+  run: (id: string, action: RunAction): Promise<Work> =>
+    ask(api.POST(`/api/v1/runs/{run_id}/${action}`, onRun(id))),
+  resume: (id: string, message: string | null): Promise<Work> =>
+    ask(api.POST('/api/v1/tasks/{task_id}/resume', { ...onTask(id), body: { message, merge: false } })),
+  answer: (id: string, answer: string, token: string | null): Promise<Work> =>
+    ask(api.POST('/api/v1/runs/{run_id}/answer', { ...onRun(id), body: { answer, token } })),
+  merge: async (id: string) => {
+    for (;;) {
+      const merged = isRunId(id)
+        ? await ask(api.POST('/api/v1/runs/{run_id}/merge', onRun(id)))
+        : await ask(api.POST('/api/v1/tasks/{task_id}/merge', onTask(id)));
+      if (merged.status === 'merged') return merged;
+    }
+  },
+};
+
+/** Something that a person does; what the daemon then tells of the work is shown at once. */
+export function useAction<Input, Output>(does: (input: Input) => Promise<Output>) {
+  const queries = useQueryClient();
+  return useMutation<Output, ApiError, Input>({
+    mutationFn: does,
+    onSuccess: (told) => {
+      if (told && typeof told === 'object' && 'created_at' in told)
+        put(queries, told as unknown as Task | Run);
+    },
+  });
+}

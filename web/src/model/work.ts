@@ -1,0 +1,133 @@
+import { type Attempt, isRun, type Run, type Task, type Work } from '../api/client';
+import { capital, clock, counted, secondsBetween, sentence } from './format';
+
+export type State =
+  | 'you'
+  | 'idle'
+  | 'run'
+  | 'ok'
+  | 'said'
+  | 'merged'
+  | 'bad'
+  | 'lost'
+  | 'queued'
+  | 'blocked'
+  | 'limit'
+  | 'paused'
+  | 'cancelled'
+  | 'todo'
+  | 'none';
+
+export const latest = (task: Task): Attempt | undefined => task.attempts.at(-1);
+
+export const hasEnded = (work: Work): boolean => ['completed', 'failed', 'cancelled'].includes(work.status);
+
+export const asksYou = (work: Work): boolean =>
+  work.status === 'waiting' && work.waiting_for !== 'rate_limit';
+
+export const parentOf = (work: Work): string | null => (isRun(work) ? work.parent_id : work.run_id);
+
+/** The state that the glyph of a piece of work shows. */
+export function stateOf(work: Work): State {
+  switch (work.status) {
+    case 'running':
+      return 'run';
+    case 'waiting':
+      return asksYou(work) ? 'you' : 'limit';
+    case 'completed':
+      if (work.merged_at) return 'merged';
+      return work.verified ? 'ok' : 'said';
+    case 'failed':
+      return !isRun(work) && latest(work)?.status === 'lost' ? 'lost' : 'bad';
+    default:
+      return work.status;
+  }
+}
+
+/** What an attempt came to. */
+export function attemptState(attempt: Attempt, task: Task): State {
+  if (attempt.status === 'running') return 'run';
+  if (attempt.status === 'completed') {
+    if (attempt !== latest(task)) return 'said';
+    return task.verified ? 'ok' : 'said';
+  }
+  return attempt.status === 'failed' ? 'bad' : attempt.status;
+}
+
+/** The state in bold and why, as two sentences. */
+export function verdict(work: Work, now: number): [string, string] {
+  const reason = work.reason ? sentence(capital(work.reason)) : '';
+  switch (work.status) {
+    case 'running': {
+      const since = work.started_at
+        ? `Running for ${clock(secondsBetween(work.started_at, now))}.`
+        : 'Running.';
+      return [since, isRun(work) ? reason : atWorkOn(work)];
+    }
+    case 'waiting':
+      return asksYou(work) ? ['Waits for you.', reason] : ['Waits.', reason];
+    case 'completed':
+      if (work.merged_at) return ['Merged.', reason];
+      return ['Completed.', reason || (work.verified ? 'All checks passed.' : 'Nothing was checked.')];
+    case 'failed':
+      return stateOf(work) === 'lost' ? ['Nobody saw the end.', reason] : ['Failed.', reason];
+    case 'blocked':
+      return ['Blocked.', reason];
+    default:
+      return [sentence(capital(work.status)), reason];
+  }
+}
+
+function atWorkOn(task: Task): string {
+  if (task.checking) return `Checks: ${task.checking.name}.`;
+  const attempt = latest(task);
+  return attempt && attempt.number > 1 ? `Attempt ${attempt.number}.` : '';
+}
+
+export const whoOf = (work: Work): string => (isRun(work) ? String(work.spec.agent ?? '') : work.agent);
+
+/** What it costs so far; null when a part of it has no price. */
+export function costOf(work: Work): number | null | undefined {
+  if (isRun(work)) return work.spent.cost_usd;
+  const known = work.attempts.map((attempt) => attempt.usage).filter((usage) => usage !== null);
+  if (known.length === 0) return undefined;
+  return known.some((usage) => usage.cost_usd === null)
+    ? null
+    : known.reduce((sum, usage) => sum + (usage.cost_usd ?? 0), 0);
+}
+
+/** Whether a verified result lies on a branch that nobody has merged. */
+export function isMergeable(work: Work): boolean {
+  const { branch, commit, base_commit } = work.workspace;
+  const changed = !!branch && (isRun(work) ? true : !!commit && commit !== base_commit);
+  return work.status === 'completed' && work.verified === true && !work.merged_at && changed;
+}
+
+export const canMerge = (work: Work): boolean =>
+  work.status === 'completed' && !work.merged_at && !!work.workspace.branch;
+
+export const checksLine = (task: Task): string => {
+  const failed = task.checks.filter((check) => !check.passed).length;
+  return failed
+    ? `${failed} of ${task.checks.length} failed`
+    : `${task.checks.length} of ${counted(task.checks.length, 'check')}`;
+};
+
+export interface Progress {
+  [fact: string]: unknown;
+}
+
+/** How far a run is, in a word or two. */
+export function progressOf(run: Run): string {
+  const facts = run.progress as Progress;
+  if (run.status === 'waiting') return 'asks';
+  if (run.status === 'paused' || run.status === 'queued') return run.status;
+  if (typeof facts.iteration === 'number') {
+    const most = run.spec.max_iterations;
+    return typeof most === 'number' && most > 0
+      ? `${facts.iteration} of ${most}`
+      : `iteration ${facts.iteration}`;
+  }
+  if (typeof facts.step === 'number') return `${facts.step} of ${String(facts.steps)}`;
+  return run.pattern;
+}

@@ -1,0 +1,70 @@
+import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from '@tanstack/react-router';
+import { Layout } from './shell/layout';
+import { Login } from './views/login';
+import { Missing } from './views/missing';
+import { Now } from './views/now/now';
+
+const root = createRootRoute();
+const login = createRoute({ getParentRoute: () => root, path: '/login', component: Login });
+const inside = createRoute({ getParentRoute: () => root, id: 'inside', component: Layout });
+
+const view = <Path extends string>(path: Path, load: () => Promise<{ View: () => React.ReactNode }>) =>
+  createRoute({ getParentRoute: () => inside, path, component: lazyRouteComponent(load, 'View') });
+
+const now = createRoute({ getParentRoute: () => inside, path: '/', component: Now });
+
+interface WorkSearch {
+  view?: 'list' | 'timeline';
+  q?: string;
+}
+
+const work = createRoute({
+  getParentRoute: () => inside,
+  path: '/work',
+  validateSearch: (search: Record<string, unknown>): WorkSearch => ({
+    view: search.view === 'timeline' ? 'timeline' : undefined,
+    q: typeof search.q === 'string' && search.q ? search.q : undefined,
+  }),
+  component: lazyRouteComponent(() => import('./views/work/work'), 'View'),
+});
+
+interface NewSearch {
+  pattern?: string;
+}
+
+const fresh = createRoute({
+  getParentRoute: () => inside,
+  path: '/new',
+  validateSearch: (search: Record<string, unknown>): NewSearch => ({
+    pattern: typeof search.pattern === 'string' ? search.pattern : undefined,
+  }),
+  component: lazyRouteComponent(() => import('./views/new/new'), 'View'),
+});
+
+const tree = root.addChildren([
+  login,
+  inside.addChildren([
+    now,
+    work,
+    fresh,
+    view('/tasks/$id/{-$tab}', () => import('./views/task/task')),
+    view('/runs/$id/{-$tab}', () => import('./views/run/run')),
+    view('/schedules', () => import('./views/schedules/schedules')),
+    view('/schedules/$id', () => import('./views/schedules/schedule')),
+    view('/usage', () => import('./views/usage/usage')),
+    view('/system/{-$tab}', () => import('./views/system/system')),
+  ]),
+]);
+
+export const router = createRouter({
+  routeTree: tree,
+  defaultPreload: 'intent',
+  scrollRestoration: true,
+  defaultNotFoundComponent: () => <Missing />,
+});
+
+declare module '@tanstack/react-router' {
+  interface Register {
+    router: typeof router;
+  }
+}

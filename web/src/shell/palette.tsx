@@ -1,0 +1,111 @@
+import { useNavigate } from '@tanstack/react-router';
+import { type KeyboardEvent, useMemo, useState } from 'react';
+import { isRun, type Work } from '../api/client';
+import { useWork } from '../api/queries';
+import { shortId } from '../model/format';
+import { type State, stateOf } from '../model/work';
+import { Dialog } from '../parts/dialog';
+import { Glyph } from '../parts/glyph';
+import { Icon, type IconName } from '../parts/icon';
+import { Said } from '../parts/text';
+
+interface Goal {
+  key: string;
+  text: string;
+  about: string;
+  to: string;
+  icon?: IconName;
+  state?: State;
+}
+
+const PLACES: Goal[] = [
+  { key: 'now', text: 'Now', about: 'g n', to: '/', icon: 'now' },
+  { key: 'work', text: 'Work', about: 'g w', to: '/work', icon: 'work' },
+  { key: 'new', text: 'New', about: 'c', to: '/new', icon: 'plus' },
+  { key: 'schedules', text: 'Schedules', about: 'g s', to: '/schedules', icon: 'schedules' },
+  { key: 'usage', text: 'Usage', about: 'g u', to: '/usage', icon: 'usage' },
+  { key: 'system', text: 'System', about: 'g y', to: '/system', icon: 'system' },
+];
+const MOST = 12;
+
+const goalOf = (work: Work): Goal => ({
+  key: work.id,
+  text: work.title,
+  about: `${isRun(work) ? work.pattern : 'task'} ${shortId(work.id)}`,
+  to: `/${isRun(work) ? 'runs' : 'tasks'}/${work.id}`,
+  state: stateOf(work),
+});
+
+/** Goes to a place, or to work by its title or id. */
+export function Palette({ close }: { close: () => void }) {
+  const navigate = useNavigate();
+  const list = useWork({ nested: true, limit: 500 });
+  const [typed, setTyped] = useState('');
+  const [chosen, setChosen] = useState(0);
+  const goals = useMemo(() => {
+    const all = [...PLACES, ...(list.data?.pages.flatMap((page) => page.work.map(goalOf)) ?? [])];
+    const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
+    const fits = (goal: Goal) => {
+      const text = `${goal.text} ${goal.key} ${goal.about}`.toLowerCase();
+      return words.every((word) => text.includes(word));
+    };
+    return all.filter(fits).slice(0, MOST);
+  }, [list.data, typed]);
+  const go = (goal: Goal | undefined) => {
+    if (!goal) return;
+    close();
+    navigate({ to: goal.to });
+  };
+  const press = (event: KeyboardEvent) => {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step) {
+      event.preventDefault();
+      setChosen((chosen + step + goals.length) % Math.max(1, goals.length));
+    } else if (event.key === 'Enter') {
+      event.preventDefault();
+      go(goals[chosen]);
+    }
+  };
+  return (
+    <Dialog title="Search or go to" close={close} className="palette">
+      <div className="searchbox">
+        <Icon name="search" />
+        <input
+          role="combobox"
+          aria-expanded="true"
+          aria-controls="goals"
+          aria-activedescendant={goals[chosen] && `goal-${goals[chosen].key}`}
+          aria-label="Search or go to"
+          placeholder="A place, or work by its title or id"
+          value={typed}
+          onChange={(event) => {
+            setTyped(event.target.value);
+            setChosen(0);
+          }}
+          onKeyDown={press}
+        />
+        <kbd>esc</kbd>
+      </div>
+      <div id="goals" role="listbox" aria-label="Found">
+        {goals.map((goal, place) => (
+          // biome-ignore lint/a11y/useKeyWithClickEvents: the keys are those of the field
+          <div
+            key={goal.key}
+            id={`goal-${goal.key}`}
+            role="option"
+            tabIndex={-1}
+            aria-selected={place === chosen}
+            onClick={() => go(goal)}
+          >
+            {goal.state ? <Glyph state={goal.state} /> : <Icon name={goal.icon ?? 'work'} />}
+            <span className="cut">
+              <Said>{goal.text}</Said>
+            </span>
+            <span className="end">{goal.about}</span>
+          </div>
+        ))}
+        {goals.length === 0 && <p className="faint">Nothing is called that.</p>}
+      </div>
+    </Dialog>
+  );
+}

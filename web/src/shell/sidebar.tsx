@@ -1,0 +1,175 @@
+import { Link } from '@tanstack/react-router';
+import type { ReactNode } from 'react';
+import { isRun, type Run, type Work } from '../api/client';
+import { useActive, useDaemon, useEnded, useSchedules } from '../api/queries';
+import { needsOf } from '../model/needs';
+import { hasEnded, progressOf, stateOf } from '../model/work';
+import { Glyph } from '../parts/glyph';
+import { Icon, type IconName } from '../parts/icon';
+import { Said } from '../parts/text';
+import { useLink } from './link';
+import { switchTheme, useScope } from './preferences';
+
+export const Mark = () => (
+  <svg viewBox="0 0 20 20" aria-hidden="true">
+    <rect width="20" height="20" rx="5" fill="var(--ink)" />
+    <path d="M5.2 14.8 14.6 5.4" stroke="var(--on-ink)" strokeWidth="1.9" strokeLinecap="round" />
+    <circle cx="5.9" cy="14.1" r="2.1" fill="var(--on-ink)" />
+    <path
+      d="M6 6.2h3.4M11.6 13.8H15M6 9.2h1.2"
+      stroke="var(--on-ink)"
+      strokeWidth="1.4"
+      strokeLinecap="round"
+      opacity=".55"
+    />
+  </svg>
+);
+
+/** How many things wait for the person. */
+export function useNeeds() {
+  const [project] = useScope();
+  const active = useActive(project);
+  const ended = useEnded(project);
+  return { active, ended, needs: needsOf(active.work, ended.work) };
+}
+
+function Place(props: { to: string; icon: IconName; children: string; extra?: ReactNode; exact?: boolean }) {
+  return (
+    <Link
+      to={props.to}
+      activeOptions={{ exact: props.exact ?? false, includeSearch: false }}
+      activeProps={{ 'aria-current': 'page' }}
+    >
+      <Icon name={props.icon} />
+      {props.children}
+      {props.extra}
+    </Link>
+  );
+}
+
+const many = (count: number | undefined) => (count ? <span className="n">{count}</span> : null);
+
+export function Sidebar({ showKeys }: { showKeys: () => void }) {
+  const { active, needs } = useNeeds();
+  const schedules = useSchedules();
+  const top = active.work.filter((work) => !(isRun(work) ? work.parent_id : work.run_id));
+  const planned = schedules.data?.schedules.filter((schedule) => schedule.status === 'active');
+  return (
+    <nav className="side" aria-label="Places">
+      <div className="brand">
+        <Mark />
+        Kapelle
+      </div>
+      <Scope work={active.work} />
+      <Link className="btn new" to="/new">
+        <Icon name="plus" />
+        New<kbd>c</kbd>
+      </Link>
+      <div className="nav">
+        <Place
+          to="/"
+          icon="now"
+          exact
+          extra={
+            needs.length > 0 && (
+              <span className="n you" role="img" aria-label={`${needs.length} need you`}>
+                {needs.length}
+              </span>
+            )
+          }
+        >
+          Now
+        </Place>
+        <Place to="/work" icon="work" extra={many(top.length)}>
+          Work
+        </Place>
+        <Place to="/schedules" icon="schedules" extra={many(planned?.length)}>
+          Schedules
+        </Place>
+        <Place to="/usage" icon="usage">
+          Usage
+        </Place>
+        <Place to="/system" icon="system">
+          System
+        </Place>
+      </div>
+      <UnderWay work={active.work} />
+      <Foot showKeys={showKeys} />
+    </nav>
+  );
+}
+
+function Scope({ work }: { work: Work[] }) {
+  const [project, choose] = useScope();
+  const names = new Set(work.map((item) => item.project).filter((name) => name !== null));
+  if (project) names.add(project);
+  return (
+    <select
+      className="scope"
+      aria-label="Project"
+      value={project ?? ''}
+      onChange={(event) => choose(event.target.value)}
+    >
+      <option value="">All projects</option>
+      {[...names].sort().map((name) => (
+        <option key={name}>{name}</option>
+      ))}
+    </select>
+  );
+}
+
+const MOST_RUNS = 10;
+
+/** Runs under way, in two levels. */
+function UnderWay({ work }: { work: Work[] }) {
+  const runs = work.filter(isRun).filter((run) => !hasEnded(run));
+  const inside = (parent: Run) => runs.filter((run) => run.parent_id === parent.id);
+  const rows = runs
+    .filter((run) => !runs.some((other) => other.id === run.parent_id))
+    .flatMap((run) => [[run, ''] as const, ...inside(run).map((child) => [child, 'lv1'] as const)])
+    .slice(0, MOST_RUNS);
+  if (rows.length === 0) return null;
+  return (
+    <>
+      <h2>Runs under way</h2>
+      <div className="under">
+        {rows.map(([run, level]) => (
+          <Link
+            key={run.id}
+            className={level}
+            to="/runs/$id/{-$tab}"
+            params={{ id: run.id }}
+            activeProps={{ 'aria-current': 'page' }}
+          >
+            <Glyph state={inside(run).some((child) => stateOf(child) === 'you') ? 'you' : stateOf(run)} />
+            <span className="cut">
+              <Said>{run.title}</Said>
+            </span>
+            <span className="n">{progressOf(run)}</span>
+          </Link>
+        ))}
+      </div>
+    </>
+  );
+}
+
+function Foot({ showKeys }: { showKeys: () => void }) {
+  const link = useLink();
+  const daemon = useDaemon();
+  const words = { live: 'Live', connecting: 'Connecting', away: 'Away' }[link.state];
+  return (
+    <div className="foot">
+      <span className="live">
+        <span className={`dot ${link.state}`} />
+        {words}
+      </span>
+      <span>{daemon.data && `v${daemon.data.version}`}</span>
+      <button type="button" className="btn quiet icon sm" aria-label="Light or dark" onClick={switchTheme}>
+        <Icon name="theme" />
+      </button>
+      <button type="button" className="btn quiet icon sm" aria-label="Keys" onClick={showKeys}>
+        <Icon name="help" />
+      </button>
+    </div>
+  );
+}

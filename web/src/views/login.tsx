@@ -1,0 +1,44 @@
+import { useQueryClient } from '@tanstack/react-query';
+import { useLocation, useNavigate } from '@tanstack/react-router';
+import { useEffect, useState } from 'react';
+import { type ApiError, api, ask } from '../api/client';
+import { Problem } from '../parts/controls';
+import { Mark } from '../shell/sidebar';
+
+let used = '';
+
+/** A code from `kapelle open` becomes a session. */
+export function Login() {
+  const navigate = useNavigate();
+  const queries = useQueryClient();
+  const code = useLocation().hash;
+  const [error, setError] = useState<ApiError | null>(null);
+  useEffect(() => {
+    document.title = 'Log in · Kapelle';
+    if (!code || code === used) return;
+    used = code;
+    // Neither a bookmark nor the browser's history is to hold it.
+    navigate({ to: '/login', replace: true });
+    ask(api.POST('/api/v1/login', { body: { code } })).then(() => {
+      queries.clear();
+      navigate({ to: '/', replace: true });
+    }, setError);
+  }, [code, navigate, queries]);
+  return (
+    <main className="login">
+      <div className="panel empty">
+        <div className="brand">
+          <Mark />
+          Kapelle
+        </div>
+        <h1>This browser is not logged in</h1>
+        <p>Type this on the machine where the daemon runs. It opens the page with a code that works once.</p>
+        <p className="cmd">kapelle open</p>
+        <p className="faint">
+          Without a browser there, <code>kapelle open --print</code> prints the address.
+        </p>
+        <Problem error={error} />
+      </div>
+    </main>
+  );
+}

@@ -1,0 +1,74 @@
+import type { Work } from '../api/client';
+import { actions, useAction, useMergePreview } from '../api/queries';
+import { counted, shortCommit } from '../model/format';
+import { Button, Loading, Problem } from '../parts/controls';
+import { Dialog } from '../parts/dialog';
+import { Said } from '../parts/text';
+import { useToast } from '../parts/toast';
+
+/** Asks once before a branch is merged, and says what will happen. */
+export function MergeDialog({ work, close }: { work: Work; close: () => void }) {
+  const preview = useMergePreview(work.id, true);
+  const toast = useToast();
+  const merge = useAction(actions.merge);
+  const start = () =>
+    merge.mutate(work.id, {
+      onSuccess: (merged) => {
+        const commit = merged.commit ? ` as ${shortCommit(merged.commit)}` : '';
+        toast({ state: 'merged', text: `Merged into ${merged.base ?? 'its base'}${commit}` });
+        close();
+      },
+    });
+  const seen = preview.data;
+  const blocked = !!seen && (seen.conflicts.length > 0 || seen.problem !== null);
+  return (
+    <Dialog title={`Merge into ${seen?.base ?? work.workspace.base ?? 'its base'}`} close={close}>
+      <p className="strong">
+        <Said>{work.title}</Said>
+      </p>
+      {preview.isPending && <Loading lines={2} />}
+      <Problem error={preview.error} />
+      {seen && (
+        <ul className="said">
+          <li>
+            {counted(seen.ahead, 'commit')} of <code>{work.workspace.branch}</code>
+            {seen.behind > 0 && `; the base is ${counted(seen.behind, 'commit')} further`}.
+          </li>
+          {seen.already && <li>The base has all of it already.</li>}
+          {!blocked && <li>It merges cleanly.</li>}
+          {seen.check_again && <li>The checks are made once more on the result first.</li>}
+          {seen.problem && (
+            <li className="c-bad">
+              <Said>{seen.problem}</Said>
+            </li>
+          )}
+          <Files title="These files conflict:" files={seen.conflicts} />
+          <Files title="These files of your checkout are in the way:" files={seen.dirty} />
+        </ul>
+      )}
+      <Problem error={merge.error} />
+      <div className="acts">
+        <Button look="primary" disabled={merge.isPending || blocked || preview.isPending} onClick={start}>
+          {merge.isPending ? 'Merging' : 'Merge'}
+        </Button>
+        <Button look="quiet" onClick={close}>
+          Not now
+        </Button>
+      </div>
+    </Dialog>
+  );
+}
+
+const Files = ({ title, files }: { title: string; files: string[] }) =>
+  files.length > 0 && (
+    <li>
+      {title}
+      <ul className="mono small">
+        {files.map((file) => (
+          <li key={file}>
+            <Said>{file}</Said>
+          </li>
+        ))}
+      </ul>
+    </li>
+  );

@@ -1,0 +1,17 @@
+import { Link } from '@tanstack/react-router';
+import { View } from '../shell/layout';
+
+/** Where nothing is, or nothing is any more. */
+export const Missing = ({ what = 'There is no such page.' }: { what?: string }) => (
+  <View title="Not found">
+    <div className="page">
+      <div className="panel empty">
+        <h2>{what}</h2>
+        <p>It may be archived, or the address may be mistyped. The key / searches.</p>
+        <Link className="btn" to="/work">
+          All work
+        </Link>
+      </div>
+    </div>
+  </View>
+);

@@ -1,0 +1,106 @@
+import { useId } from 'react';
+import { useAgents } from '../../api/queries';
+import { Glyph } from '../../parts/glyph';
+import { Said } from '../../parts/text';
+import type { Field } from './schema';
+
+interface Props {
+  field: Field;
+  typed: string;
+  problem: string | undefined;
+  change: (value: string) => void;
+  directories: string[];
+}
+
+/** One field of a spec, with its option, what it means, and what is wrong with it. */
+export function FormField(props: Props) {
+  const { field, problem } = props;
+  const id = useId();
+  return (
+    <div className={`lab ${problem ? 'err' : ''} ${field.input === 'lines' ? 'whole' : ''}`}>
+      <label htmlFor={id} className={field.input === 'long' ? 'vh' : 'name'}>
+        {field.label}
+        {field.option && <span className="opt">{field.option}</span>}
+      </label>
+      <Input {...props} id={id} />
+      <p id={`${id}-about`} className={problem ? 'errtext' : 'hint'}>
+        {problem ? (
+          <>
+            <Glyph state="bad" />
+            <Said>{problem}</Said>
+          </>
+        ) : (
+          field.about
+        )}
+      </p>
+    </div>
+  );
+}
+
+function Input({ field, typed, problem, change, directories, id }: Props & { id: string }) {
+  const agents = useAgents().data ?? [];
+  const common = {
+    id,
+    className: 'field',
+    value: typed,
+    'aria-describedby': `${id}-about`,
+    'aria-invalid': problem ? true : undefined,
+    onChange: (event: { target: { value: string } }) => change(event.target.value),
+  };
+  switch (field.input) {
+    case 'long':
+      return <textarea {...common} className="field prompt" placeholder="What is to be done?" />;
+    case 'lines':
+      return <textarea {...common} className="field mono" rows={2} placeholder="one in each line" />;
+    case 'truth':
+      return (
+        <select {...common}>
+          <option value="">{field.otherwise === 'true' ? 'yes (default)' : 'no (default)'}</option>
+          <option value={field.otherwise === 'true' ? 'false' : 'true'}>
+            {field.otherwise === 'true' ? 'no' : 'yes'}
+          </option>
+        </select>
+      );
+    case 'choice':
+      return (
+        <select {...common}>
+          <option value="">{field.otherwise ? `${field.otherwise} (default)` : 'not set'}</option>
+          {field.choices.map((choice) => (
+            <option key={choice}>{choice}</option>
+          ))}
+        </select>
+      );
+    case 'agent':
+      return (
+        <select {...common}>
+          <option value="">{agents.find((agent) => agent.default)?.name ?? 'configured'} (default)</option>
+          {agents.map((agent) => (
+            <option key={agent.name} value={agent.name} disabled={agent.problem !== null}>
+              {agent.problem ? `${agent.name}: ${agent.problem}` : agent.name}
+            </option>
+          ))}
+        </select>
+      );
+    default: {
+      const place = field.name === 'directory';
+      return (
+        <>
+          <input
+            {...common}
+            className={`field ${place || field.name === 'eval' ? 'mono' : ''}`}
+            inputMode={field.input === 'number' ? 'decimal' : undefined}
+            placeholder={place ? (directories[0] ?? '/path/of/a/repository') : field.otherwise || 'not set'}
+            list={place ? `${id}-places` : undefined}
+          />
+          {place && (
+            <datalist id={`${id}-places`}>
+              {directories.map((directory) => (
+                <option key={directory}>{directory}</option>
+              ))}
+            </datalist>
+          )}
+        </>
+      );
+    }
+  }
+}

@@ -1,0 +1,238 @@
+import { useQuery } from '@tanstack/react-query';
+import { useNavigate, useSearch } from '@tanstack/react-router';
+import { type FormEvent, type KeyboardEvent, useMemo } from 'react';
+import { ApiError, api, ask, type Work } from '../../api/client';
+import { useAction, useActive, useAgents, useEnded, usePatterns } from '../../api/queries';
+import { Button, Loading, Problem } from '../../parts/controls';
+import { Icon } from '../../parts/icon';
+import { View as Frame } from '../../shell/layout';
+import { usePreference } from '../../shell/preferences';
+import { FormField } from './form_field';
+import { Kind } from './kind';
+import { commandOf, type Field, fieldsOf, given, problemsOf, type Schema } from './schema';
+
+const WHERE = ['directory', 'agent', 'model', 'project'];
+const LIMITS = ['budget_usd', 'timeout_s', 'max_seconds', 'max_turns', 'max_agent_calls', 'max_iterations'];
+const PROOF = [
+  'checks',
+  'until',
+  'eval',
+  'direction',
+  'target',
+  'verify',
+  'steps',
+  'candidates',
+  'count',
+  'success_criteria',
+];
+
+/** The task's schema, which is in the REST document and not among the patterns. */
+const useTaskSchema = () =>
+  useQuery({
+    queryKey: ['document'],
+    queryFn: async () => {
+      const response = await fetch('/api/v1/openapi.json');
+      const document = (await response.json()) as { components: { schemas: Record<string, Schema> } };
+      return document.components.schemas;
+    },
+  });
+
+export function View() {
+  const { pattern = 'task' } = useSearch({ from: '/inside/new' });
+  const navigate = useNavigate({ from: '/new' });
+  const patterns = usePatterns();
+  const document = useTaskSchema();
+  const chosen = patterns.data?.find(({ name }) => name === pattern);
+  const own = chosen?.spec_schema as Schema | undefined;
+  const schema = pattern === 'task' ? document.data?.TaskSpec : own;
+  const defs = pattern === 'task' ? document.data : own?.$defs;
+  const kinds = [
+    'task',
+    ...(patterns.data ?? []).filter(({ name }) => !name.startsWith('(')).map(({ name }) => name),
+  ];
+  return (
+    <Frame title="New">
+      <div className="page">
+        <div className="form">
+          <fieldset className="kinds" aria-label="What to start">
+            {kinds.map((name) => (
+              <Kind
+                key={name}
+                name={name}
+                about={patterns.data?.find((one) => one.name === name)?.summary ?? 'One agent, once'}
+                chosen={name === pattern}
+                choose={() => navigate({ search: { pattern: name }, replace: true })}
+              />
+            ))}
+          </fieldset>
+        </div>
+        <Problem error={patterns.error ?? document.error} />
+        {schema && defs ? (
+          <Form key={pattern} pattern={pattern} schema={schema} defs={defs} />
+        ) : (
+          <Loading lines={8} />
+        )}
+      </div>
+    </Frame>
+  );
+}
+
+type Typed = Record<string, string>;
+
+function useDraft(pattern: string): [Typed, (name: string, value: string) => void, () => void] {
+  const [kept, keep] = usePreference(`draft.${pattern}`, '{}');
+  const typed = useMemo(() => JSON.parse(kept) as Typed, [kept]);
+  return [typed, (name, value) => keep(JSON.stringify({ ...typed, [name]: value })), () => keep('{}')];
+}
+
+/** Where work was done lately, the latest first. */
+function useDirectories(): string[] {
+  const work = [...useActive().work, ...useEnded().work].sort((a, b) =>
+    b.created_at.localeCompare(a.created_at),
+  );
+  return [...new Set(work.map((item) => item.repository ?? item.directory))];
+}
+
+function Form({ pattern, schema, defs }: { pattern: string; schema: Schema; defs: Record<string, Schema> }) {
+  const fields = useMemo(() => fieldsOf(schema, defs), [schema, defs]);
+  const [typed, type, clear] = useDraft(pattern);
+  const directories = useDirectories();
+  const navigate = useNavigate();
+  const start = useAction(async (): Promise<Work> => {
+    const values = fields.map((field) => [field.name, given(field, typed[field.name] ?? '')] as const);
+    const spec: Record<string, unknown> = Object.fromEntries(
+      values.filter(([, value]) => value !== undefined),
+    );
+    spec.directory ??= directories[0];
+    const body = spec as never;
+    return pattern === 'task'
+      ? ask(api.POST('/api/v1/tasks', { body }))
+      : ask(api.POST('/api/v1/runs', { body: { pattern, spec } }));
+  });
+  const send = () =>
+    start.mutate(undefined, {
+      onSuccess: (work) => {
+        clear();
+        navigate({ to: `/${'pattern' in work ? 'runs' : 'tasks'}/${work.id}` });
+      },
+    });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    send();
+  };
+  const press = (event: KeyboardEvent) => {
+    if (event.key === 'Enter' && (event.metaKey || event.ctrlKey)) send();
+    if (event.key === 'Escape') window.history.back();
+  };
+  const problems = start.error instanceof ApiError ? problemsOf(start.error.message, fields) : {};
+  const unplaced = start.error && Object.keys(problems).length === 0 ? start.error : null;
+  const named = (names: string[]) =>
+    names.map((name) => fields.find((field) => field.name === name)).filter((field) => field !== undefined);
+  const main = fields.filter(
+    (field) => field.input === 'long' && (field.name === 'prompt' || field.name === 'goal'),
+  );
+  const rest = fields.filter(
+    (field) => !main.includes(field) && ![...WHERE, ...LIMITS, ...PROOF].includes(field.name),
+  );
+  const show = (field: Field) => (
+    <FormField
+      key={field.name}
+      field={field}
+      typed={typed[field.name] ?? ''}
+      problem={problems[field.name]}
+      change={(value) => type(field.name, value)}
+      directories={directories}
+    />
+  );
+  const changed = rest.filter((field) => typed[field.name]).length;
+  return (
+    <form className="form" onSubmit={submit} onKeyDown={press}>
+      <div>
+        <div className="fs">{main.map(show)}</div>
+        <Group title="What it must hold" fields={named(PROOF)} show={show} columns="grid2" />
+        <Group title="Where and who" fields={named(WHERE)} show={show} columns="grid2" />
+        <Group title="Limits" fields={named(LIMITS)} show={show} columns="grid3" />
+        <details className="fs more" open={rest.some((field) => problems[field.name])}>
+          <summary>
+            <Icon name="right" className="chev" />
+            {rest.length} more options{' '}
+            <span className="faint">{changed ? `${changed} changed` : 'all at their defaults'}</span>
+          </summary>
+          <div className="grid2 mt-3">{rest.map(show)}</div>
+        </details>
+        <Problem error={unplaced} />
+        <div className="submit">
+          <Button type="submit" look="primary" hotkey="⌘↵" disabled={start.isPending}>
+            {start.isPending ? 'Starting' : `Start the ${pattern}`}
+          </Button>
+          <Button look="quiet" onClick={clear}>
+            Clear
+          </Button>
+          {Object.keys(problems).length > 0 && (
+            <span className="end c-bad">
+              {Object.keys(problems).length === 1 ? '1 thing' : `${Object.keys(problems).length} things`} to
+              mend
+            </span>
+          )}
+        </div>
+      </div>
+      <Aside pattern={pattern} fields={fields} typed={typed} />
+    </form>
+  );
+}
+
+function Group(props: {
+  title: string;
+  fields: Field[];
+  show: (field: Field) => React.ReactNode;
+  columns: string;
+}) {
+  if (props.fields.length === 0) return null;
+  return (
+    <section className="fs">
+      <h2>{props.title}</h2>
+      <div className={props.columns}>{props.fields.map(props.show)}</div>
+    </section>
+  );
+}
+
+function Aside({ pattern, fields, typed }: { pattern: string; fields: Field[]; typed: Typed }) {
+  const command = commandOf(pattern, fields, typed);
+  const agents = useAgents().data ?? [];
+  const agent = typed.agent || agents.find(({ default: usual }) => usual)?.name;
+  const checked = typed.checks || typed.until || typed.verify || typed.eval;
+  const happens = [
+    'A worktree is made from the branch that is checked out; your files are not touched.',
+    agent ? `${agent} works in it.` : 'The configured agent works in it.',
+    checked
+      ? 'What you name is run on what it committed; only that counts.'
+      : 'Nothing is checked, so what it says is all that is known.',
+    'You merge the result, or not.',
+  ];
+  return (
+    <aside className="aside stack">
+      <section className="panel box">
+        <header>
+          <h2>What will happen</h2>
+        </header>
+        <ol>
+          {happens.map((text) => (
+            <li key={text}>{text}</li>
+          ))}
+        </ol>
+      </section>
+      <section className="panel box">
+        <header>
+          <h2>The same, typed</h2>
+          <span className="end">
+            <Button small look="quiet" onClick={() => navigator.clipboard.writeText(command)}>
+              <Icon name="copy" />
+              Copy
+            </Button>
+          </span>
+        </header>
+        <p className="cmd">{command}</p>
+      </section>
+    </aside>
+  );
+}

@@ -1,0 +1,150 @@
+import { memo } from 'react';
+import { isRun, type Run, type Task, type Work } from '../../api/client';
+import { useLastLine } from '../../api/transcript';
+import { counted, money } from '../../model/format';
+import { costOf, latest, progressOf, stateOf } from '../../model/work';
+import { Choices, Empty, share } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Icon } from '../../parts/icon';
+import { Elapsed, Said } from '../../parts/text';
+import { usePreference } from '../../shell/preferences';
+import { lineText } from '../task/line_text';
+import { WorkLink } from '../work_link';
+
+export const isAtWork = (work: Work): work is Task => !isRun(work) && work.status === 'running';
+
+const MOST_CARDS = 24;
+const MOST_LINES = 12;
+
+interface Group {
+  run: Run | null;
+  tasks: Task[];
+}
+
+/** Runs with several agents are groups; everything else stands on its own. */
+function groupsOf(work: Work[]): Group[] {
+  const runs = new Map(work.filter(isRun).map((run) => [run.id, run]));
+  const groups = new Map<string, Task[]>();
+  for (const task of work.filter(isAtWork).sort((a, b) => a.id.localeCompare(b.id))) {
+    const key = task.run_id ?? '';
+    groups.set(key, [...(groups.get(key) ?? []), task]);
+  }
+  const alone: Task[] = [];
+  const found: Group[] = [];
+  for (const [id, tasks] of groups) {
+    const run = runs.get(id);
+    if (run && tasks.length > 1) found.push({ run, tasks });
+    else alone.push(...tasks);
+  }
+  return alone.length > 0 ? [...found, { run: null, tasks: alone }] : found;
+}
+
+export function AtWork({ work }: { work: Work[] }) {
+  const [chosen, choose] = usePreference('layout', '');
+  const groups = groupsOf(work);
+  const count = groups.reduce((sum, group) => sum + group.tasks.length, 0);
+  const layout = chosen || (count > MOST_CARDS ? 'rows' : 'cards');
+  return (
+    <section className="section" aria-labelledby="h-run">
+      <header>
+        <h2 id="h-run">At work</h2>
+        <span className="faint">{count || ''}</span>
+        {count > 0 && (
+          <span className="end">
+            <Choices
+              className="desk"
+              label="Layout"
+              value={layout}
+              choose={choose}
+              of={[
+                { value: 'cards', label: 'Cards' },
+                { value: 'rows', label: 'Rows' },
+              ]}
+            />
+          </span>
+        )}
+      </header>
+      {count === 0 && (
+        <Empty title="No agent is at work">
+          <p>What is started here, on the command line or by a schedule appears while it happens.</p>
+        </Empty>
+      )}
+      {groups.map((group) => (
+        <div className="group" key={group.run?.id ?? 'alone'}>
+          <header>{group.run ? <RunHead run={group.run} /> : <span className="t">On their own</span>}</header>
+          <div className={layout === 'cards' ? 'cards' : 'cards rows'}>
+            {group.tasks.map((task) => (
+              <Card key={task.id} task={task} told={count <= MOST_LINES} />
+            ))}
+          </div>
+        </div>
+      ))}
+    </section>
+  );
+}
+
+const RunHead = ({ run }: { run: Run }) => (
+  <>
+    <Glyph state={stateOf(run)} />
+    <WorkLink work={run} className="t cut">
+      <Said>{run.title}</Said>
+    </WorkLink>
+    <span>{run.pattern}</span>
+    <span className="faint desk">{progressOf(run) !== run.pattern && progressOf(run)}</span>
+  </>
+);
+
+const Card = memo(({ task, told }: { task: Task; told: boolean }) => {
+  const attempt = latest(task);
+  const cost = costOf(task);
+  const warning = attempt?.warnings.at(-1);
+  return (
+    <WorkLink work={task} className="card">
+      <span className="h">
+        <Glyph state={stateOf(task)} />
+        <span className="t cut">
+          <Said>{task.title}</Said>
+        </span>
+        {attempt && <Elapsed className="el" from={attempt.started_at} />}
+      </span>
+      <LastLine task={task} told={told} />
+      <span className="f">
+        <span className="cut">
+          {task.agent}{' '}
+          {(attempt?.model ?? task.model) && <span className="model">{attempt?.model ?? task.model}</span>}
+          {attempt && attempt.number > 1 && <span className="sep more">attempt {attempt.number}</span>}
+          {attempt?.usage && <span className="sep more">{counted(attempt.usage.turns, 'turn')}</span>}
+        </span>
+        {cost !== undefined && <span className="cost">{money(cost, 'cost unknown')}</span>}
+        {warning && (
+          <span className="warn">
+            <Icon name="warn" />
+            <Said>{warning.text}</Said>
+          </span>
+        )}
+      </span>
+      {task.budget_usd && cost && <span className="lim" style={share(cost / task.budget_usd)} />}
+    </WorkLink>
+  );
+});
+
+function LastLine({ task, told }: { task: Task; told: boolean }) {
+  const line = useLastLine(task.id, told && !task.checking).data;
+  if (task.checking) {
+    return (
+      <p className="last">
+        <b>Check</b> <Said>{task.checking.command || task.checking.name}</Said>
+      </p>
+    );
+  }
+  if (!line) return <p className="last" />;
+  return line.kind === 'tool_call' ? (
+    <p className="last">
+      <b>{line.name}</b> <Said>{lineText(line)}</Said>
+    </p>
+  ) : (
+    <p className="last say">
+      <Said>{lineText(line)}</Said>
+    </p>
+  );
+}

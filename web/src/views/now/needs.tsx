@@ -1,0 +1,222 @@
+import { useNavigate } from '@tanstack/react-router';
+import { useState } from 'react';
+import { isRun, type Task, type Work } from '../../api/client';
+import { actions, useAction } from '../../api/queries';
+import { counted, inWords } from '../../model/format';
+import { keyOf, type Need } from '../../model/needs';
+import { checksLine, latest, stateOf } from '../../model/work';
+import { Button, Empty, Problem } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Age, Said } from '../../parts/text';
+import { useKeys } from '../../shell/keys';
+import { MergeDialog } from '../merge_dialog';
+import { Questions } from '../questions';
+import { WorkLink } from '../work_link';
+
+/** Everything that waits for the person; the chosen one is open. */
+export function Needs({ needs, running }: { needs: Need[]; running: number }) {
+  const [chosen, choose] = useState<string | null>(null);
+  const navigate = useNavigate();
+  const at = Math.max(
+    0,
+    needs.findIndex((need) => keyOf(need) === chosen),
+  );
+  const step = (by: number) => {
+    const next = needs[Math.max(0, Math.min(needs.length - 1, at + by))];
+    if (next) choose(keyOf(next));
+  };
+  const current = needs[at];
+  useKeys({
+    j: () => step(1),
+    k: () => step(-1),
+    a: () => document.querySelector<HTMLElement>('.needs .open .field')?.focus(),
+    Enter: () => {
+      if (current && current.kind !== 'login') {
+        navigate({ to: `/${isRun(current.work) ? 'runs' : 'tasks'}/${current.work.id}` });
+      }
+    },
+  });
+  if (needs.length === 0) {
+    return (
+      <Empty title="Nothing needs you">
+        <p>
+          Questions, failures and work that is ready to merge come here. {inWords(running)}{' '}
+          {running === 1 ? 'agent is' : 'agents are'} at work.
+        </p>
+      </Empty>
+    );
+  }
+  return (
+    <ul className="needs panel">
+      {needs.map((need, place) => {
+        const open = place === at;
+        return (
+          <li key={keyOf(need)} className={open && need.kind === 'question' ? 'open' : open ? 'chosen' : ''}>
+            <One need={need} open={open} choose={() => choose(keyOf(need))} />
+            <Age className="age" at={need.at} />
+          </li>
+        );
+      })}
+    </ul>
+  );
+}
+
+function One({ need, open, choose }: { need: Need; open: boolean; choose: () => void }) {
+  switch (need.kind) {
+    case 'question':
+      return <Asked need={need} open={open} choose={choose} />;
+    case 'login':
+      return <Refused agent={need.agent} tasks={need.tasks} evidence={need.evidence} />;
+    case 'failure':
+      return <Failure work={need.work} />;
+    case 'merge':
+      return <Ready work={need.work} />;
+  }
+}
+
+const Title = ({ work, children }: { work: Work; children: string }) => (
+  <p className="what">
+    <WorkLink work={work}>
+      <Said>{work.title}</Said>
+    </WorkLink>{' '}
+    <span className="who">{children}</span>
+  </p>
+);
+
+type QuestionNeed = Extract<Need, { kind: 'question' }>;
+
+function Asked({ need, open, choose }: { need: QuestionNeed; open: boolean; choose: () => void }) {
+  const { work, behind } = need;
+  const count = isRun(work) ? work.questions.length : 1;
+  const text = (isRun(work) ? work.questions[0]?.text : null) ?? work.question ?? work.reason ?? '';
+  return (
+    <>
+      <Glyph state="you" />
+      <div>
+        <Title work={work}>{count > 1 ? `asks ${count} things` : 'asks'}</Title>
+        {open ? (
+          <>
+            <Questions work={work} />
+            {behind > 0 && (
+              <p className="meta">
+                <b>
+                  {counted(behind, 'task')} {behind === 1 ? 'waits' : 'wait'} behind it.
+                </b>
+              </p>
+            )}
+          </>
+        ) : (
+          <>
+            <p className="meta cut">
+              <Said>{text}</Said>
+            </p>
+            <div className="acts">
+              <Button small onClick={choose}>
+                Answer
+              </Button>
+            </div>
+          </>
+        )}
+      </div>
+    </>
+  );
+}
+
+function Refused({ agent, tasks, evidence }: { agent: string; tasks: Task[]; evidence: string }) {
+  const retry = useAction(() => Promise.all(tasks.map((task) => actions.task(task.id, 'retry'))));
+  return (
+    <>
+      <Glyph state="bad" />
+      <div>
+        <p className="what">
+          {agent} <span className="who">refuses the login; {counted(tasks.length, 'task')} ended on it</span>
+        </p>
+        <span className="evi">
+          <Said>{evidence}</Said>
+        </span>
+        <div className="acts">
+          <Button small look="quiet" disabled={retry.isPending} onClick={() => retry.mutate(undefined)}>
+            {tasks.length > 1 ? `Retry all ${tasks.length}` : 'Retry'}
+          </Button>
+        </div>
+        <Problem error={retry.error} />
+      </div>
+    </>
+  );
+}
+
+/** The last line of a check's output that its command wrote. */
+const lastLine = (output: string): string | undefined =>
+  output.split('\n').findLast((line) => line.trim() && !/^\[exit code \d+\]$/.test(line.trim()));
+
+const LONGEST_NAME = 40;
+const shortened = (name: string): string =>
+  name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_NAME - 1)}…` : name;
+
+function Failure({ work }: { work: Work }) {
+  const retry = useAction((id: string) => actions.task(id, 'retry'));
+  const archive = useAction((id: string) =>
+    isRun(work) ? actions.run(id, 'archive') : actions.task(id, 'archive'),
+  );
+  const last = isRun(work) ? undefined : latest(work);
+  const failed = isRun(work) ? undefined : work.checks.find((check) => !check.passed);
+  const evidence = (failed && lastLine(failed.output)) || last?.evidence || work.reason;
+  const said = last?.claimed === 'success';
+  const what = failed
+    ? `${said ? 'said done; ' : ''}${shortened(failed.name)} failed`
+    : stateOf(work) === 'lost'
+      ? 'was lost: nobody saw the end'
+      : 'failed';
+  return (
+    <>
+      <Glyph state={stateOf(work)} />
+      <div>
+        <Title work={work}>{what}</Title>
+        {evidence && (
+          <span className="evi">
+            <Said>{evidence}</Said>
+          </span>
+        )}
+        <div className="acts">
+          <WorkLink work={work} className="btn sm">
+            {isRun(work) ? 'Look' : 'Continue with a hint'}
+          </WorkLink>
+          {!isRun(work) && (
+            <Button small look="quiet" disabled={retry.isPending} onClick={() => retry.mutate(work.id)}>
+              Retry
+            </Button>
+          )}
+          <Button small look="quiet" disabled={archive.isPending} onClick={() => archive.mutate(work.id)}>
+            Archive
+          </Button>
+        </div>
+        <Problem error={retry.error ?? archive.error} />
+      </div>
+    </>
+  );
+}
+
+function Ready({ work }: { work: Work }) {
+  const [asking, ask] = useState(false);
+  return (
+    <>
+      <Glyph state="ok" />
+      <div>
+        <Title work={work}>is verified and ready to merge</Title>
+        <p className="meta">
+          {isRun(work) ? work.pattern : checksLine(work)}
+          {work.workspace.base && `, into ${work.workspace.base}`}
+        </p>
+        <div className="acts">
+          <WorkLink work={work} tab="changes" className="btn sm">
+            Review
+          </WorkLink>
+          <Button small look="quiet" onClick={() => ask(true)}>
+            Merge
+          </Button>
+        </div>
+        {asking && <MergeDialog work={work} close={() => ask(false)} />}
+      </div>
+    </>
+  );
+}

@@ -1,0 +1,175 @@
+import { Link } from '@tanstack/react-router';
+import type { Work } from '../../api/client';
+import { useAgents, useDaemon, useUsage } from '../../api/queries';
+import { counted, inWords, money } from '../../model/format';
+import { asksYou, hasEnded, stateOf } from '../../model/work';
+import { Empty, Loading } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Proofs } from '../../parts/proofs';
+import { Moment, Said } from '../../parts/text';
+import { View } from '../../shell/layout';
+import { useScope } from '../../shell/preferences';
+import { useNeeds } from '../../shell/sidebar';
+import { WorkLink } from '../work_link';
+import { AtWork, isAtWork } from './at_work';
+import { Needs } from './needs';
+import { Waiting } from './waiting';
+
+const RESULTS = 8;
+
+/** What needs the person, what moves, what waits, what came out. */
+export function Now() {
+  const { active, ended, needs } = useNeeds();
+  const running = active.work.filter(isAtWork);
+  const waiting = active.work.filter(
+    (work) => !hasEnded(work) && work.status !== 'running' && !asksYou(work),
+  );
+  const loading = active.isPending || ended.isPending;
+  const first = !loading && active.work.length === 0 && ended.work.length === 0;
+  return (
+    <View title="Now">
+      <div className="page">
+        <Pulse needs={needs.length} running={running.length} ended={ended.work} />
+        {first ? (
+          <FirstVisit />
+        ) : (
+          <div className="duo">
+            <div>
+              <section className="section bleed" aria-labelledby="h-needs">
+                <header>
+                  <h2 id="h-needs">Needs you</h2>
+                  <span className="faint">{needs.length || ''}</span>
+                  {needs.length > 1 && (
+                    <span className="end faint small">
+                      <kbd>j</kbd> <kbd>k</kbd>
+                    </span>
+                  )}
+                </header>
+                {loading ? <Loading /> : <Needs needs={needs} running={running.length} />}
+              </section>
+              <Results ended={ended.work} />
+            </div>
+            <div>
+              {loading ? <Loading lines={6} /> : <AtWork work={active.work} />}
+              {waiting.length > 0 && <Waiting work={waiting} all={active.work} />}
+            </div>
+          </div>
+        )}
+      </div>
+    </View>
+  );
+}
+
+const today = (): string => new Date(new Date().setHours(0, 0, 0, 0)).toISOString();
+
+function Pulse({ needs, running, ended }: { needs: number; running: number; ended: Work[] }) {
+  const [project] = useScope();
+  const daemon = useDaemon();
+  const usage = useUsage('day', today(), project);
+  const begun = today();
+  const results = ended.filter((work) => work.status === 'completed' && (work.ended_at ?? '') > begun);
+  const verified = results.filter((work) => work.verified).length;
+  const merged = results.filter((work) => work.merged_at).length;
+  const need = needs
+    ? `${inWords(needs)} ${needs === 1 ? 'thing needs' : 'things need'} you.`
+    : 'Nothing needs you.';
+  const agents = `${inWords(running)} ${running === 1 ? 'agent is' : 'agents are'} at work.`;
+  const total = usage.data?.total;
+  const most = daemon.data?.max_attempts ?? 0;
+  const taken = daemon.data?.running ?? running;
+  return (
+    <div className="pulse">
+      <p className="say">
+        {need} {agents}
+        <small>
+          {results.length > 0
+            ? `${counted(results.length, 'result')} today: ${verified} verified, ${merged} merged`
+            : 'No results yet today'}
+          {total && (total.cost_usd || total.unknown_cost > 0) && (
+            <span className="sep">
+              {total.unknown_cost > 0 ? '≥ ' : ''}
+              {money(total.cost_usd ?? 0)} today
+              {total.unknown_cost > 0 &&
+                `, ${counted(total.unknown_cost, 'price')} ${total.unknown_cost === 1 ? 'is' : 'are'} unknown`}
+            </span>
+          )}
+        </small>
+      </p>
+      {most > 0 && <Seats taken={taken} most={most} held={daemon.data?.held ?? null} />}
+    </div>
+  );
+}
+
+const MOST_SEATS = 32;
+
+function Seats({ taken, most, held }: { taken: number; most: number; held: string | null }) {
+  return (
+    <div className="seats">
+      {most <= MOST_SEATS && (
+        <div className="strip" role="img" aria-label={`${taken} of ${most} seats taken`}>
+          {Array.from({ length: most }, (_, seat) => (
+            <i key={seat} className={seat < taken ? '' : 'free'} />
+          ))}
+        </div>
+      )}
+      <div className="cap">
+        <span>
+          {taken} of {counted(most, 'seat')}
+        </span>
+        {held && <Said>{held}</Said>}
+      </div>
+    </div>
+  );
+}
+
+function Results({ ended }: { ended: Work[] }) {
+  if (ended.length === 0) return null;
+  const newest = [...ended].sort((a, b) => (b.ended_at ?? '').localeCompare(a.ended_at ?? ''));
+  return (
+    <section className="section bleed after-work" aria-labelledby="h-results">
+      <header>
+        <h2 id="h-results">Results</h2>
+        <span className="end">
+          <Link className="btn quiet sm" to="/work">
+            All work
+          </Link>
+        </span>
+      </header>
+      <ul className="results panel">
+        {newest.slice(0, RESULTS).map((work) => (
+          <li key={work.id}>
+            <Glyph state={stateOf(work)} />
+            <div>
+              <WorkLink work={work} className="cut">
+                <Said>{work.title}</Said>
+              </WorkLink>
+              <Proofs work={work} />
+            </div>
+            <span className="age">{work.ended_at && <Moment at={work.ended_at} />}</span>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function FirstVisit() {
+  const agents = useAgents();
+  const usable = agents.data?.filter((agent) => agent.installed && !agent.problem).map((agent) => agent.name);
+  return (
+    <div className="mt-5 max-w-xl">
+      <Empty title="Give the first agent some work">
+        <p>
+          {usable && usable.length > 0
+            ? `${usable.join(', ')} can be used here. `
+            : 'No agent is set up yet: kapelle init does that. '}
+          A check makes the result trustworthy.
+        </p>
+        <p className="cmd">kapelle run "Make the tests pass" --check "make test"</p>
+        <Link className="btn primary" to="/new">
+          New task<kbd>c</kbd>
+        </Link>
+      </Empty>
+    </div>
+  );
+}

@@ -1,0 +1,53 @@
+import { isRun, type Work } from '../../api/client';
+import { actions, useAction } from '../../api/queries';
+import { stateOf } from '../../model/work';
+import { Button } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Moment, Said } from '../../parts/text';
+import { WorkLink } from '../work_link';
+
+/** A reason with titles instead of the ids that are known here. */
+const named = (reason: string, titles: Map<string, string>): string =>
+  reason.replace(/\b(task|run)_[0-9a-z]{26}\b/g, (id) => titles.get(id) ?? id);
+
+/** What starts or goes on by itself, and what it waits for. */
+export function Waiting({ work, all }: { work: Work[]; all: Work[] }) {
+  const resume = useAction((id: string) => actions.run(id, 'resume'));
+  const titles = new Map(all.map((item) => [item.id, item.title]));
+  const why = (item: Work): string => {
+    if (item.reason) return named(item.reason, titles);
+    if (isRun(item)) return item.status === 'paused' ? 'paused' : 'next when there is room';
+    const before = item.depends_on.map((id) => titles.get(id)).filter((title) => title !== undefined);
+    return before.length > 0 ? `after ${before.join(', ')}` : 'next when a seat is free';
+  };
+  return (
+    <section className="section bleed" aria-labelledby="h-wait">
+      <header>
+        <h2 id="h-wait">Waiting, not for you</h2>
+        <span className="faint">{work.length}</span>
+      </header>
+      <ul className="waits panel">
+        {work.slice(0, 50).map((item) => (
+          <li key={item.id}>
+            <Glyph state={stateOf(item)} />
+            <WorkLink work={item} className="cut">
+              <Said>{item.title}</Said>
+            </WorkLink>
+            <span className="why faint cut">
+              <Said>{why(item)}</Said>
+            </span>
+            {item.status === 'paused' ? (
+              <Button small look="quiet" onClick={() => resume.mutate(item.id)}>
+                Resume
+              </Button>
+            ) : (
+              <span className="faint small">
+                {!isRun(item) && (item.not_before ? <Moment at={item.not_before} /> : item.priority)}
+              </span>
+            )}
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}

@@ -1,0 +1,136 @@
+import type { ReactNode } from 'react';
+import type { Run } from '../../api/client';
+import { clock, money, shortCommit } from '../../model/format';
+import { Meter } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Moment, Said } from '../../parts/text';
+import { Facts } from '../work_head';
+
+const number = (value: unknown): number | null => (typeof value === 'number' && value > 0 ? value : null);
+const text = (value: unknown): string | null => (typeof value === 'string' && value ? value : null);
+
+/** What will end a run, what it is measured by, what was asked, and where it is. */
+export function RunInspector({ run }: { run: Run }) {
+  const asked = text(run.spec.prompt) ?? text(run.spec.goal);
+  const measure = text(run.spec.eval);
+  return (
+    <aside className="inspector" aria-label="About this run">
+      <Ends run={run} />
+      {run.pattern === 'team' && <Criteria run={run} />}
+      {measure && (
+        <section>
+          <h3>Measured by</h3>
+          <p className="cmd">{measure}</p>
+          <p className="hint">
+            {run.spec.direction === 'minimize' ? 'Smaller wins.' : 'Larger wins.'} The last line it prints is
+            the number.
+          </p>
+        </section>
+      )}
+      {asked && (
+        <section>
+          <h3>Asked</h3>
+          <p className="break">
+            <Said>{asked}</Said>
+          </p>
+        </section>
+      )}
+      <Where run={run} />
+    </aside>
+  );
+}
+
+function Ends({ run }: { run: Run }) {
+  const { spec, spent, progress } = run;
+  const iterations = number(spec.max_iterations);
+  const calls = number(spec.max_agent_calls);
+  const budget = number(spec.budget_usd);
+  const seconds = number(spec.max_seconds);
+  const failures = number(spec.max_failures);
+  const at = number(progress.iteration) ?? 0;
+  const failed = typeof progress.failures === 'number' ? progress.failures : 0;
+  const facts: [string, ReactNode][] = [];
+  if (!calls) facts.push(['Calls', spent.agent_calls]);
+  if (!seconds) facts.push(['Time', clock(spent.seconds)]);
+  if (!budget && spent.cost_usd !== null) facts.push(['Cost', money(spent.cost_usd)]);
+  return (
+    <section>
+      <h3>What will end it</h3>
+      {iterations && <Meter name="Iterations" used={at} most={iterations} text={`${at} of ${iterations}`} />}
+      {failures && (
+        <Meter name="Failures" used={failed} most={failures} text={`${failed} of ${failures} in a row`} />
+      )}
+      {calls && (
+        <Meter name="Calls" used={spent.agent_calls} most={calls} text={`${spent.agent_calls} of ${calls}`} />
+      )}
+      {budget && (
+        <Meter
+          name="Budget"
+          used={spent.cost_usd ?? 0}
+          most={budget}
+          text={`${money(spent.cost_usd ?? 0)} of $${budget}`}
+        />
+      )}
+      {seconds && (
+        <Meter
+          name="Time"
+          used={spent.seconds}
+          most={seconds}
+          text={`${clock(spent.seconds)} of ${clock(seconds)}`}
+        />
+      )}
+      <Facts facts={facts} />
+    </section>
+  );
+}
+
+function Criteria({ run }: { run: Run }) {
+  const told = (run.result as { success_criteria?: string[] } | null)?.success_criteria;
+  const given = Array.isArray(run.spec.success_criteria) ? run.spec.success_criteria.map(String) : [];
+  const criteria = told ?? given;
+  if (criteria.length === 0) return null;
+  const reached = run.status === 'completed';
+  return (
+    <section>
+      <h3>Reached when</h3>
+      <ul className="links">
+        {criteria.map((criterion) => (
+          <li key={criterion} className="split">
+            <Glyph state={reached ? 'said' : 'todo'} />
+            <Said>{criterion}</Said>
+          </li>
+        ))}
+      </ul>
+    </section>
+  );
+}
+
+function Where({ run }: { run: Run }) {
+  const { branch, base, base_commit } = run.workspace;
+  const facts: [string, ReactNode][] = [];
+  if (run.project) facts.push(['Project', <Said key="p">{run.project}</Said>]);
+  facts.push(['Directory', <code key="d">{run.directory}</code>]);
+  if (branch) facts.push(['Branch', <code key="b">{branch}</code>]);
+  if (base) {
+    facts.push([
+      'Base',
+      <span key="a">
+        <code>{base}</code>{' '}
+        {base_commit && (
+          <>
+            at <code>{shortCommit(base_commit)}</code>
+          </>
+        )}
+      </span>,
+    ]);
+  }
+  const agent = text(run.spec.agent);
+  if (agent) facts.push(['Agent', [agent, text(run.spec.model)].filter(Boolean).join(', ')]);
+  facts.push(['Created', <Moment key="c" at={run.created_at} />]);
+  return (
+    <section>
+      <h3>Where</h3>
+      <Facts facts={facts} />
+    </section>
+  );
+}

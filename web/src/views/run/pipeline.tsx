@@ -1,0 +1,63 @@
+import { Link } from '@tanstack/react-router';
+import type { Run, Step } from '../../api/client';
+import { hasEnded, type State } from '../../model/work';
+import { Glyph } from '../../parts/glyph';
+import { Elapsed, Said } from '../../parts/text';
+import { oneLine } from '../task/line_text';
+import { stepState, taskOf } from './step_facts';
+
+interface StepSpec {
+  name?: string;
+  prompt?: string;
+  run?: string;
+}
+
+/** Steps in a line: what is done, what is done now, what comes. */
+export function Pipeline({ run, steps }: { run: Run; steps: Step[] }) {
+  const asked = (Array.isArray(run.spec.steps) ? run.spec.steps : []) as StepSpec[];
+  const begun = new Map<number, Step>();
+  let number = 0;
+  for (const step of steps) {
+    if (step.kind === 'progress') number = Number((step.data as { step?: number }).step ?? number);
+    else if (number > 0 && (step.kind === 'task' || step.kind === 'check')) begun.set(number, step);
+  }
+  return (
+    <ol className="line">
+      {asked.map((step, place) => (
+        <OneStep
+          key={place}
+          number={place + 1}
+          asked={step}
+          step={begun.get(place + 1)}
+          ended={hasEnded(run)}
+        />
+      ))}
+    </ol>
+  );
+}
+
+function OneStep(props: { number: number; asked: StepSpec; step: Step | undefined; ended: boolean }) {
+  const { number, asked, step, ended } = props;
+  const state: State = step ? stepState(step) : ended ? 'none' : 'todo';
+  const title = asked.name ?? oneLine(asked.prompt ?? asked.run ?? '').slice(0, 120);
+  return (
+    <li className={`panel ${state === 'run' ? 'now' : ''}`}>
+      <h3>
+        <Glyph state={state} />
+        {step?.subject ? (
+          <Link className="cut" to="/tasks/$id/{-$tab}" params={{ id: step.subject }}>
+            <Said>{`${number}. ${title}`}</Said>
+          </Link>
+        ) : (
+          <Said className="cut">{`${number}. ${title}`}</Said>
+        )}
+        {step && <Elapsed className="faint" from={step.started_at} to={step.ended_at} />}
+      </h3>
+      {step && (
+        <p className="dim">
+          <Said>{oneLine(step.error ?? taskOf(step)?.reason ?? taskOf(step)?.text ?? '')}</Said>
+        </p>
+      )}
+    </li>
+  );
+}

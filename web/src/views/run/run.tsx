@@ -1,0 +1,69 @@
+import { useParams } from '@tanstack/react-router';
+import { lazy, Suspense } from 'react';
+import { isRun, type Run, type Step } from '../../api/client';
+import { useOne, useSteps } from '../../api/queries';
+import { shortId } from '../../model/format';
+import { Loading } from '../../parts/controls';
+import { View as Frame } from '../../shell/layout';
+import { Events } from '../events';
+import { Missing } from '../missing';
+import { Crumbs, Head, type Tab, Tabs } from '../work_head';
+import { BestOf } from './best_of';
+import { RunInspector } from './inspector';
+import { Loop } from './loop';
+import { Pipeline } from './pipeline';
+import { Steps } from './steps';
+import { Phases, Team } from './team';
+
+const Changes = lazy(() => import('../changes').then((module) => ({ default: module.Changes })));
+
+const PICTURES: Record<string, [string, (props: { run: Run; steps: Step[] }) => React.ReactNode]> = {
+  loop: ['Iterations', Loop],
+  team: ['Plan', Team],
+  'best-of': ['Candidates', BestOf],
+  pipeline: ['Steps in line', Pipeline],
+};
+
+export function View() {
+  const { id, tab } = useParams({ from: '/inside/runs/$id/{-$tab}' });
+  const found = useOne(id);
+  if (found.error) return <Missing what={found.error.message} />;
+  if (!found.data || !isRun(found.data)) {
+    return (
+      <Frame title={shortId(id)}>
+        <Loading lines={8} />
+      </Frame>
+    );
+  }
+  return <OneRun run={found.data} tab={tab} />;
+}
+
+function OneRun({ run, tab }: { run: Run; tab: string | undefined }) {
+  const steps = useSteps(run.id).data ?? [];
+  const picture = PICTURES[run.pattern];
+  const tabs: Tab[] = [
+    ...(picture ? [{ name: 'picture', label: picture[0] }] : []),
+    { name: 'steps', label: 'Steps', count: steps.length || null },
+    ...(run.workspace.branch ? [{ name: 'changes', label: 'Changes' }] : []),
+    { name: 'events', label: 'Events' },
+  ];
+  const current = tab ?? tabs[0]?.name ?? 'steps';
+  const Picture = picture?.[1];
+  return (
+    <Frame title={run.title} head={<Crumbs work={run} />}>
+      <Head work={run}>{run.pattern === 'team' && <Phases run={run} steps={steps} />}</Head>
+      <Tabs work={run} tabs={tabs} current={current} />
+      <div className="cols">
+        <div className="body stack">
+          <Suspense fallback={<Loading lines={8} />}>
+            {current === 'picture' && Picture && <Picture run={run} steps={steps} />}
+            {current === 'steps' && <Steps steps={steps} />}
+            {current === 'changes' && <Changes work={run} />}
+            {current === 'events' && <Events query={`run_id=${run.id}`} />}
+          </Suspense>
+        </div>
+        <RunInspector run={run} />
+      </div>
+    </Frame>
+  );
+}

@@ -1,0 +1,140 @@
+import { useLayoutEffect, useRef, useState } from 'react';
+import type { Run } from '../../api/client';
+import { hasEnded } from '../../model/work';
+import type { Iteration } from './loop';
+
+const HEIGHT = 262;
+const [LEFT, RIGHT, TOP, BOTTOM] = [56, 28, 20, 34];
+const MOST_NAMED = 16;
+
+/** The number of each iteration, and the best so far as a stepped line. */
+export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteration[] }) {
+  const box = useRef<HTMLDivElement>(null);
+  const [width, setWidth] = useState(800);
+  useLayoutEffect(() => {
+    const watch = new ResizeObserver(([entry]) => entry && setWidth(Math.max(320, entry.contentRect.width)));
+    if (box.current) watch.observe(box.current);
+    return () => watch.disconnect();
+  }, []);
+  const target = typeof run.spec.target === 'number' ? run.spec.target : null;
+  const most = typeof run.spec.max_iterations === 'number' ? run.spec.max_iterations : 10;
+  const scores = iterations.map((one) => one.score).filter((score) => score !== null);
+  const values = target === null ? scores : [...scores, target];
+  const span = Math.max(...values) - Math.min(...values) || Math.abs(values[0] ?? 1) || 1;
+  const [low, high] = [Math.min(...values) - span * 0.12, Math.max(...values) + span * 0.12];
+  const last = Math.max(
+    iterations.at(-1)?.number ?? 1,
+    hasEnded(run) ? 1 : most > 0 && most <= 40 ? most : 1,
+  );
+  const x = (number: number) => LEFT + ((width - LEFT - RIGHT) * number) / last;
+  const y = (score: number) => TOP + ((HEIGHT - TOP - BOTTOM) * (high - score)) / (high - low);
+  const floor = HEIGHT - BOTTOM;
+  const kept = iterations.filter(
+    (one) => one.score !== null && ['start', 'keep', 'pass'].includes(one.verdict),
+  );
+  const best = kept.at(-1);
+  const live = iterations.find((one) => one.verdict === 'at work' && !hasEnded(run));
+  const until = live?.number ?? iterations.at(-1)?.number ?? 0;
+  const path = kept
+    .map((one, n) => `${n ? `H${x(one.number)}V` : `M${x(one.number)} `}${y(one.score ?? 0)}`)
+    .join('');
+  const message = `Score by iteration: ${scores[0]} at first, best ${best?.score}${target === null ? '' : `, target ${target}`}`;
+  const every = Math.ceil((last + 1) / MOST_NAMED);
+  return (
+    <section className="panel box">
+      <header>
+        <h2>
+          <code>{String(run.spec.eval ?? 'Score')}</code>
+        </h2>
+        <span className="legend end">
+          <span className="c-ok">● kept</span>
+          <span>○ put back</span>
+          <span className="c-bad">× no number</span>
+        </span>
+      </header>
+      <div ref={box}>
+        <svg
+          className="chart"
+          viewBox={`0 0 ${width} ${HEIGHT}`}
+          height={HEIGHT}
+          role="img"
+          aria-label={message}
+        >
+          {ticks(low, high).map((tick) => (
+            <g key={tick}>
+              <line className="grid" x1={LEFT} x2={width - RIGHT} y1={y(tick)} y2={y(tick)} />
+              <text x={LEFT - 8} y={y(tick) + 4} textAnchor="end">
+                {tick}
+              </text>
+            </g>
+          ))}
+          {kept.length > 0 && (
+            <path className="area" d={`${path}H${x(until)}V${floor}H${x(kept[0]?.number ?? 0)}Z`} />
+          )}
+          <line className="axis" x1={LEFT} x2={width - RIGHT} y1={floor} y2={floor} />
+          {target !== null && (
+            <>
+              <line className="target" x1={LEFT} x2={width - RIGHT} y1={y(target)} y2={y(target)} />
+              <text x={width - RIGHT} y={y(target) - 6} textAnchor="end">
+                target {target}
+              </text>
+            </>
+          )}
+          {kept.length > 0 && <path className="best" d={`${path}H${x(until)}`} />}
+          {iterations.map((one) => (
+            <Mark
+              key={one.number}
+              one={one}
+              x={x(one.number)}
+              y={one.score === null ? floor - 14 : y(one.score)}
+            />
+          ))}
+          {best?.score !== null && best && (
+            <>
+              <circle className="top1" cx={x(best.number)} cy={y(best.score)} r="9" />
+              <text className="okt" x={x(best.number)} y={y(best.score) + 26} textAnchor="middle">
+                best {best.score}
+              </text>
+            </>
+          )}
+          {live && (
+            <>
+              <line className="live" x1={x(live.number)} x2={x(live.number)} y1={TOP} y2={floor} />
+              <text className="got" x={x(live.number) + 8} y={TOP + 12}>
+                {live.number}, at work
+              </text>
+            </>
+          )}
+          {Array.from({ length: last + 1 }, (_, number) => number)
+            .filter((number) => number % every === 0)
+            .map((number) => (
+              <text key={number} x={x(number)} y={floor + 20} textAnchor="middle">
+                {number}
+              </text>
+            ))}
+        </svg>
+      </div>
+    </section>
+  );
+}
+
+function Mark({ one, x, y }: { one: Iteration; x: number; y: number }) {
+  if (one.verdict === 'at work') return null;
+  if (one.score === null) {
+    return <path className="badx" d={`M${x - 4.5} ${y - 4.5}l9 9M${x + 4.5} ${y - 4.5}l-9 9`} />;
+  }
+  const kept = one.verdict === 'keep' || one.verdict === 'pass';
+  return <circle className={kept ? 'keep' : 'disc'} cx={x} cy={y} r={kept ? 5 : 4.5} />;
+}
+
+/** Four or five round numbers between two. */
+function ticks(low: number, high: number): number[] {
+  const rough = (high - low) / 4;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough) ?? power;
+  const found: number[] = [];
+  for (let tick = Math.ceil(low / step) * step; tick <= high; tick += step) {
+    found.push(Number(tick.toPrecision(6)));
+  }
+  return found;
+}

@@ -1,0 +1,57 @@
+import { Link } from '@tanstack/react-router';
+import type { Step } from '../../api/client';
+import { capital } from '../../model/format';
+import { Empty } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Elapsed, Moment, Said } from '../../parts/text';
+import { oneLine } from '../task/line_text';
+import { stepState, taskOf } from './step_facts';
+
+const QUIET = new Set(['progress', 'lock']);
+
+/** What a run did and does, in order. */
+export function Steps({ steps }: { steps: Step[] }) {
+  const shown = steps.filter((step) => !QUIET.has(step.kind));
+  if (shown.length === 0) return <Empty title="Nothing has been done yet" />;
+  return (
+    <ul className="nest panel steps">
+      {shown.map((step) => (
+        <li key={step.position}>
+          <span className="t">
+            <Glyph state={stepState(step)} />
+            <span className="dim">{capital(step.kind.replaceAll('_', ' '))}</span>
+            <Name step={step} />
+          </span>
+          <span className="faint cut desk">
+            <Said>{cameTo(step)}</Said>
+          </span>
+          <Elapsed className="num" from={step.started_at} to={step.ended_at} />
+          <span className="num desk">
+            <Moment at={step.started_at} />
+          </span>
+        </li>
+      ))}
+    </ul>
+  );
+}
+
+function Name({ step }: { step: Step }) {
+  const label = <Said className="cut">{step.label}</Said>;
+  if (!step.subject) return label;
+  const to = step.subject.startsWith('run_') ? '/runs/$id/{-$tab}' : '/tasks/$id/{-$tab}';
+  return (
+    <Link className="cut" to={to} params={{ id: step.subject }}>
+      {label}
+    </Link>
+  );
+}
+
+function cameTo(step: Step): string {
+  if (step.error) return step.error;
+  if (step.kind === 'task') return oneLine(taskOf(step)?.reason ?? taskOf(step)?.text ?? '');
+  if (step.kind === 'score') {
+    const score = step.result as { value: number | null; problem: string | null } | null;
+    return score?.problem ?? String(score?.value ?? '');
+  }
+  return typeof step.result === 'string' ? oneLine(step.result) : '';
+}

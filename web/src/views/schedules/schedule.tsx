@@ -1,0 +1,140 @@
+import { useQueryClient } from '@tanstack/react-query';
+import { Link, useParams } from '@tanstack/react-router';
+import { api, ask } from '../../api/client';
+import { useAction, useFirings, useSchedule } from '../../api/queries';
+import { capital, sentence, shortId } from '../../model/format';
+import type { State } from '../../model/work';
+import { Button, Empty, Loading, Problem } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Moment, Said } from '../../parts/text';
+import { View as Frame } from '../../shell/layout';
+import { Missing } from '../missing';
+import { Facts } from '../work_head';
+import { rhythm, scheduleState } from './schedules';
+
+type Action = 'pause' | 'resume' | 'cancel' | 'run';
+
+const OUTCOMES: Record<string, State> = {
+  held: 'limit',
+  starting: 'queued',
+  started: 'run',
+  skipped: 'none',
+  missed: 'bad',
+  failed: 'bad',
+};
+
+export function View() {
+  const { id } = useParams({ from: '/inside/schedules/$id' });
+  const read = useSchedule(id);
+  const firings = useFirings(id);
+  const queries = useQueryClient();
+  const act = useAction((action: Action) =>
+    ask(api.POST(`/api/v1/schedules/{schedule_id}/${action}`, { params: { path: { schedule_id: id } } })),
+  );
+  const schedule = read.data;
+  if (read.error) return <Missing what={read.error.message} />;
+  if (!schedule) {
+    return (
+      <Frame title={shortId(id)}>
+        <Loading />
+      </Frame>
+    );
+  }
+  const does = (action: Action) =>
+    act.mutate(action, { onSuccess: () => queries.invalidateQueries({ queryKey: ['schedules'] }) });
+  const open = schedule.status === 'active' || schedule.status === 'paused';
+  return (
+    <Frame title={schedule.title}>
+      <div className="subject">
+        <div className="head">
+          <div className="grow">
+            <h1>
+              <Said>{schedule.title}</Said>
+            </h1>
+            <p className="verdict">
+              <Glyph state={scheduleState(schedule)} label={schedule.status} />
+              <span>
+                <b>{sentence(capital(schedule.status))}</b>{' '}
+                {schedule.next_at ? (
+                  <>
+                    Next at <Moment at={schedule.next_at} />.
+                  </>
+                ) : (
+                  schedule.reason && <Said>{sentence(capital(schedule.reason))}</Said>
+                )}
+              </span>
+            </p>
+          </div>
+          <div>
+            <div className="actions">
+              {open && <Button onClick={() => does('run')}>Start now</Button>}
+              {schedule.status === 'active' && <Button onClick={() => does('pause')}>Pause</Button>}
+              {schedule.status === 'paused' && (
+                <Button look="primary" onClick={() => does('resume')}>
+                  Resume
+                </Button>
+              )}
+              {open && (
+                <Button look="danger" onClick={() => does('cancel')}>
+                  End it
+                </Button>
+              )}
+            </div>
+            <Problem error={act.error} />
+          </div>
+        </div>
+      </div>
+      <div className="cols mt-5">
+        <div className="body">
+          {firings.data?.firings.length === 0 && <Empty title="It has not started anything yet" />}
+          {firings.data && firings.data.firings.length > 0 && (
+            <ul className="nest panel happenings">
+              {firings.data.firings.map((firing) => (
+                <li key={firing.slot}>
+                  <span className="faint">
+                    <Moment at={firing.slot} />
+                  </span>
+                  <span className="t">
+                    <Glyph state={OUTCOMES[firing.outcome] ?? 'todo'} label={firing.outcome} />
+                    <span>{firing.outcome}</span>
+                    {firing.subject && (
+                      <Link
+                        to={firing.subject.startsWith('run_') ? '/runs/$id/{-$tab}' : '/tasks/$id/{-$tab}'}
+                        params={{ id: firing.subject }}
+                      >
+                        <code>{shortId(firing.subject)}</code> {firing.subject_status}
+                      </Link>
+                    )}
+                    {firing.reason && <Said className="faint cut">{firing.reason}</Said>}
+                  </span>
+                </li>
+              ))}
+            </ul>
+          )}
+        </div>
+        <aside className="inspector" aria-label="About this schedule">
+          <section>
+            <h3>When</h3>
+            <Facts
+              facts={[
+                ['Rhythm', <Said key="r">{rhythm(schedule)}</Said>],
+                ['Missed', schedule.missed],
+                ['Overlap', schedule.overlap ? 'allowed' : 'not allowed'],
+                ['Started', schedule.started],
+              ]}
+            />
+          </section>
+          <section>
+            <h3>What</h3>
+            <Facts
+              facts={[
+                ['Kind', schedule.kind],
+                ['Directory', <code key="d">{schedule.directory}</code>],
+              ]}
+            />
+          </section>
+        </aside>
+      </div>
+    </Frame>
+  );
+}

@@ -1,0 +1,89 @@
+import { Link } from '@tanstack/react-router';
+import type { Schedule } from '../../api/client';
+import { useSchedules } from '../../api/queries';
+import { span } from '../../model/format';
+import type { State } from '../../model/work';
+import { Empty, Loading, Problem } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Moment, Said } from '../../parts/text';
+import { View as Frame } from '../../shell/layout';
+
+const STATES: Record<Schedule['status'], State> = {
+  active: 'queued',
+  paused: 'paused',
+  completed: 'said',
+  failed: 'bad',
+  cancelled: 'cancelled',
+  expired: 'cancelled',
+};
+
+export const scheduleState = (schedule: Schedule): State =>
+  schedule.in_flight.length > 0 ? 'run' : STATES[schedule.status];
+
+/** When it starts, in words. */
+export function rhythm(schedule: Schedule): string {
+  if (schedule.cron) return `${schedule.cron} (${schedule.timezone})`;
+  if (schedule.every_s) return `every ${span(schedule.every_s)}`;
+  if (schedule.after) return 'after other work';
+  return schedule.at ? 'once' : '';
+}
+
+export function View() {
+  const read = useSchedules();
+  const schedules = read.data?.schedules ?? [];
+  return (
+    <Frame title="Schedules">
+      <div className="page wide">
+        <Problem error={read.error} />
+        {read.isPending && <Loading />}
+        {read.data && schedules.length === 0 && (
+          <Empty title="No schedule yet">
+            <p>Anything you can start, you can start again and again:</p>
+            <p className="cmd">kapelle schedule add --cron "0 3 * * *" -- run "Update the dependencies"</p>
+          </Empty>
+        )}
+        {schedules.length > 0 && (
+          <div className="panel">
+            <table className="table cardy">
+              <thead>
+                <tr>
+                  <th>What</th>
+                  <th>Kind</th>
+                  <th>When</th>
+                  <th>Next</th>
+                  <th className="num">Started</th>
+                </tr>
+              </thead>
+              <tbody>
+                {schedules.map((schedule) => (
+                  <tr key={schedule.id}>
+                    <td className="full">
+                      <span className="t">
+                        <Glyph state={scheduleState(schedule)} label={schedule.status} />
+                        <Link className="cut" to="/schedules/$id" params={{ id: schedule.id }}>
+                          <Said>{schedule.title}</Said>
+                        </Link>
+                      </span>
+                    </td>
+                    <td className="dim">{schedule.kind}</td>
+                    <td className="dim">
+                      <Said>{rhythm(schedule)}</Said>
+                    </td>
+                    <td>
+                      {schedule.next_at ? (
+                        <Moment at={schedule.next_at} />
+                      ) : (
+                        <span className="faint">{schedule.reason ?? schedule.status}</span>
+                      )}
+                    </td>
+                    <td className="num faint">{schedule.started}</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </div>
+        )}
+      </div>
+    </Frame>
+  );
+}

@@ -1,0 +1,180 @@
+import { Link, useNavigate, useParams } from '@tanstack/react-router';
+import type { Agent } from '../../api/client';
+import { api, ask } from '../../api/client';
+import { useAction, useAgents, useDaemon } from '../../api/queries';
+import type { State } from '../../model/work';
+import { Button, Choices, Loading, Problem } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Moment, Said } from '../../parts/text';
+import { View as Frame } from '../../shell/layout';
+import { switchTheme } from '../../shell/preferences';
+import { Events } from '../events';
+import { Facts } from '../work_head';
+
+type Tab = 'agents' | 'daemon' | 'activity';
+
+export function View() {
+  const { tab = 'agents' } = useParams({ from: '/inside/system/{-$tab}' });
+  const navigate = useNavigate();
+  return (
+    <Frame title="System">
+      <div className="page wide stack">
+        <nav className="ph places" aria-label="More places">
+          <Link to="/schedules">Schedules</Link>
+          <Link to="/usage">Usage</Link>
+          <button type="button" onClick={switchTheme}>
+            Light or dark
+          </button>
+        </nav>
+        <Choices<Tab>
+          label="Part"
+          value={tab === 'daemon' || tab === 'activity' ? tab : 'agents'}
+          choose={(value) => navigate({ to: '/system/{-$tab}', params: { tab: value } })}
+          of={[
+            { value: 'agents', label: 'Agents' },
+            { value: 'daemon', label: 'Daemon' },
+            { value: 'activity', label: 'Activity' },
+          ]}
+        />
+        {tab === 'daemon' ? <Daemon /> : tab === 'activity' ? <Events query="" /> : <Agents />}
+      </div>
+    </Frame>
+  );
+}
+
+function agentState(agent: Agent): State {
+  if (!agent.installed) return 'todo';
+  if (agent.problem) return 'bad';
+  if (agent.paused_until || agent.paused_reason) return 'limit';
+  return 'ok';
+}
+
+function loginOf({ login }: Agent): string {
+  if (!login.needed) return 'none needed';
+  if (login.source === 'none') return 'not logged in';
+  return login.variable ? `${login.source}, ${login.variable}` : login.source;
+}
+
+function Agents() {
+  const agents = useAgents();
+  if (agents.isPending) return <Loading lines={8} />;
+  const shown = [...(agents.data ?? [])].sort((a, b) => Number(!!b.installed) - Number(!!a.installed));
+  return (
+    <>
+      <Problem error={agents.error} />
+      <div className="panel">
+        <table className="table cardy">
+          <thead>
+            <tr>
+              <th>Agent</th>
+              <th>State</th>
+              <th>Program</th>
+              <th>Model</th>
+              <th>Login</th>
+              <th> </th>
+            </tr>
+          </thead>
+          <tbody>
+            {shown.map((agent) => (
+              <AgentRow key={agent.name} agent={agent} />
+            ))}
+          </tbody>
+        </table>
+      </div>
+    </>
+  );
+}
+
+function AgentRow({ agent }: { agent: Agent }) {
+  const check = useAction(() =>
+    ask(
+      api.POST('/api/v1/agents/{name}/check', {
+        params: { path: { name: agent.name } },
+        body: { live: false },
+      }),
+    ),
+  );
+  const tried = check.data;
+  return (
+    <tr>
+      <td className="full">
+        <span className="t strong">
+          <Glyph state={agentState(agent)} label={agent.status} />
+          {agent.name}
+          {agent.default && <span className="chip">default</span>}
+        </span>
+      </td>
+      <td className="full">
+        <Said className={agent.installed ? '' : 'faint'}>
+          {agent.paused_reason ?? agent.problem ?? agent.status}
+        </Said>
+        {agent.hint && (
+          <span className="hint block">
+            <Said>{agent.hint}</Said>
+          </span>
+        )}
+        {agent.paused_until && (
+          <span className="hint block">
+            until <Moment at={agent.paused_until} />
+          </span>
+        )}
+        {tried && (
+          <span className={`block small ${tried.usable ? 'c-ok' : 'c-bad'}`}>
+            <Said>
+              {tried.usable
+                ? `works${tried.version ? `, ${tried.version}` : ''}`
+                : (tried.problem ?? 'cannot be used')}
+            </Said>
+          </span>
+        )}
+        <Problem error={check.error} />
+      </td>
+      <td className="dim desk break">
+        <code>{agent.installed}</code>
+      </td>
+      <td className="dim desk">{agent.model}</td>
+      <td className="dim desk">{loginOf(agent)}</td>
+      <td className="num">
+        <Button small disabled={check.isPending} onClick={() => check.mutate(undefined)}>
+          {check.isPending ? 'Trying' : 'Try it'}
+        </Button>
+      </td>
+    </tr>
+  );
+}
+
+function Daemon() {
+  const daemon = useDaemon();
+  if (!daemon.data) return <Loading />;
+  const {
+    version,
+    pid,
+    started_at,
+    home,
+    url,
+    database,
+    running,
+    max_attempts,
+    queued,
+    runs_under_way,
+    held,
+  } = daemon.data;
+  return (
+    <div className="panel box">
+      <Facts
+        facts={[
+          ['Version', version],
+          ['Process', pid],
+          ['Since', <Moment key="s" at={started_at} />],
+          ['Home', <code key="h">{home}</code>],
+          ['Address', <code key="u">{url}</code>],
+          ['Database', <code key="d">{database}</code>],
+          ['At work', `${running} of ${max_attempts} seats`],
+          ['Queued', queued],
+          ['Runs', `${runs_under_way} under way`],
+          ...(held ? ([['Held', <Said key="x">{held}</Said>]] as [string, React.ReactNode][]) : []),
+        ]}
+      />
+    </div>
+  );
+}

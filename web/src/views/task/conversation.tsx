@@ -1,0 +1,242 @@
+import { useWindowVirtualizer } from '@tanstack/react-virtual';
+import { memo, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'react';
+import type { Task } from '../../api/client';
+import { useTranscript } from '../../api/transcript';
+import { counted, visible } from '../../model/format';
+import { hasEnded } from '../../model/work';
+import { Choices, Loading } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Icon } from '../../parts/icon';
+import { Prose } from '../../parts/prose';
+import { Moment, Said } from '../../parts/text';
+import { useKeys } from '../../shell/keys';
+import { type Block, blocksOf, type ToolUse } from './blocks';
+import { Checked } from './checks';
+import { Composer } from './composer';
+import { lineText, oneLine } from './line_text';
+
+type Distance = 'outline' | 'conversation' | 'everything';
+
+const NEAR_PX = 120;
+
+/** What was said and done, at one of three distances. */
+export function Conversation({ task }: { task: Task }) {
+  const active = !hasEnded(task) && task.status === 'running';
+  const { lines, done } = useTranscript(task.id, active);
+  const [distance, choose] = useState<Distance>('conversation');
+  const blocks = useMemo(() => blocksOf(lines, distance === 'everything'), [lines, distance]);
+  const follows = useFollow(blocks, active);
+  return (
+    <>
+      <div className="tbar">
+        <Choices
+          label="How much"
+          value={distance}
+          choose={choose}
+          of={[
+            { value: 'outline', label: 'Outline' },
+            { value: 'conversation', label: 'Conversation' },
+            { value: 'everything', label: 'Everything' },
+          ]}
+        />
+        {active && (
+          <span className="end c-go">
+            <Glyph state="run" />
+            {follows ? 'follows the end' : 'more comes below'}
+          </span>
+        )}
+      </div>
+      <div className="you-said">
+        <div className="by">
+          You, <Moment at={task.created_at} />
+        </div>
+        <Prose>{task.prompt}</Prose>
+      </div>
+      {lines.length === 0 && !done && task.attempts.length > 0 && <Loading lines={5} />}
+      {task.attempts.length === 0 && <p className="faint mt-4">No agent has begun yet.</p>}
+      <Blocks blocks={blocks} task={task} outline={distance === 'outline'} />
+      <Composer task={task} />
+    </>
+  );
+}
+
+/** Stays at the end while it grows, unless the person has scrolled up. */
+function useFollow(blocks: Block[], active: boolean): boolean {
+  const [follows, setFollows] = useState(true);
+  const end = () => window.scrollTo({ top: document.body.scrollHeight });
+  useEffect(() => {
+    const look = () => setFollows(window.innerHeight + window.scrollY > document.body.scrollHeight - NEAR_PX);
+    window.addEventListener('scroll', look, { passive: true });
+    return () => window.removeEventListener('scroll', look);
+  }, []);
+  useKeys({ G: end });
+  useLayoutEffect(() => {
+    if (active && follows) end();
+  }, [blocks]);
+  return follows;
+}
+
+function Blocks({ blocks, task, outline }: { blocks: Block[]; task: Task; outline: boolean }) {
+  const list = useRef<HTMLDivElement>(null);
+  const rows = useWindowVirtualizer({
+    count: blocks.length,
+    estimateSize: () => (outline ? 28 : 72),
+    overscan: 12,
+    scrollMargin: list.current?.offsetTop ?? 0,
+    getItemKey: (index) => blocks[index]?.key ?? index,
+  });
+  return (
+    <div ref={list} className="tx virtual" style={{ height: rows.getTotalSize() }}>
+      {rows.getVirtualItems().map(({ index, key, start }) => {
+        const block = blocks[index];
+        return (
+          <div
+            key={key}
+            data-index={index}
+            ref={rows.measureElement}
+            style={{ transform: `translateY(${start - rows.options.scrollMargin}px)` }}
+          >
+            {block && (outline ? <Summary block={block} /> : <One block={block} task={task} />)}
+          </div>
+        );
+      })}
+    </div>
+  );
+}
+
+const SUMMARIES: Record<Block['kind'], (block: Block) => string> = {
+  attempt: (block) => (block.kind === 'attempt' ? `Attempt ${block.number}, ${block.agent}` : ''),
+  text: (block) => (block.kind === 'text' ? oneLine(block.text) : ''),
+  tools: (block) =>
+    block.kind === 'tools'
+      ? `${block.uses[0]?.name} ${lineText(block.uses[0]?.input ?? { place: '', kind: '' })}`
+      : '',
+  checks: (block) =>
+    block.kind === 'checks'
+      ? `Kapelle checked: ${block.checks.filter((check) => check.passed).length} of ${block.checks.length} passed`
+      : '',
+  result: (block) => (block.kind === 'result' ? `It said: ${oneLine(block.text)}` : ''),
+  note: (block) => (block.kind === 'note' ? `${block.about}: ${oneLine(block.text)}` : ''),
+};
+
+const Summary = ({ block }: { block: Block }) => (
+  <p className={`cut small ${block.kind === 'attempt' ? 'strong' : 'dim'}`}>
+    <Said>{SUMMARIES[block.kind](block)}</Said>
+  </p>
+);
+
+const One = memo(({ block, task }: { block: Block; task: Task }) => {
+  switch (block.kind) {
+    case 'attempt':
+      return <Divider block={block} task={task} />;
+    case 'text':
+      return (
+        <div className="said-by">
+          <Prose>{block.text}</Prose>
+        </div>
+      );
+    case 'tools':
+      return <Tools uses={block.uses} />;
+    case 'checks':
+      return (
+        <Checked
+          checks={block.checks}
+          running={block.running ? { name: block.running, command: block.running, started_at: '' } : null}
+        />
+      );
+    case 'result':
+      return (
+        <div className="claim">
+          <Glyph state={block.failed ? 'bad' : 'said'} />
+          <div>
+            <div className="faint small">{block.failed ? 'It said it failed' : 'It said it was done'}</div>
+            <Prose>{block.text}</Prose>
+          </div>
+        </div>
+      );
+    case 'note':
+      return (
+        <div className="note">
+          <Glyph state={block.bad ? 'bad' : block.about === 'question' ? 'you' : 'todo'} />
+          <Said className="break">{block.text}</Said>
+        </div>
+      );
+  }
+});
+
+function Divider({ block, task }: { block: Extract<Block, { kind: 'attempt' }>; task: Task }) {
+  const attempt = task.attempts.find(({ number }) => number === block.number);
+  return (
+    <div className="divider">
+      <b>Attempt {block.number}</b>
+      <span>{[block.agent, attempt?.model].filter(Boolean).join(', ')}</span>
+      {attempt && (
+        <span className="faint">
+          <Moment at={attempt.started_at} />
+          {attempt.ended_at && (
+            <>
+              {' to '}
+              <Moment at={attempt.ended_at} />
+            </>
+          )}
+        </span>
+      )}
+      {block.after && <Said className="faint cut">{block.after}</Said>}
+    </div>
+  );
+}
+
+function Tools({ uses }: { uses: ToolUse[] }) {
+  const [first] = uses;
+  if (!first) return null;
+  if (uses.length === 1) return <Tool use={first} />;
+  return (
+    <details className="tool">
+      <summary>
+        <Icon name="right" className="chev" />
+        <span className="nm">{first.name}</span>
+        <span className="arg cut">{counted(uses.length, 'time')}</span>
+      </summary>
+      <div className="kids">
+        {uses.map((use, place) => (
+          <Tool key={place} use={use} />
+        ))}
+      </div>
+    </details>
+  );
+}
+
+const HEAD = 60;
+const TAIL = 40;
+
+function Tool({ use }: { use: ToolUse }) {
+  const text = use.result?.text ?? '';
+  const lines = text.split('\n');
+  const cut = lines.length > HEAD + TAIL;
+  return (
+    <details className="tool">
+      <summary>
+        <Icon name="right" className="chev" />
+        <span className="nm">{use.name}</span>
+        <Said className="arg cut">{lineText(use.input)}</Said>
+        <span className="res">{use.result ? counted(lines.length, 'line') : ''}</span>
+      </summary>
+      <div className="inner">
+        {Object.entries(use.input.data ?? {}).map(([name, value]) => (
+          <pre key={name} className="term">
+            <b>{name}</b> {visible(typeof value === 'string' ? value : JSON.stringify(value))}
+          </pre>
+        ))}
+        {text && <pre className="term">{visible(cut ? lines.slice(0, HEAD).join('\n') : text)}</pre>}
+        {cut && (
+          <>
+            <div className="between">
+              {counted(lines.length - HEAD - TAIL, 'line')} in between; Output has them all.
+            </div>
+            <pre className="term">{visible(lines.slice(-TAIL).join('\n'))}</pre>
+          </>
+        )}
+      </div>
+    </details>
+  );
+}

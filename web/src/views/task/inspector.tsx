@@ -1,0 +1,174 @@
+import { Link } from '@tanstack/react-router';
+import type { ReactNode } from 'react';
+import type { Attempt, Task } from '../../api/client';
+import { isRun } from '../../api/client';
+import { useActive, useOne } from '../../api/queries';
+import { clock, money, percent, secondsBetween, short, shortCommit, shortId } from '../../model/format';
+import { attemptState, costOf, latest, stateOf } from '../../model/work';
+import { Meter } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Icon } from '../../parts/icon';
+import { Elapsed, Moment, Said, useNow } from '../../parts/text';
+import { Facts } from '../work_head';
+import { WorkLink } from '../work_link';
+
+export function Inspector({ task }: { task: Task }) {
+  const warnings = task.attempts.flatMap((attempt) => attempt.warnings);
+  return (
+    <aside className="inspector" aria-label="About this task">
+      {warnings.length > 0 && (
+        <section>
+          <h3>Warnings</h3>
+          {warnings.map((warning) => (
+            <p key={warning.at + warning.what} className="tag c-you">
+              <Icon name="warn" />
+              <Said>{warning.text}</Said>
+            </p>
+          ))}
+        </section>
+      )}
+      {task.attempts.length > 0 && (
+        <section>
+          <h3>Attempts</h3>
+          <div className="attempts">
+            {task.attempts.map((attempt) => (
+              <WorkLink key={attempt.id} work={task} tab="attempts">
+                <Glyph state={attemptState(attempt, task)} />
+                <span>Attempt {attempt.number}</span>
+                <Elapsed className="faint" from={attempt.started_at} to={attempt.ended_at} />
+                <span className="d">
+                  <Said>{cameTo(attempt)}</Said>
+                </span>
+              </WorkLink>
+            ))}
+          </div>
+        </section>
+      )}
+      <Used task={task} />
+      <Where task={task} />
+      <Around task={task} />
+    </aside>
+  );
+}
+
+const cameTo = (attempt: Attempt): string =>
+  attempt.reason ?? (attempt.claimed === 'success' ? 'said done' : (attempt.claimed ?? attempt.status));
+
+function Used({ task }: { task: Task }) {
+  const now = useNow();
+  const used = task.attempts.map((attempt) => attempt.usage).filter((usage) => usage !== null);
+  const last = latest(task);
+  const sum = (of: 'input_tokens' | 'output_tokens' | 'cached_tokens' | 'turns') =>
+    used.reduce((total, usage) => total + usage[of], 0);
+  const cost = costOf(task);
+  const seconds = last ? secondsBetween(last.started_at, last.ended_at ?? now) : 0;
+  const facts: [string, ReactNode][] = [];
+  if (task.timeout_s === null) facts.push(['Time', clock(seconds)]);
+  if (task.budget_usd === null && cost !== undefined) facts.push(['Cost', money(cost)]);
+  if (used.length > 0) {
+    const cached = percent(sum('cached_tokens'), sum('input_tokens'));
+    facts.push(['Tokens in', `${short(sum('input_tokens'))}, ${cached} cached`]);
+    facts.push(['Tokens out', short(sum('output_tokens'))]);
+  }
+  if (task.attempts.length === 0) return null;
+  const turns = last?.usage?.turns;
+  return (
+    <section>
+      <h3>Used {task.attempts.length > 1 && <span className="end">all attempts</span>}</h3>
+      {task.budget_usd !== null && (
+        <Meter
+          name="Cost"
+          used={cost ?? 0}
+          most={task.budget_usd}
+          text={`${money(cost ?? 0)} of $${task.budget_usd}`}
+        />
+      )}
+      {task.max_turns !== null && turns !== undefined && (
+        <Meter name="Turns" used={turns} most={task.max_turns} text={`${turns} of ${task.max_turns}`} />
+      )}
+      {task.timeout_s !== null && (
+        <Meter
+          name="Time"
+          used={seconds}
+          most={task.timeout_s}
+          text={`${clock(seconds)} of ${clock(task.timeout_s)}`}
+        />
+      )}
+      <Facts facts={facts} />
+    </section>
+  );
+}
+
+function Where({ task }: { task: Task }) {
+  const { branch, base, base_commit, path } = task.workspace;
+  const last = latest(task);
+  const facts: [string, ReactNode][] = [];
+  if (task.project) facts.push(['Project', <Said key="p">{task.project}</Said>]);
+  facts.push(['Directory', <code key="d">{task.directory}</code>]);
+  if (branch) facts.push(['Branch', <code key="b">{branch}</code>]);
+  if (base) {
+    facts.push([
+      'Base',
+      <span key="a">
+        <code>{base}</code>{' '}
+        {base_commit && (
+          <>
+            at <code>{shortCommit(base_commit)}</code>
+          </>
+        )}
+      </span>,
+    ]);
+  }
+  facts.push(['Agent', [task.agent, last?.model ?? task.model].filter(Boolean).join(', ')]);
+  if (task.fallback_agents.length > 0) facts.push(['Fallback', task.fallback_agents.join(', ')]);
+  if (last?.session_id) facts.push(['Session', <code key="s">{last.session_id}</code>]);
+  if (path && path !== task.directory) facts.push(['Worktree', <code key="w">{path}</code>]);
+  facts.push(['Created', <Moment key="c" at={task.created_at} />]);
+  return (
+    <section>
+      <h3>Where</h3>
+      <Facts facts={facts} />
+    </section>
+  );
+}
+
+function Around({ task }: { task: Task }) {
+  const active = useActive();
+  const after = active.work.filter((other) => !isRun(other) && other.depends_on.includes(task.id));
+  if (task.depends_on.length + after.length === 0 && !task.continue_from && !task.schedule_id) return null;
+  return (
+    <section>
+      <h3>Around it</h3>
+      <div className="links">
+        {task.depends_on.map((id) => (
+          <Neighbour key={id} id={id} as="before" />
+        ))}
+        {task.continue_from && <Neighbour id={task.continue_from} as="continues" />}
+        {after.map((other) => (
+          <Neighbour key={other.id} id={other.id} as="after" />
+        ))}
+        {task.schedule_id && (
+          <Link to="/schedules/$id" params={{ id: task.schedule_id }}>
+            <Icon name="schedules" />
+            <span className="cut">{shortId(task.schedule_id)}</span>
+            <span className="end">started it</span>
+          </Link>
+        )}
+      </div>
+    </section>
+  );
+}
+
+function Neighbour({ id, as }: { id: string; as: string }) {
+  const found = useOne(id).data;
+  if (!found) return null;
+  return (
+    <WorkLink work={found}>
+      <Glyph state={stateOf(found)} />
+      <span className="cut">
+        <Said>{found.title}</Said>
+      </span>
+      <span className="end">{as}</span>
+    </WorkLink>
+  );
+}

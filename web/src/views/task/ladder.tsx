@@ -1,0 +1,130 @@
+import type { ReactNode } from 'react';
+import type { Task } from '../../api/client';
+import { useDiff, useMergePreview } from '../../api/queries';
+import { counted, shortCommit } from '../../model/format';
+import { canMerge, hasEnded, latest, type State } from '../../model/work';
+import { Glyph } from '../../parts/glyph';
+import { Moment, Said } from '../../parts/text';
+import { countLines, PlusMinus } from '../patch';
+import { oneLine } from './line_text';
+
+/** How far what was said has been proven: said, changed, checked, merged. */
+export function Ladder({ task }: { task: Task }) {
+  return (
+    <ol className="ladder panel four">
+      <Claim task={task} />
+      <Changed task={task} />
+      <Checked task={task} />
+      <Merged task={task} />
+    </ol>
+  );
+}
+
+const Rung = (props: { state: State; name: string; value: ReactNode; detail?: ReactNode }) => (
+  <li>
+    <div className="k">
+      <Glyph state={props.state} />
+      {props.name}
+    </div>
+    <div className="v">{props.value}</div>
+    {props.detail && <div className="d">{props.detail}</div>}
+  </li>
+);
+
+const faint = (text: string) => <span className="faint">{text}</span>;
+
+function Claim({ task }: { task: Task }) {
+  const last = latest(task);
+  if (last?.status === 'lost') return <Rung state="lost" name="Said" value="nobody saw the end" />;
+  if (!last?.claimed) return <Rung state="todo" name="Said" value={faint('nothing yet')} />;
+  const said = task.result ? <q>{oneLine(task.result).slice(0, 140)}</q> : 'done';
+  return <Rung state={last.claimed === 'success' ? 'said' : 'bad'} name="Said" value={<bdi>{said}</bdi>} />;
+}
+
+function Changed({ task }: { task: Task }) {
+  const diff = useDiff(task.id).data;
+  const { commit } = task.workspace;
+  if (!diff) return <Rung state="none" name="Changed" value={faint('not known')} />;
+  if (diff.files.length === 0) {
+    const over = hasEnded(task);
+    return (
+      <Rung state={over ? 'none' : 'todo'} name="Changed" value={faint(over ? 'nothing' : 'nothing yet')} />
+    );
+  }
+  return (
+    <Rung
+      state={task.status === 'running' ? 'run' : 'ok'}
+      name="Changed"
+      value={
+        <>
+          {counted(diff.files.length, 'file')} <PlusMinus count={countLines(diff.patch)} />
+        </>
+      }
+      detail={commit ? `at ${shortCommit(commit)}` : 'not committed'}
+    />
+  );
+}
+
+function Checked({ task }: { task: Task }) {
+  const failed = task.checks.filter((check) => !check.passed);
+  const count = task.checks.length;
+  if (task.checking) {
+    return <Rung state="run" name="Checked" value="under way" detail={<Said>{task.checking.name}</Said>} />;
+  }
+  if (count === 0 && !hasEnded(task)) return <Rung state="todo" name="Checked" value={faint('not yet')} />;
+  if (count === 0) return <Rung state="none" name="Checked" value={faint('nothing was checked')} />;
+  const first = failed[0];
+  if (first) {
+    const exit = first.exit_code === null ? '' : `, exit ${first.exit_code}`;
+    return (
+      <Rung
+        state="bad"
+        name="Checked"
+        value={<span className="c-bad">{`${failed.length} of ${count} failed`}</span>}
+        detail={
+          <span className="cut block">
+            <code>{first.name}</code>
+            {exit}
+          </span>
+        }
+      />
+    );
+  }
+  const blind = task.checks.filter((check) => check.proved === false).length;
+  const commit = task.checks.at(-1)?.commit;
+  return (
+    <Rung
+      state={task.verified ? 'ok' : 'said'}
+      name="Checked"
+      value={`${count} of ${count} passed`}
+      detail={
+        blind ? `${counted(blind, 'check')} blind to the change` : commit && `on ${shortCommit(commit)}`
+      }
+    />
+  );
+}
+
+function Merged({ task }: { task: Task }) {
+  const preview = useMergePreview(task.id, canMerge(task)).data;
+  if (task.merged_at) {
+    return (
+      <Rung
+        state="merged"
+        name="Merged"
+        value={`into ${task.workspace.base}`}
+        detail={<Moment at={task.merged_at} />}
+      />
+    );
+  }
+  if (task.merge_refused) {
+    return <Rung state="bad" name="Merged" value="refused" detail={<Said>{task.merge_refused.name}</Said>} />;
+  }
+  if (!task.workspace.branch) return <Rung state="none" name="Merged" value={faint('worked in place')} />;
+  const clean = preview && !preview.problem && preview.conflicts.length === 0;
+  const detail = preview
+    ? clean
+      ? `cleanly into ${preview.base}, ${counted(preview.ahead, 'commit')} ahead`
+      : (preview.problem ?? `conflicts in ${counted(preview.conflicts.length, 'file')}`)
+    : undefined;
+  return <Rung state="todo" name="Merged" value={faint('not yet')} detail={detail} />;
+}

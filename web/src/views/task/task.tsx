@@ -1,0 +1,78 @@
+import { useParams } from '@tanstack/react-router';
+import { lazy, Suspense } from 'react';
+import { isRun, type Task } from '../../api/client';
+import { useOne } from '../../api/queries';
+import { bytes, shortId } from '../../model/format';
+import { latest } from '../../model/work';
+import { Loading } from '../../parts/controls';
+import { View as Frame } from '../../shell/layout';
+import { Events } from '../events';
+import { Missing } from '../missing';
+import { Crumbs, Head, type Tab, Tabs } from '../work_head';
+import { Attempts } from './attempts';
+import { Checks } from './checks';
+import { Conversation } from './conversation';
+import { Inspector } from './inspector';
+import { Ladder } from './ladder';
+
+const Changes = lazy(() => import('../changes').then((module) => ({ default: module.Changes })));
+const Output = lazy(() => import('./output').then((module) => ({ default: module.Output })));
+
+export function View() {
+  const { id, tab = 'conversation' } = useParams({ from: '/inside/tasks/$id/{-$tab}' });
+  const found = useOne(id);
+  if (found.error) return <Missing what={found.error.message} />;
+  if (!found.data || isRun(found.data)) {
+    return (
+      <Frame title={shortId(id)}>
+        <Loading lines={8} />
+      </Frame>
+    );
+  }
+  return <OneTask task={found.data} tab={tab} />;
+}
+
+function OneTask({ task, tab }: { task: Task; tab: string }) {
+  const output = latest(task)?.output_bytes ?? 0;
+  const tabs: Tab[] = [
+    { name: 'conversation', label: 'Conversation' },
+    { name: 'changes', label: 'Changes' },
+    { name: 'checks', label: 'Checks', count: task.checks.length || null },
+    { name: 'attempts', label: 'Attempts', count: task.attempts.length || null },
+    { name: 'output', label: 'Output', count: output ? bytes(output) : null },
+    { name: 'events', label: 'Events' },
+  ];
+  return (
+    <Frame title={task.title} head={<Crumbs work={task} />}>
+      <Head work={task}>
+        <Ladder task={task} />
+      </Head>
+      <Tabs work={task} tabs={tabs} current={tab} />
+      <div className="cols">
+        <div className="body">
+          <Suspense fallback={<Loading lines={8} />}>
+            <Part task={task} tab={tab} />
+          </Suspense>
+        </div>
+        <Inspector task={task} />
+      </div>
+    </Frame>
+  );
+}
+
+function Part({ task, tab }: { task: Task; tab: string }) {
+  switch (tab) {
+    case 'changes':
+      return <Changes work={task} />;
+    case 'checks':
+      return <Checks checks={task.checks} running={task.checking} />;
+    case 'attempts':
+      return <Attempts task={task} />;
+    case 'output':
+      return <Output task={task} />;
+    case 'events':
+      return <Events query={`task_id=${task.id}`} />;
+    default:
+      return <Conversation task={task} />;
+  }
+}

@@ -1,0 +1,127 @@
+import { Link } from '@tanstack/react-router';
+import { useLayoutEffect, useRef, useState } from 'react';
+import { type Attempt, isRun, type Task, type Work } from '../../api/client';
+import { visible } from '../../model/format';
+import { parentOf, stateOf } from '../../model/work';
+import { useNow } from '../../parts/text';
+
+const [LEFT, LANE, TOP] = [240, 30, 44];
+const MOST = 60;
+const TICKS = 6;
+const SHORT_MS = 600_000;
+
+interface Bar {
+  from: number;
+  to: number | null;
+  look: string;
+}
+
+const LOOKS: Record<string, string> = {
+  ok: 'tl-ok', merged: 'tl-ok', said: 'tl-cx', bad: 'tl-bad', lost: 'tl-lost', run: 'tl-go', you: 'tl-you', cancelled: 'tl-cx',
+}; // biome-ignore format: a table
+
+function ofAttempt(task: Task, attempt: Attempt): Bar {
+  const state =
+    attempt === task.attempts.at(-1) ? stateOf(task) : attempt.status === 'completed' ? 'said' : 'bad';
+  return {
+    from: Date.parse(attempt.started_at),
+    to: attempt.ended_at ? Date.parse(attempt.ended_at) : null,
+    look: LOOKS[attempt.ended_at ? state : 'run'] ?? 'tl-cx',
+  };
+}
+
+function barsOf(work: Work): Bar[] {
+  if (!isRun(work)) return work.attempts.map((attempt) => ofAttempt(work, attempt));
+  if (!work.started_at) return [];
+  const to = work.ended_at ? Date.parse(work.ended_at) : null;
+  return [{ from: Date.parse(work.started_at), to, look: LOOKS[stateOf(work)] ?? 'tl-cx' }];
+}
+
+/** Runs, each followed by its own work, the latest first. */
+function inOrder(work: Work[]): [Work, number][] {
+  const ids = new Set(work.map((item) => item.id));
+  const rows: [Work, number][] = [];
+  const add = (item: Work, depth: number) => {
+    rows.push([item, depth]);
+    for (const child of work.filter((other) => parentOf(other) === item.id).reverse()) add(child, depth + 1);
+  };
+  for (const item of work.filter((other) => !ids.has(parentOf(other) ?? ''))) add(item, 0);
+  return rows;
+}
+
+/** When each attempt was made. */
+export function Timeline({ work }: { work: Work[] }) {
+  const box = useRef<HTMLDivElement>(null);
+  const [width, setWidth] = useState(1000);
+  const now = useNow();
+  useLayoutEffect(() => {
+    const watch = new ResizeObserver(([entry]) => entry && setWidth(Math.max(560, entry.contentRect.width)));
+    if (box.current) watch.observe(box.current);
+    return () => watch.disconnect();
+  }, []);
+  const rows = inOrder(work)
+    .filter(([item]) => barsOf(item).length > 0)
+    .slice(0, MOST);
+  const begin = Math.min(...rows.flatMap(([item]) => barsOf(item).map((bar) => bar.from)), now - 60_000);
+  const x = (time: number) => LEFT + ((width - LEFT - 16) * (time - begin)) / (now - begin);
+  const height = TOP + rows.length * LANE + 12;
+  const at = (tick: number) => begin + ((now - begin) * tick) / TICKS;
+  const second = now - begin < SHORT_MS ? ('2-digit' as const) : undefined;
+  const time = (ms: number) =>
+    new Date(ms).toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit', second });
+  return (
+    <section className="panel box">
+      <header>
+        <h2>Attempts since {time(begin)}</h2>
+        <span className="legend end">
+          <span className="c-ok">■ verified</span>
+          <span className="c-bad">■ failed</span>
+          <span className="c-go">■ running</span>
+          <span className="c-you">■ waits for you</span>
+          <span>□ only said, or cancelled</span>
+        </span>
+      </header>
+      <div ref={box} className="scrollx">
+        <svg className="chart" viewBox={`0 0 ${width} ${height}`} width={width} height={height}>
+          <title>{`Attempts of ${rows.length} tasks and runs since ${time(begin)}`}</title>
+          {Array.from({ length: TICKS + 1 }, (_, tick) => (
+            <g key={tick}>
+              <line
+                className={tick === TICKS ? 'nowl' : 'grid'}
+                x1={x(at(tick))}
+                x2={x(at(tick))}
+                y1={28}
+                y2={height}
+              />
+              <text className={tick === TICKS ? 'strongt' : ''} x={x(at(tick))} y={18} textAnchor="middle">
+                {time(at(tick))}
+              </text>
+            </g>
+          ))}
+          {rows.map(([item, depth], row) => (
+            <Link
+              key={item.id}
+              to={isRun(item) ? '/runs/$id/{-$tab}' : '/tasks/$id/{-$tab}'}
+              params={{ id: item.id }}
+            >
+              <text className="lane" x={4 + depth * 18} y={TOP + row * LANE + 12}>
+                {visible(item.title).slice(0, 34 - depth * 3)}
+              </text>
+              {barsOf(item).map((bar) => (
+                <rect
+                  key={bar.from}
+                  className={bar.look}
+                  x={x(bar.from)}
+                  y={TOP + row * LANE}
+                  width={Math.max(3, x(bar.to ?? now) - x(bar.from))}
+                  height={16}
+                  rx={3}
+                />
+              ))}
+            </Link>
+          ))}
+        </svg>
+      </div>
+    </section>
+  );
+}

@@ -1,0 +1,219 @@
+import { useNavigate, useSearch } from '@tanstack/react-router';
+import { useVirtualizer } from '@tanstack/react-virtual';
+import { lazy, memo, Suspense, useEffect, useRef, useState } from 'react';
+import { isRun, type Work } from '../../api/client';
+import { useWork } from '../../api/queries';
+import { money } from '../../model/format';
+import { costOf, hasEnded, progressOf, stateOf, whoOf } from '../../model/work';
+import { Choices, Empty, Loading, Problem } from '../../parts/controls';
+import { Glyph } from '../../parts/glyph';
+import { Icon } from '../../parts/icon';
+import { Proofs } from '../../parts/proofs';
+import { Moment, Said } from '../../parts/text';
+import { useKeys } from '../../shell/keys';
+import { View as Frame } from '../../shell/layout';
+import { useScope } from '../../shell/preferences';
+import { WorkLink } from '../work_link';
+import { fits, tokensOf } from './filter';
+
+const Timeline = lazy(() => import('./timeline').then((module) => ({ default: module.Timeline })));
+
+export function View() {
+  const { q = '', view = 'list' } = useSearch({ from: '/inside/work' });
+  const navigate = useNavigate({ from: '/work' });
+  const [project] = useScope();
+  const list = useWork({ project, nested: view === 'timeline', limit: 200 });
+  const all = list.data?.pages.flatMap((page) => page.work) ?? [];
+  const shown = all.filter((work) => fits(work, q));
+  return (
+    <Frame title="Work">
+      <div className="page wide">
+        <div className="tbar">
+          <FilterBox
+            value={q}
+            change={(next) =>
+              navigate({ search: (before) => ({ ...before, q: next || undefined }), replace: true })
+            }
+          />
+          <span className="end">
+            <Choices
+              label="View"
+              value={view}
+              choose={(next) =>
+                navigate({ search: (before) => ({ ...before, view: next === 'list' ? undefined : next }) })
+              }
+              of={[
+                { value: 'list', label: 'List' },
+                { value: 'timeline', label: 'Timeline' },
+              ]}
+            />
+          </span>
+        </div>
+        <Problem error={list.error} />
+        {list.isPending && <Loading lines={10} />}
+        {list.data && shown.length === 0 && (
+          <Empty title={all.length > 0 ? 'Nothing fits this filter' : 'No work yet'}>
+            <p>
+              {all.length > 0
+                ? 'Words are searched in titles; state:failed, agent:claude and project:name narrow it.'
+                : 'The key c begins something.'}
+            </p>
+          </Empty>
+        )}
+        {shown.length > 0 && view === 'list' && (
+          <List
+            work={shown}
+            more={list.hasNextPage && !list.isFetchingNextPage ? list.fetchNextPage : null}
+          />
+        )}
+        {shown.length > 0 && view === 'timeline' && (
+          <Suspense fallback={<Loading />}>
+            <Timeline work={shown} />
+          </Suspense>
+        )}
+      </div>
+    </Frame>
+  );
+}
+
+function FilterBox({ value, change }: { value: string; change: (value: string) => void }) {
+  const [typed, setTyped] = useState(value);
+  const field = useRef<HTMLInputElement>(null);
+  useEffect(() => setTyped(value), [value]);
+  useKeys({ f: () => field.current?.focus() });
+  const tokens = tokensOf(value);
+  return (
+    <div className="searchbox grow max-w-160">
+      <Icon name="search" />
+      {tokens.map(({ text, name, wanted }) => (
+        <span className="token" key={text}>
+          <b>{name}</b> {wanted}
+          <button
+            type="button"
+            aria-label={`Without ${text}`}
+            onClick={() => change(value.replace(text, '').trim())}
+          >
+            <Icon name="close" />
+          </button>
+        </span>
+      ))}
+      <input
+        ref={field}
+        aria-label="Filter"
+        placeholder="Filter: words, state:failed, agent:, kind:, project:, tag:"
+        value={typed}
+        onChange={(event) => {
+          setTyped(event.target.value);
+          change(event.target.value);
+        }}
+      />
+    </div>
+  );
+}
+
+const ROW = 37;
+
+function List({ work, more }: { work: Work[]; more: (() => void) | null }) {
+  const box = useRef<HTMLDivElement>(null);
+  const navigate = useNavigate();
+  const [at, setAt] = useState(-1);
+  const rows = useVirtualizer({
+    count: work.length,
+    getScrollElement: () => box.current,
+    estimateSize: () => ROW,
+    overscan: 12,
+    getItemKey: (index) => work[index]?.id ?? index,
+  });
+  const items = rows.getVirtualItems();
+  const last = items.at(-1)?.index ?? 0;
+  useEffect(() => {
+    if (more && last > work.length - 40) more();
+  }, [more, last, work.length]);
+  const step = (by: number) => {
+    const next = Math.max(0, Math.min(work.length - 1, at + by));
+    setAt(next);
+    rows.scrollToIndex(next);
+  };
+  useKeys({
+    j: () => step(1),
+    k: () => step(-1),
+    Enter: () => {
+      const chosen = work[at];
+      if (chosen) navigate({ to: `/${isRun(chosen) ? 'runs' : 'tasks'}/${chosen.id}` });
+    },
+  });
+  return (
+    <div className="panel worklist" role="table" aria-label="Work" aria-rowcount={work.length}>
+      <div className="row head" role="row">
+        {['What', 'Kind', 'Who', 'Proof', 'Project', 'Began', 'Cost'].map((name) => (
+          <span key={name} role="columnheader">
+            {name}
+          </span>
+        ))}
+      </div>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keys */}
+      <div ref={box} className="rowbox" role="rowgroup" tabIndex={0} style={{ height: rows.getTotalSize() }}>
+        <div style={{ height: rows.getTotalSize() }}>
+          {items.map(({ index, key, start }) => {
+            const item = work[index];
+            return (
+              item && (
+                <div
+                  key={key}
+                  role="row"
+                  className={`row ${index === at ? 'chosen' : ''}`}
+                  style={{ transform: `translateY(${start}px)` }}
+                >
+                  <Row work={item} />
+                </div>
+              )
+            );
+          })}
+        </div>
+      </div>
+    </div>
+  );
+}
+
+const Row = memo(({ work }: { work: Work }) => {
+  const cost = costOf(work);
+  const proof = hasEnded(work) ? (
+    <Proofs work={work} />
+  ) : (
+    <span className={`cut small ${stateOf(work) === 'you' ? 'c-you' : 'faint'}`}>
+      <Said>
+        {stateOf(work) === 'you'
+          ? 'asks you'
+          : (work.reason ?? (isRun(work) ? progressOf(work) : work.status))}
+      </Said>
+    </span>
+  );
+  return (
+    <>
+      <span role="cell" className="t">
+        <Glyph state={stateOf(work)} />
+        <WorkLink work={work} className="cut">
+          <Said>{work.title}</Said>
+        </WorkLink>
+      </span>
+      <span role="cell" className="dim">
+        {isRun(work) ? work.pattern : 'task'}
+      </span>
+      <span role="cell" className="dim cut">
+        {whoOf(work)}
+      </span>
+      <span role="cell" className="cut">
+        {proof}
+      </span>
+      <span role="cell" className="dim cut">
+        <Said>{work.project ?? ''}</Said>
+      </span>
+      <span role="cell" className="faint num">
+        <Moment at={work.started_at ?? work.created_at} />
+      </span>
+      <span role="cell" className="num">
+        {cost === undefined ? '' : money(cost)}
+      </span>
+    </>
+  );
+});

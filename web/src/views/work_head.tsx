@@ -1,0 +1,228 @@
+import { Link } from '@tanstack/react-router';
+import { DropdownMenu } from 'radix-ui';
+import { type ReactNode, useState } from 'react';
+import { isRun, type Work } from '../api/client';
+import { actions, useAction, useOne } from '../api/queries';
+import { shortId } from '../model/format';
+import { asksYou, canMerge, hasEnded, parentOf, stateOf, verdict } from '../model/work';
+import { Button, Problem } from '../parts/controls';
+import { Dialog } from '../parts/dialog';
+import { Glyph } from '../parts/glyph';
+import { Icon } from '../parts/icon';
+import { Said, useNow } from '../parts/text';
+import { useKeys } from '../shell/keys';
+import { useLink } from '../shell/link';
+import { MergeDialog } from './merge_dialog';
+import { Questions } from './questions';
+import { WorkLink } from './work_link';
+
+/** Where a piece of work is: its project, what it belongs to, its id. */
+export function Crumbs({ work }: { work: Work }) {
+  const parent = parentOf(work);
+  return (
+    <nav className="crumbs" aria-label="Where you are">
+      <Link to="/work">Work</Link>
+      <span className="slash">/</span>
+      {work.project && (
+        <>
+          <Link to="/work" search={{ q: `project:${work.project}` }}>
+            <Said>{work.project}</Said>
+          </Link>
+          <span className="slash">/</span>
+        </>
+      )}
+      {parent && <ParentCrumb id={parent} />}
+      <span aria-current="page">
+        {isRun(work) && work.pattern} <code>{shortId(work.id)}</code>
+      </span>
+    </nav>
+  );
+}
+
+function ParentCrumb({ id }: { id: string }) {
+  const parent = useOne(id);
+  return (
+    <>
+      <Link to="/runs/$id/{-$tab}" params={{ id }}>
+        <Said>{parent.data?.title ?? shortId(id)}</Said>
+      </Link>
+      <span className="slash">/</span>
+    </>
+  );
+}
+
+type Asking = 'merge' | 'cancel' | null;
+
+/** The title, the verdict, and what one can do about it. */
+export function Head({ work, children }: { work: Work; children?: ReactNode }) {
+  const [asking, ask] = useState<Asking>(null);
+  const now = useNow();
+  const [bold, rest] = verdict(work, now);
+  const merge = canMerge(work);
+  const cancel = !hasEnded(work);
+  useKeys({
+    m: () => merge && ask('merge'),
+    x: () => cancel && ask('cancel'),
+    r: () => document.querySelector<HTMLElement>('.composer textarea')?.focus(),
+    a: () => document.querySelector<HTMLElement>('.asked .field')?.focus(),
+  });
+  return (
+    <div className="subject">
+      <div className="head">
+        <div className="grow">
+          <h1>
+            <Said>{work.title}</Said>
+          </h1>
+          <p className="verdict">
+            <Glyph state={stateOf(work)} />
+            <span>
+              <b>{bold}</b> <Said>{rest}</Said>
+            </span>
+          </p>
+        </div>
+        <Actions work={work} ask={ask} />
+      </div>
+      {asksYou(work) && (
+        <div className="panel asked">
+          <Questions work={work} />
+        </div>
+      )}
+      {children}
+      {asking === 'merge' && <MergeDialog work={work} close={() => ask(null)} />}
+      {asking === 'cancel' && <CancelDialog work={work} close={() => ask(null)} />}
+    </div>
+  );
+}
+
+function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
+  const away = useLink().state === 'away';
+  const pause = useAction((action: 'pause' | 'resume') => actions.run(work.id, action));
+  const again = useAction((action: 'retry' | 'requeue') => actions.task(work.id, action));
+  const archive = useAction(() =>
+    isRun(work) ? actions.run(work.id, 'archive') : actions.task(work.id, 'archive'),
+  );
+  const error = pause.error ?? again.error ?? archive.error;
+  const ended = hasEnded(work);
+  return (
+    <div>
+      <div className="actions">
+        {canMerge(work) && (
+          <Button look="primary" hotkey="m" disabled={away} onClick={() => ask('merge')}>
+            <Icon name="merge" />
+            Merge into {work.workspace.base ?? 'base'}
+          </Button>
+        )}
+        {isRun(work) && work.status === 'running' && (
+          <Button hotkey="p" disabled={away} onClick={() => pause.mutate('pause')}>
+            <Icon name="pause" />
+            Pause
+          </Button>
+        )}
+        {isRun(work) && work.status === 'paused' && (
+          <Button look="primary" hotkey="r" disabled={away} onClick={() => pause.mutate('resume')}>
+            Resume
+          </Button>
+        )}
+        {!isRun(work) && ended && work.status !== 'completed' && (
+          <Button disabled={away} onClick={() => again.mutate('retry')}>
+            Retry
+          </Button>
+        )}
+        {!ended && (
+          <Button look="danger" hotkey="x" disabled={away} onClick={() => ask('cancel')}>
+            Cancel
+          </Button>
+        )}
+        <DropdownMenu.Root modal={false}>
+          <DropdownMenu.Trigger className="btn icon" aria-label="More">
+            <Icon name="more" />
+          </DropdownMenu.Trigger>
+          <DropdownMenu.Portal>
+            <DropdownMenu.Content className="menu" align="end" sideOffset={4}>
+              <DropdownMenu.Item onSelect={() => navigator.clipboard.writeText(work.id)}>
+                Copy its id
+              </DropdownMenu.Item>
+              {!isRun(work) && ended && (
+                <DropdownMenu.Item onSelect={() => again.mutate('requeue')}>
+                  From the start, queued anew
+                </DropdownMenu.Item>
+              )}
+              {ended && (
+                <DropdownMenu.Item onSelect={() => archive.mutate(undefined)}>Archive</DropdownMenu.Item>
+              )}
+            </DropdownMenu.Content>
+          </DropdownMenu.Portal>
+        </DropdownMenu.Root>
+      </div>
+      <Problem error={error} />
+    </div>
+  );
+}
+
+function CancelDialog({ work, close }: { work: Work; close: () => void }) {
+  const cancel = useAction(() =>
+    isRun(work) ? actions.run(work.id, 'cancel') : actions.task(work.id, 'cancel'),
+  );
+  return (
+    <Dialog title="Cancel" close={close}>
+      <p className="strong">
+        <Said>{work.title}</Said>
+      </p>
+      <p className="dim">
+        {isRun(work)
+          ? 'Its agents are stopped with every process they started, and it ends. '
+          : 'Its agent is stopped with every process it started. '}
+        What is on its branch stays there.
+      </p>
+      <Problem error={cancel.error} />
+      <div className="acts">
+        <Button
+          look="danger"
+          disabled={cancel.isPending}
+          onClick={() => cancel.mutate(undefined, { onSuccess: close })}
+        >
+          {cancel.isPending ? 'Cancelling' : 'Cancel it'}
+        </Button>
+        <Button look="quiet" onClick={close}>
+          Leave it
+        </Button>
+      </div>
+    </Dialog>
+  );
+}
+
+export interface Tab {
+  name: string;
+  label: string;
+  count?: string | number | null;
+}
+
+/** The parts of a view, each with an address of its own. */
+export function Tabs({ work, tabs, current }: { work: Work; tabs: Tab[]; current: string }) {
+  return (
+    <nav className="tabs" aria-label="Parts">
+      {tabs.map(({ name, label, count }, place) => (
+        <WorkLink
+          key={name}
+          work={work}
+          tab={place === 0 ? undefined : name}
+          className={name === current ? 'on' : ''}
+        >
+          {label}
+          {count !== undefined && count !== null && <span className="n">{count}</span>}
+        </WorkLink>
+      ))}
+    </nav>
+  );
+}
+
+export const Facts = ({ facts }: { facts: [string, ReactNode][] }) => (
+  <dl className="kv">
+    {facts.map(([name, value]) => (
+      <div key={name} className="contents">
+        <dt>{name}</dt>
+        <dd>{value}</dd>
+      </div>
+    ))}
+  </dl>
+);
