@@ -8,7 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.options import argument, command
 from kapelle.domain.specs import field
-from kapelle.domain.task import CheckResult
 from kapelle.domain.text import counted
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
@@ -95,6 +94,15 @@ class Verdict(BaseModel):
     reason: str = Field(description="what you saw, and what is missing")
 
 
+class Evidence(BaseModel):
+    """What a command of the goal found, and on what."""
+
+    name: str
+    passed: bool
+    commit: str | None
+    output: str
+
+
 class PlannedPart(Part):
     """A part of the plan with what became of it."""
 
@@ -110,7 +118,7 @@ class OrchestrateResult(BaseModel):
     goal_complete: bool = False
     iterations: int = 0
     plan: list[PlannedPart] = []
-    checks: list[CheckResult] = []
+    checks: list[Evidence] = []
     verdict: Verdict | None = None
     commit: str | None = None
 
@@ -219,6 +227,8 @@ async def _do(
             merged = await ctx.merge(work)
         if not merged.ok:
             part.status, part.reason = "conflict" if merged.conflict else "failed", merged.problem
+    if part.status == "merged":
+        part.log = ""  # what it said is enough
     await _show(ctx, result, phase="work")
 
 
@@ -248,7 +258,10 @@ async def _is_reached(
     """Whether the goal is seen: by its commands, or by a judge once the conductor says so."""
     await _show(ctx, result, phase="verify")
     if spec.until:
-        result.checks = (await ctx.check(*spec.until)).checks
+        result.checks = [
+            Evidence(name=one.verdict, passed=one.passed, commit=one.commit, output=one.output)
+            for one in (await ctx.check(*spec.until)).checks
+        ]
         if result.commit is not None:
             # What a check leaves behind does not join the work.
             await ctx.revert(result.commit)
@@ -265,7 +278,7 @@ async def _is_reached(
 
 def _lack(result: OrchestrateResult) -> str:
     """What is known to be missing, the evidence before the plan."""
-    failed = [check.verdict for check in result.checks if not check.passed]
+    failed = [check.name for check in result.checks if not check.passed]
     if failed:
         return f"{', '.join(failed)} failed"
     if result.verdict is not None:

@@ -1,6 +1,6 @@
 import { useEffect, useRef } from 'react';
 
-export type Keys = Record<string, () => void>;
+export type Keys = Record<string, () => unknown>;
 
 const layers: { current: Keys }[] = [];
 let first = '';

@@ -103,6 +103,10 @@ function Actions({ work, ask }: { work: Work; ask: (what: Asking) => void }) {
   );
   const error = pause.error ?? again.error ?? archive.error;
   const ended = hasEnded(work);
+  useKeys({
+    p: () => isRun(work) && work.status === 'running' && pause.mutate('pause'),
+    ...(isRun(work) && work.status === 'paused' ? { r: () => pause.mutate('resume') } : {}),
+  });
   return (
     <div>
       <div className="actions">
