@@ -52,6 +52,8 @@ class Home:
     runner = _Inside("runner")
     git = _Inside("git")
     secrets = _Inside("secrets")
+    # What people say to agents at work, by attempt, until it is read.
+    said = _Inside("said")
     # The repositories that a person trusts, and with what.
     trust = _Inside("trust.json")
     # The digests of browsers' sessions.
@@ -107,7 +109,7 @@ class Home:
         """Make the directories, readable by their owner only."""
         for directory in (
             self.root, self.backups, self.attempts, self.runs, self.checks, self.processes,
-            self.worktrees, self.runner, self.git, self.secrets,
+            self.worktrees, self.runner, self.git, self.secrets, self.said,
         ):  # fmt: skip
             _make_private(directory)
         if self.socket.parent != self.root:

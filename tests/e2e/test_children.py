@@ -20,12 +20,17 @@ from tests.e2e.repositories import git
 PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
 SLEEP = "Play.\n```rehearsal\n[[do]]\nsleep = 120\n```\n"
 CALLERS = ("owner", "own", "child", "foreign", "ended", "nobody")
+# What only an agent at work can do.
+OF_AGENTS = {"question_ask", "task_report", "task_finish"}
 BODIES: dict[str, Any] = {
     "task_create": {"prompt": "x", "directory": "{clone}", "base": "no such branch"},
     "run_start": {"pattern": "no such pattern", "spec": {"directory": "{clone}"}},
     "schedule_create": {"kind": "task", "spec": {}},
-    "run_answer": {"answer": "x"},
-    "question_ask": {"text": "Which?"},
+    "question_ask": {"text": "May I?"},
+    "question_answer": {"answer": "x"},
+    "task_say": {"message": "x"},
+    "task_report": {"text": "half of it"},
+    "task_finish": {"result": "all of it"},
 }
 
 
@@ -125,7 +130,7 @@ def test_every_tool_with_every_caller(kapelle: Instance, repository: Path) -> No
         rows.append((tool.name, *cells))
     for name, *cells in rows:
         # Only an agent at work has something to ask.
-        assert cells[0] == ("no" if name == "question_ask" else "yes"), name
+        assert cells[0] == ("no" if name in OF_AGENTS else "yes"), name
         assert [*cells[4:], cells[3]] in (["no", "no", "no"], ["no", "no", ""]), name
     shown = {tool.name for tool in Mcp(routes()).for_attempts if tool.name in dict.fromkeys(
         tool.name for tool in TOOLS)}  # fmt: skip

@@ -18,8 +18,11 @@ from mcp_types import CallToolResult, TextContent
 from kapelle.api.app import routes
 from kapelle.api.mcp import TOOLS, Mcp
 from kapelle.domain.ids import attempt_token
+from tests.e2e.ensembles import YES, rule, with_playbook
+from tests.e2e.ensembles import answer as replies
 from tests.e2e.instance import Instance
 from tests.e2e.repositories import git
+from tests.e2e.test_teams import one
 
 WORK = '```rehearsal\n[[do]]\nwrite = "a.txt"\ncontent = "made\\n"\n[[do]]\nsay = "made it"\n```'
 MOST_TOKENS = 13_500
@@ -134,7 +137,7 @@ async def test_an_attempts_token_is_no_owners(kapelle: Instance, repository: Pat
             ("schedule_list", {}),
         ):
             assert "may" in await refusal(client, tool, **arguments)
-        assert not shown & {"daemon_get", "schedule_create", "agent_check", "run_answer"}
+        assert not shown & {"daemon_get", "schedule_create", "agent_check", "question_answer"}
     kapelle.post(f"/tasks/{task}/cancel")
 
 
@@ -186,3 +189,92 @@ def test_the_list_of_tools_is_short_and_the_page_knows_it() -> None:
     named = set(re.findall(r"`(\w+)`", PAGE.read_text(encoding="utf-8")))
     assert {tool.name for tool in tools} <= named
     assert len({tool.name for tool in TOOLS}) == len(TOOLS)
+
+
+OTHERS = {"autobeat": 27, "athena": 8, "autodev": 19}
+
+
+def test_the_page_knows_the_tools_of_other_systems() -> None:
+    """Each has its place here, or a reason why it has none."""
+    names = {tool.name for tool in Mcp(routes()).listed}
+    text = PAGE.read_text(encoding="utf-8").partition("## Coming from another tool")[2]
+    for system, count in OTHERS.items():
+        part = text.partition(f"### {system}\n")[2].partition("\n#")[0]
+        rows = re.findall(r"^\| `(\w+)` \| (.*?) \| ?(.*?) ?\|$", part, re.MULTILINE)
+        assert len({theirs for theirs, *_ in rows}) == len(rows) == count, system
+        for theirs, ours, why in rows:
+            assert set(re.findall(r"`(\w+)`", ours)) <= names, theirs
+            assert (ours == "—") <= bool(why), theirs
+
+
+async def test_a_run_is_started_followed_by_cursor_answered_by_token_and_read(
+    kapelle: Instance, repository: Path
+) -> None:
+    intake = {"success_criteria": ["done"], "questions": ["Which?", "How many?"]}
+    with_playbook(
+        kapelle,
+        rule("You prepare", replies(intake))
+        + rule("You plan[\\s\\S]*Which\\? one", replies(one()))
+        + rule("You review", replies(YES))
+        + rule("^WORK", {"write": "w.txt", "content": "1\n"}),
+    )
+    async with connected(kapelle, repository, "http", "auto") as client:
+        began = await answer(client, "team_start", goal="Build it", agent="rehearsal", ask=True)
+        run_id, cursor, seen = began["id"], "0", list[str]()
+        waited = await answer(client, "wait", ids=[run_id], timeout_s=50)
+        assert [one["status"] for one in waited["resting"]] == ["waiting"]
+        tail = await answer(client, "run_tail", run_id=run_id, after=int(cursor))
+        seen += [event["kind"] for event in tail["events"]]
+        asked = (await answer(client, "run_get", run_id=run_id))["questions"]
+    # Another client goes on with what the first one was told.
+    async with connected(kapelle, repository, "stdio", "auto") as client:
+        for question in asked:
+            ended = await answer(client, "question_answer", token=question["token"], answer="one")
+            assert ended["status"] == "answered"
+        while (await answer(client, "wait", ids=[run_id], timeout_s=50)).get("pending"):
+            continue
+        more = await answer(client, "run_tail", run_id=run_id, after=int(tail["cursor"]))
+        assert more["events"]
+        assert min(event["seq"] for event in more["events"]) > int(tail["cursor"])
+        run = await answer(client, "run_get", run_id=run_id)
+        assert run["status"] == "completed"
+        assert run["result"]["success_criteria"] == ["done"]
+    assert "run.waiting" in seen
+
+
+def test_whatever_is_sent_neither_ends_it_nor_reaches_another(kapelle: Instance) -> None:
+    """Broken, huge and foreign messages are refused, each for itself; others go on beside them."""
+    call = {"jsonrpc": "2.0", "id": 1, "method": "tools/call"}
+    named = {"name": "task_get", "arguments": {"task_id": "x"}}
+    odd: list[Any] = [
+        [call, call], [[]], None, 7, "text", {"jsonrpc": "1.0", "id": 1, "method": "ping"},
+        {**call, "method": "no/such"}, {**call, "method": 7}, {**call, "id": {"a": 1}}, call,
+        {**call, "params": []}, {**call, "params": {"name": 7}}, {**call, "params": {"name": "x"}},
+        {**call, "params": {**named, "arguments": [1]}}, {**call, "params": {**named, "more": 1}},
+        {**call, "params": {**named, "arguments": {"task_id": {"$ref": "#"}}}},
+        {**call, "params": {"name": "task_list", "arguments": {"limit": "many"}}},
+        {**call, "params": {"name": "wait", "arguments": {"ids": ["\u0000", "../.."]}}},
+        {**call, "params": {"name": "task_get", "arguments": {"task_id": "x" * 1_000_000}}},
+        {**call, "method": "initialize", "params": {"protocolVersion": "1999-01-01"}},
+        {"jsonrpc": "2.0", "id": 1, "result": {}}, {"jsonrpc": "2.0", "method": "notifications/x"},
+        {"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "m"}},
+    ]  # fmt: skip
+    url = json.loads(kapelle.home.info.read_text(encoding="utf-8"))["url"] + "/mcp"
+    accepts = {"Accept": "application/json, text/event-stream"}
+    headers = kapelle.bearer | accepts | {"Content-Type": "application/json"}
+    versions: list[dict[str, str]] = [{}, {"MCP-Protocol-Version": "1999-01-01"}]
+    versions += [{"Mcp-Session-Id": "somebody else's"}]
+    good = {"jsonrpc": "2.0", "id": "mine", "method": "tools/call"}
+    good["params"] = {"name": "daemon_get", "arguments": {}}  # type: ignore[assignment]
+    with httpx2.Client(timeout=60) as http:
+        for body in odd:
+            for more in versions:
+                found = http.post(url, content=json.dumps(body).encode(), headers=headers | more)
+                assert found.status_code < 500, (body, found.text)
+                assert '"structuredContent":{"version"' not in found.text
+        huge = b'{"jsonrpc":"2.0","id":1,"method":"' + b"x" * 17_000_000 + b'"}'
+        assert http.post(url, content=huge, headers=headers).status_code == 413
+        mine = http.post(url, content=json.dumps(good).encode(), headers=headers)
+        assert '"id":"mine"' in mine.text
+        assert mine.status_code == 200
+    assert kapelle.get("/daemon")["version"]

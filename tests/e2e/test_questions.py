@@ -1,7 +1,6 @@
 """Questions of tasks and runs: asked by agents, seen in one place, answered by people."""
 
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 
 from tests.e2e.ensembles import rest, start
 from tests.e2e.instance import ApiError, Instance
+from tests.e2e.staging import until
 
 # An agent that asks over REST, again and again until there is an answer, whoever dies meanwhile.
 ASK = """
@@ -47,13 +47,13 @@ def heard(place: Path) -> str:
 
 def until_ended(kapelle: Instance, task_id: str, attempt: int) -> Any:
     """The task once so many attempts of it have ended."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
+
+    def found() -> Any:
         task = kapelle.task(task_id)
-        if sum(one["ended_at"] is not None for one in task["attempts"]) >= attempt:
-            return task
-        time.sleep(0.02)
-    raise AssertionError(task)
+        ended = [one for one in task["attempts"] if one["ended_at"] is not None]
+        return task if len(ended) >= attempt else None
+
+    return until(found, "an end")
 
 
 def asked(kapelle: Instance) -> list[Any]:
@@ -155,3 +155,71 @@ def test_what_an_agent_prints_and_what_a_run_asks_are_answered_alike(
     kapelle.post(f"/questions/{printed}/answer", {"answer": "yes"})
     kapelle.post(f"/runs/{run}/cancel")
     rest(kapelle, run)
+
+
+TELL = """
+import json, os, sys, urllib.request
+for path, body in json.loads(sys.argv[1]):
+    request = urllib.request.Request(os.environ["KAPELLE_URL"] + "/api/v1/attempt/" + path)
+    request.add_header("Authorization", "Bearer " + os.environ["KAPELLE_TOKEN"])
+    request.add_header("Content-Type", "application/json")
+    urllib.request.urlopen(request, json.dumps(body).encode(), timeout=60)
+"""
+
+
+def telling(place: Path, calls: str) -> str:
+    script = place.parent / "tell.py"
+    script.write_text(TELL, encoding="utf-8")
+    return f"[[do]]\nrun = '''{sys.executable} {script} '{calls}' '''\n"
+
+
+def test_an_agent_says_how_far_it_is_and_hands_in_a_result_that_overrides_no_check(
+    kapelle: Instance, repository: Path
+) -> None:
+    halfway = telling(repository, '[["report", {"text": "half of it"}]]')
+    task_id = kapelle.play(halfway + "[[do]]\nhang = true", repository)
+    until(lambda: kapelle.task(task_id)["report"] == "half of it", "a report")
+    assert "half of it" in kapelle.task(task_id)["reason"]
+    assert "half of it" in kapelle.cli("list", cwd=repository).stdout
+    kapelle.cli("cancel", task_id, check=True)
+    finish = telling(repository, '[["finish", {"result": {"answer": 42}}]]')
+    checks = [{"command": "false"}]
+    for spec, status in (({}, "completed"), ({"checks": checks}, "failed")):
+        task = kapelle.wait(kapelle.play(finish, repository, **spec))
+        assert (task["status"], task["result"]) == (status, '{"answer": 42}')
+    gave_up = telling(repository, '[["finish", {"result": "no way", "success": false}]]')
+    task = kapelle.wait(kapelle.play(gave_up, repository))
+    assert (task["status"], task["attempts"][0]["claimed"]) == ("failed", "failure")
+    assert "no way" in task["reason"]
+
+
+def test_what_a_person_says_to_an_agent_that_cannot_hear_is_told_to_its_next_attempt(
+    kapelle: Instance, directory: Path
+) -> None:
+    rules = '[[rule]]\nattempt = 1\ndo = [{run = "until test -e go; do sleep 0.05; done"}]'
+    task_id = kapelle.play(f'{rules}\n[[rule]]\ndo = [{{say = "heard"}}]', directory)
+    kapelle.wait_for_status(task_id, "running")
+    done = kapelle.cli("say", task_id, "Use tabs.", check=True)
+    assert "its next attempt is told" in done.stderr
+    (directory / "go").touch()
+    task = kapelle.wait(task_id)
+    assert (task["status"], len(task["attempts"])) == ("completed", 2)
+    prompt = kapelle.home.attempts / task["attempts"][1]["id"] / "prompt"
+    assert "Use tabs." in prompt.read_text(encoding="utf-8")
+    assert "has ended" in kapelle.cli("say", task_id, "more").stderr
+
+
+def test_an_agent_over_acp_is_interrupted_and_hears(kapelle: Instance, directory: Path) -> None:
+    agent = Path(__file__).parents[1] / "integration" / "acp_agent.py"
+    command = f'command = ["{sys.executable}", "{agent}"]'
+    log = directory / "log"
+    kapelle.home.config.write_text(
+        f'[agents.small]\ntype = "acp"\n{command}\nenv = {{ ACP_LOG = "{log}" }}\n',
+        encoding="utf-8",
+    )
+    task_id = kapelle.submit('{"do": [["wait"]]}', directory, agent="small")
+    until(lambda: log.exists() and '"prompt"' in log.read_text(encoding="utf-8"), "a prompt")
+    told = kapelle.post(f"/tasks/{task_id}/say", {"message": '{"do": [["say", "I hear"]]}'})
+    assert told["told"] == "now"
+    task = kapelle.wait(task_id)
+    assert (task["status"], len(task["attempts"]), task["result"]) == ("completed", 1, "I hear")

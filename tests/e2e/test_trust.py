@@ -190,6 +190,7 @@ runs wait {run}
 runs answer {paused} yes
 questions
 answer {paused} yes
+say {done} more
 runs resume {paused}
 runs pause {paused}
 runs cancel {paused}
@@ -340,6 +341,9 @@ BODIES: dict[str, Any] = {
     "PUT /agents/{name}/credential": {"api_key": "abcdefgh12345"},
     "POST /login": {"code": "x"},
     "POST /notes": {"key": "x", "value": "x"},
+    "POST /questions": {"text": "x"},
+    "POST /questions/{token}/answer": {"answer": "x"},
+    "POST /tasks/{task_id}/say": {"message": "x"},
     "POST /locks": {"paths": ["a.txt"], "directory": "{clone}"},
     "POST /locks/release": {"directory": "{clone}"},
     "POST /locks/check": {"tool": "x", "directory": "{clone}"},

@@ -124,6 +124,7 @@ class SmallAgent:
 
     async def prompt(self, session_id: str, prompt: list[Any], **more: Any) -> PromptResponse:
         text = prompt[0].text
+        self.cancelled.clear()
         note("prompt", session_id=session_id, text=text)
         script = json.loads(text[text.index('{"do"') :])
         for step, *arguments in script["do"]:

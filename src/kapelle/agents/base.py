@@ -78,6 +78,7 @@ class AgentRequest:
     environ: Mapping[str, str] = field(default_factory=dict)  # what its process will find
     credential: str | None = None  # a stored API key, when the environment has none
     answer: str | None = None  # what a person replied to its question
+    said: Path | None = None  # where texts of people for it come while it works
     checkout: Path | None = None  # whose trust was judged, if the workspace is a worktree of it
     # Where the daemon is and with which token, if others work on the same files: it is asked what
     # they hold before one is written.
@@ -211,6 +212,8 @@ class Agent:
     # Its options to do everything, and those that let it change files only, as the library may ask
     # for; None if it does no more anyway, a sentence if it cannot be held back.
     restraint: tuple[list[str], list[str]] | str | None = "nothing is known of its permissions"
+    # Whether it can be told something while it works.
+    hears = False
     # What over_acp() gives it in the protocol's place: fields of the bridge's job.
     beside_acp: tuple[str, ...] = ()
     reads_whole_output = True  # otherwise the last lines are enough for its summary

@@ -96,6 +96,9 @@ TOOLS = (
     _write("task_cancel", "/tasks/{task_id}/cancel", destructive=True),
     _write("task_retry", "/tasks/{task_id}/retry", destructive=True),
     _write("task_resume", "/tasks/{task_id}/resume"),
+    _write("task_say", "/tasks/{task_id}/say"),
+    _write("task_report", "/attempt/report"),
+    _write("task_finish", "/attempt/finish"),
     _write("task_merge", "/tasks/{task_id}/merge"),
     _write("run_start", "/runs", "For patterns without a tool of their own: see pattern_list."),
     _read("run_get", "/runs/{run_id}"),
@@ -249,9 +252,9 @@ def _listed(tool: Tool, about: str, schema: dict[str, Any]) -> types.Tool:
         description=f"{' '.join(about.split())} {tool.about}".strip(),
         input_schema=_compact(short, schema.get("$defs", {})),
         annotations=types.ToolAnnotations(
-            read_only_hint=tool.read_only,
-            destructive_hint=tool.destructive,
-            idempotent_hint=tool.read_only,
+            # What a tool that only reads cannot do needs no words, nor does what holds by default.
+            read_only_hint=tool.read_only or None,
+            destructive_hint=None if tool.read_only else tool.destructive,
             open_world_hint=False,
         ),
     )

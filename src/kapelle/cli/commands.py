@@ -19,6 +19,7 @@ list        tasks:list_tasks  List the tasks and runs of this repository, the ne
 top         top:top  Show all tasks and runs at work, live; keys look at one, answer, cancel, merge.
 status      tasks:status  Show one task: what was claimed and what was verified; or one run.
 questions   questions:questions  List what tasks and runs ask of you, the oldest first.
+say         questions:say_  Tell the agent of a task something, at once if it can hear that.
 answer      questions:answer  Answer a question of a task or a run; it then goes on.
 logs        logs:logs  Show what a task's agent said and did, or what a run did.
 wait        tasks:wait  Wait until tasks or runs have ended.

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from kapelle.cli.command import Json, argument, option
 from kapelle.cli.format import between, clean, field, one_line, paint
-from kapelle.cli.ids import completing, is_run, path_of
+from kapelle.cli.ids import TaskId, completing, is_run, path_of, task_path
 from kapelle.cli.output import data, document, say
 from kapelle.cli.prompt import read_prompt
 from kapelle.client.http import Connection
@@ -83,3 +83,23 @@ def answer(
     else:
         follow = "runs tail" if is_run(work["id"]) else "logs -f"
         say(f"It goes on; `kapelle {follow} {work['id']}` follows it.")
+
+
+def say_(
+    task_id: TaskId,
+    text: Annotated[str, argument("TEXT", "What it is to know; - reads stdin.")],
+    as_json: Json = False,
+) -> None:
+    """Tell the agent of a task something, at once if it can hear that.
+
+    An agent over ACP is interrupted and goes on with it; any other is told when its present
+    attempt has ended, in another one.
+    """
+    said = read_prompt(text, None, 'Write `kapelle say ID "…"`.', "message")
+    found = Connection().post(task_path(task_id, "say"), {"message": said})
+    if as_json:
+        document(found)
+        return
+    data(found["id"])
+    now = found["told"] == "now"
+    say("It is told now." if now else "It cannot hear that now; its next attempt is told.")

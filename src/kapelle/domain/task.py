@@ -166,6 +166,7 @@ class Task(Work):
     status: TaskStatus
     waiting_for: Literal["input", "rate_limit", "trust"] | None
     questions: list[Question] = []
+    report: str | None = None  # how far it is, in its agent's own words
     priority: Priority
     tags: list[str]
     context: dict[str, str]

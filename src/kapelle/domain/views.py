@@ -201,3 +201,10 @@ class RestingView(Record):
 class WaitView(Record):
     resting: list[RestingView]
     pending: list[str]
+
+
+class SayView(Record):
+    """Whether an agent is told at once, or when its present attempt has ended."""
+
+    id: str
+    told: Literal["now", "next_attempt"]

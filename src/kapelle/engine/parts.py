@@ -1,11 +1,13 @@
 """What an attempt needs around it: the parts of the daemon, wired once."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kapelle.domain.errors import Tampered
 from kapelle.domain.ids import attempt_token
@@ -14,7 +16,7 @@ from kapelle.domain.views import Standing
 from kapelle.engine.locks import Locks
 from kapelle.home import Home
 from kapelle.runner.process_dir import Ended, Launch, Process
-from kapelle.runner.redaction import patterns
+from kapelle.runner.redaction import patterns, redact
 from kapelle.runner.runner import Runner
 from kapelle.secrets import SpecSecrets, Vault, secrets_in
 from kapelle.settings import Settings
@@ -103,6 +105,11 @@ class Parts:
 
     def redactions(self, attempt_id: str, *environments: Mapping[str, str]) -> tuple[bytes, ...]:
         return self.known_secrets([attempt_id], *environments)
+
+    def without_secrets(self, task_id: str, attempt_id: str, told: Any) -> Any:
+        """What an agent tells, with the secrets that it could see taken out."""
+        known = self.redactions(attempt_id, self.secrets.env(task_id))
+        return json.loads(redact(json.dumps(told).encode(), known))
 
     def known_secrets(
         self, attempt_ids: Iterable[str], *environments: Mapping[str, str]

@@ -5,10 +5,12 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from kapelle.domain.errors import Conflict, Forbidden
+from kapelle.agents.registry import get as get_agent
+from kapelle.domain.errors import Conflict, Forbidden, KapelleError
 from kapelle.domain.specs import TaskSpec
 from kapelle.domain.states import TaskStatus, is_resting
 from kapelle.domain.task import Task, TaskFilter
+from kapelle.domain.views import SayView
 from kapelle.engine.children import as_child, end_orphans, own_key, room_for
 from kapelle.engine.merge import take_in_base
 from kapelle.engine.parts import Parts
@@ -94,6 +96,31 @@ class Tasks:
             message = await take_in_base(self._parts, task, message)
         return await self._apply_change(text, actions.resume, message, given, parent=parent)
 
+    async def say(self, text: str, message: str) -> SayView:
+        """Tell the agent of a task something: at once where that can be done, else next time."""
+
+        def leave(connection: Connection) -> tuple[str, Any]:
+            task_id = tasks.resolve(connection, text)
+            return task_id, actions.say(connection, task_id, message, self._parts.home.said)
+
+        task_id, attempt = await self._db.write(leave)
+        hears = False
+        if attempt is not None:
+            with suppress(KapelleError):  # it is not configured any more
+                settings = self._parts.settings((await self.get(task_id)).directory)
+                hears = get_agent(attempt["agent"], settings).hears
+        return SayView(id=task_id, told="now" if hears else "next_attempt")
+
+    async def report(self, task_id: str, attempt_id: str, text: str) -> None:
+        """Note how far the agent of an attempt is, in its own words."""
+        said = self._parts.without_secrets(task_id, attempt_id, " ".join(text.split()))
+        await self._db.write(actions.report, task_id, attempt_id, said)
+
+    async def hand_in(self, task_id: str, attempt_id: str, result: Any, success: bool) -> None:
+        """Keep what the agent of an attempt hands in as its result."""
+        result = self._parts.without_secrets(task_id, attempt_id, result)
+        await self._db.write(actions.hand_in, task_id, attempt_id, result, success)
+
     async def requeue(self, text: str) -> Task:
         """From the start, as if newly submitted; a running attempt is stopped first."""
         await self._let_begin(text)
@@ -136,7 +163,8 @@ class Tasks:
         """What holds a queued task, or what a running one is at, is known to the daemon alone."""
         if task.attempts and not task.attempts[-1].ended_at:
             *before, last = task.attempts
-            reason = task.reason or f"attempt {last.number}: {phase(self._parts, last.id)}"
+            at = task.report or phase(self._parts, last.id)
+            reason = task.reason or f"attempt {last.number}: {at}"
             written = output_bytes(self._parts.process_directory(last.id))
             last = last.model_copy(update={"output_bytes": written})
             made = next(iter(self._parts.checking.get(last.id, ())), None)

@@ -15,7 +15,7 @@ from tests.integration.rows import COMPARED, task_row
 
 from kapelle.domain.errors import Conflict, Unavailable
 from kapelle.secrets import SpecSecrets
-from kapelle.store import attempts, events, tables, tasks
+from kapelle.store import attempts, events, questions, tables, tasks
 from kapelle.store.database import Connection, Database, connect, sqlite_url
 from kapelle.store.migrate import HEAD, current, migrate
 from kapelle.store.tables import metadata
@@ -40,8 +40,6 @@ def test_the_migrations_bring_a_database_to_exactly_the_tables(database_url: str
 
 
 _ADDED_SINCE = (
-    ("tasks", "report"),
-    ("attempts", "handed_in"),
     ("tasks", "parent_task_id"),
     ("runs", "parent_task_id"),
     ("tasks", "coordinate"),
@@ -52,6 +50,8 @@ _ADDED_SINCE = (
     ("attempts", "performer"),
     ("runs", "performer"),
     ("tasks", "question"),
+    ("tasks", "report"),
+    ("attempts", "handed_in"),
     ("attempts", "question"),
     ("runs", "may_ask"),
     ("tasks", "limit_reached"),
@@ -81,8 +81,10 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
     engine = connect(database_url)
     migrate(engine)
     ended = task_row(reason="the run has nothing left: Its 5 s are over.")
+    asking = task_row(status="waiting", waiting_for="input", reason="It asks: why?")
     with engine.begin() as connection:
         tasks.insert(connection, ended, [])
+        tasks.insert(connection, asking, [])
         attempts.insert(
             connection, id="attempt_1", task_id=ended["id"], number=1, status="running",
             mode="fresh", agent="x", warnings=[], started_at=datetime.now(UTC),
@@ -103,6 +105,8 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
         assert tasks.row(connection, ended["id"])["limit_reached"] == "Its 5 s are over."
         assert len(attempts.row(connection, "attempt_1")["secret"]) == 64
         assert tasks.row(connection, ended["id"])["repository"] == "/"
+        [question] = questions.unanswered(connection)
+        assert (question.token, question.text) == (f"{asking['id']}:1", "It asks: why?")
         assert tasks.get(connection, ended["id"][-5:]).id == ended["id"]
     assert current(engine) == HEAD
     engine.dispose()

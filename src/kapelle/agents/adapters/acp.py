@@ -64,6 +64,7 @@ _KNOWN = {
 class AcpAgent(Agent):
     """Runs a bridge process that talks to the agent of settings.command and prints our events."""
 
+    hears = True
     restraint = None  # settings.permissions are what the bridge replies to it
 
     def __init__(self, name: str, settings: AgentSettings) -> None:
@@ -116,6 +117,7 @@ class AcpAgent(Agent):
             session_id=request.session_id,
             fork=request.fork,
             system_prompt=request.system_prompt,
+            said=str(request.said) if request.said else None,
             daemon=request.daemon,
             mcp_servers={name: server.model_dump() for name, server in request.mcp_servers.items()},
         )

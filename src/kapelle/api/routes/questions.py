@@ -6,7 +6,7 @@ from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
 from kapelle.api.routes import WaitSeconds
-from kapelle.api.security import AskingAttempt, UseCases, owner_only
+from kapelle.api.security import AskingAttempt, Parent, UseCases, owner_only
 from kapelle.domain.errors import Forbidden
 from kapelle.domain.question import Question, QuestionSpec
 from kapelle.domain.specs import MAX_PROMPT_BYTES, Spec, Text
@@ -25,13 +25,17 @@ class GivenAnswer(Spec):
 
 @router.post("", status_code=201)
 async def ask(
-    spec: QuestionSpec, service: UseCases, attempt: AskingAttempt, timeout_s: WaitSeconds = 25
+    spec: QuestionSpec,
+    service: UseCases,
+    task_id: Parent,
+    attempt: AskingAttempt,
+    timeout_s: WaitSeconds = 25,
 ) -> Question:
     """Ask a person something, as the agent of a task, which waits meanwhile. With its answer; after
     timeout_s it may be open: then wait for it by its token."""
-    if attempt is None:
+    if task_id is None or attempt is None:
         raise Forbidden("Only an agent at work on a task can ask, with the token of its attempt.")
-    return await service.questions.ask(attempt, spec, timeout_s)
+    return await service.questions.ask(task_id, attempt, spec, timeout_s)
 
 
 @router.get("", dependencies=_owner)

@@ -1,15 +1,23 @@
 """Tasks: submit, list, look, wait, change their course; what one changed, and merging it."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from kapelle.api.routes import PATCH, IdempotencyKey, WaitSeconds
-from kapelle.api.security import Parent, UseCases, below_only, own_or_below, owner_only
+from kapelle.api.security import (
+    AskingAttempt,
+    Parent,
+    UseCases,
+    below_only,
+    own_or_below,
+    owner_only,
+)
+from kapelle.domain.errors import Forbidden
 from kapelle.domain.specs import MAX_PROMPT_BYTES, MergeSpec, Spec, TaskSpec, Text
 from kapelle.domain.task import Task, TaskFilter
-from kapelle.domain.views import DiffView, MergePreview, MergeView, WaitView
+from kapelle.domain.views import DiffView, MergePreview, MergeView, SayView, WaitView
 from kapelle.engine.tasks.actions import NewLimits
 
 router = APIRouter(prefix="/tasks", tags=["tasks"])
@@ -95,6 +103,57 @@ async def resume(
     """A new attempt that carries what the last one left, with a message for it."""
     body = body or ResumeBody()
     return await service.tasks.resume(task_id, body.message, body, parent, merge=body.merge)
+
+
+class SayBody(Spec):
+    message: Annotated[Text, Field(min_length=1, max_length=MAX_PROMPT_BYTES, pattern=r"\S")]
+
+
+@router.post("/{task_id}/say", dependencies=_below)
+async def say(task_id: str, body: SayBody, service: UseCases) -> SayView:
+    """Tell the agent of a task something: at once (told: now) where its protocol allows that, else
+    when its present attempt has ended (told: next_attempt)."""
+    return await service.tasks.say(task_id, body.message)
+
+
+attempt_router = APIRouter(prefix="/attempt", tags=["attempt"])
+
+
+class Noted(BaseModel):
+    noted: bool = True
+
+
+class ReportBody(Spec):
+    text: Annotated[Text, Field(min_length=1, max_length=500, description="one line")]
+
+
+class FinishBody(Spec):
+    result: Annotated[Any, Field(description="a text, or an object if one was asked for")]
+    success: Annotated[bool, Field(description="false if you could not do it")] = True
+
+
+@attempt_router.post("/report")
+async def report(
+    body: ReportBody, service: UseCases, task_id: Parent, attempt: AskingAttempt
+) -> Noted:
+    """Say in one line how far you are, as the agent of a task; people see it beside the task."""
+    await service.tasks.report(*_both(task_id, attempt), body.text)
+    return Noted()
+
+
+@attempt_router.post("/finish")
+async def finish(
+    body: FinishBody, service: UseCases, task_id: Parent, attempt: AskingAttempt
+) -> Noted:
+    """Hand in the result of your task, then end your turn. Its checks are made all the same."""
+    await service.tasks.hand_in(*_both(task_id, attempt), body.result, body.success)
+    return Noted()
+
+
+def _both(task_id: str | None, attempt: str | None) -> tuple[str, str]:
+    if task_id is None or attempt is None:
+        raise Forbidden("Only an agent at work on a task can do this, with its attempt's token.")
+    return task_id, attempt
 
 
 @router.post("/{task_id}/requeue", dependencies=_owner)

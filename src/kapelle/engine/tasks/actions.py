@@ -3,8 +3,10 @@
 Each returns None, or the (attempt id, stop request) of a running attempt that is to be stopped.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, TypeVar
 
 from kapelle.domain.errors import Conflict
@@ -12,8 +14,11 @@ from kapelle.domain.run import Run
 from kapelle.domain.specs import Money, Spec, Turns
 from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.domain.task import Task
+from kapelle.domain.text import excerpt
+from kapelle.runner.shim import files
 from kapelle.store import accounts, attempts, events, runs, steps, tasks
 from kapelle.store.database import Connection
+from kapelle.store.query import Row
 
 Stop = tuple[str, str] | None
 W = TypeVar("W", Task, Run)
@@ -74,11 +79,56 @@ def resume(
     require_ended(connection, task_id, "resumed")
     mode = "resume" if attempts.latest(connection, task_id) else "fresh"
     # A message that a limit kept from being read is still to be read.
-    message = message or tasks.row(connection, task_id)["next_message"]
+    message = _joined(tasks.row(connection, task_id)["next_message"], message)
     tasks.enqueue_again(
         connection, task_id, next_mode=mode, next_message=message, tries=0, **limits.given
     )
     return None
+
+
+def _joined(*texts: str | None) -> str | None:
+    return "\n\n".join(filter(None, texts)) or None
+
+
+def say(connection: Connection, task_id: str, text: str, place: Path) -> Row | None:
+    """Leave a text for the agent of a task; the attempt at work that may read it, None where the
+    next one will."""
+    task, attempt = tasks.row(connection, task_id), attempts.live(connection, task_id)
+    if attempt is not None:
+        folder = place / attempt["id"]
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files.replace(str(folder / f"{time.time_ns()}.txt"), text.encode(), durable=True)
+    elif task["status"] in FINAL:
+        hint = f'kapelle resume {task_id} "…" goes on with it.'
+        raise Conflict(f"{task_id} has ended; nobody is there to hear.", hint=hint)
+    elif task["waiting_for"] == "input":
+        raise Conflict(f"{task_id} asks something.", hint=f'kapelle answer {task_id} "…"')
+    else:
+        tasks.update(connection, task_id, next_message=_joined(task["next_message"], text))
+    events.append(
+        connection, "task.said", task_id, attempt["id"] if attempt else None, text=excerpt(text)
+    )
+    return attempt
+
+
+def unread(place: Path, attempt_id: str) -> str | None:
+    """What was said to an attempt and not read by it."""
+    found = sorted((place / attempt_id).glob("*.txt"))
+    return _joined(*(path.read_text("utf-8", "replace") for path in found))
+
+
+def report(connection: Connection, task_id: str, attempt_id: str, text: str) -> None:
+    """Note how far an agent is, in its own words."""
+    tasks.update(connection, task_id, report=text)
+    events.append(connection, "task.reported", task_id, attempt_id, text=text)
+
+
+def hand_in(
+    connection: Connection, task_id: str, attempt_id: str, result: Any, success: bool
+) -> None:
+    """Keep what an agent hands in as its result, which counts when its attempt has ended."""
+    attempts.update(connection, attempt_id, handed_in={"result": result, "success": success})
+    events.append(connection, "task.handed_in", task_id, attempt_id, success=success)
 
 
 def lift_pauses(connection: Connection, task_id: str, of_agents: Sequence[str]) -> None:

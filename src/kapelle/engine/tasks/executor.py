@@ -140,6 +140,7 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         },
         credential=stored_credential(parts, agent, settings, attempt.task_env),
         answer=attempt.message if briefing.asked else None,
+        said=parts.home.said / attempt.id,
         checkout=Path(task["directory"]),
         daemon=where if attempt.shares_files else None,
     )

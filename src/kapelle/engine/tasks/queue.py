@@ -182,6 +182,7 @@ def _begin(connection: Connection, task: tasks.Row, chosen: Candidate, performer
         not_before=None,
         next_mode="fresh",
         next_message=None,
+        report=None,
         tries=task["tries"] + 1,
     )
     events.append(

@@ -1,6 +1,8 @@
 """The end of an attempt, written in one transaction over attempt, task, account and history."""
 
+import asyncio
 import random
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -13,10 +15,11 @@ from kapelle.domain.failures import Failure, FailureClass
 from kapelle.domain.outcome import Evidence, History, Outcome, decide, reset
 from kapelle.domain.question import QuestionSpec
 from kapelle.domain.specs import RetrySpec
-from kapelle.domain.states import TaskStatus
+from kapelle.domain.states import AttemptStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import tell
 from kapelle.engine.tasks.accounts import Candidate, candidates, given_up, of_model
+from kapelle.engine.tasks.actions import unread
 from kapelle.engine.tasks.attempt import ClaimLost, Findings, Finish, claimed
 from kapelle.settings.models import Failures
 from kapelle.store import accounts, attempts, events, questions, tasks
@@ -42,10 +45,12 @@ async def conclude(parts: Parts, attempt_id: str, finish: Finish, findings: Find
 
     def settle(connection: Connection) -> None:
         attempt, task = claimed(connection, attempt_id, parts.performer)
-        _Settlement(connection, attempt, task, finish, findings, others, failures).write()
+        said = unread(parts.home.said, attempt_id)
+        _Settlement(connection, attempt, task, finish, findings, others, failures, said).write()
 
     with suppress(ClaimLost):
         await parts.db.write(settle)
+        await asyncio.to_thread(shutil.rmtree, parts.home.said / attempt_id, ignore_errors=True)
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,7 @@ class _Settlement:
     findings: Findings
     others: Sequence[Candidate]
     failures: Failures
+    said: str | None  # by people, and not read by the agent
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     @property
@@ -75,6 +81,10 @@ class _Settlement:
         outcome = decide(self._evidence(), retry, self._history(), self.now, random.random())
         if outcome.waiting_for == "input":
             outcome = self._asking(outcome)
+        elif self.said and outcome.task is TaskStatus.COMPLETED:
+            # A person had more to say: it is done when it was heard.
+            again = {"task": TaskStatus.QUEUED, "reason": "a person said something meanwhile"}
+            outcome = replace(outcome, **again, next_mode="resume", spends_a_try=False)  # type: ignore[arg-type]
         reason = self._reason(outcome)
         ended_at = max(self.now, attempt["started_at"])
         ended = {"status": outcome.attempt, "reason": reason, "ended_at": ended_at}
@@ -233,9 +243,11 @@ class _Settlement:
     def _move_task(self, outcome: Outcome, reason: str | None) -> None:
         task, waits = self.task, outcome.waiting_for == "input"
         # What a person said to an attempt that came to nothing is said to the next one.
-        was_read = outcome.task is TaskStatus.COMPLETED or self.findings.question or task["stop"]
-        unread = None if was_read else self.attempt["message"]
-        if unread and outcome.task is TaskStatus.QUEUED:
+        was_read = outcome.attempt is AttemptStatus.COMPLETED or task["stop"]
+        was_read = was_read or self.findings.question
+        heard = None if was_read else self.attempt["message"]
+        unread = "\n\n".join(filter(None, [heard, self.said]))
+        if unread and outcome.task is TaskStatus.QUEUED and not task["stop"]:
             outcome = replace(outcome, next_mode="resume")
         values: dict[str, Any] = {
             "waiting_for": outcome.waiting_for,
@@ -243,7 +255,7 @@ class _Settlement:
             "not_before": outcome.not_before,
             "tries": task["tries"] if outcome.spends_a_try else max(0, task["tries"] - 1),
             "next_mode": outcome.next_mode,
-            "next_message": unread or outcome.next_message,
+            "next_message": "\n\n".join(filter(None, [unread, outcome.next_message])) or None,
             "stop": None,
         }
         if outcome.task in {TaskStatus.COMPLETED, TaskStatus.FAILED}:

@@ -1,6 +1,7 @@
 """What an ended agent's work is worth: its own report first, then the checks."""
 
 import asyncio
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -55,7 +56,8 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
     """Judge what the agent reported, commit its work, and make the checks on what is committed."""
     summary, tail, verdict = await asyncio.to_thread(_examine, attempt, finish)
     is_forged = finish.exit.kind == "tampered"
-    unanswered = await attempt.write(_unanswered, attempt, verdict) if not is_forged else None
+    verdict = verdict if is_forged else await attempt.write(_with_told, attempt, verdict)
+    unanswered = None if is_forged else await attempt.write(_unanswered, attempt, verdict)
     if unanswered:
         said = f"It asks: {unanswered}"
         verdict = replace(verdict, success=False, reason=said, question=unanswered)
@@ -101,6 +103,21 @@ async def verify(attempt: Attempt, finish: Finish) -> Findings:
         session_usage=session_counters(summary),
         can_nudge=attempt.settings.health.on_stall == "nudge",
     )
+
+
+def _with_told(connection: Connection, attempt: Attempt, verdict: Verdict) -> Verdict:
+    """The verdict with what the agent handed in; that can make it worse, but never better."""
+    handed_in = attempts.row(connection, attempt.id)["handed_in"]
+    if handed_in is None:
+        return verdict
+    given = handed_in["result"]
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    verdict = replace(verdict, result=text or verdict.result)
+    if handed_in["success"] or not verdict.success:
+        return verdict
+    said = f"it says that it failed: {text[:_SHOWN_LINE]}"
+    failure = Failure(FailureClass.TASK, said)
+    return replace(verdict, success=False, reason=said, claimed="failure", failure=failure)
 
 
 def _unanswered(connection: Connection, attempt: Attempt, verdict: Verdict) -> str | None:

@@ -46,6 +46,7 @@ _HOW_TO_ANSWER = (
     " answer is a no."
 )
 _CANCELLING_S = 2.0
+_LISTENING_S = 0.5
 _READING = ("read", "search", "fetch", "think")
 
 
@@ -146,15 +147,17 @@ class Turn:
             text = f"<instructions>\n{self._job.system_prompt}\n</instructions>\n\n{text}"
         # What came until now is the replay of an earlier attempt.
         updates = self._updates = Updates(session.name)
-        response = await self._answer(text)
-        said = updates.finish()
-        updates.meter.finish(response)
-        if self._stopping or self._asked.is_set():
-            return
+        while text:
+            response = await self._answer(text)
+            answer = updates.finish()
+            updates.meter.finish(response)
+            if self._stopping or self._asked.is_set():
+                return
+            text = self._take_said()
         _check(response, updates.refused)
         if updates.failure:
             raise failure_told(updates.failure)
-        emit("result", said)
+        emit("result", answer)
 
     async def _wait_for_replay(self) -> None:
         """Let the replay of an earlier session end: some go on with it after the answer."""
@@ -173,11 +176,28 @@ class Turn:
         )
         overdue = asyncio.create_task(self._overdue())
         try:
-            await asyncio.wait({request, overdue}, return_when=asyncio.FIRST_COMPLETED)
+            is_told = False
+            while not (await _first_of({request, overdue}, _LISTENING_S)):
+                # What a person says is its next prompt, once it has left off.
+                if not is_told and self._waiting():
+                    is_told = True
+                    await self._cancel()
             return mapping_of(request.result() if request.done() else None)
         finally:
             overdue.cancel()
             request.cancel()
+
+    def _waiting(self) -> list[Path]:
+        return sorted(Path(self._job.said).glob("*.txt")) if self._job.said else []
+
+    def _take_said(self) -> str:
+        """What people have said meanwhile; it counts as told."""
+        texts = []
+        for path in self._waiting():
+            texts.append(path.read_text("utf-8", "replace"))
+            path.rename(path.with_suffix(".told"))
+            emit("notice", f"A person says: {texts[-1]}")
+        return "\n\n".join(texts)
 
     async def _overdue(self) -> None:
         await self._asked.wait()
@@ -243,6 +263,11 @@ class Turn:
     async def _cancel(self) -> None:
         params = {"sessionId": self._session_id}
         await self._connection.send_notification(AGENT_METHODS["session_cancel"], params)
+
+
+async def _first_of(some: set[asyncio.Future[Any]], within_s: float) -> bool:
+    when = asyncio.FIRST_COMPLETED
+    return bool((await asyncio.wait(some, timeout=within_s, return_when=when))[0])
 
 
 def _read(given: Json) -> str:

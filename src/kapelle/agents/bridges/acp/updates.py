@@ -95,6 +95,7 @@ class UsageMeter:
         self.turns = 0
         self._fresh = True  # whether what the agent says next is a new answer of the model
         self._earlier: Counter[str] = Counter()  # tokens of the answers before this one
+        self._ended: Counter[str] = Counter()  # tokens of the prompts before this one
         self._now: Counter[str] = Counter()
         self._exact = False  # whether they are counted, not estimated
         self._context = 0  # by the last word about it
@@ -145,8 +146,9 @@ class UsageMeter:
             return
         self._now = Counter(tokens)
         if not self._last_answer_only:
-            self._earlier.clear()
+            self._earlier = Counter(self._ended)
         self._emit()
+        self._ended = self._earlier + self._now
 
     def _begin(self) -> None:
         self.turns += 1
