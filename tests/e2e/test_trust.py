@@ -464,13 +464,18 @@ def test_what_was_shown_is_what_is_trusted(wary: Instance, repository: Path) -> 
 
 
 def test_a_queued_task_waits_when_trust_is_lost_and_goes_on_when_it_is_back(
-    wary: Instance, repository: Path
+    wary: Instance, repository: Path, tmp_path: Path
 ) -> None:
     configure(repository, 'checks = ["true"]\n')
     wary.cli("trust", cwd=repository, check=True)
-    first = wary.play("[[do]]\nsleep = 3", repository)
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    waits = f"touch {begun}; until [ -e {gate} ]; do sleep 0.1; done"
+    first = wary.play(f"[[do]]\nrun = '{waits}'", repository)
     second = wary.submit("x", repository, depends_on=[first])
+    while not begun.exists():
+        time.sleep(0.1)
     configure(repository, 'checks = ["true"]\n[workspace]\nsetup = "touch ran"\n')
+    gate.touch()
     assert wary.wait(first)["status"] == "completed"
     held = wary.wait_for_status(second, "waiting")
     assert held["waiting_for"] == "trust"
