@@ -221,6 +221,23 @@ def test_a_tree_has_a_depth_a_width_and_an_end(tmp_path: Path, repository: Path)
         rest(kapelle, inside)
         assert kapelle.get(f"/runs/{inside}")["status"] == "cancelled"
         assert "has ended" in voice.refused("forbidden", "GET", f"/tasks/{root}")
+        # What a run starts counts like any other; it waits for its turn.
+        _, voice = at_work(kapelle, repository)
+        wide = {"directory": str(repository), "prompt": SLEEP, "count": 5}
+        run_id = voice.call("POST", "/runs", {"pattern": "best-of", "spec": wide})["id"]
+
+        def started() -> list[str]:
+            found = kapelle.get("/tasks?limit=50")["tasks"]
+            return [task["id"] for task in found if task["run_id"] == run_id]
+
+        wait_for(lambda: len(started()) >= 3)
+        gone = started()[0]
+        kapelle.post(f"/tasks/{gone}/cancel")
+        assert kapelle.wait(gone)["status"] == "cancelled"
+        wait_for(lambda: len(started()) >= 4)
+        assert len(started()) == 4
+        kapelle.post(f"/runs/{run_id}/cancel")
+        assert rest(kapelle, run_id)["status"] == "cancelled"
     finally:
         kapelle.destroy()
 
@@ -320,3 +337,34 @@ def test_a_cancel_ends_what_those_that_have_completed_asked_for(
 def running(kapelle: Instance) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = kapelle.get("/tasks?status=running")["tasks"]
     return [task for task in found if task["workspace"]["branch"]]
+
+
+def test_an_attempt_does_not_decide_for_people(kapelle: Instance, repository: Path) -> None:
+    root, voice = at_work(kapelle, repository)
+    asks = voice.create(play({"ask": "May I?"}))["id"]
+    kapelle.wait_for_status(asks, "waiting")
+    told = voice.refused("forbidden", "POST", f"/tasks/{asks}/resume", {"message": "yes"})
+    assert told == f"{asks} asks a person something, and only a person may answer."
+    voice.refused("forbidden", "POST", f"/tasks/{asks}/retry")
+    kapelle.post(f"/tasks/{asks}/cancel", {"reason": "enough"})
+    for action in ("retry", "resume"):
+        told = voice.refused("forbidden", "POST", f"/tasks/{asks}/{action}")
+        assert told.startswith(f"{asks} was stopped, and not by an attempt")
+    own = voice.create()["id"]
+    voice.call("POST", f"/tasks/{own}/cancel", {"reason": "too slow"})
+    found = kapelle.wait(own)
+    assert (found["status"], found["reason"]) == ("cancelled", f"cancelled by {root}: too slow")
+    voice.call("POST", f"/tasks/{own}/retry")
+    spec = {"directory": str(repository), "steps": [{"prompt": SLEEP}] * 2}
+    run_id = voice.call("POST", "/runs", {"pattern": "pipeline", "spec": spec})["id"]
+    kapelle.post(f"/runs/{run_id}/pause")
+    voice.refused("forbidden", "POST", f"/runs/{run_id}/resume")
+    kapelle.post(f"/runs/{run_id}/resume")
+    voice.call("POST", f"/runs/{run_id}/pause")
+    voice.call("POST", f"/runs/{run_id}/resume")
+    # A limit holds for everybody until a person knows better.
+    limited = voice.create(play({"rate_limit": {"reset_in_s": 3600}}))["id"]
+    kapelle.wait_for_status(limited, "waiting")
+    assert voice.call("POST", f"/tasks/{limited}/resume")["status"] == "queued"
+    kapelle.wait_for_status(limited, "waiting")
+    assert len(kapelle.task(limited)["attempts"]) == 1

@@ -10,10 +10,11 @@ from kapelle.domain.budget import left_usd
 from kapelle.domain.errors import Forbidden, InvalidInput, LimitReached, NotFound
 from kapelle.domain.ids import is_id
 from kapelle.domain.specs import WorkspaceKind
+from kapelle.domain.states import RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.control import end_child
 from kapelle.settings.models import Children
-from kapelle.store import children, tasks
+from kapelle.store import children, runs, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row, resolve
 from kapelle.workspaces import repository_of
@@ -21,6 +22,8 @@ from kapelle.workspaces import repository_of
 # What may hold secrets, or commands that Kapelle would start: a child has its parent's.
 _OWN = ("env", "mcp", "shell")
 _DEEPEST = 10
+# How the reasons begin of what was not stopped by a person.
+_NOT_BY_PEOPLE = ("cancelled by task_", "paused by task_", "its dependency task_")
 
 
 async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -124,9 +127,7 @@ def room_for(parts: Parts, parent_id: str) -> Callable[[Connection, str], None]:
     def require(connection: Connection, _child_id: str) -> None:
         line = children.line(connection, parent_id)
         root = line[-1]
-        own = {} if is_id("task", root["id"]) else root["spec"]
-        deepest, most = own.get("max_depth"), own.get("max_workers")
-        deepest, most = deepest or limits.max_depth, most or limits.max_live
+        deepest = _of_run(root).get("max_depth") or limits.max_depth
         depth = 1 + sum(row["parent_task_id"] is not None for row in line)
         if depth > deepest:
             raise LimitReached(
@@ -134,14 +135,56 @@ def room_for(parts: Parts, parent_id: str) -> Callable[[Connection, str], None]:
                 "(children.max_depth).",
                 hint="Do it yourself, or leave it to the task that asked for this one.",
             )
-        if (going := children.live(connection, root["id"])) > most:
-            raise LimitReached(
-                f"{going - 1} tasks below {root['id']} are open, and {most} may be "
-                "(children.max_live): those that wait count too.",
-                hint="Wait until one has ended, or cancel one.",
-            )
+        _require_width(connection, root, limits)
 
     return require
+
+
+def has_room(connection: Connection, run_id: str, limits: Children) -> bool:
+    """Whether what a run has just stored fits into the tree, if attempts led to it."""
+    if not children.in_tree(connection, run_id):
+        return True
+    try:
+        _require_width(connection, children.line(connection, run_id)[-1], limits)
+    except LimitReached:
+        return False
+    return True
+
+
+def _require_width(connection: Connection, root: Row, limits: Children) -> None:
+    most = _of_run(root).get("max_workers") or limits.max_live
+    if (going := children.live(connection, root["id"])) > most:
+        raise LimitReached(
+            f"{going - 1} tasks below {root['id']} are open, and {most} may be "
+            "(children.max_live): those that wait count too.",
+            hint="Wait until one has ended, or cancel one.",
+        )
+
+
+def _of_run(root: Row) -> dict[str, Any]:
+    return {} if is_id("task", root["id"]) else root["spec"]
+
+
+def why_stopped(verb: str, parent: str | None, reason: str | None = None) -> str:
+    """Why something was cancelled or paused; that of an attempt always names its task."""
+    who = f"{verb} by {parent or 'a person'}"
+    if parent is None:
+        return reason or who
+    return f"{who}: {reason}" if reason else who
+
+
+def require_undecided(connection: Connection, work_id: str) -> None:
+    """Raise Forbidden where a task or run waits for a person, or a person has stopped it: no
+    attempt has it go on."""
+    row = (tasks if is_id("task", work_id) else runs).row(connection, work_id)
+    if is_id("task", work_id) and row["waiting_for"] == "input":
+        raise Forbidden(f"{work_id} asks a person something, and only a person may answer.")
+    stopped = row["status"] in {TaskStatus.CANCELLED, RunStatus.PAUSED} or row["stop"] == "pause"
+    if stopped and not (row["reason"] or "").startswith(_NOT_BY_PEOPLE):
+        raise Forbidden(
+            f"{work_id} was stopped, and not by an attempt: only a person may have it go on.",
+            hint="Ask a person, or go without it.",
+        )
 
 
 async def end_orphans(parts: Parts) -> None:

@@ -10,7 +10,7 @@ from kapelle.domain.errors import Conflict, InvalidInput
 from kapelle.domain.run import Run, RunFilter, Step
 from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus, is_resting
 from kapelle.domain.views import PatternView
-from kapelle.engine.children import as_child, own_key, room_for
+from kapelle.engine.children import as_child, own_key, require_undecided, room_for, why_stopped
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import answer
 from kapelle.engine.runs import control
@@ -88,19 +88,33 @@ class Runs:
         await wait(self._db, run_id, timeout_s, self._is_resting)
         return await self.get(run_id)
 
-    async def pause(self, text: str, *, now: bool = False) -> Run:
+    async def pause(self, text: str, *, now: bool = False, parent: str | None = None) -> Run:
         run_id = await self._id(text)
-        await control.pause(self._parts, run_id, "paused by a person", now=now)
+        await control.pause(self._parts, run_id, why_stopped("paused", parent), now=now)
         return await self.get(run_id)
 
-    async def resume(self, text: str) -> Run:
+    async def resume(self, text: str, parent: str | None = None) -> Run:
         self._parts.require_trust((await self.get(text)).directory)
-        return await self._apply_change(text, control.resume)
 
-    async def cancel(self, text: str, reason: str | None = None, *, with_tasks: bool = True) -> Run:
+        def resume(connection: Connection, run_id: str) -> None:
+            family = runs.family(connection, run_id) if parent is not None else []
+            for row in runs.still_open(connection, family):
+                require_undecided(connection, row["id"])
+            control.resume(connection, run_id)
+
+        return await self._apply_change(text, resume)
+
+    async def cancel(
+        self,
+        text: str,
+        reason: str | None = None,
+        *,
+        with_tasks: bool = True,
+        parent: str | None = None,
+    ) -> Run:
         """End a run, with its tasks and the runs inside it or without."""
         run_id = await self._id(text)
-        why = reason or "cancelled by a person"
+        why = why_stopped("cancelled", parent, reason)
         await control.cancel(self._parts, run_id, why, with_tasks=with_tasks)
         return await self.get(run_id)
 

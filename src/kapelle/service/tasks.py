@@ -11,7 +11,14 @@ from kapelle.domain.specs import TaskSpec
 from kapelle.domain.states import TaskStatus, is_resting
 from kapelle.domain.task import Task, TaskFilter
 from kapelle.domain.views import SayView
-from kapelle.engine.children import as_child, end_orphans, own_key, room_for
+from kapelle.engine.children import (
+    as_child,
+    end_orphans,
+    own_key,
+    require_undecided,
+    room_for,
+    why_stopped,
+)
 from kapelle.engine.merge import take_in_base
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
@@ -63,10 +70,11 @@ class Tasks:
         await wait(self._db, task_id, timeout_s, _is_resting)
         return await self.get(task_id)
 
-    async def cancel(self, text: str, reason: str | None = None) -> Task:
+    async def cancel(self, text: str, reason: str | None = None, parent: str | None = None) -> Task:
         """End a task and all that it asked for; a running agent is stopped with its processes, and
         settles by itself."""
-        task = await self._apply_change(text, actions.cancel, reason or "cancelled by a person")
+        why = why_stopped("cancelled", parent, reason)
+        task = await self._apply_change(text, actions.cancel, why)
         await end_orphans(self._parts)
         return task
 
@@ -74,7 +82,7 @@ class Tasks:
         self, text: str, limits: NewLimits | None = None, parent: str | None = None
     ) -> Task:
         """A new attempt from a fresh workspace."""
-        await self._let_begin(text)
+        await self._let_begin(text, parent)
         given = _allowed(limits, parent)
         return await self._apply_change(text, actions.retry, given, parent=parent)
 
@@ -89,7 +97,7 @@ class Tasks:
     ) -> Task:
         """A new attempt that carries what the last one left, with its base merged in if merge."""
         given = _allowed(limits, parent)
-        await self._let_begin(text)
+        await self._let_begin(text, parent)
         if merge:
             task = await self._db.read(tasks.get, text)
             await self._db.read(actions.require_ended, task.id, "resumed")
@@ -141,11 +149,14 @@ class Tasks:
             while await self._db.read(tasks.at_work):
                 await changed.wait(1.0)
 
-    async def _let_begin(self, text: str) -> None:
-        """Refuse what would have to wait for trust, and lift the pauses of what a person wants."""
+    async def _let_begin(self, text: str, parent: str | None = None) -> None:
+        """Refuse what would have to wait for trust, or what an attempt, of the parent, may not
+        decide; and lift the pauses of what a person wants."""
         task = await self._db.read(_row, text)
         settings = self._parts.work_settings(task["directory"])
-        if task["waiting_for"] == "rate_limit":
+        if parent is not None:
+            await self._db.read(require_undecided, task["id"])
+        elif task["waiting_for"] == "rate_limit":
             paused = [found.account for found in candidates(self._parts, task, settings)]
             await self._db.write(actions.lift_pauses, task["id"], paused)
 
@@ -211,6 +222,8 @@ def _apply(
 ) -> Any:
     """What the change returned, and the task without what follows: an attempt may begin at once."""
     task_id = tasks.resolve(connection, text)
+    if also is not None:
+        require_undecided(connection, task_id)
     stop = change(connection, task_id, *args)
     if also is not None:
         also(connection, task_id)

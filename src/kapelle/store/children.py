@@ -71,11 +71,10 @@ def below(connection: sa.Connection, work_id: str) -> list[Member]:
 
 def live(connection: sa.Connection, root_id: str) -> int:
     """How many tasks below one that attempts led to are open; a run without one counts as one."""
-    members = [one for one in below(connection, root_id) if one.asked]
-    going = [one for one in members if is_id("task", one.id) and one.status not in FINAL]
+    going = [one for one in below(connection, root_id) if one.asked and one.status not in FINAL]
+    # A run that waits for one inside it must not keep that one from its first task.
     busy = {one.run_id for one in going}
-    idle = (one for one in members if is_id("run", one.id) and one.status not in RUN_FINAL)
-    return len(going) + sum(one.id not in busy for one in idle)
+    return sum(is_id("task", one.id) or one.id not in busy for one in going)
 
 
 def spent_usd(connection: sa.Connection, work_id: str, but_for: str | None = None) -> float:

@@ -78,22 +78,26 @@ async def wait(run_id: str, service: UseCases, timeout_s: WaitSeconds = 25) -> R
 
 
 @router.post("/{run_id}/pause", dependencies=_below)
-async def pause(run_id: str, service: UseCases, body: PauseBody | None = None) -> Run:
+async def pause(
+    run_id: str, service: UseCases, parent: Parent, body: PauseBody | None = None
+) -> Run:
     """Start nothing more; what is at work ends first, or with now goes back to its queue."""
-    return await service.runs.pause(run_id, now=body.now if body else False)
+    return await service.runs.pause(run_id, now=body.now if body else False, parent=parent)
 
 
 @router.post("/{run_id}/resume", dependencies=_below)
-async def resume(run_id: str, service: UseCases) -> Run:
+async def resume(run_id: str, service: UseCases, parent: Parent) -> Run:
     """Let a paused run go on."""
-    return await service.runs.resume(run_id)
+    return await service.runs.resume(run_id, parent)
 
 
 @router.post("/{run_id}/cancel", dependencies=_below)
-async def cancel(run_id: str, service: UseCases, body: CancelRun | None = None) -> Run:
+async def cancel(
+    run_id: str, service: UseCases, parent: Parent, body: CancelRun | None = None
+) -> Run:
     """End a run with all that it started, or leave its tasks to go on."""
     body = body or CancelRun()
-    return await service.runs.cancel(run_id, body.reason, with_tasks=body.with_tasks)
+    return await service.runs.cancel(run_id, body.reason, with_tasks=body.with_tasks, parent=parent)
 
 
 @router.post("/{run_id}/archive", dependencies=_owner)

@@ -83,9 +83,11 @@ async def wait(task_id: str, service: UseCases, timeout_s: WaitSeconds = 25) -> 
 
 
 @router.post("/{task_id}/cancel", dependencies=_below)
-async def cancel(task_id: str, service: UseCases, body: CancelTask | None = None) -> Task:
+async def cancel(
+    task_id: str, service: UseCases, parent: Parent, body: CancelTask | None = None
+) -> Task:
     """End a task; a running one settles within seconds."""
-    return await service.tasks.cancel(task_id, body.reason if body else None)
+    return await service.tasks.cancel(task_id, body.reason if body else None, parent)
 
 
 @router.post("/{task_id}/retry", dependencies=_below)

@@ -17,6 +17,7 @@ from kapelle.domain.specs import CheckSpec, RetrySpec, TaskSpec, WorkspaceKind
 from kapelle.domain.states import FINAL
 from kapelle.domain.task import CheckResult
 from kapelle.domain.text import titled, writable
+from kapelle.engine.children import has_room
 from kapelle.engine.parts import Parts
 from kapelle.engine.questions import with_patience
 from kapelle.engine.runs.commands import Commands
@@ -40,6 +41,12 @@ _INHERITED = (
 )  # fmt: skip
 # Its title and its limits are a run's own.
 _NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base"}
+
+_LOOK_S = 1.0
+
+
+class _NoRoom(Exception):
+    """As much is open as may be below the task that led to the run."""
 
 
 class DurableContext(GitContext):
@@ -148,9 +155,24 @@ class DurableContext(GitContext):
                     hint='In ctx.gather, give each one its own: ctx.task(…, workspace="own").',
                 )
 
+            self._require_room(connection)
+
         key = f"{self.run_id}/{step.position}"
         belonging = Belonging(run_id=self.run_id, workspace_owner=shared)
-        await submit(self._parts, spec, key, belonging, also)
+        await self._in_turn(lambda: submit(self._parts, spec, key, belonging, also))
+
+    def _require_room(self, connection: Connection) -> None:
+        if not has_room(connection, self.run_id, self._parts.settings().children):
+            raise _NoRoom
+
+    async def _in_turn(self, store: Callable[[], Awaitable[object]]) -> None:
+        """Store a task or run as soon as there is room in the tree that it belongs to."""
+        while True:
+            try:
+                await store()
+                return
+            except _NoRoom:
+                await self._wait.until(time.time() + _LOOK_S)
 
     def _task_ended(self, connection: Connection, task_id: str) -> Any:
         """How a task ended; with its step ended, it is not done again in the run's worktree."""
@@ -171,15 +193,19 @@ class DurableContext(GitContext):
             def also(connection: Connection, run_id: str) -> None:
                 self._journal.store(connection, step, run_id)
                 self._budget.require_call(connection, one_more=True)
+                self._require_room(connection)
 
-            await start(
-                self._parts,
-                pattern,
-                {**await self._inherited(shared is None), **spec},
-                f"{self.run_id}/{step.position}",
-                parent_id=self.run_id,
-                workspace_owner=shared,
-                also=also,
+            inherited = await self._inherited(shared is None)
+            await self._in_turn(
+                lambda: start(
+                    self._parts,
+                    pattern,
+                    {**inherited, **spec},
+                    f"{self.run_id}/{step.position}",
+                    parent_id=self.run_id,
+                    workspace_owner=shared,
+                    also=also,
+                )
             )
 
         result = await self._journal.step("run", pattern, self._child, begin=begin, end=_run_ended)
