@@ -14,7 +14,7 @@ from kapelle.cli.outcome import INPUT_NEEDED
 from kapelle.cli.output import document, say
 from kapelle.cli.proposal import Proposal, propose
 from kapelle.client.environment import shell_for
-from kapelle.domain.errors import KapelleError
+from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.home import Home
 
 TEMPLATE = """\
@@ -103,11 +103,15 @@ def init(
 def _tell_agents(directory: Path) -> str:
     """Put what agents should know of Kapelle at the end of AGENTS.md, once."""
     path = directory / "AGENTS.md"
+    if path.is_symlink():
+        # A stranger's link could lead to any file of this person.
+        raise InvalidInput(f"{path} is a link, which is not written through.")
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     if "\n## Kapelle\n" not in f"\n{text}":
         with path.open("a", encoding="utf-8") as file:
-            file.write(("\n" if text else "") + _FOR_AGENTS)
-        say(f"{path} tells agents about Kapelle now.")
+            gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+            file.write(gap + _FOR_AGENTS)
+    say(f"{path} tells agents about Kapelle.")
     return str(path)
 
 

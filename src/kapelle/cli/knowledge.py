@@ -198,7 +198,7 @@ def search_all(
     limit: Annotated[int, option(None, "How many at most.", min=1, max=200)] = 20,
     as_json: Json = False,
 ) -> None:
-    """Find words in prompts, results and outputs of ended work, in learnings and notes.
+    """Find words in all that was asked, said and done, learnt and noted.
 
     "Several words" in quotation marks stand together. Learnings and notes come first, then work,
     the newest before the older.

@@ -30,7 +30,6 @@ from kapelle.domain.text import counted, search_terms
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import fenced, remembered
 from kapelle.engine.tasks.brief import project_of
-from kapelle.runner.redaction import redact
 from kapelle.service.agents import ask, make_place
 from kapelle.store import attempts, events, learnings, tasks
 from kapelle.store.database import Connection, about
@@ -66,17 +65,16 @@ class Knowledge:
         attempt = await self._parts.db.glance(attempts.latest, task_id) if task_id else None
         if attempt is None and spec.scope == "project" and not project:
             raise InvalidInput("The project is missing.", hint="Give `project` or `directory`.")
-        secrets = self._parts.redactions(attempt["id"] if attempt else "")
-
-        def shown(text: str) -> str:
-            return redact(text.encode("utf-8", "replace"), secrets).decode("utf-8", "replace")
-
+        if attempt is not None and task_id is not None:
+            words = spec.model_dump(include={"title", "content", "tags"})
+            told = await self._parts.without_secrets(task_id, attempt["id"], words)
+            spec = spec.model_copy(update=told)
         now = datetime.now(UTC)
         made = Learning(
             id=new_id("learning"),
-            title=shown(spec.title),
-            content=shown(spec.content),
-            tags=[*dict.fromkeys(map(shown, spec.tags))],
+            title=spec.title,
+            content=spec.content,
+            tags=[*dict.fromkeys(spec.tags)],
             scope=spec.scope,
             project=project,
             status="reported" if attempt else "kept",
@@ -227,13 +225,13 @@ class Verdict:
 
 
 def by_rule(learning: Learning, near: Sequence[Learning]) -> Verdict:
-    """As it was reported, unless another one says the same."""
+    """For its project, unless another one says the same; only a person speaks to all of them."""
     words = _words(learning)
     for other in near:
         others = _words(other)
         if len(words & others) >= _ALIKE * len(words | others):
             return Verdict(None, f"duplicate of {other.id}", other.id)
-    return Verdict(learning.scope)
+    return Verdict("project")
 
 
 def _words(learning: Learning) -> set[str]:
