@@ -19,7 +19,10 @@ NAMES = {
 }
 CHILD = {"child": r'"id": ?"(task_[0-9a-z]{26})"'}
 TOKEN = {"token": r'"token": ?"(task_[0-9a-z]{26}:1)"'}
-LEARNING = {"title": "The fork rings at 440", "content": "Strike it before you tune."}
+LEARNING: dict[str, Any] = {
+    "title": "The fork rings at 440",
+    "content": "Strike it before you tune.",
+}
 # The first is long enough that the daemon tells of progress before it answers.
 SHORT_S, LONG_S = 6, 50
 _PATIENCE_S = 240.0
