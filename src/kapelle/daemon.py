@@ -247,7 +247,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         knowledge=Knowledge(parts),
         search=Search(parts),
         integrations=Integrations(parts),
-        notes=Notes(db),
+        notes=Notes(db, parts.without_secrets),
         locks=LockService(parts),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)

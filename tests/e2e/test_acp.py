@@ -19,6 +19,10 @@ from tests.e2e.repositories import git, make_repository
 WORK = '```rehearsal\n[[do]]\nwrite = "a.txt"\ncontent = "made\\n"\n[[do]]\nsay = "made it"\n```'
 
 
+def text(said: str) -> dict[str, str]:
+    return {"type": "text", "text": said}
+
+
 class Editor:
     """A client of the protocol that keeps what it was told between its requests."""
 
@@ -54,9 +58,8 @@ class Editor:
         self.updates, self.before = [], self.updates
         return "".join(chunk["content"]["text"] for chunk in chunks)
 
-    def prompt(self, session: str, text: str) -> str:
-        blocks = [{"type": "text", "text": text}]
-        answer = self.ask("session/prompt", sessionId=session, prompt=blocks)
+    def prompt(self, session: str, said: str) -> str:
+        answer = self.ask("session/prompt", sessionId=session, prompt=[text(said)])
         assert answer["result"] == {"stopReason": "end_turn"}, answer
         return self.told()
 
@@ -107,15 +110,20 @@ def test_an_editor_that_is_wrong_is_told_so(kapelle: Instance, tmp_path: Path) -
         session = client.ask("session/new", cwd=str(tmp_path))["result"]["sessionId"]
         assert "is empty" in client.ask("session/prompt", sessionId=session)["error"]["message"]
         assert "task_" in client.prompt(session, "/status task_nothing")
+        typo = client.ask("session/prompt", sessionId=session, prompt=[text("/sttus")])["error"]
+        assert "Did you mean /status" in typo["message"]
+        client.prompt(session, "/notes set colour blue --scope global")
+        assert "blue" in client.prompt(session, "/notes get colour --scope global")
+    with editor(kapelle) as client:
+        session = client.ask("session/new", cwd=str(tmp_path))["result"]["sessionId"]
+        assert "No agent was named" in client.prompt(session, "hello")
 
 
 def test_what_is_cancelled_in_the_editor_ends(kapelle: Instance, tmp_path: Path) -> None:
     with editor(kapelle, "--agent", "rehearsal") as client:
         session = client.ask("session/new", cwd=str(tmp_path))["result"]["sessionId"]
         forever = '```rehearsal\n[[do]]\nsay = "begun"\n[[do]]\nsleep = 600\n```'
-        number = client.send(
-            "session/prompt", sessionId=session, prompt=[{"type": "text", "text": forever}]
-        )
+        number = client.send("session/prompt", sessionId=session, prompt=[text(forever)])
         while "begun" not in str(client.read()):
             pass
         client.send("session/cancel", sessionId=session)
@@ -142,3 +150,7 @@ def test_the_plugin_names_what_there_is(kapelle: Instance, tmp_path: Path) -> No
     for _ in range(2):
         kapelle.cli("init", "--agent", "rehearsal", "--agents-md", cwd=tmp_path, check=True)
         assert (tmp_path / "AGENTS.md").read_text().count("## Kapelle\n") == 1
+    (tmp_path / "AGENTS.md").unlink()
+    (tmp_path / "AGENTS.md").symlink_to(tmp_path / "elsewhere")
+    linked = kapelle.cli("init", "--agents-md", cwd=tmp_path)
+    assert (linked.returncode, (tmp_path / "elsewhere").exists()) == (2, False)

@@ -32,7 +32,7 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_other_sites(door: Door) -> No
     name, *attributes = answer.headers["Set-Cookie"].split("; ")
     assert name.startswith("kapelle_session=")
     assert len(name) > 40
-    assert sorted(attributes) == ["HttpOnly", "Path=/", "SameSite=strict"]
+    assert sorted(attributes) == ["HttpOnly", "Max-Age=604800", "Path=/", "SameSite=strict"]
 
 
 def test_a_session_reads(door: Door) -> None:

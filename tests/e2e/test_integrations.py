@@ -124,7 +124,12 @@ def test_linear_is_asked_and_never_told(
     found = asked(kapelle, "linear", query=query, variables={"a": 1})
     assert found["answer"]["data"]["issue"]["title"] == "A race"
     assert elsewhere.seen == [("/graphql", KEY, {"query": query, "variables": {"a": 1}})]
-    for write in ("mutation { a }", "query A { a } mutation B { b }", "# x\nmutation{a}"):
+    for write in (
+        "mutation { a }",
+        "query A { a } mutation B { b }",
+        "# x\nmutation{a}",
+        "#\rmutation{a}",
+    ):
         assert "Only queries" in refused(kapelle, "linear", query=write)
     assert len(elsewhere.seen) == 1
     configure("linear", url=f"{elsewhere.url}/gone")

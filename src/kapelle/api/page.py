@@ -50,6 +50,6 @@ async def _answer(scope: Scope) -> Response:
     except HTTPException:
         return error_response(404, "not_found", f"The page has no file {path}.")
     # The names of these hold a digest of their content; the others are asked for each time.
-    hashed = path.startswith("assets/")
+    hashed = path.startswith("assets/") and ".." not in path
     found.headers["Cache-Control"] = "public, max-age=31536000, immutable" if hashed else "no-cache"
     return found

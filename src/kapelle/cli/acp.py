@@ -5,6 +5,7 @@ line. Each is done by a process of its own, so nothing is kept here but what a s
 """
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from kapelle import __version__
-from kapelle.cli.command import option
+from kapelle.cli.command import option, suggestion
 from kapelle.cli.commands import commands
 from kapelle.cli.events import line
 from kapelle.cli.follow import verdict
@@ -28,6 +29,9 @@ _PROTOCOL = 1
 # What a person wants at hand; whatever else is typed after a slash is tried all the same.
 _OFFERED = (*STARTING, "list", "status", "diff", "merge", "retry", "agents", "usage")
 _ON_WORK = {"status", "diff", "merge", "retry", "logs", "archive", "cancel"}
+# Whatever begins with a slash and a word, as commands do and paths do not.
+_TYPED = re.compile(r"/([a-z][a-z-]*)?(?:\s+(.*))?", re.S)
+_KEPT = 20_000
 _UNKNOWN_METHOD, _BAD_PARAMS = -32601, -32602
 
 
@@ -40,6 +44,7 @@ class Session:
     work: dict[str, Any] | None = None
     process: subprocess.Popen[str] | None = None
     cancelled: bool = False
+    said: str = ""  # the end of it, so that a result is not told twice
 
 
 class Refused(Exception):
@@ -135,22 +140,28 @@ class Server:
 
     def _words(self, session: Session, said: str) -> list[str]:
         """The command that a prompt stands for."""
-        name, _, rest = said.removeprefix("/").partition(" ")
-        if said.startswith("/") and name in commands():
-            try:
-                given = shlex.split(rest) if {'"', "'", "-"} & set(rest) else [rest] if rest else []
-            except ValueError as error:
-                raise Refused(_BAD_PARAMS, f"/{name}: {error}.") from None
-            if session.work is not None and not given and name in _ON_WORK:
-                given = [session.work["id"]]
-            return [name, *(self._options if name == "run" else ()), *given]
-        if session.work is None:
-            return ["run", *self._options, "--", said]
-        if "spent" not in session.work:
+        if typed := _TYPED.fullmatch(said):
+            return self._typed(session, typed[1] or "", (typed[2] or "").strip())
+        if session.work is not None and "spent" not in session.work:
             return ["continue", session.work["id"], said]
-        if session.work["status"] == "waiting":
+        if session.work is not None and session.work["status"] == "waiting":
             return ["answer", session.work["id"], said]
         return ["run", *self._options, "--", said]
+
+    def _typed(self, session: Session, name: str, rest: str) -> list[str]:
+        """A command after a slash; of one that starts work, what is not quoted is the prompt."""
+        if name not in commands():
+            close = suggestion(name, commands(), 0.6, "/{}")
+            raise Refused(_BAD_PARAMS, f"There is no command /{name}.{close}")
+        is_plain = not {'"', "'"} & set(rest) and " --" not in rest
+        try:
+            whole = bool(rest) and is_plain and name in {*STARTING, "continue"}
+            given = [rest] if whole else shlex.split(rest)
+        except ValueError as error:
+            raise Refused(_BAD_PARAMS, f"/{name}: {error}.") from None
+        if session.work is not None and not given and name in _ON_WORK:
+            given = [session.work["id"]]
+        return [name, *(self._options if name in STARTING else ()), *given]
 
     def _follow(self, session: Session, words: list[str]) -> None:
         """Start work, or go on with it, and tell the editor what happens until it rests."""
@@ -173,6 +184,9 @@ class Server:
                 self._tell(session, f"{shown.text}\n" if shown else "")
             elif "id" in event:
                 session.work = event
+            elif "error" in event:
+                told = event["error"]
+                self._tell(session, f"{told['message']} {told.get('hint') or ''}\n")
 
     def _conclude(self, session: Session, ended: dict[str, Any] | None) -> None:
         if ended is None and session.work is not None:
@@ -193,9 +207,11 @@ class Server:
             )
             return
         delta = (event.data.get("data") or {}).get("delta") is True
-        shown = None if event.kind in {"tool_result", "result"} else passage(event)
-        if shown:
+        shown = None if event.kind == "tool_result" else passage(event)
+        said = str(event.data.get("text") or "").strip()
+        if shown and not (event.kind == "result" and said and said in session.said):
             self._tell(session, event.data["text"] if delta else f"{shown.text}\n")
+        session.said = (session.said + said)[-_KEPT:]
 
     def _show(self, session: Session, words: list[str]) -> None:
         for text in self._output(session, words):

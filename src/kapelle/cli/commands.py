@@ -32,7 +32,7 @@ archive     tasks:archive  Take ended tasks and runs out of the list and keep th
 prune       daemon:prune  Put away what has ended and free its disk space.
 diff        tasks:diff  Show what a task or a run changed.
 merge       merge:merge  Merge the branches of tasks and runs into their bases, in this order.
-search      knowledge:search_all  Find words in all that ended work was told, said and did.
+search      knowledge:search_all  Find words in all that was asked, said and done, learnt and noted.
 learnings   knowledge:learnings  Look at what earlier work has taught, add to it and correct it.
 notes       notes:notes  Read and write notes that agents and people share.
 locks       locks:locks  Hold files of a checkout, so that no agent changes them.

@@ -14,7 +14,7 @@ from kapelle.cli.outcome import INPUT_NEEDED
 from kapelle.cli.output import document, say
 from kapelle.cli.proposal import Proposal, propose
 from kapelle.client.environment import shell_for
-from kapelle.domain.errors import KapelleError
+from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.home import Home
 
 TEMPLATE = """\
@@ -75,7 +75,8 @@ def init(
 
     settings, choice, ask = loaded().settings, agent, sys.stdin.isatty() and not as_json
     # The rehearsal is never the agent of anybody who did not choose it.
-    known = [info.name for info in available(settings) if info.installed and info.name != REHEARSAL]
+    found = [info.name for info in available(settings) if info.installed]
+    known = [name for name in found if type_of(name, settings) != REHEARSAL]
     done: dict[str, Any] = {"default_agent": settings.default_agent, "found": known}
     if agent is None and done["default_agent"] is None:
         choice = _pick(known, ask=ask)
@@ -102,11 +103,15 @@ def init(
 def _tell_agents(directory: Path) -> str:
     """Put what agents should know of Kapelle at the end of AGENTS.md, once."""
     path = directory / "AGENTS.md"
+    if path.is_symlink():
+        # A stranger's link could lead to any file of this person.
+        raise InvalidInput(f"{path} is a link, which is not written through.")
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     if "\n## Kapelle\n" not in f"\n{text}":
         with path.open("a", encoding="utf-8") as file:
-            file.write(("\n" if text else "") + _FOR_AGENTS)
-        say(f"{path} tells agents about Kapelle now.")
+            gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+            file.write(gap + _FOR_AGENTS)
+    say(f"{path} tells agents about Kapelle.")
     return str(path)
 
 
@@ -128,7 +133,8 @@ def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[s
     if root(here) is None or path.exists():
         return str(path) if root(here) else None, False
     if proposed := proposal.as_toml():
-        say(f"Found: {', '.join(proposal.found)}. Proposed for tasks in worktrees:")
+        found = f"Found: {', '.join(proposal.found)}. " if proposal.found else ""
+        say(f"{found}Proposed for tasks in worktrees:")
         say("\n".join(f"  {name} = {value}" for name, value in proposed.items()))
         accepted = accepted or (ask and typer.confirm("Use these?", default=True, err=True))
     is_empty = not executable(home, here).items

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from kapelle.domain.errors import Tampered
+from kapelle.domain.errors import InvalidInput, Tampered
 from kapelle.domain.ids import attempt_token
 from kapelle.domain.task import RunningCheck
 from kapelle.domain.views import Standing
@@ -18,12 +18,12 @@ from kapelle.home import Home
 from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.runner.redaction import patterns, redact
 from kapelle.runner.runner import Runner
-from kapelle.secrets import SpecSecrets, Vault, secrets_in
+from kapelle.secrets import SpecSecrets, Vault, secrets_in, server_secrets
 from kapelle.settings import Settings
 from kapelle.settings.config import combined
 from kapelle.settings.files import stamp
 from kapelle.settings.trust import Executable, executable, require, standing
-from kapelle.store import events, runs
+from kapelle.store import events, runs, tasks
 from kapelle.store.database import Connection, Database
 from kapelle.store.query import Row
 from kapelle.workspaces import Workspaces
@@ -106,10 +106,26 @@ class Parts:
     def redactions(self, attempt_id: str, *environments: Mapping[str, str]) -> tuple[bytes, ...]:
         return self.known_secrets([attempt_id], *environments)
 
-    def without_secrets(self, task_id: str, attempt_id: str, told: Any) -> Any:
+    async def without_secrets(self, task_id: str, attempt_id: str, told: Any) -> Any:
         """What an agent tells, with the secrets that it could see taken out."""
-        known = self.redactions(attempt_id, self.secrets.env(task_id))
+        known = self.secrets_of(await self.db.glance(tasks.row, task_id), [attempt_id])
         return json.loads(redact(json.dumps(told).encode(), known))
+
+    def secrets_of(self, work: Row, attempt_ids: Iterable[str] = ()) -> tuple[bytes, ...]:
+        """The spellings of the secrets that a task or run could see, with whichever agent."""
+        kept, shell = self.secrets, self.secrets.shell(work["shell"])
+        try:
+            settings = self.settings(work["directory"])
+        except InvalidInput:  # of the repository; what a person has set still holds
+            settings = self.settings()
+        agents = settings.agents.values()
+        servers = [kept.mcp(work["id"]), settings.mcp, *(agent.mcp for agent in agents)]
+        return self.known_secrets(
+            attempt_ids,
+            *(kept.env(work["id"]), shell.variables if shell else {}, settings.environment.set),
+            *(agent.env for agent in agents),
+            *server_secrets(server for group in servers for server in group.values()),
+        )
 
     def known_secrets(
         self, attempt_ids: Iterable[str], *environments: Mapping[str, str]

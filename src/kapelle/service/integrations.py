@@ -42,6 +42,7 @@ class Integrations:
 
     async def linear(self, query: str, variables: Mapping[str, Any]) -> IntegrationAnswer:
         """The answer of Linear to a query in GraphQL."""
+        query = query.replace("\r", "\n")  # which end a line, and so a comment, as well
         if _changes_something(query):
             raise InvalidInput("Only queries are sent to Linear.", hint="Leave mutations out.")
         known = self._require("linear")
@@ -143,11 +144,11 @@ def _failed(known: Integration, run: int | None, branch: str | None) -> dict[str
 
 
 class _NoKeyElsewhere(urllib.request.HTTPRedirectHandler):
-    """Follows to another host without the key: logs lie in a storage of their own."""
+    """Follows to another host or scheme without the key: logs lie in a storage of their own."""
 
     def redirect_request(self, req: Any, *args: Any) -> urllib.request.Request | None:
         new = super().redirect_request(req, *args)
-        if new is not None and new.host != req.host:
+        if new is not None and (new.type, new.host) != (req.type, req.host):
             new.remove_header("Authorization")
         return new
 

@@ -30,7 +30,6 @@ from kapelle.domain.text import counted, search_terms
 from kapelle.engine.parts import Parts
 from kapelle.engine.prompt import fenced, remembered
 from kapelle.engine.tasks.brief import project_of
-from kapelle.runner.redaction import redact
 from kapelle.service.agents import ask, make_place
 from kapelle.store import attempts, events, learnings, tasks
 from kapelle.store.database import Connection, about
@@ -66,17 +65,16 @@ class Knowledge:
         attempt = await self._parts.db.glance(attempts.latest, task_id) if task_id else None
         if attempt is None and spec.scope == "project" and not project:
             raise InvalidInput("The project is missing.", hint="Give `project` or `directory`.")
-        secrets = self._parts.redactions(attempt["id"] if attempt else "")
-
-        def shown(text: str) -> str:
-            return redact(text.encode("utf-8", "replace"), secrets).decode("utf-8", "replace")
-
+        if attempt is not None and task_id is not None:
+            words = spec.model_dump(include={"title", "content", "tags"})
+            told = await self._parts.without_secrets(task_id, attempt["id"], words)
+            spec = spec.model_copy(update=told)
         now = datetime.now(UTC)
         made = Learning(
             id=new_id("learning"),
-            title=shown(spec.title),
-            content=shown(spec.content),
-            tags=[*dict.fromkeys(map(shown, spec.tags))],
+            title=spec.title,
+            content=spec.content,
+            tags=[*dict.fromkeys(spec.tags)],
             scope=spec.scope,
             project=project,
             status="reported" if attempt else "kept",
@@ -151,11 +149,7 @@ class Knowledge:
         }  # fmt: skip
         try:
             told = await asyncio.to_thread(from_markdown, markdown)
-            made = [Learning(**{"id": new_id("learning"), **common, **one}) for one in told]
-            for one in made:
-                LearningSpec(**one.model_dump(include={"title", "content", "tags", "scope"}))
-        except ValidationError as error:
-            raise InvalidInput(f"This is no page of learnings: {sentence(error)}.") from None
+            made = [_told({"id": new_id("learning"), **common, **one}) for one in told]
         except ValueError as error:
             raise InvalidInput(f"This is no page of learnings: {error}.") from None
         if not made:
@@ -211,6 +205,16 @@ class Knowledge:
         return verdict or plain
 
 
+def _told(fields: dict[str, Any]) -> Learning:
+    """A learning of a page; ValueError names its heading."""
+    try:
+        made = Learning(**fields)
+        LearningSpec(**made.model_dump(include={"title", "content", "tags", "scope"}))
+    except ValidationError as error:
+        raise ValueError(f"below `## {fields['title'][:80]}`, {sentence(error)}") from None
+    return made
+
+
 @dataclass(frozen=True)
 class Verdict:
     """For whom a learning is kept; None discards it."""
@@ -221,13 +225,13 @@ class Verdict:
 
 
 def by_rule(learning: Learning, near: Sequence[Learning]) -> Verdict:
-    """As it was reported, unless another one says the same."""
+    """For its project, unless another one says the same; only a person speaks to all of them."""
     words = _words(learning)
     for other in near:
         others = _words(other)
         if len(words & others) >= _ALIKE * len(words | others):
             return Verdict(None, f"duplicate of {other.id}", other.id)
-    return Verdict(learning.scope)
+    return Verdict("project")
 
 
 def _words(learning: Learning) -> set[str]:

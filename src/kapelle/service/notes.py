@@ -1,22 +1,29 @@
 """Use cases of notes: write, read and delete them, and wait for what somebody else writes."""
 
 import time
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from kapelle.domain.note import Note, NoteFilter, NotesChanged, NoteSpec, NoteWatch
-from kapelle.store import notes
+from kapelle.store import attempts, notes
 from kapelle.store.database import Connection, Database
 
 # Other daemons on the same database wake nobody here.
 _LOOK_S = 5.0
+Mask = Callable[[str, str, Any], Awaitable[Any]]
 
 
 class Notes:
     """The attempt that asks is named with every call; without one it is a person."""
 
-    def __init__(self, db: Database) -> None:
-        self._db = db
+    def __init__(self, db: Database, without_secrets: Mask | None = None) -> None:
+        self._db, self._without_secrets = db, without_secrets
 
     async def put(self, spec: NoteSpec, attempt_id: str | None) -> Note:
+        if attempt_id is not None and self._without_secrets is not None:
+            task_id = (await self._db.glance(attempts.row, attempt_id))["task_id"]
+            told = await self._without_secrets(task_id, attempt_id, spec.value)
+            spec = spec.model_copy(update={"value": told})
         return await self._db.write(notes.put, spec, attempt_id)
 
     async def delete(

@@ -17,7 +17,7 @@ class Questions:
         self, task_id: str, attempt_id: str, spec: QuestionSpec, timeout_s: float
     ) -> Question:
         """What an agent asks while it works, once it has an answer, or when time is up."""
-        told = self._parts.without_secrets(task_id, attempt_id, spec.model_dump())
+        told = await self._parts.without_secrets(task_id, attempt_id, spec.model_dump())
         patient = with_patience(self._parts, QuestionSpec.model_validate(told))
         question = await self._db.write(ask, attempt_id, patient)
         return await self.wait(question.token, timeout_s, attempt_id)

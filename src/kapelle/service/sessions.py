@@ -15,7 +15,7 @@ from kapelle.domain.errors import Unauthorized
 from kapelle.home import read_small, write_private
 
 _CODE_LIFE_S = 60.0
-_SESSION_LIFE_S = 7 * 86_400.0
+SESSION_LIFE_S = 7 * 86_400.0
 _MOST_SESSIONS = 100
 
 
@@ -54,7 +54,7 @@ class Sessions:
         while len(self._sessions) >= _MOST_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         session = secrets.token_urlsafe(32)
-        self._sessions[_digest(session)] = self._clock() + _SESSION_LIFE_S
+        self._sessions[_digest(session)] = self._clock() + SESSION_LIFE_S
         self._keep()
         return session
 

@@ -113,12 +113,12 @@ class Tasks:
 
     async def report(self, task_id: str, attempt_id: str, text: str) -> None:
         """Note how far the agent of an attempt is, in its own words."""
-        said = self._parts.without_secrets(task_id, attempt_id, " ".join(text.split()))
+        said = await self._parts.without_secrets(task_id, attempt_id, " ".join(text.split()))
         await self._db.write(actions.report, task_id, attempt_id, said)
 
     async def hand_in(self, task_id: str, attempt_id: str, result: Any, success: bool) -> None:
         """Keep what the agent of an attempt hands in as its result."""
-        result = self._parts.without_secrets(task_id, attempt_id, result)
+        result = await self._parts.without_secrets(task_id, attempt_id, result)
         await self._db.write(actions.hand_in, task_id, attempt_id, result, success)
 
     async def requeue(self, text: str) -> Task:

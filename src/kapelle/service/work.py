@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 from weakref import WeakValueDictionary
 
-from kapelle.domain.errors import Conflict, Forbidden, InvalidInput, KapelleError, NotFound
+from kapelle.domain.errors import Conflict, Forbidden, KapelleError, NotFound
 from kapelle.domain.ids import body, is_id
 from kapelle.domain.run import Run, RunFilter, WorkFilter
 from kapelle.domain.specs import MergeSpec, WorkspaceKind
@@ -25,8 +25,6 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.actions import record_change
 from kapelle.engine.tasks.attempt import recall, task_diff
 from kapelle.runner.redaction import redact
-from kapelle.secrets import server_secrets
-from kapelle.settings import Settings
 from kapelle.settings.trust import drop, records
 from kapelle.store import attempts, children, runs, tasks
 from kapelle.store.database import Connection, Database
@@ -108,12 +106,21 @@ class Work:
         more = bool(ends) or len(shown) < len(found)
         return shown, body(shown[-1].id) if more else None
 
-    async def diff(self, kind: Kind, text: str, against: str | None = None) -> DiffView:
+    async def diff(
+        self, kind: Kind, text: str, against: str | None = None, parent: str | None = None
+    ) -> DiffView:
         """What a task or run changed since it began, uncommitted work included; or how a task's
-        work differs from another task's."""
+        work differs from another task's, which an attempt, of the parent, must be allowed to see
+        as well."""
         work = await self._get(kind, text)
-        diff = await (self._diff(work) if against is None else self._between(against, text))
         known = await self._secrets(work)
+        if against is None:
+            diff = await self._diff(work)
+        else:
+            await self.require_own(parent, against, itself=True)
+            other = await self._db.read(tasks.get, against)
+            diff = await self._between(other, await self._db.read(tasks.get, work.id))
+            known += await self._secrets(other)
         patch = (await asyncio.to_thread(redact, diff.patch, known)).decode("utf-8", "replace")
         return DiffView(patch=patch, stat=diff.stat, files=diff.files, truncated=diff.truncated)
 
@@ -285,24 +292,9 @@ class Work:
         return await self._db.read(runs.get, text)
 
     async def _secrets(self, work: Task | Run) -> tuple[bytes, ...]:
-        """The spellings of the secrets that a task or run could see, with whichever agent."""
-        is_task, kept = isinstance(work, Task), self._parts.secrets
-        row = await self._db.read((tasks if is_task else runs).row, work.id)
-        shell, settings = kept.shell(row["shell"]), self._settings(work)
-        agents = settings.agents.values()
-        servers = [kept.mcp(work.id), settings.mcp, *(agent.mcp for agent in agents)]
-        return self._parts.known_secrets(
-            [attempt.id for attempt in work.attempts] if isinstance(work, Task) else [],
-            *(kept.env(work.id), shell.variables if shell else {}, settings.environment.set),
-            *(agent.env for agent in agents),
-            *server_secrets(server for group in servers for server in group.values()),
-        )
-
-    def _settings(self, work: Task | Run) -> Settings:
-        try:
-            return self._parts.settings(work.directory)
-        except InvalidInput:  # of the repository; what a person has set still holds
-            return self._parts.settings()
+        row = await self._db.read((tasks if isinstance(work, Task) else runs).row, work.id)
+        tried = work.attempts if isinstance(work, Task) else []
+        return self._parts.secrets_of(row, [attempt.id for attempt in tried])
 
     async def _require_no_secret(self, work: Task | Run) -> None:
         """Raise Conflict if a file would get a secret that Kapelle knows."""
@@ -332,14 +324,13 @@ class Work:
             return await task_diff(self._parts, work.id, work.workspace)
         return await self._parts.workspaces.diff(work.workspace.owner or work.id)
 
-    async def _between(self, one: str, other: str) -> Diff:
-        found = [await self._db.read(tasks.get, text) for text in (one, other)]
-        for task in found:
+    async def _between(self, one: Task, other: Task) -> Diff:
+        for task in (one, other):
             if task.workspace.commit is None:
                 raise Conflict(f"{task.id} left no commit that could be compared.")
-        await recall(self._parts, found[0])
-        owner = found[0].workspace.owner or found[0].id
-        commits = [str(task.workspace.commit) for task in found]
+        await recall(self._parts, one)
+        owner = one.workspace.owner or one.id
+        commits = [str(task.workspace.commit) for task in (one, other)]
         return await self._parts.workspaces.compare(owner, *commits)
 
 

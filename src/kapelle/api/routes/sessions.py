@@ -6,7 +6,7 @@ from fastapi import APIRouter, Cookie, Depends, Response
 
 from kapelle.api.security import COOKIE, UseCases, owner_only
 from kapelle.domain.specs import Spec, Text
-from kapelle.service.sessions import LoginCodeView
+from kapelle.service.sessions import SESSION_LIFE_S, LoginCodeView
 
 router = APIRouter(tags=["logins"])
 _owner = [Depends(owner_only)]
@@ -27,7 +27,9 @@ async def log_in(body: LoginBody, service: UseCases) -> Response:
     """Exchange a code for a session cookie."""
     response = Response(status_code=204)
     session = service.sessions.log_in(body.code)
-    response.set_cookie(COOKIE, session, httponly=True, samesite="strict", path="/")
+    response.set_cookie(
+        COOKIE, session, int(SESSION_LIFE_S), httponly=True, samesite="strict", path="/"
+    )
     return response
 
 
