@@ -238,3 +238,85 @@ def test_a_child_is_ended_when_its_tree_has_spent_what_it_may(
     body = {"prompt": "x", "directory": str(repository)}
     told = voice.refused("limit_reached", "POST", "/tasks", body)
     assert told == f"$0 is left for {root} and all that it asks for."
+
+
+def test_an_attempt_stays_within_what_is_its_own(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    written = play({"write": "a.txt", "content": "hunter2-of-the-child\n"})
+    foreign = kapelle.submit(written, repository)
+    parent, voice = at_work(kapelle, repository, env={"KEY": "hunter2-of-the-child"})
+    worktree = Path(kapelle.task(parent)["workspace"]["path"])
+    made, other = (voice.create(text)["id"] for text in (written, play({"write": "b.txt"})))
+    assert {kapelle.wait(id_)["status"] for id_ in (foreign, made, other)} == {"completed"}
+    # What is compared with must be its own as well, and its secrets stay secret.
+    for path in (f"/tasks/{made}/diff?against={foreign}", f"/tasks/{foreign}/diff?against={made}"):
+        voice.refused("forbidden", "GET", path)
+    assert "a.txt" in kapelle.get(f"/tasks/{made}/diff?against={other}")["patch"]
+    compared = kapelle.get(f"/tasks/{kapelle.wait(foreign)['id']}/diff?against={other}")["patch"]
+    assert "b.txt" in compared
+    assert "hunter2" not in compared
+    # A path is judged by where it leads.
+    elsewhere = tmp_path / "elsewhere"
+    git(tmp_path, "init", "-q", str(elsewhere))
+    (worktree / "link").symlink_to(elsewhere)
+    up = "/".join([".."] * (len(worktree.parts) - 1))
+    spec: dict[str, Any] = {"directory": str(repository), "workspaces": "each"}
+    for place in (worktree / "link", f"{worktree}/{up}{elsewhere}"):
+        steps = [{"prompt": "x", "directory": str(place)}, {"prompt": "y"}]
+        body = {"pattern": "pipeline", "spec": {**spec, "steps": steps}}
+        told = voice.refused("forbidden", "POST", "/runs", body)
+        assert told.startswith("What an attempt asks for is done in its own repository")
+    spec["steps"] = [{"prompt": "x"}] * 2
+    for wrong in ({"priority": "Pxx"}, {"priority": ["a"]}, {"depends_on": 5}, {"steps": None}):
+        body = {"pattern": "pipeline", "spec": {**spec, **wrong}}
+        voice.refused("invalid_input", "POST", "/runs", body)
+    kapelle.post(f"/tasks/{parent}/cancel")
+
+
+def test_runs_spend_of_the_budget_of_the_task_that_asked(
+    kapelle: Instance, repository: Path
+) -> None:
+    root, voice = at_work(kapelle, repository, budget_usd=1)
+    spends = play({"usage": {"output": 1, "cost": 0.7}})
+    spec = {"directory": str(repository), "steps": [{"prompt": spends}] * 2}
+    body = {"pattern": "pipeline", "spec": {**spec, "budget_usd": "1000"}}
+    told = voice.refused("limit_reached", "POST", "/runs", body)
+    assert told.endswith("and $1000 is asked for.")
+    # Both were promised what was left, and only one of them can have it.
+    holds = play({"usage": {"output": 1, "cost": 0.7}}, {"sleep": 120})
+    body["spec"] = {**spec, "steps": [{"prompt": holds}, {"prompt": "x"}]}
+    runs = [voice.call("POST", "/runs", body)["id"] for _ in range(2)]
+    [first, second] = [rest(kapelle, run_id) for run_id in runs]
+    ended = [task for task in kapelle.get("/tasks")["tasks"] if task["run_id"] in runs]
+    assert any("budget" in str(task["reason"]) for task in ended), ended
+    assert "completed" not in {first["status"], second["status"]}
+    told = voice.refused("limit_reached", "POST", "/runs", body)
+    assert told.startswith(f"$0 is left for {root}")
+
+
+def test_a_cancel_ends_what_those_that_have_completed_asked_for(
+    kapelle: Instance, repository: Path
+) -> None:
+    root, voice = at_work(kapelle, repository)
+    go = repository.parent / "go"
+    until_told = play({"run": f"while [ ! -e {go} ]; do sleep 0.1; done"})
+    between = voice.create(until_told)["id"]
+    steps = [{"prompt": until_told}, {"prompt": SLEEP}]
+    run_id = start(kapelle, "pipeline", repository, steps=steps)
+    [first] = wait_for(lambda: [t for t in running(kapelle) if t["run_id"] == run_id])
+    wait_for(lambda: between in {task["id"] for task in running(kapelle)})
+    asking = (between, first["id"])
+    below = [Speaker.attempt(kapelle, id_, repository).create()["id"] for id_ in asking]
+    go.touch()
+    for id_ in asking:
+        assert kapelle.wait(id_)["status"] == "completed"
+    kapelle.post(f"/tasks/{root}/cancel")
+    kapelle.post(f"/runs/{run_id}/cancel")
+    for id_ in below:
+        assert kapelle.wait(id_)["status"] == "cancelled"
+
+
+def running(kapelle: Instance) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = kapelle.get("/tasks?status=running")["tasks"]
+    return [task for task in found if task["workspace"]["branch"]]

@@ -90,12 +90,22 @@ async def test_agents_share_a_checkout_without_stepping_on_each_other(
         kapelle.start()
     held = {lock["path"]: lock["task_id"] for lock in kapelle.get(f"/locks?directory={repository}")}
     assert held == {"src": first, "a.txt": first, "b.txt": second}
-    kapelle.cli("locks", "release", "src", cwd=repository, check=True)
+    gone = kapelle.cli("locks", "release", "src", cwd=repository, check=True)
+    assert gone.stderr == f"Released: src ({first}: a rename).\n"
     for task in (first, second):
         kapelle.cli("cancel", task, check=True)
         kapelle.wait(task)
     assert kapelle.cli("locks", "take", ".", "--no-wait", cwd=repository).returncode == 0
     assert [lock["path"] for lock in kapelle.get("/locks")] == ["**"]
+    # The bridge says where its client is; who renews keeps the reason and the time.
+    async with connected(kapelle, repository, "stdio", "auto") as person:
+        await answer(person, "lock_take", paths=["x"], reason="mine", ttl_s=3000)
+        [again] = (await answer(person, "lock_take", paths=["x"], ttl_s=5))["locks"]
+        assert again["reason"] == "mine"
+        assert again["left_s"] > 5
+        assert {one["path"] for one in (await answer(person, "lock_list"))["items"]} == {"**", "x"}
+    gone = json.loads(kapelle.cli("locks", "release", "--json", cwd=repository, check=True).stdout)
+    assert [(one["status"], one["left_s"]) for one in gone] == [("released", 0)] * 2
 
 
 def test_what_got_past_is_reported(kapelle: Instance, repository: Path) -> None:

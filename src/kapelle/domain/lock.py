@@ -74,7 +74,7 @@ class Lock(Record):
     # "person", or the attempt that holds or wants it, and that one's task.
     owner: str
     task_id: str | None
-    status: Literal["held", "waiting"]
+    status: Literal["held", "waiting", "released"]
     reason: str | None
     taken_at: datetime
     left_s: float

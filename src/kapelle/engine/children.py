@@ -1,7 +1,8 @@
 """Children: what an attempt may ask for, what that takes over, and the limits of the whole tree."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,18 @@ _DEEPEST = 10
 
 
 async def as_child(parts: Parts, parent_id: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """The specification of a task or run with what it takes over from the task that asks for it;
-    raises what an attempt may not ask for."""
+    """The specification of a task or run, a valid one, with what it takes over from the task that
+    asks for it; raises what an attempt may not ask for."""
     parent = await parts.db.read(tasks.row, parent_id)
     if given := [name for name in _OWN if spec.get(name)]:
         raise Forbidden(f"An attempt hands on its own `{given[0]}`: leave it out.")
-    for directory in _directories(spec):
-        _require_here(parent, directory)
+    spec = _placed(parent, spec)
     for other in (*(spec.get("depends_on") or ()), spec.get("continue_from")):
         if other and not await parts.db.read(is_own, parent_id, str(other), itself=False):
             raise not_own(str(other))
     left = await parts.db.read(_left, parent_id, parts.settings().children)
     asked = spec.get("budget_usd")
-    if left is not None and (not left or (isinstance(asked, int | float) and asked > left)):
+    if left is not None and (not left or (asked and asked > left)):
         raise LimitReached(
             f"${left:.4g} is left for {parent_id} and all that it asks for"
             + (f", and ${asked:g} is asked for." if asked else "."),
@@ -80,23 +80,30 @@ def not_own(text: str) -> Forbidden:
     )
 
 
-def _directories(spec: Any) -> Iterator[str]:
-    """Every directory in a specification, also those of its steps."""
-    for name, value in spec.items() if isinstance(spec, dict) else enumerate(spec):
-        if name == "directory" and isinstance(value, str):
-            yield value
-        elif isinstance(value, dict | list):
-            yield from _directories(value)
+def _placed(parent: Row, spec: Any) -> Any:
+    """A specification with every directory, also those of its steps, as it is without links."""
+    if isinstance(spec, list):
+        return [_placed(parent, one) for one in spec]
+    if not isinstance(spec, dict):
+        return spec
+    return {
+        name: _here(parent, value)
+        if name == "directory" and isinstance(value, str)
+        else _placed(parent, value)
+        for name, value in spec.items()
+    }
 
 
-def _require_here(parent: Row, directory: str) -> None:
-    """Raise Forbidden if a child is to work in another repository than its parent."""
-    inside = Path(directory).is_relative_to(parent["workspace_path"])
-    if not inside and repository_of(directory) != parent["repository"]:
+def _here(parent: Row, directory: str) -> str:
+    """Where a directory is; raises Forbidden if that is another repository than the parent's."""
+    place = os.path.realpath(directory)
+    inside = Path(place).is_relative_to(os.path.realpath(parent["workspace_path"]))
+    if not inside and repository_of(place) != parent["repository"]:
         raise Forbidden(
             f"What an attempt asks for is done in its own repository, {parent['repository']}.",
             hint="Leave the directory out.",
         )
+    return place
 
 
 def _left(connection: Connection, parent_id: str, limits: Children) -> float | None:

@@ -125,9 +125,9 @@ class Locks:
 
         gone = [hold for hold in self._held if is_meant(hold)]
         self._queue = [claim for claim in self._queue if claim.asks or not is_meant(claim)]
-        shown = [self._view(hold) for hold in gone]
         await self._drop(gone, "released" if owner else "released by a person")
-        return shown
+        over = {"status": "released", "left_s": 0.0}
+        return [self._view(hold).model_copy(update=over) for hold in gone]
 
     def in_way_of(self, checkout: str, paths: Sequence[str], owner: str) -> Lock | None:
         """A lock of somebody else on one of the paths."""
@@ -189,6 +189,12 @@ class Locks:
             self._queue.remove(claim)
             claim.until = self._clock() + claim.ttl_s
             made = [replace(claim, paths=(path,)) for path in claim.paths]
+            for hold in made:
+                for known in filter(hold.is_same, self._held):
+                    # It is renewed: nothing that was said before is lost.
+                    last = max(known, hold, key=lambda one: one.until)
+                    hold.reason = hold.reason or known.reason
+                    hold.until, hold.ttl_s = last.until, last.ttl_s
             self._held = [hold for hold in self._held if not any(map(hold.is_same, made))] + made
             claim.granted.set()
 

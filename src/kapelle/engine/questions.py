@@ -53,7 +53,7 @@ def answer(
 ) -> Question:
     """Answer the question of a token, or the only one of a task or run, which then goes on."""
     if not text.strip():
-        raise InvalidInput("The answer is empty.", hint='kapelle answer ID "…"')
+        raise InvalidInput("The answer is empty.", hint='Write `kapelle answer ID "…"`.')
     question = _named(connection, whose)
     if question.status != "open":
         was = {"answered": "answered", "expired": "given up"}.get(question.status, "withdrawn")
@@ -137,4 +137,4 @@ def _who_asks(connection: Connection, work_id: str) -> str | None:
     for question in questions.unanswered(connection, [task["id"] for task in inside]):
         return f'Its task does: kapelle answer {question.work_id} "…"'
     work = next(iter(runs.still_open(connection, [work_id])), None)
-    return f"It is {work['status']}." if work else "kapelle questions shows what is asked."
+    return f"It is {work['status']}." if work else "`kapelle questions` shows what is asked."

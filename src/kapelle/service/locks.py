@@ -66,7 +66,8 @@ class LockService:
         """Owner, task, where relative paths begin, and the checkout."""
         if attempt_id is not None:
             author, task = await self._db.read(_author, attempt_id)
-            if directory is not None and directory != task["workspace_path"]:
+            own = os.path.realpath(task["workspace_path"])
+            if directory is not None and os.path.realpath(directory) != own:
                 raise InvalidInput("An attempt holds files of its own checkout alone.")
             owner, task_id = attempt_id, author["task_id"]
             directory = task["workspace_path"]

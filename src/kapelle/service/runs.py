@@ -15,10 +15,10 @@ from kapelle.engine.parts import Parts
 from kapelle.engine.questions import answer
 from kapelle.engine.runs import control
 from kapelle.engine.runs.patterns import list_patterns
-from kapelle.engine.runs.start import start
+from kapelle.engine.runs.start import start, validated
 from kapelle.engine.tasks.submit import require_directory
 from kapelle.service.work import below, of_repository, wait
-from kapelle.store import runs, steps
+from kapelle.store import runs, steps, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
@@ -44,10 +44,12 @@ class Runs:
         if parent is None:
             run_id = await start(parts, pattern, spec, idempotency_key, schedule_id=schedule_id)
             return await self.get(run_id)
+        place = (await self._db.read(tasks.row, parent))["directory"]
+        valid = await validated(parts, pattern, {"directory": place, **spec})
         run_id = await start(
             parts,
             pattern,
-            await as_child(parts, parent, spec),
+            await as_child(parts, parent, valid.model_dump(mode="json", exclude_unset=True)),
             own_key(parent, idempotency_key),
             parent_task_id=parent,
             also=room_for(parts, parent),

@@ -106,12 +106,21 @@ class Work:
         more = bool(ends) or len(shown) < len(found)
         return shown, body(shown[-1].id) if more else None
 
-    async def diff(self, kind: Kind, text: str, against: str | None = None) -> DiffView:
+    async def diff(
+        self, kind: Kind, text: str, against: str | None = None, parent: str | None = None
+    ) -> DiffView:
         """What a task or run changed since it began, uncommitted work included; or how a task's
-        work differs from another task's."""
+        work differs from another task's, which an attempt, of the parent, must be allowed to see
+        as well."""
         work = await self._get(kind, text)
-        diff = await (self._diff(work) if against is None else self._between(against, text))
         known = await self._secrets(work)
+        if against is None:
+            diff = await self._diff(work)
+        else:
+            await self.require_own(parent, against, itself=True)
+            other = await self._db.read(tasks.get, against)
+            diff = await self._between(other, await self._db.read(tasks.get, work.id))
+            known += await self._secrets(other)
         patch = (await asyncio.to_thread(redact, diff.patch, known)).decode("utf-8", "replace")
         return DiffView(patch=patch, stat=diff.stat, files=diff.files, truncated=diff.truncated)
 
@@ -315,14 +324,13 @@ class Work:
             return await task_diff(self._parts, work.id, work.workspace)
         return await self._parts.workspaces.diff(work.workspace.owner or work.id)
 
-    async def _between(self, one: str, other: str) -> Diff:
-        found = [await self._db.read(tasks.get, text) for text in (one, other)]
-        for task in found:
+    async def _between(self, one: Task, other: Task) -> Diff:
+        for task in (one, other):
             if task.workspace.commit is None:
                 raise Conflict(f"{task.id} left no commit that could be compared.")
-        await recall(self._parts, found[0])
-        owner = found[0].workspace.owner or found[0].id
-        commits = [str(task.workspace.commit) for task in found]
+        await recall(self._parts, one)
+        owner = one.workspace.owner or one.id
+        commits = [str(task.workspace.commit) for task in (one, other)]
         return await self._parts.workspaces.compare(owner, *commits)
 
 

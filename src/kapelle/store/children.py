@@ -10,6 +10,7 @@ from kapelle.domain.states import FINAL, RUN_FINAL, TaskStatus
 from kapelle.store.query import Row, Rows, in_parts
 from kapelle.store.tables import attempts, runs, tasks
 
+_GONE = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED})
 _tasks, _runs = Rows(tasks, "task"), Rows(runs, "run")
 _ASKED_TASKS = sa.select(tasks.c.id).where(tasks.c.parent_task_id == sa.bindparam("task_id"))
 _ASKED_RUNS = sa.select(runs.c.id).where(runs.c.parent_task_id == sa.bindparam("task_id"))
@@ -42,6 +43,12 @@ def of_task(connection: sa.Connection, task_id: str) -> list[str]:
     """The tasks and runs that attempts of a task asked for, oldest first."""
     asked = sa.union_all(_ASKED_TASKS, _ASKED_RUNS)
     return sorted(connection.execute(asked, {"task_id": task_id}).scalars())
+
+
+def in_tree(connection: sa.Connection, work_id: str) -> bool:
+    """Whether an attempt led to a task or run, or one of its own to another."""
+    asked = any(row["parent_task_id"] for row in line(connection, work_id))
+    return asked or bool(of_task(connection, work_id))
 
 
 def below(connection: sa.Connection, work_id: str) -> list[Member]:
@@ -93,15 +100,23 @@ def tightest(
 
 
 def orphans(connection: sa.Connection) -> list[str]:
-    """Open work whose parent failed, or was cancelled or is to be; each is named until told."""
+    """Open work of which one above failed, or was cancelled or is to be; each is named until
+    told."""
     found: list[str] = []
-    above = tasks.alias()
-    gone = sa.or_(
-        above.c.status.in_([TaskStatus.FAILED, TaskStatus.CANCELLED]), above.c.stop == "cancel"
-    )
     for table, final in ((tasks, FINAL), (runs, RUN_FINAL)):
-        query = sa.select(table.c.id).join(above, above.c.id == table.c.parent_task_id)
-        query = query.where(table.c.status.not_in(final), gone)
+        asked = sa.select(table.c.id).where(table.c.parent_task_id.is_not(None))
         told = table.c.stop.is_distinct_from("cancel")
-        found += connection.execute(query.where(told).order_by(table.c.id)).scalars()
-    return found
+        query = asked.where(table.c.status.not_in(final), told).order_by(table.c.id)
+        found += connection.execute(query).scalars()
+    return [id_ for id_ in found if _is_orphan(line(connection, id_)[1:])]
+
+
+def _is_orphan(above: list[Row]) -> bool:
+    for row in above:
+        # A run may have been cancelled without its tasks.
+        gone = {TaskStatus.FAILED} if is_id("run", row["id"]) else _GONE
+        if row["status"] in gone or row["stop"] == "cancel":
+            return True
+        if row["status"] not in FINAL:
+            return False  # it is asked of that one itself
+    return False

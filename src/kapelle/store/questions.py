@@ -49,7 +49,9 @@ def get(connection: sa.Connection, token: str) -> Question:
     found = _find(connection, questions.c.token == token)
     if not found:
         work_id = token.partition(":")[0]
-        raise NotFound(f"{work_id} asked no such question.", hint="kapelle questions")
+        raise NotFound(
+            f"{work_id} asked no such question.", hint="`kapelle questions` shows what is asked."
+        )
     return found[0]
 
 

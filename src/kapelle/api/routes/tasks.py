@@ -180,10 +180,12 @@ def changes(kind: Literal["task", "run"], tag: str) -> APIRouter:
     named = Path(alias=f"{kind}_id")
 
     @router.get("/diff", dependencies=_own)
-    async def diff(service: UseCases, id_: str = named, against: Against = None) -> DiffView:
+    async def diff(
+        service: UseCases, parent: Parent, id_: str = named, against: Against = None
+    ) -> DiffView:
         """Everything that changed in its worktree since it began; or, against another task of the
         same repository, how their work differs."""
-        return await service.work.diff(kind, id_, against)
+        return await service.work.diff(kind, id_, against, parent)
 
     @router.get("/patch", dependencies=_own, **PATCH)
     async def patch(service: UseCases, id_: str = named) -> Response:

@@ -9,11 +9,11 @@ from typing import NoReturn
 
 from kapelle.domain.errors import Conflict
 from kapelle.domain.ids import is_id
-from kapelle.domain.states import RUN_FINAL, RunStatus, TaskStatus
+from kapelle.domain.states import FINAL, RUN_FINAL, RunStatus, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks import actions
 from kapelle.runner.process_dir import is_running
-from kapelle.store import attempts, events, processes, runs, steps
+from kapelle.store import attempts, children, events, processes, runs, steps
 from kapelle.store.database import Connection
 
 _log = logging.getLogger("kapelle.runs")
@@ -120,8 +120,14 @@ def _cancel(
 ) -> tuple[list[tuple[str, str]], list[str]]:
     _require_open(connection, run_id)
     family = runs.family(connection, run_id)
-    tasks = runs.open_tasks(connection, family) if stop == "cancel" else []
-    requests = [actions.cancel(connection, task["id"], reason, limit_reached) for task in tasks]
+    requests: list[actions.Stop] = []
+    if stop == "cancel":
+        below = children.below(connection, run_id)  # what its tasks asked for, too
+        family = [run_id, *(one.id for one in below if is_id("run", one.id))]
+        for one in below:
+            if is_id("task", one.id) and one.status not in FINAL:
+                with suppress(Conflict):  # it ended with one that it depends on
+                    requests.append(actions.cancel(connection, one.id, reason, limit_reached))
     # Children first: a parent that is told of a child's end must see its own request as well.
     for member in reversed(family):
         status = RunStatus(runs.row(connection, member)["status"])

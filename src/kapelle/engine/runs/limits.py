@@ -3,14 +3,14 @@
 import time
 from dataclasses import dataclass
 
-from kapelle.domain.budget import NOTHING, Budget, Left, Spent, limit_reason
+from kapelle.domain.budget import NOTHING, Budget, Left, Spent, left_usd, limit_reason, money_spent
 from kapelle.domain.errors import LimitReached
 from kapelle.domain.ids import is_id
 from kapelle.domain.states import FINAL, TaskStatus
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.control import Control, end_child
 from kapelle.patterns.spec import PatternSpec
-from kapelle.store import runs, tasks
+from kapelle.store import children, runs, tasks
 from kapelle.store.database import Connection
 
 # Running agents tell what they used every few seconds.
@@ -54,7 +54,17 @@ class RunBudget:
 
     async def require_time_and_money(self) -> Left:
         """What is left; LimitReached when that is nothing of what runs out while one waits."""
-        return self._budget.require(await self._parts.db.glance(self._spent))
+        left = self._budget.require(await self._parts.db.glance(self._spent))
+        if not await self._parts.db.glance(children.in_tree, self._run_id):
+            return left
+        # What else the task spends that asked for the run is spent of the same budget.
+        of_root = self._parts.settings().children.budget_usd
+        found = await self._parts.db.read(children.tightest, self._run_id, of_root)
+        if found is None:
+            return left
+        if not (usd := left_usd(*found)):
+            raise LimitReached(money_spent(found[0]))
+        return left.model_copy(update={"usd": usd})
 
     async def look_again_s(self) -> float:
         """How long one may wait before looking again."""

@@ -77,7 +77,7 @@ async def examine(
     parts: Parts, pattern: str, spec: dict[str, Any]
 ) -> tuple[PatternSpec, WorkspaceKind]:
     """The specification, and where its run would work; raises what would keep it from that."""
-    checked = await _validated(parts, pattern, spec)
+    checked = await validated(parts, pattern, spec)
     settings = parts.work_settings(checked.directory)
     for role in dict.fromkeys(checked.roles):
         agent = require_agent(role.agent, settings)
@@ -100,7 +100,7 @@ async def examine(
     return checked, kind
 
 
-async def _validated(parts: Parts, pattern: str, spec: dict[str, Any]) -> PatternSpec:
+async def validated(parts: Parts, pattern: str, spec: dict[str, Any]) -> PatternSpec:
     """The specification of a run, or InvalidInput that names every field that is wrong."""
     directory = spec.get("directory")
     if not isinstance(directory, str) or not directory.startswith("/"):

@@ -8,13 +8,12 @@ import os
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from kapelle.agents.base import Agent
 from kapelle.agents.events import AgentEvent
@@ -150,16 +149,13 @@ class Limits:
         return found
 
 
-def in_tree(task: Mapping[str, Any]) -> bool:
-    """Whether others may spend of the same budget while a task is at work."""
-    return bool(task["parent_task_id"] or task["coordinate"])
-
-
 async def limits_of(attempt: Attempt) -> Limits:
     task, defaults = attempt.task, attempt.settings.tasks
     budget: float | None = task["budget_usd"] or defaults.budget_usd
     spent = 0.0
-    if in_tree(task):
+    # Others may spend of the same budget while it is at work.
+    in_tree = await attempt.parts.db.read(children.in_tree, attempt.task_id)
+    if task["coordinate"] or in_tree:
         of_root = attempt.parts.settings().children.budget_usd or defaults.budget_usd
         read = partial(children.tightest, of_root=of_root, but_for=attempt.id)
         if found := await attempt.parts.db.read(read, attempt.task_id):
@@ -390,7 +386,7 @@ class Watch:
         if usage is not None and now - self._stored[0] >= _STORED_S and usage != self._stored[1]:
             self._stored = (now, usage)
             await self._attempt.update(**usage.model_dump())
-        if in_tree(self._attempt.task) and now - self._looked_around >= _STORED_S:
+        if now - self._looked_around >= _STORED_S:
             self._looked_around, self._limits = now, await limits_of(self._attempt)
 
     def _end(self, failure: Failure) -> bool:
