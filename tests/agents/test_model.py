@@ -10,6 +10,7 @@ import pytest
 from tests.agents.dialogue import PATHS, ask, called, post, said
 from tests.agents.model import SABOTAGE, ModelServer
 
+FOUND = {"id": '"id": "(s.an)"', "no": "(z{9})"}
 each_dialect = pytest.mark.parametrize("dialect", list(PATHS))
 
 
@@ -31,6 +32,16 @@ def test_a_script_is_played_step_by_step(model: ModelServer, dialect: str) -> No
     assert called(dialect, answers[1]) == ("bash", {"command": "make"})
     assert called(dialect, answers[2]) == ("mcp__box__ping", {"n": 1})
     assert [said(dialect, answer) for answer in answers[3:]] == ["All is well.", "done"]
+
+
+@each_dialect
+def test_a_step_takes_up_what_was_said_before(model: ModelServer, dialect: str) -> None:
+    model.scripts.put(
+        "a",
+        [{"tool": "ping", "args": {"ids": ["$id", "$no"]}, "find": FOUND}],
+    )
+    answer = ask(model, dialect, "a", prompt='It said {"id": "swan"}, then {"id": "sean"}.').body
+    assert called(dialect, answer) == ("mcp__box__ping", {"ids": ["swan", "no no"]})
 
 
 @each_dialect

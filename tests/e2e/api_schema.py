@@ -82,11 +82,12 @@ def _make_likely(case: Any, known: list[str], directory: Path) -> None:
         case.path_parameters["task_id"] = known[len(str(case.query) + str(case.body)) % len(known)]
     if case.path.endswith(("/events", "/transcript")):
         case.query = {**(case.query or {}), "follow": "false"}
-    if case.path.endswith(("/wait", "/watch")) and _is_number(
-        (case.query or {}).get("timeout_s", 0)
-    ):
+    waits = {field.name for field in case.operation.query if field.name == "timeout_s"}
+    if waits and _is_number((case.query or {}).get("timeout_s", 0)):
         case.query = {**(case.query or {}), "timeout_s": 0.01}
     body = case.body
+    if isinstance(body, dict) and _is_number(body.get("timeout_s", "")):
+        body["timeout_s"] = 0.01
     if case.path.endswith("/tasks") and isinstance(body, dict) and "prompt" in body:
         case.body = body | {"agent": "rehearsal", "directory": str(directory)}
 

@@ -241,6 +241,9 @@ def test_all_that_ended_work_said_is_found_where_it_stands(
         response, _ = instance.request("GET", f"/search?{urlencode({'query': typed})}")
         assert response.status in {200, 422}, typed
     assert "Type one with a letter." in instance.cli("search", "...").stderr
+    assert "WORDS is empty" in instance.cli("search", "").stderr
+    assert b"query may have at most" in instance.request("GET", f"/search?query={'x' * 1001}")[1]
+    assert "plan  note of global\n" in instance.cli("search", "find", "needle").stdout
     assert f"{task}  output, attempt 1, out byte" in instance.cli("search", "is", "here").stdout
 
     # The index may be lost, or nonsense, at any time: it is made anew.

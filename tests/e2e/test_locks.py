@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from kapelle.agents.base import AgentRequest
 from kapelle.domain.ids import attempt_token
-from kapelle.domain.lock import conflicts, written
+from kapelle.domain.lock import LockSpec, conflicts, written
 from kapelle.settings import AgentSettings
 from tests.e2e.instance import Instance
 from tests.e2e.test_mcp import answer, connected, refusal
@@ -90,12 +91,22 @@ async def test_agents_share_a_checkout_without_stepping_on_each_other(
         kapelle.start()
     held = {lock["path"]: lock["task_id"] for lock in kapelle.get(f"/locks?directory={repository}")}
     assert held == {"src": first, "a.txt": first, "b.txt": second}
-    kapelle.cli("locks", "release", "src", cwd=repository, check=True)
+    gone = kapelle.cli("locks", "release", "src", cwd=repository, check=True)
+    assert gone.stderr == f"Released: src ({first}: a rename).\n"
     for task in (first, second):
         kapelle.cli("cancel", task, check=True)
         kapelle.wait(task)
     assert kapelle.cli("locks", "take", ".", "--no-wait", cwd=repository).returncode == 0
     assert [lock["path"] for lock in kapelle.get("/locks")] == ["**"]
+    # The bridge says where its client is; who renews keeps the reason and the time.
+    async with connected(kapelle, repository, "stdio", "auto") as person:
+        await answer(person, "lock_take", paths=["x"], reason="mine", ttl_s=3000)
+        [again] = (await answer(person, "lock_take", paths=["x"], ttl_s=5))["locks"]
+        assert again["reason"] == "mine"
+        assert again["left_s"] > 5
+        assert {one["path"] for one in (await answer(person, "lock_list"))["items"]} == {"**", "x"}
+    gone = json.loads(kapelle.cli("locks", "release", "--json", cwd=repository, check=True).stdout)
+    assert [(one["status"], one["left_s"]) for one in gone] == [("released", 0)] * 2
 
 
 def test_what_got_past_is_reported(kapelle: Instance, repository: Path) -> None:
@@ -141,10 +152,13 @@ def test_an_acp_agent_writes_through_a_file_system_that_knows_the_locks(
         ({"command": "cd x && git -c a.b=c checkout -- ."}, ["**"]),
         ({"command": "sed -n p a; perl -pi -e s/a/b/ b"}, ["s/a/b/", "b"]),
         ({"changes": [{"path": "a", "kind": "update"}]}, ["a"]),
+        ({"command": f"git {'-c ' * 5000}"}, []),
+        ({"paths": [f"{n}" for n in range(101)]}, ["**"]),
+        ({"paths": ["*a" * 11]}, ["**"]),
         ({"pattern": "x"}, []),
         ({"command": "python x.py"}, []),
     ],
-    ids=lambda value: shlex.join(map(str, value.values())) if isinstance(value, dict) else "",
+    ids=lambda value: shlex.join(map(str, value.values()))[:60] if isinstance(value, dict) else "",
 )
 def test_what_a_tool_would_write(given: dict[str, object], paths: list[str]) -> None:
     assert written(given) == paths
@@ -158,8 +172,15 @@ def test_what_a_tool_would_write(given: dict[str, object], paths: list[str]) -> 
         ("**/x.py", "x.py", True), ("**/x.py", "a/b/x.py", True), ("**", "any/thing", True),
         ("src/?.py", "src/ab.py", False), ("a?b", "a/b", False), ("a/*/c", "a/b", True),
         ("[id].ts", "[id].ts", True), ("[id].ts", "i.ts", False), ("a*b", "*ab*", True),
+        ("*a" * 249, "*b" * 249, False), ("**b", "a", True), ("*/c", "a/b/c", False),
     ],
 )  # fmt: skip
 def test_paths_that_meet(one: str, other: str, meet: bool) -> None:
     assert conflicts([one], [other]) is meet
     assert conflicts([other], [one]) is meet
+
+
+def test_globs_beyond_measure_are_refused() -> None:
+    for paths in (["*a" * 11], ["a" * 200 + "*"], [f"{n}*" for n in range(21)], ["a"] * 101):
+        with pytest.raises(ValidationError):
+            LockSpec(paths=paths)

@@ -154,6 +154,27 @@ def test_a_line_that_is_no_json_does_not_end_the_bridge(kapelle: Instance) -> No
     assert [json.loads(line)["error"]["code"] for line in done.stdout.splitlines()] == [-32700] * 2
 
 
+def test_what_was_asked_before_the_end_of_input_is_answered(kapelle: Instance) -> None:
+    asks = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    asks["clientInfo"] = {"name": "x", "version": "1"}
+    first = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": asks}
+    calls = [
+        {"jsonrpc": "2.0", "id": number, "method": "tools/call",
+         "params": {"name": "note_watch", "arguments": {"keys": ["none"], "timeout_s": 1}}}
+        for number in range(1, 6)
+    ]  # fmt: skip
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("kapelle")), "mcp"],
+        input="".join(f"{json.dumps(one)}\n" for one in [first, *calls]),
+        env=kapelle.env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert {json.loads(line)["id"] for line in done.stdout.splitlines()} == {0, 1, 2, 3, 4, 5}
+
+
 def test_a_client_is_told_and_keeps_what_it_has(tmp_path: Path) -> None:
     for client in ("claude", "codex", "gemini", "opencode", "vscode", "project"):
         install(Instance(tmp_path / client / "home"), tmp_path / client, client)
@@ -166,7 +187,11 @@ def install(kapelle: Instance, here: Path, client: str) -> None:
     assert not path.exists()
     assert kapelle.cli("mcp", "install", client, cwd=here, check=True).returncode == 0
     written = path.read_text(encoding="utf-8")
-    assert "kapelle" in written
+    # What others share names neither this machine's paths nor its home.
+    is_shared = client in {"vscode", "project"}
+    assert ("KAPELLE_HOME" in written, '"kapelle"' in written.partition("command")[2]) == (
+        not is_shared, is_shared
+    )  # fmt: skip
     again = kapelle.cli("mcp", "install", client, cwd=here, check=True)
     assert "already" in again.stderr
     assert path.read_text(encoding="utf-8") == written
@@ -175,6 +200,8 @@ def install(kapelle: Instance, here: Path, client: str) -> None:
     refused = kapelle.cli("mcp", "install", client, cwd=here)
     assert refused.returncode == 2
     assert "another server named kapelle" in refused.stderr
+    path.write_text("[]", encoding="utf-8")
+    assert "cannot be read as plain" in kapelle.cli("mcp", "install", client, cwd=here).stderr
     path.write_text("{ // a comment\n", encoding="utf-8")
     assert kapelle.cli("mcp", "install", client, cwd=here).returncode == 2
     assert path.read_text(encoding="utf-8") == "{ // a comment\n"

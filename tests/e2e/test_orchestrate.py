@@ -1,5 +1,6 @@
 """`kapelle orchestrate`: a conductor's plan is carried out, mended and verified by others."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,13 @@ def test_without_progress_or_evidence_it_ends_with_the_reason(
     verdict = {"reached": False, "reason": "there is no page"}
     judge = rule("You judge", answer(verdict))
     with_playbook(kapelle, judge + rule(CONDUCT, answer({"done": True})))
-    run_id = start(kapelle, "orchestrate", repository, goal="A page", patience=2)
+    told = ["A page", "-a", "rehearsal", "--patience", "2", "--progress"]
+    done = kapelle.cli("orchestrate", *told, cwd=repository)
+    lines = [json.loads(line) for line in done.stderr.splitlines() if line[:1] == "{"]
+    assert [(one.get("iteration"), one.get("phase"), one.get("lack")) for one in lines[:-1]] == [
+        (number, "not done", "there is no page") for number in (1, 2)
+    ]
+    run_id = lines[-1]["run_id"]
     circle = answer({"parts": [part("a", "b"), part("b", "a")]})
     rest(kapelle, run_id)
     run = kapelle.get(f"/runs/{run_id}")

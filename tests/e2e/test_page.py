@@ -4,17 +4,18 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from tests.browser import chromium, is_fresh
 from tests.e2e.door import Door, open_door
-from tests.e2e.ensembles import rule, with_playbook
+from tests.e2e.ensembles import rest, rule, start, with_playbook
 from tests.e2e.instance import Instance
 from tests.e2e.page_stage import stage
 from tests.e2e.repositories import git
+from tests.e2e.test_questions import asking, heard
 
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -127,6 +128,43 @@ def test_a_question_is_answered_where_it_is_asked(
     need.get_by_label("Answer").press("Enter")
     expect(page.locator(".needs")).to_have_count(0)
     expect(page.locator(".results")).to_contain_text("The door")
+
+
+def test_an_agent_at_work_hears_the_choice_that_was_clicked(
+    page: Page, kapelle: Instance, tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    log_in(page, kapelle)
+    spec = '{"text": "Which colour?", "choices": ["red", "blue"]}'
+    task = kapelle.play(asking(place, spec), place)
+    page.locator(".needs .open").get_by_role("button", name="blue").click()
+    expect(page.locator(".needs")).to_have_count(0)
+    kapelle.wait(task)
+    assert heard(place) == "answered: blue\n"
+
+
+def test_a_check_that_failed_is_red_and_nothing_is_not_merged(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    loop: dict[str, Any] = {"prompt": "Rest", "max_iterations": 1}
+    flood = "echo the cellar is flooded; exit 3"
+    failed = start(kapelle, "loop", repository, title="Flood", until=[flood], **loop)
+    idle = start(kapelle, "loop", repository, title="Idle", until=["true"], **loop)
+    for run in (failed, idle):
+        rest(kapelle, run)
+    assert kapelle.get(f"/runs/{idle}")["verified"]
+    log_in(page, kapelle)
+    expect(page.locator(".results")).to_contain_text("Idle")
+    expect(page.get_by_text("ready to merge")).to_have_count(0)
+    page.goto(f"{url_of(kapelle)}/runs/{failed}/steps")
+    check = page.locator(".steps > li", has_text="Check").first
+    expect(check.get_by_role("img", name="failed").first).to_be_visible()
+    expect(check).to_contain_text("the cellar is flooded")
+    # An address of a run that is one of a task, and the other way round, leads there.
+    page.goto(f"{url_of(kapelle)}/tasks/{idle}")
+    expect(page).to_have_url(f"{url_of(kapelle)}/runs/{idle}")
+    expect(page.get_by_role("button", name="Merge into main")).to_have_count(0)
 
 
 def test_verified_work_is_merged_after_one_question(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from kapelle.domain.ids import attempt_token
 from tests.e2e.ensembles import rest, start
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.staging import until
@@ -110,6 +111,26 @@ def test_the_answer_to_an_agent_that_did_not_wait_is_told_to_the_next_attempt(
     assert "You asked: Which colour?\nThe answer: green" in prompt.read_text(encoding="utf-8")
     kapelle.cli("cancel", task_id, check=True)
     assert asked(kapelle) == []
+
+
+def test_an_answer_that_did_not_arrive_is_there_when_it_is_asked_for_again(
+    kapelle: Instance, directory: Path
+) -> None:
+    task_id = kapelle.play("[[do]]\nhang = true", directory)
+    attempt = kapelle.wait_for_status(task_id, "running")["attempts"][0]["id"]
+    token = attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
+    headers = {"Authorization": f"Bearer {token}"}
+
+    def ask() -> Any:
+        return kapelle.call("POST", "/questions?timeout_s=0", {"text": "Which?"}, headers)
+
+    question = ask()
+    kapelle.post(f"/questions/{question['token']}/answer", {"answer": "blue"})
+    # Nobody knows whether the first of these was heard.
+    assert [(found["token"], found["answer"]) for found in (ask(), ask())] == [
+        (question["token"], "blue")
+    ] * 2
+    kapelle.cli("cancel", task_id, check=True)
 
 
 def test_a_default_holds_when_time_is_up_or_the_agent_is_done(

@@ -50,7 +50,7 @@ def test_keys_answer_cancel_and_look(
     terminal.read_until("    checking: sleep 60")  # below the title, for there is no room beside it
     terminal.type("k")
     terminal.type("c")
-    terminal.read_until("Cancel it? [y] ")
+    terminal.read_until("Cancel it? [y/N] ")
     terminal.type("y\n")
     terminal.read_until(f"{checking[-5:]}  cancelled")
     terminal.read_until("Enter goes back.")

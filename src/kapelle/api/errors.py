@@ -76,7 +76,9 @@ def install(app: FastAPI) -> None:
 def _sentence(error: Any) -> str:
     if error["type"] == "json_invalid":
         return f"The body is not JSON: {error['ctx']['error']} at character {error['loc'][-1]}"
-    return problem({**error, "loc": [part for part in error["loc"] if part not in _SOURCES]})
+    # Only where it begins: a field may have the name of a source.
+    source, *place = error["loc"] or ("",)
+    return problem({**error, "loc": place if source in _SOURCES else error["loc"]})
 
 
 def _shown(text: str) -> str:

@@ -1,7 +1,7 @@
 """Server-sent events out of an async generator."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Any, TypeVar, cast
 
@@ -25,11 +25,16 @@ STREAM: dict[int | str, dict[str, Any]] = {
 
 class EventStream(Response):
     """Sends each item, rendered as one event or several, as soon as it comes: until there are no
-    more, the client goes, or the door closes."""
+    more, the client goes or has lost its right to them, or the door closes."""
 
     def __init__(
-        self, items: AsyncIterator[T], render: Callable[[T], bytes], **headers: str
+        self,
+        items: AsyncIterator[T],
+        render: Callable[[T], bytes],
+        is_allowed: Callable[[], Awaitable[bool]] | None = None,
+        **headers: str,
     ) -> None:
+        self._is_allowed = is_allowed
         self._items, self._render = cast(AsyncGenerator[Any, None], items), render
         super().__init__(headers=headers, media_type="text/event-stream")
         del self.headers["content-length"]
@@ -42,6 +47,8 @@ class EventStream(Response):
         first = asyncio.FIRST_COMPLETED
         try:
             while not (await asyncio.wait(ends, timeout=_PING_S, return_when=first))[0]:
+                if self._is_allowed and not await self._is_allowed():
+                    break
                 await send(_body(b": ping\n\n"))
         finally:
             for task in ends:

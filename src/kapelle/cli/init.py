@@ -75,7 +75,8 @@ def init(
 
     settings, choice, ask = loaded().settings, agent, sys.stdin.isatty() and not as_json
     # The rehearsal is never the agent of anybody who did not choose it.
-    known = [info.name for info in available(settings) if info.installed and info.name != REHEARSAL]
+    found = [info.name for info in available(settings) if info.installed]
+    known = [name for name in found if type_of(name, settings) != REHEARSAL]
     done: dict[str, Any] = {"default_agent": settings.default_agent, "found": known}
     if agent is None and done["default_agent"] is None:
         choice = _pick(known, ask=ask)
@@ -132,7 +133,8 @@ def _repository_config(proposal: Proposal, accepted: bool, ask: bool) -> tuple[s
     if root(here) is None or path.exists():
         return str(path) if root(here) else None, False
     if proposed := proposal.as_toml():
-        say(f"Found: {', '.join(proposal.found)}. Proposed for tasks in worktrees:")
+        found = f"Found: {', '.join(proposal.found)}. " if proposal.found else ""
+        say(f"{found}Proposed for tasks in worktrees:")
         say("\n".join(f"  {name} = {value}" for name, value in proposed.items()))
         accepted = accepted or (ask and typer.confirm("Use these?", default=True, err=True))
     is_empty = not executable(home, here).items

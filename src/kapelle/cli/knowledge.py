@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 from kapelle.cli.command import LISTS, Json, LightCommand, argument, command_group, flag, option
 from kapelle.cli.config import current
-from kapelle.cli.format import between, field, heading, one_line, paint, table
+from kapelle.cli.format import between, field, heading, one_line, paint, shown, table
 from kapelle.cli.ids import LearningId, LearningIds, completing, learning_path, work_id
 from kapelle.cli.output import data, document, say
 from kapelle.cli.pages import Items, show_list
+from kapelle.cli.prompt import read_prompt
 from kapelle.cli.spec_options import options_of, schemas, spec_of, spelled, with_parameters
-from kapelle.cli.values import listed
+from kapelle.cli.values import listed, not_empty
 from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 from kapelle.domain.text import counted
@@ -42,6 +43,8 @@ def list_learnings(
     """List what work here is told: this project's learnings and the global ones, newest first."""
     query = {**_where(project, all_), "tag": tag, "status": status}
     nothing = 'No learnings here. `kapelle learnings add "TITLE" "CONTENT"` adds one.'
+    if tag or status:
+        nothing = "No learnings here are like that; `kapelle learnings` lists those that are kept."
     show_list(Connection(), _PATH, query, limit, as_json=as_json, lines=_rows, nothing=nothing)
 
 
@@ -67,9 +70,12 @@ def add_command() -> Callable[..., None]:
     options = options_of(schema)
 
     def add(**params: Any) -> None:
+        example = 'Write `kapelle learnings add "Tests need Redis" "Start it with make redis."`'
         if params["title"] is None:
-            example = '`kapelle learnings add "Tests need Redis" "Start it with make redis."`'
-            raise InvalidInput("TITLE is missing.", hint=f"Write {example}.")
+            raise InvalidInput("TITLE is missing.", hint=f"{example}.")
+        params["content"] = read_prompt(
+            params["content"], None, f"{example}, or pipe it in with `-`.", "content"
+        )
         spec = spec_of(options, params, "learnings add")
         with spelled(options):
             made = Connection().post(_PATH, {"directory": str(current()), **spec})
@@ -105,6 +111,11 @@ def edit(
     given: dict[str, Any] = {"title": title, "content": content, "scope": scope, "project": project}
     changes = {name: value for name, value in given.items() if value is not None}
     changes |= {"tags": listed(tag, "--tag")} if tag else {}
+    if not changes:
+        raise InvalidInput(
+            "Nothing was given to change.",
+            hint="Give --title, --content, --tag, --scope or --project.",
+        )
     changed = Connection().put(learning_path(learning_id), changes)
     document(changed) if as_json else data(changed["id"])
 
@@ -189,10 +200,12 @@ def search_all(
 ) -> None:
     """Find words in all that was asked, said and done, learnt and noted.
 
-    "Several words" in quotation marks stand together. The newest comes first.
+    "Several words" in quotation marks stand together. Learnings and notes come first, then work,
+    the newest before the older.
     """
     client = Connection()
-    query = {"query": " ".join(words), "kind": kind, "project": project, "limit": limit}
+    typed = not_empty(" ".join(words), "WORDS")
+    query = {"query": typed, "kind": kind, "project": project, "limit": limit}
     found = client.get("/search", {**query, "task": work_id(client, task) if task else None})
     if as_json:
         document(found)
@@ -200,7 +213,10 @@ def search_all(
     for hit in found["hits"]:
         place = f", attempt {hit['attempt']}, {hit['stream']} byte {hit['offset']}"
         about = f"{hit['kind']}{place if hit['attempt'] else ''}: {one_line(hit['title'], 60)}"
-        sys.stdout.write(f"{hit['id']}  {paint(about, 'dim')}\n    {one_line(hit['text'])}\n")
+        if hit["kind"] == "note":
+            about = f"note of {hit['project']}"  # without its scope nobody can get it
+        about = paint(shown(about), "dim")
+        sys.stdout.write(f"{shown(hit['id'])}  {about}\n    {one_line(hit['text'])}\n")
     if not found["hits"]:
         say("Nothing was found.")
     if not found["complete"]:

@@ -56,7 +56,11 @@ def release(
 ) -> None:
     """Release files that you hold here, or those that you name, whoever holds them."""
     body = {"paths": paths or [], "directory": os.getcwd()}
-    _show(Connection().post("/locks/release", body), as_json, "Nothing was held.")
+    gone = Connection().post("/locks/release", body)
+    if as_json:
+        document(gone)
+    else:
+        say(f"Released: {', '.join(map(_words, gone))}." if gone else "Nothing was held.")
 
 
 def _words(lock: dict[str, Any]) -> str:

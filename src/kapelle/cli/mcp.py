@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,9 +35,10 @@ class Bridge:
         self._lock = threading.Lock()
         self._version: str | None = None
         self._open: dict[str, Cancellation] = {}
+        self._work: list[threading.Thread] = []
 
     def run(self) -> None:
-        """Until the client closes its end."""
+        """Until the client has closed its end and what it asked for is answered."""
         for line in sys.stdin.buffer:
             if not line.strip():
                 continue
@@ -46,6 +48,9 @@ class Bridge:
                 self._answer({"jsonrpc": "2.0", "id": None, "error": _error(-32700, "no JSON")})
                 continue
             self._take(message)
+        deadline = time.monotonic() + _CALL_S
+        for work in self._work:
+            work.join(max(0.0, deadline - time.monotonic()))
 
     def _take(self, message: Any) -> None:
         fields = message if isinstance(message, dict) else {}
@@ -57,6 +62,7 @@ class Bridge:
         scope = self._open[_key(fields.get("id"))] = Cancellation()
         work = threading.Thread(target=self._forward, args=(message, fields, scope), daemon=True)
         work.start()
+        self._work = [*filter(threading.Thread.is_alive, self._work), work]
         if fields.get("method") == "initialize":
             work.join()  # what comes next depends on the version that is agreed upon
 
@@ -100,7 +106,8 @@ class Bridge:
 
 
 def _located(connection: Connection, message: Any) -> Any:
-    """A call that starts work, with the directory and the environment that the client is in."""
+    """A call that concerns a directory, with that of the client; one that starts work, with its
+    environment as well."""
     if not isinstance(message, dict) or message.get("method") != "tools/call":
         return message
     params = _object(message.get("params"))
@@ -109,7 +116,7 @@ def _located(connection: Connection, message: Any) -> Any:
         given = {**given, "spec": _here(connection, given["spec"])}
     elif name == "task_create" or (name.endswith("_start") and name != "run_start"):
         given = _here(connection, given)
-    elif name in {"pattern_list", "agent_list"}:
+    elif name in {"pattern_list", "agent_list"} or name.startswith(("lock_", "learning_")):
         given = {"directory": os.getcwd(), **given}
     return {**message, "params": {**params, "arguments": given}}
 
@@ -158,6 +165,7 @@ _CLIENTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "vscode": (".vscode/mcp.json", "servers", {"type": "stdio"}),
     "project": (".mcp.json", "mcpServers", {"type": "stdio", "timeout": _CALL_S * 1000}),
 }
+_SHARED = ("vscode", "project")
 
 
 @mcp.command(cls=LightCommand)
@@ -170,13 +178,14 @@ def install(
         raise InvalidInput(f"{client!r} is none of {', '.join(_CLIENTS)}.")
     place, key, entry = _CLIENTS[client]
     path = Path(place).expanduser().absolute()
-    # Editors do not have the PATH of a shell; a project is shared with other machines.
-    program = "kapelle" if client == "project" else shutil.which("kapelle") or "kapelle"
+    # Editors do not have the PATH of a shell; what is in a project is shared with other machines.
+    is_shared = client in _SHARED
+    program = "kapelle" if is_shared else shutil.which("kapelle") or os.path.abspath(sys.argv[0])
     command = {"command": program, "args": ["mcp"]}
     if client == "opencode":
         command = {"command": [program, "mcp"]}
     entry = {**entry, **command}
-    if client != "project" and (home := os.environ.get("KAPELLE_HOME")):
+    if not is_shared and (home := os.environ.get("KAPELLE_HOME")):
         named = "environment" if client == "opencode" else "env"
         entry[named] = {"KAPELLE_HOME": os.path.abspath(home)}
     text = _added(path, key, entry)
@@ -190,7 +199,8 @@ def install(
     mode = path.stat().st_mode & 0o777 if path.exists() else 0o644
     write_private(path, text.encode())
     path.chmod(mode)
-    say(f"{path} names kapelle now; start {client} again.")
+    what = "what reads it" if client == "project" else client
+    say(f"{path} names kapelle now; start {what} again.")
 
 
 def _added(path: Path, key: str, entry: dict[str, Any]) -> str:
@@ -198,7 +208,11 @@ def _added(path: Path, key: str, entry: dict[str, Any]) -> str:
     text = _read(path)
     try:
         found, empty, dump = _parsed(text, path.suffix)
+        if not isinstance(found, dict):
+            raise ValueError("it holds no object at its top")
         servers = found.setdefault(key, empty)
+        if not isinstance(servers, dict):
+            raise ValueError(f"its {key} is no object")
         if servers.get("kapelle") == entry:
             return text
         if "kapelle" in servers:
@@ -208,7 +222,7 @@ def _added(path: Path, key: str, entry: dict[str, Any]) -> str:
             )
         servers["kapelle"] = entry
         return dump(found)
-    except (ValueError, AttributeError, TypeError) as error:
+    except ValueError as error:
         wanted = json.dumps({key: {"kapelle": entry}}, indent=2)
         raise InvalidInput(
             f"{path} cannot be read as plain {path.suffix[1:].upper()}: {error}",

@@ -209,11 +209,11 @@ def _keys(item: Item) -> dict[str, tuple[str, str, str]]:
         keys["d"] = ("diff", "diff", "")
     has_work = place["commit"] and not place["owner"] and not item["merged_at"]
     if item["status"] == "completed" and has_work:
-        keys["m"] = ("merge", "merge", "Merge it? [y] ")
+        keys["m"] = ("merge", "merge", "Merge it? [y/N] ")
     if not is_ended:
-        keys["c"] = ("cancel", "cancel", "Cancel it? [y] ")
+        keys["c"] = ("cancel", "cancel", "Cancel it? [y/N] ")
     elif not is_run(item["id"]):
-        keys["r"] = ("retry", "retry", "Start it again? [y] ")
+        keys["r"] = ("retry", "retry", "Start it again? [y/N] ")
     return keys
 
 
@@ -235,7 +235,20 @@ def _act(word: str, command: str, asks: str, item: Item) -> None:
         arguments += [typed] if word == "answer" else []
         say(f"$ kapelle {shlex.join(arguments)}")
         guarded(arguments)
-        read_line("\nEnter goes back. ")
+        sys.stderr.write("\nEnter goes back. ")
+        sys.stderr.flush()
+        _wait_for_key()
+
+
+def _wait_for_key() -> None:
+    """Until Enter or q is pressed, or the input has ended."""
+    saved = termios.tcgetattr(0)
+    tty.setcbreak(0, termios.TCSADRAIN)
+    try:
+        while os.read(0, 1) not in {b"\n", b"\r", b"q", b""}:
+            pass
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, saved)
 
 
 class _Screen:

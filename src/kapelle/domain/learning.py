@@ -108,7 +108,10 @@ def from_markdown(text: str) -> list[dict[str, Any]]:
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         title, _, rest = section.partition("\n")
         facts = re.match(r"<!-- (\{.*\}) -->\n", rest)
-        told = json.loads(facts[1]) if facts else {}
+        try:
+            told = json.loads(facts[1]) if facts else {}
+        except ValueError as error:
+            raise ValueError(f"below `## {title}`, {error}") from None
         content = re.sub(r"^\\(\\*## )", r"\1", rest[facts.end() if facts else 0 :], flags=re.M)
         found.append({**told, "title": title, "content": content.strip()})
     return found

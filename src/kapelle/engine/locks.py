@@ -17,7 +17,17 @@ from pathlib import Path
 from typing import Any
 
 from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, LimitReached
-from kapelle.domain.lock import WHOLE, Lock, LocksView, conflicts, normalised, written
+from kapelle.domain.lock import (
+    MAX_GLOBS,
+    WHOLE,
+    Lock,
+    LocksView,
+    conflicts,
+    covers,
+    is_glob,
+    normalised,
+    written,
+)
 from kapelle.domain.states import AttemptStatus
 from kapelle.store import locks
 from kapelle.store.database import Database
@@ -44,6 +54,9 @@ class Claim:
     ttl_s: float = 600.0
     taken_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     until: float = 0.0  # by the clock: when its time, or the patience with it, is over
+    # The tasks that asked for its task, or for what that is part of: they wait for it.
+    parents: frozenset[str] = frozenset()
+    renews: "Claim | None" = None  # what it takes the place of
     asks: int = 0  # how many calls wait for it now
     granted: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -84,16 +97,21 @@ class Locks:
     async def take(self, wanted: Claim, timeout_s: float) -> LocksView:
         """Hold all of the paths, or wait for that; Conflict where it would wait for itself."""
         await self.sweep()
-        own = {hold.paths[0] for hold in self._held if hold.owner == wanted.owner}
-        if len(own | {*wanted.paths}) > _MOST:
-            raise LimitReached(f"One may hold {_MOST} locks.", hint="Take a folder as a whole.")
+        theirs = (one.paths for one in (*self._held, *self._queue) if one.owner == wanted.owner)
+        own = {*wanted.paths}.union(*theirs)
+        for many, most, what in (
+            (len(own), _MOST, "locks"), (sum(map(is_glob, own)), MAX_GLOBS, "globs")
+        ):  # fmt: skip
+            if many > most:
+                text = f"One may hold and wait for {most} {what}."
+                raise LimitReached(text, hint="Take a folder as a whole.")
         claim = next((known for known in self._queue if known.is_same(wanted)), wanted)
         claim.asks += 1
         if claim is wanted:
             self._queue.append(claim)
         try:
             self._advance()
-            if circle := self._circle(claim.owner, claim.owner, set()):
+            if circle := self._circle(claim, claim.owner, set()):
                 self._queue.remove(claim)
                 text = f"Deadlock: {'; '.join(circle)}."
                 raise Conflict(text, hint="Release what you hold, then take all of it at once.")
@@ -110,9 +128,14 @@ class Locks:
         try:
             await self._db.write(locks.take, [hold.row for hold in made])
         except KapelleError:
-            self._held = [hold for hold in self._held if hold not in made]
+            # What it held before it holds still, for so long as that was to be.
+            lost = [hold for hold in self._held if hold in made]
+            kept = [hold.renews for hold in lost if hold.renews]
+            self._held = [hold for hold in self._held if hold not in lost] + kept
             self._advance()
             raise
+        for hold in made:
+            hold.renews = None
         return LocksView(held=True, locks=[self._view(hold) for hold in made])
 
     async def release(self, checkout: str, paths: Sequence[str], owner: str | None) -> list[Lock]:
@@ -125,9 +148,9 @@ class Locks:
 
         gone = [hold for hold in self._held if is_meant(hold)]
         self._queue = [claim for claim in self._queue if claim.asks or not is_meant(claim)]
-        shown = [self._view(hold) for hold in gone]
         await self._drop(gone, "released" if owner else "released by a person")
-        return shown
+        over = {"status": "released", "left_s": 0.0}
+        return [self._view(hold).model_copy(update=over) for hold in gone]
 
     def in_way_of(self, checkout: str, paths: Sequence[str], owner: str) -> Lock | None:
         """A lock of somebody else on one of the paths."""
@@ -141,8 +164,11 @@ class Locks:
         """A lock of somebody else on what a tool of an agent would evidently write."""
         paths = []
         for path in written(given):
-            with suppress(InvalidInput):  # what is elsewhere cannot be held
-                paths.append(path if path == WHOLE else real_path(path, directory, checkout))
+            if path == WHOLE or (is_glob(path) and ".." in path.split("/")):
+                paths.append(WHOLE)
+                continue
+            with suppress(InvalidInput, ValueError):  # what is elsewhere, or no path
+                paths.append(real_path(path, directory, checkout))
         return self.in_way_of(checkout, paths, owner)
 
     def known(self, checkout: str | None = None) -> list[Lock]:
@@ -189,6 +215,13 @@ class Locks:
             self._queue.remove(claim)
             claim.until = self._clock() + claim.ttl_s
             made = [replace(claim, paths=(path,)) for path in claim.paths]
+            for hold in made:
+                for known in filter(hold.is_same, self._held):
+                    # It is renewed: nothing that was said before is lost.
+                    last = max(known, hold, key=lambda one: one.until)
+                    hold.reason = hold.reason or known.reason
+                    hold.until, hold.ttl_s = last.until, last.ttl_s
+                    hold.renews = known
             self._held = [hold for hold in self._held if not any(map(hold.is_same, made))] + made
             claim.granted.set()
 
@@ -196,19 +229,22 @@ class Locks:
         """Whom it waits for: holders, and whoever came before it. What it has already it keeps."""
         own = {hold.paths[0] for hold in self._held if hold.owner == claim.owner
                and hold.checkout == claim.checkout}  # fmt: skip
-        if own.issuperset(claim.paths):
-            return []
+        left = [path for path in claim.paths if not any(covers(hold, path) for hold in own)]
+        wanted = replace(claim, paths=tuple(left))
         place = self._queue.index(claim) if claim in self._queue else len(self._queue)
         others = [*self._held, *self._queue[:place]]
-        return [other for other in others if other.is_in_way_of(claim)]
+        return [other for other in others if other.is_in_way_of(wanted)]
 
-    def _circle(self, start: str, owner: str, seen: set[str]) -> list[str]:
-        """The sentences of a circle of owners of whom each waits for the next."""
+    def _circle(self, start: Claim, owner: str, seen: set[str]) -> list[str]:
+        """The sentences of a circle of owners of whom each waits for the next; whoever asked for
+        a task waits for that."""
         for claim in (claim for claim in self._queue if claim.owner == owner):
             for other in self._before(claim):
                 words = f"{claim.name} waits for {', '.join(claim.paths)} after {other.name}"
-                if other.owner == start:
+                if other.owner == start.owner:
                     return [words]
+                if other.task_id in start.parents and other in self._held:
+                    return [words, f"{other.name} asked for {start.name} and waits for it"]
                 if other.owner not in seen:
                     seen.add(other.owner)
                     if found := self._circle(start, other.owner, seen):
@@ -228,9 +264,14 @@ def checkout_of(directory: str) -> str:
 
 
 def real_path(path: str, directory: str, checkout: str) -> str:
-    """A path as it stands in a checkout, with what links lead to in their place."""
-    whole = os.path.join(directory, path)
-    return normalised(whole if "*" in path else os.path.realpath(whole), directory, checkout)
+    """A path as it stands in a checkout, with what links lead to in their place; of a glob, before
+    the first name that has a wildcard."""
+    wild = next((place for place, letter in enumerate(path) if is_glob(letter)), None)
+    cut = len(path) if wild is None else path.rfind("/", 0, wild) + 1
+    head, rest = os.path.realpath(os.path.join(directory, path[:cut])), path[cut:]
+    if ".." in rest.split("/"):
+        raise InvalidInput(f"{path} has .. behind a wildcard.", hint="Write it without the ..")
+    return normalised(os.path.join(head, rest), directory, checkout)
 
 
 async def _until(event: asyncio.Event, seconds: float) -> None:

@@ -32,11 +32,10 @@ def ask(connection: Connection, attempt_id: str, spec: QuestionSpec) -> Question
     task = tasks.row(connection, attempt["task_id"])
     if attempt["ended_at"] is not None or task["stop"] is not None:
         raise Forbidden("An attempt's token allows to ask only while it runs.")
-    known = questions.untold(connection, attempt_id)
-    for question in known:
-        if question.text == spec.text:
-            return question
-    if sum(question.status == "open" for question in known) >= _MOST:
+    if (known := questions.repeated(connection, attempt_id, spec.text)) is not None:
+        return known
+    asked = questions.untold(connection, attempt_id)
+    if sum(question.status == "open" for question in asked) >= _MOST:
         raise Conflict(f"{_MOST} questions are open already.", hint="Wait for an answer first.")
     run_id = task["run_id"]
     if run_id is not None and not runs.row(connection, run_id)["may_ask"]:
@@ -53,7 +52,7 @@ def answer(
 ) -> Question:
     """Answer the question of a token, or the only one of a task or run, which then goes on."""
     if not text.strip():
-        raise InvalidInput("The answer is empty.", hint='kapelle answer ID "…"')
+        raise InvalidInput("The answer is empty.", hint='Write `kapelle answer ID "…"`.')
     question = _named(connection, whose)
     if question.status != "open":
         was = {"answered": "answered", "expired": "given up"}.get(question.status, "withdrawn")
@@ -137,4 +136,4 @@ def _who_asks(connection: Connection, work_id: str) -> str | None:
     for question in questions.unanswered(connection, [task["id"] for task in inside]):
         return f'Its task does: kapelle answer {question.work_id} "…"'
     work = next(iter(runs.still_open(connection, [work_id])), None)
-    return f"It is {work['status']}." if work else "kapelle questions shows what is asked."
+    return f"It is {work['status']}." if work else "`kapelle questions` shows what is asked."

@@ -130,7 +130,7 @@ async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
     told, problem, idle = dict[str, str](), "", 0
     for number in range(1, spec.max_iterations + 1):
         result.iterations = number
-        await _show(ctx, result, phase="conduct")
+        await _show(ctx, result, "conduct")
         try:
             asked = await _state(ctx, spec, result, {**told, _PROBLEM: problem})
             turn = await ctx.query(asked, Turn, title=f"Conductor {number}", coordinate=True)
@@ -139,6 +139,7 @@ async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
         else:
             problem = _apply(result, turn)
         if turn.impossible:
+            await _show(ctx, result, "failed", turn.impossible)
             raise Failed(f"the conductor gave up: {turn.impossible}", result)
         if turn.questions and spec.ask:
             said = await ctx.gather(*(ctx.ask(text, "") for text in turn.questions))
@@ -146,13 +147,15 @@ async def orchestrate(ctx: Context, spec: OrchestrateSpec) -> OrchestrateResult:
                      for text, reply in zip(turn.questions, said, strict=True)}  # fmt: skip
         merged = await _work(ctx, spec, result)
         looked = merged or (turn.done and not problem)
-        if looked and await _is_reached(ctx, spec, result, claimed=turn.done):
+        reached = looked and await _is_reached(ctx, spec, result, claimed=turn.done)
+        lack = "" if reached else problem or _lack(result)
+        await _show(ctx, result, "done" if reached else "not done", lack)
+        if reached:
             result.goal_complete, result.reason = True, f"reached in iteration {number}"
             return result
         idle = 0 if merged or (turn.questions and spec.ask) else idle + 1
         if idle >= spec.patience:
-            why = problem or _lack(result)
-            raise Failed(f"no progress in {counted(idle, 'iteration')}: {why}", result)
+            raise Failed(f"no progress in {counted(idle, 'iteration')}: {lack}", result)
     rounds = counted(spec.max_iterations, "iteration")
     raise Failed(f"the goal was not reached in {rounds}: {_lack(result)}", result)
 
@@ -198,7 +201,7 @@ async def _work(ctx: Context, spec: OrchestrateSpec, result: OrchestrateResult) 
         finally:
             ended[part.id].set()
 
-    await _show(ctx, result, phase="work")
+    await _show(ctx, result, "work")
     await ctx.gather(*(pursue(part) for part in going))
     if going:
         result.commit = await ctx.commit(f"Iteration {result.iterations}")
@@ -229,7 +232,7 @@ async def _do(
             part.status, part.reason = "conflict" if merged.conflict else "failed", merged.problem
     if part.status == "merged":
         part.log = ""  # what it said is enough
-    await _show(ctx, result, phase="work")
+    await _show(ctx, result, "work")
 
 
 async def _delegate(
@@ -256,7 +259,7 @@ async def _is_reached(
     ctx: Context, spec: OrchestrateSpec, result: OrchestrateResult, claimed: bool
 ) -> bool:
     """Whether the goal is seen: by its commands, or by a judge once the conductor says so."""
-    await _show(ctx, result, phase="verify")
+    await _show(ctx, result, "verify")
     if spec.until:
         result.checks = [
             Evidence(name=one.verdict, passed=one.passed, commit=one.commit, output=one.output)
@@ -287,10 +290,11 @@ def _lack(result: OrchestrateResult) -> str:
     return ", ".join(undone) or "the conductor did not say that it is done"
 
 
-async def _show(ctx: Context, result: OrchestrateResult, phase: str) -> None:
+async def _show(ctx: Context, result: OrchestrateResult, phase: str, lack: str = "") -> None:
+    """Tell what it is at, or how an iteration has ended and what it lacks then."""
     shown = {"id", "title", "kind", "status", "reason"}
     plan = [part.model_dump(include=shown) for part in result.plan]
-    await ctx.progress(iteration=result.iterations, phase=phase, plan=plan)
+    await ctx.progress(iteration=result.iterations, phase=phase, plan=plan, lack=lack or None)
 
 
 async def _state(

@@ -149,11 +149,7 @@ class Knowledge:
         }  # fmt: skip
         try:
             told = await asyncio.to_thread(from_markdown, markdown)
-            made = [Learning(**{"id": new_id("learning"), **common, **one}) for one in told]
-            for one in made:
-                LearningSpec(**one.model_dump(include={"title", "content", "tags", "scope"}))
-        except ValidationError as error:
-            raise InvalidInput(f"This is no page of learnings: {sentence(error)}.") from None
+            made = [_told({"id": new_id("learning"), **common, **one}) for one in told]
         except ValueError as error:
             raise InvalidInput(f"This is no page of learnings: {error}.") from None
         if not made:
@@ -207,6 +203,16 @@ class Knowledge:
         if verdict is None:
             _log.warning("%s was judged by rule: %s", learning.id, problem or f"{name} was unclear")
         return verdict or plain
+
+
+def _told(fields: dict[str, Any]) -> Learning:
+    """A learning of a page; ValueError names its heading."""
+    try:
+        made = Learning(**fields)
+        LearningSpec(**made.model_dump(include={"title", "content", "tags", "scope"}))
+    except ValidationError as error:
+        raise ValueError(f"below `## {fields['title'][:80]}`, {sentence(error)}") from None
+    return made
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from kapelle.domain.lock import (
 )
 from kapelle.engine.locks import PERSON, Claim, checkout_of, real_path
 from kapelle.engine.parts import Parts
-from kapelle.store import notes, tasks
+from kapelle.store import children, notes, tasks
 from kapelle.store.database import Connection
 from kapelle.store.query import Row
 
@@ -28,7 +28,11 @@ class LockService:
         """Hold all of the paths, or none and keep a place in the queue."""
         owner, task_id, directory, checkout = await self._place(spec.directory, attempt_id)
         paths = dict.fromkeys(real_path(path, directory, checkout) for path in spec.paths)
-        claim = Claim(checkout, tuple(paths), owner, task_id, spec.reason, spec.ttl_s)
+        above = await self._db.read(children.line, task_id) if task_id else []
+        parents = frozenset(row["id"] for row in above) - {task_id}
+        claim = Claim(
+            checkout, tuple(paths), owner, task_id, spec.reason, spec.ttl_s, parents=parents
+        )
         return await self._locks.take(claim, spec.timeout_s)
 
     async def release(self, spec: LockRelease, attempt_id: str | None) -> list[Lock]:
@@ -66,7 +70,8 @@ class LockService:
         """Owner, task, where relative paths begin, and the checkout."""
         if attempt_id is not None:
             author, task = await self._db.read(_author, attempt_id)
-            if directory is not None and directory != task["workspace_path"]:
+            own = os.path.realpath(task["workspace_path"])
+            if directory is not None and os.path.realpath(directory) != own:
                 raise InvalidInput("An attempt holds files of its own checkout alone.")
             owner, task_id = attempt_id, author["task_id"]
             directory = task["workspace_path"]

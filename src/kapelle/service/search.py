@@ -51,7 +51,8 @@ class Hit(BaseModel):
 
 
 class SearchView(BaseModel):
-    """What was found, the newest first; complete is false while some ended work is not indexed."""
+    """What was found: learnings, notes, then work, the newest first; complete is false while some
+    ended work is not indexed."""
 
     hits: list[Hit]
     complete: bool
@@ -134,7 +135,10 @@ class Search:
         }  # fmt: skip
         if document.kind != "output":
             text = _field(row, document.kind)
-            return [Hit(**known, text=excerpt(text, terms))] if _has(text, terms) else []
+            # The title stands beside it, and is most often how the prompt begins.
+            without = text.removeprefix(f"{row['title']}\n")
+            about = excerpt(without if _has(without, terms) else text, terms)
+            return [Hit(**known, text=about)] if _has(text, terms) else []
         attempt_id, _, stream = document.source.rpartition(".")
         path = self._parts.process_directory(attempt_id) / f"{stream}.log"
         lines = list(_lines(read(path, document.begin, document.length), document.begin))

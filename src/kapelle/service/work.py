@@ -76,6 +76,10 @@ class Work:
             raise Forbidden("This attempt has ended, and its token with it.")
         return task_id
 
+    async def is_allowed(self, attempt_id: str | None) -> bool:
+        """Whether a caller's token is good still; an attempt's is while that runs."""
+        return attempt_id is None or await self._db.glance(_task_of_running, attempt_id) is not None
+
     async def require_own(self, parent: str | None, *texts: str, itself: bool) -> None:
         """Raise Forbidden unless all of these are below an attempt's task, or itself that task or
         its run; the owner has no such parent, and may name anything."""

@@ -29,7 +29,11 @@ def scope_of(connection: sa.Connection, typed: str | None, author: Row | None) -
         if author is None or author["project"] == name:
             return typed
     elif not author:
-        return family(connection, resolve(connection, typed, "task", "run"))
+        try:
+            return family(connection, resolve(connection, typed, "task", "run"))
+        except NotFound:
+            hint = f"Write {_GLOBAL}, {_PROJECT}NAME, or the id of a task or run."
+            raise NotFound(f"{typed!r} is no scope.", hint=hint) from None
     elif is_id("task", typed) or is_id("run", typed):
         # An attempt learns nothing about which other tasks there are.
         if family(connection, typed) == own:

@@ -49,7 +49,9 @@ def get(connection: sa.Connection, token: str) -> Question:
     found = _find(connection, questions.c.token == token)
     if not found:
         work_id = token.partition(":")[0]
-        raise NotFound(f"{work_id} asked no such question.", hint="kapelle questions")
+        raise NotFound(
+            f"{work_id} asked no such question.", hint="`kapelle questions` shows what is asked."
+        )
     return found[0]
 
 
@@ -75,6 +77,14 @@ def untold(connection: sa.Connection, attempt_id: str) -> list[Question]:
     """What an attempt's agent asked while it worked, of which it has not been told the end."""
     waits = questions.c.status != "withdrawn"
     return _find(connection, questions.c.attempt_id == attempt_id, ~questions.c.told, waits)
+
+
+def repeated(connection: sa.Connection, attempt_id: str, text: str) -> Question | None:
+    """What an attempt's agent asked in the same words, and may not have heard the answer to: that
+    it was sent does not say that it arrived."""
+    unheard = sa.or_(~questions.c.told, questions.c.status == "answered")
+    which = (questions.c.attempt_id == attempt_id, questions.c.text == text, unheard)
+    return next(iter(_find(connection, *which, questions.c.status != "withdrawn")), None)
 
 
 def is_of(connection: sa.Connection, token: str, attempt_id: str | None) -> bool:

@@ -19,7 +19,8 @@ schema they ask for. When a script is spent the answer is the text "done". The s
     {"drop": true}                        the stream starts, then the connection drops
 
 Any step may carry delay (seconds), times (-1: for ever), say (text before a tool call),
-usage ([input, output] tokens) and cached (how many of the input tokens were cached).
+usage ([input, output] tokens), cached (how many of the input tokens were cached) and find
+({name: pattern}: $name in args is what the pattern's group first matched in the conversation).
 """
 
 from tests.agents.model.scripts import SABOTAGE, Request, Scripts, Step

@@ -14,7 +14,7 @@ from tests.agents.model.faults import fault
 from tests.agents.model.routes import Route, counted, lane_of, models, route
 from tests.agents.model.scripts import Request, Scripts, Step
 from tests.agents.model.side import is_side, side_step
-from tests.agents.model.tools import Tools, plan
+from tests.agents.model.tools import Tools, filled, plan
 
 
 class ModelServer(ThreadingHTTPServer):
@@ -119,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.server.ending.wait(step.get("delay", 0) + step.get("hang", 0)) or "hang" in step:
             self.close_connection = True
         else:
-            self._play(step, found, tools, form_asked_for(text) or edit_block)
+            self._play(filled(step, text), found, tools, form_asked_for(text) or edit_block)
 
     def _play(self, step: Step, found: Route, tools: Tools, edit: Edit) -> None:
         dialect = DIALECTS[found.dialect]

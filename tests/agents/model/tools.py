@@ -1,6 +1,7 @@
 """How a step becomes a call of one of the tools that the agent declared."""
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -48,6 +49,17 @@ Tools = dict[str, Tool]
 class Call:
     tool: Tool
     input: Any
+
+
+def filled(step: Step, text: str) -> Step:
+    """The step with what it looks for in the conversation, such as an id that a tool answered."""
+    args = json.dumps(step.get("args", {}))
+    # What a tool said is quoted once or more often, as the agent hands it on.
+    plain = text.replace("\\", "")
+    for name, pattern in step.get("find", {}).items():
+        found = re.search(pattern, plain)
+        args = args.replace(f"${name}", found[1] if found else f"no {name}")
+    return {**step, "args": json.loads(args)} if "find" in step else step
 
 
 def plan(step: Step, tools: Tools, edit: Edit) -> tuple[str, Call | None]:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from kapelle.api import server, sse
 from kapelle.api.server import Door, listen
@@ -39,6 +39,26 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         return
     body = await Request(scope, receive).body()
     await PlainTextResponse(f"{len(body)} bytes")(scope, receive, send)
+
+
+async def test_a_stream_ends_with_the_right_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sse, "_PING_S", 0.001)
+    rights, sent = iter([True, False]), list[Message]()
+
+    async def is_allowed() -> bool:
+        return next(rights)
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        return {}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    stream = EventStream(told(), lambda number: sent_event(str(number), "told", "{}"), is_allowed)
+    await stream({"type": "http"}, receive, send)
+    LEFT.clear()
+    assert (next(rights, None), sent[-1]["more_body"]) == (None, False)
 
 
 @asynccontextmanager

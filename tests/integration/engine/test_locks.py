@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from tests.integration.rows import task_row
 
-from kapelle.domain.errors import Conflict, LimitReached
+from kapelle.domain.errors import Conflict, InvalidInput, KapelleError, LimitReached
 from kapelle.domain.ids import new_id
-from kapelle.domain.lock import LocksView, conflicts
+from kapelle.domain.lock import LocksView, conflicts, covers
 from kapelle.domain.states import AttemptStatus
-from kapelle.engine.locks import PATIENCE_S, PERSON, Claim, Locks
+from kapelle.engine.locks import PATIENCE_S, PERSON, Claim, Locks, real_path
 from kapelle.store import attempts, events, tables
 from kapelle.store.database import Connection, Database, sqlite_url
 from kapelle.store.migrate import migrate
@@ -132,6 +132,63 @@ async def test_a_deadlock_is_found_at_once_and_named(agents: Agents) -> None:
     assert (await waiting[0]).held
 
 
+async def test_who_holds_a_folder_has_what_is_in_it(agents: Agents) -> None:
+    first, second = await agents.add(2)
+    await agents.take(first, "src", "doc/*.md")
+    waiting = await agents.ask(second, "src/a.py", "doc/x.md")
+    assert (await agents.take(first, "src/a.py", "src/*/b", "doc/x.md", "free")).held
+    await agents.locks.release(PLACE, [], first)
+    assert (await waiting).held
+
+
+async def test_a_child_does_not_wait_for_whoever_waits_for_it(agents: Agents) -> None:
+    parent, child, other = await agents.add(3)
+    await agents.take(parent, "a", task_id="task_parent")
+    between = await agents.ask(other, "a", "b")
+    for path in ("a", "b"):
+        with pytest.raises(Conflict, match="task_parent asked for task_child and waits for it"):
+            await agents.take(child, path, task_id="task_child", parents=frozenset({"task_parent"}))
+    await agents.locks.release(PLACE, [], parent)
+    assert (await between).held
+
+
+async def test_what_cannot_be_renewed_is_held_still(
+    agents: Agents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = await agents.add(2)
+    await agents.take(first, "a")
+
+    async def fail(*_: object) -> None:
+        raise KapelleError("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(agents.db, "write", fail)
+        with pytest.raises(KapelleError, match="full"):
+            await agents.take(first, "a", "b")
+    assert agents.held == {"a": first}
+    agents.clock.now += 600
+    assert (await agents.take(second, "a")).held
+    again = Locks(agents.db, agents.clock)
+    await again.load()
+    assert [one.owner for one in again.known()] == [second]
+
+
+async def test_globs_are_few_and_links_before_them_are_followed(
+    agents: Agents, tmp_path: Path
+) -> None:
+    [first] = await agents.add(1)
+    await agents.take(first, *(f"{n}*" for n in range(20)))
+    with pytest.raises(LimitReached, match="20 globs"):
+        await agents.take(first, "x*")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    place = str(tmp_path.resolve())
+    for path in ("link/*.py", f"{place}/link/*.py"):
+        assert real_path(path, place, place) == "real/*.py"
+    with pytest.raises(InvalidInput):
+        real_path("x*/../link/a", place, place)
+
+
 async def test_the_dead_and_the_late_hold_nothing(agents: Agents) -> None:
     first, second, third = await agents.add(3)
     await agents.take(first, "a")
@@ -212,7 +269,7 @@ class Contention(RuleBasedStateMachine):
             return  # an agent waits for one thing at a time
         held = self.agents.held
         closes = self.closes_a_circle(owner, path, held)
-        if held.get(path) == owner:
+        if any(owner == other and covers(text, path) for text, other in held.items()):
             closes = False
         task = self.run(self.agents.ask(owner, path))
         if closes:

@@ -2,6 +2,7 @@ import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from '@tansta
 import { type ApiError, api, ask, type Run, type Task, type Work } from './client';
 import { ACTIVE, ENDED, type Filter, readPage } from './lists';
 import { put } from './live';
+import type { components } from './schema';
 
 /** One list of work, page by page, kept as it is now. */
 export function useWork(filter: Filter) {
@@ -74,6 +75,16 @@ export const useFirings = (id: string) =>
       ),
   });
 
+export type Hit = components['schemas']['Hit'];
+
+export const useSearched = (query: string, wanted: boolean) =>
+  useQuery({
+    queryKey: ['search', query],
+    queryFn: () => ask(api.GET('/api/v1/search', { params: { query: { query, limit: 12 } } })),
+    enabled: wanted,
+    retry: false,
+  });
+
 export const usePatterns = () =>
   useQuery({ queryKey: ['patterns'], queryFn: () => ask(api.GET('/api/v1/patterns')), staleTime: 60_000 });
 
@@ -121,8 +132,12 @@ export const actions = {
     ask(api.POST(`/api/v1/runs/{run_id}/${action}`, onRun(id))),
   resume: (id: string, message: string | null): Promise<Work> =>
     ask(api.POST('/api/v1/tasks/{task_id}/resume', { ...onTask(id), body: { message, merge: false } })),
-  answer: (id: string, answer: string, token: string | null): Promise<Work> =>
-    ask(api.POST('/api/v1/runs/{run_id}/answer', { ...onRun(id), body: { answer, token } })),
+  answer: async (id: string, token: string, answer: string): Promise<Work> => {
+    await ask(
+      api.POST('/api/v1/questions/{token}/answer', { params: { path: { token } }, body: { answer } }),
+    );
+    return ask(api.GET('/api/v1/work/{work_id}', { params: { path: { work_id: id } } }));
+  },
   merge: async (id: string) => {
     for (;;) {
       const merged = isRunId(id)

@@ -30,6 +30,16 @@ export async function* events(
   }
 }
 
+/** The number of the newest event. */
+export async function lastEvent(url: string): Promise<number> {
+  const ending = new AbortController();
+  const response = await fetch(url, { signal: ending.signal });
+  if (!response.ok) throw await refusal(response);
+  const last = Number(response.headers.get('X-Last-Event-ID') ?? 0);
+  ending.abort();
+  return last;
+}
+
 function parsed(block: string): StreamEvent | null {
   const found: Record<string, string> = {};
   for (const line of block.split('\n')) {

@@ -35,9 +35,13 @@ export const secondsBetween = (from: string, to: string | number): number =>
   ((typeof to === 'number' ? to : Date.parse(to)) - Date.parse(from)) / 1000;
 
 /** The local time of day, with the date when it was not today. */
-export function moment(at: string): string {
+export function moment(at: string, seconds = false): string {
   const when = new Date(at);
-  const time = when.toLocaleTimeString('en-GB', { hour: '2-digit', minute: '2-digit' });
+  const time = when.toLocaleTimeString('en-GB', {
+    hour: '2-digit',
+    minute: '2-digit',
+    second: seconds ? '2-digit' : undefined,
+  });
   if (when.toDateString() === new Date().toDateString()) return time;
   const year = when.getFullYear() === new Date().getFullYear() ? undefined : 'numeric';
   return `${when.toLocaleDateString('en-GB', { day: 'numeric', month: 'short', year })} ${time}`;

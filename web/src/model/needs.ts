@@ -43,8 +43,7 @@ const sooner = (a: Need, b: Need): number => a.at.localeCompare(b.at);
 const held = (need: Need): number => (need.kind === 'question' ? need.behind : 0);
 
 function askedAt(work: Work): string {
-  if (isRun(work)) return work.questions[0]?.asked_at ?? work.started_at ?? work.created_at;
-  return latest(work)?.ended_at ?? work.started_at ?? work.created_at;
+  return work.questions[0]?.asked_at ?? work.started_at ?? work.created_at;
 }
 
 /** How many tasks wait for this one. */

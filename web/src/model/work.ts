@@ -96,15 +96,14 @@ export function costOf(work: Work): number | null | undefined {
     : known.reduce((sum, usage) => sum + (usage.cost_usd ?? 0), 0);
 }
 
-/** Whether a verified result lies on a branch that nobody has merged. */
-export function isMergeable(work: Work): boolean {
+/** Whether a result lies on a branch that nobody has merged. */
+export function canMerge(work: Work): boolean {
   const { branch, commit, base_commit } = work.workspace;
-  const changed = !!branch && (isRun(work) ? true : !!commit && commit !== base_commit);
-  return work.status === 'completed' && work.verified === true && !work.merged_at && changed;
+  const changed = !!branch && !!commit && commit !== base_commit;
+  return work.status === 'completed' && !work.merged_at && changed;
 }
 
-export const canMerge = (work: Work): boolean =>
-  work.status === 'completed' && !work.merged_at && !!work.workspace.branch;
+export const isMergeable = (work: Work): boolean => canMerge(work) && work.verified === true;
 
 export const checksLine = (task: Task): string => {
   const failed = task.checks.filter((check) => !check.passed).length;

@@ -1,6 +1,6 @@
 import { isRun, type Task, type Work } from '../api/client';
 import { counted } from '../model/format';
-import { latest, type State } from '../model/work';
+import { isMergeable, latest, type State } from '../model/work';
 import { Glyph } from './glyph';
 import { Said } from './text';
 
@@ -19,7 +19,7 @@ function ofTask(task: Task): Proof[] {
   else if (last?.claimed === 'failure') found.push({ state: 'bad', text: 'said it failed' });
   found.push(ofChecks(task));
   if (task.merged_at) found.push({ state: 'merged', text: 'merged' });
-  else if (task.verified && task.workspace.branch) found.push({ state: 'todo', text: 'not merged' });
+  else if (isMergeable(task)) found.push({ state: 'todo', text: 'not merged' });
   return found;
 }
 

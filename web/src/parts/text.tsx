@@ -30,9 +30,9 @@ export const useNow = (): number => useSyncExternalStore(subscribe, () => now);
 
 const utc = (at: string): string => `${new Date(at).toISOString().replace('T', ' ').slice(0, 19)} UTC`;
 
-export const Moment = ({ at }: { at: string }) => (
+export const Moment = ({ at, seconds }: { at: string; seconds?: boolean }) => (
   <time dateTime={at} title={utc(at)}>
-    {moment(at)}
+    {moment(at, seconds)}
   </time>
 );
 

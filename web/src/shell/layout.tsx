@@ -52,6 +52,7 @@ export function Layout() {
       <a className="skip" href="#main">
         To the content
       </a>
+      <Announcer />
       <div className="app">
         <Sidebar showKeys={() => setOpen('keys')} />
         <div className="main">
@@ -59,7 +60,6 @@ export function Layout() {
         </div>
         <TabBar open={setOpen} />
       </div>
-      <Announcer />
       {open === 'palette' && <Palette close={() => setOpen(null)} />}
       {open === 'keys' && <KeyList close={() => setOpen(null)} />}
     </Toasts>

@@ -1,7 +1,7 @@
 import { useNavigate } from '@tanstack/react-router';
-import { type KeyboardEvent, useMemo, useState } from 'react';
+import { type KeyboardEvent, useEffect, useMemo, useState } from 'react';
 import { isRun, type Work } from '../api/client';
-import { useWork } from '../api/queries';
+import { type Hit, useSearched, useWork } from '../api/queries';
 import { shortId } from '../model/format';
 import { type State, stateOf } from '../model/work';
 import { Dialog } from '../parts/dialog';
@@ -36,12 +36,38 @@ const goalOf = (work: Work): Goal => ({
   state: stateOf(work),
 });
 
-/** Goes to a place, or to work by its title or id. */
+/** Where a hit stands; learnings and notes have no place here. */
+function placeOf(hit: Hit): string | null {
+  if (hit.id.startsWith('run_')) return `/runs/${hit.id}`;
+  if (!hit.id.startsWith('task_')) return null;
+  return hit.kind === 'output' ? `/tasks/${hit.id}/output` : `/tasks/${hit.id}`;
+}
+
+const SHORTEST = 3;
+const PAUSE_MS = 200;
+
+/** Ended work that holds these words in its prompt, its result or its output. */
+function useHits(typed: string): Goal[] {
+  const [query, ask] = useState('');
+  useEffect(() => {
+    const timer = setTimeout(() => ask(typed.trim()), PAUSE_MS);
+    return () => clearTimeout(timer);
+  }, [typed]);
+  const hits = useSearched(query, query.length >= SHORTEST).data?.hits ?? [];
+  return hits.flatMap((hit, place) => {
+    const to = placeOf(hit);
+    const text = `${hit.title}: ${hit.text.replace(/\s+/g, ' ')}`;
+    return to ? [{ key: `hit-${place}`, text, about: hit.kind, to, icon: 'search' as const }] : [];
+  });
+}
+
+/** Goes to a place, to work by its title or id, or to what it says. */
 export function Palette({ close }: { close: () => void }) {
   const navigate = useNavigate();
   const list = useWork({ nested: true, limit: 500 });
   const [typed, setTyped] = useState('');
   const [chosen, setChosen] = useState(0);
+  const hits = useHits(typed);
   const goals = useMemo(() => {
     const all = [...PLACES, ...(list.data?.pages.flatMap((page) => page.work.map(goalOf)) ?? [])];
     const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
@@ -49,8 +75,9 @@ export function Palette({ close }: { close: () => void }) {
       const text = `${goal.text} ${goal.key} ${goal.about}`.toLowerCase();
       return words.every((word) => text.includes(word));
     };
-    return all.filter(fits).slice(0, MOST);
-  }, [list.data, typed]);
+    const found = all.filter(fits).slice(0, MOST);
+    return words.length > 0 ? [...found, ...hits] : found;
+  }, [list.data, typed, hits]);
   const go = (goal: Goal | undefined) => {
     if (!goal) return;
     close();
@@ -76,7 +103,7 @@ export function Palette({ close }: { close: () => void }) {
           aria-controls="goals"
           aria-activedescendant={goals[chosen] && `goal-${goals[chosen].key}`}
           aria-label="Search or go to"
-          placeholder="A place, or work by its title or id"
+          placeholder="A place, or work by its title, its id or its words"
           value={typed}
           onChange={(event) => {
             setTyped(event.target.value);

@@ -1,76 +1,111 @@
-import { useQuery } from '@tanstack/react-query';
+import { useQuery, useQueryClient } from '@tanstack/react-query';
 import { useEffect } from 'react';
 import { type HistoryEvent, history } from '../api/history';
-import { events } from '../api/sse';
+import { events, lastEvent } from '../api/sse';
 import type { State } from '../model/work';
-import { Empty, Loading } from '../parts/controls';
+import { Empty, Loading, Problem } from '../parts/controls';
 import { Glyph } from '../parts/glyph';
-import { Said } from '../parts/text';
+import { Moment, Said } from '../parts/text';
+import { WorkId } from './work_link';
 
+/** What has happened is past: nothing here moves or waits. */
 const STATES: Record<string, State> = {
   created: 'queued',
   queued: 'queued',
-  started: 'run',
-  resumed: 'run',
   passed: 'ok',
   completed: 'said',
   merged: 'merged',
   failed: 'bad',
   lost: 'lost',
   cancelled: 'cancelled',
-  waiting: 'you',
   paused: 'paused',
   warning: 'idle',
 };
 
 const MOST = 500;
+const BATCH_MS = 300;
 
-/** The history of one task or run, as it grows. */
-export function Events({ query }: { query: string }) {
+interface Of {
+  task_id?: string;
+  run_id?: string;
+}
+
+/** The newest of the history of one task or run, or of all, as it grows. */
+export function Events({ of }: { of: Of }) {
+  const queries = useQueryClient();
+  const id = of.task_id ?? of.run_id;
   const read = useQuery({
-    queryKey: ['events', query],
-    queryFn: async ({ signal }) => {
-      const found: HistoryEvent[] = [];
-      for await (const event of events(`/api/v1/events?after=0&follow=false&${query}`, signal)) {
-        if (event) found.push(event.data as HistoryEvent);
+    queryKey: ['events', id ?? null],
+    queryFn: async ({ signal, queryKey }) => {
+      const found = queries.getQueryData<HistoryEvent[]>(queryKey) ?? [];
+      const begin = id ? 0 : Math.max(0, (await lastEvent('/api/v1/events')) - MOST);
+      const asked = { ...of, follow: 'false', after: String(found.at(-1)?.seq ?? begin) };
+      const more: HistoryEvent[] = [];
+      for await (const event of events(`/api/v1/events?${new URLSearchParams(asked)}`, signal)) {
+        if (event) more.push(event.data as HistoryEvent);
       }
-      return found;
+      return [...found, ...more].slice(-MOST);
     },
   });
   const { refetch } = read;
-  const id = query.split('=')[1];
-  useEffect(
-    () =>
-      history.onEvents((told) => {
-        if (told.some((event) => event.task_id === id || event.run_id === id)) refetch();
-      }),
-    [id, refetch],
-  );
+  useEffect(() => {
+    let timer: ReturnType<typeof setTimeout> | undefined;
+    const again = () => {
+      timer = undefined;
+      refetch();
+    };
+    const stop = history.onEvents((told) => {
+      if (!id || told.some((event) => event.task_id === id || event.run_id === id))
+        timer ??= setTimeout(again, BATCH_MS);
+    });
+    return () => {
+      clearTimeout(timer);
+      stop();
+    };
+  }, [id, refetch]);
   if (read.isPending) return <Loading />;
-  if (!read.data?.length) return <Empty title="Nothing has happened yet" />;
+  if (read.error) return <Problem error={read.error} />;
+  if (read.data.length === 0) return <Empty title="Nothing has happened yet" />;
   return (
     <ul className="nest panel happenings">
-      {read.data.slice(-MOST).map((event) => (
+      {read.data.toReversed().map((event) => (
         <li key={event.seq}>
-          <time className="faint mono" dateTime={event.at}>
-            {new Date(event.at).toLocaleTimeString('en-GB')}
-          </time>
+          <span className="faint mono">
+            <Moment at={event.at} seconds />
+          </span>
           <span className="t">
-            <Glyph state={STATES[event.kind.split('.')[1] ?? ''] ?? 'todo'} />
+            <Glyph state={STATES[event.kind.split('.')[1] ?? ''] ?? 'todo'} label={event.kind} />
             <span>{event.kind}</span>
             <span className="faint cut">
               <Said>{about(event.data)}</Said>
             </span>
           </span>
+          {subject(event) && subject(event) !== id && <WorkId id={subject(event) ?? ''} />}
         </li>
       ))}
     </ul>
   );
 }
 
-const TELLING = ['reason', 'name', 'text', 'agent', 'question', 'title', 'phase'];
+const subject = (event: HistoryEvent): string | null => event.task_id ?? event.run_id;
+
+const TELLING = [
+  'reason',
+  'why',
+  'name',
+  'key',
+  'paths',
+  'path',
+  'text',
+  'agent',
+  'question',
+  'title',
+  'phase',
+];
 
 function about(data: Record<string, unknown>): string {
-  const told = TELLING.map((key) => data[key]).filter((value) => typeof value === 'string' && value);
-  return told.join(', ');
+  const told = TELLING.map((key) => data[key]).map((value) =>
+    Array.isArray(value) ? value.join(', ') : value,
+  );
+  return told.filter((value) => typeof value === 'string' && value).join(', ');
 }

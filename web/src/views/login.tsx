@@ -19,10 +19,13 @@ export function Login() {
     used = code;
     // Neither a bookmark nor the browser's history is to hold it.
     navigate({ to: '/login', replace: true });
-    ask(api.POST('/api/v1/login', { body: { code } })).then(() => {
+    const enter = () => {
       queries.clear();
       navigate({ to: '/', replace: true });
-    }, setError);
+    };
+    // A code that was used before may have been used by this very browser.
+    const look = (refused: ApiError) => ask(api.GET('/api/v1/daemon')).then(enter, () => setError(refused));
+    ask(api.POST('/api/v1/login', { body: { code } })).then(enter, look);
   }, [code, navigate, queries]);
   return (
     <main className="login">

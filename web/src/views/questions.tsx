@@ -1,46 +1,41 @@
 import { type FormEvent, useId, useState } from 'react';
-import { isRun, type Work } from '../api/client';
+import type { Question, Work } from '../api/client';
 import { actions, useAction } from '../api/queries';
 import { Button, Problem } from '../parts/controls';
-import { Said } from '../parts/text';
-
-interface Asked {
-  token: string | null;
-  text: string;
-  otherwise: string | null;
-}
-
-function questionsOf(work: Work): Asked[] {
-  if (isRun(work) && work.questions.length > 0) {
-    return work.questions.map(({ token, text, default: otherwise }) => ({ token, text, otherwise }));
-  }
-  return [{ token: null, text: work.question ?? work.reason ?? '', otherwise: null }];
-}
+import { Moment, Said } from '../parts/text';
 
 /** What a piece of work asks, each with its field. */
 export const Questions = ({ work }: { work: Work }) =>
-  questionsOf(work).map((asked) => <OneQuestion key={asked.token ?? ''} work={work} asked={asked} />);
+  work.questions.length > 0 ? (
+    work.questions.map((asked) => <OneQuestion key={asked.token} work={work} asked={asked} />)
+  ) : (
+    <p className="ask">
+      <Said>{work.question ?? work.reason ?? ''}</Said>
+    </p>
+  );
 
-function OneQuestion({ work, asked }: { work: Work; asked: Asked }) {
+function OneQuestion({ work, asked }: { work: Work; asked: Question }) {
   const id = useId();
   const [typed, setTyped] = useState('');
-  const answer = useAction((text: string) =>
-    isRun(work) ? actions.answer(work.id, text, asked.token) : actions.resume(work.id, text),
-  );
+  const answer = useAction((text: string) => actions.answer(work.id, asked.token, text));
   const submit = (event: FormEvent) => {
     event.preventDefault();
     if (typed.trim()) answer.mutate(typed.trim());
   };
+  const otherwise = asked.default;
+  const choices = [...new Set(otherwise ? [...asked.choices, otherwise] : asked.choices)];
   return (
     <form onSubmit={submit}>
       <p className="ask" id={`${id}-ask`}>
         <Said>{asked.text}</Said>
       </p>
-      {asked.otherwise && (
+      {choices.length > 0 && (
         <div className="choices">
-          <Button disabled={answer.isPending} onClick={() => answer.mutate(asked.otherwise ?? '')}>
-            <Said>{asked.otherwise}</Said> <span className="faint">its default</span>
-          </Button>
+          {choices.map((choice) => (
+            <Button key={choice} disabled={answer.isPending} onClick={() => answer.mutate(choice)}>
+              <Said>{choice}</Said> {choice === otherwise && <span className="faint">its default</span>}
+            </Button>
+          ))}
         </div>
       )}
       <div className="answer">
@@ -51,7 +46,7 @@ function OneQuestion({ work, asked }: { work: Work; asked: Asked }) {
           className="field"
           id={id}
           aria-describedby={`${id}-ask`}
-          placeholder={asked.otherwise ? 'Or in your own words' : 'Your answer'}
+          placeholder={choices.length > 0 ? 'Or in your own words' : 'Your answer'}
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
         />
@@ -59,6 +54,12 @@ function OneQuestion({ work, asked }: { work: Work; asked: Asked }) {
           {answer.isPending ? 'Sending' : 'Answer'}
         </Button>
       </div>
+      {asked.expires_at && (
+        <p className="hint">
+          Without an answer it goes on at <Moment at={asked.expires_at} />
+          {otherwise ? ' with its default.' : '.'}
+        </p>
+      )}
       <Problem error={answer.error} />
     </form>
   );

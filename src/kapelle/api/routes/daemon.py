@@ -1,5 +1,6 @@
 """The daemon itself: health, description, backup, stop, and its history as a stream."""
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Header, Query, Response
@@ -7,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from kapelle import __version__
 from kapelle.api.errors import ErrorView
-from kapelle.api.security import Parent, UseCases, owner_only
+from kapelle.api.security import AskingAttempt, Parent, UseCases, owner_only
 from kapelle.api.sse import STREAM, EventStream, sent_event
 from kapelle.domain.specs import Spec
 from kapelle.domain.task import Event
@@ -75,6 +76,7 @@ _MOST = 2**62
 async def events(
     service: UseCases,
     parent: Parent,
+    caller: AskingAttempt,
     after: Annotated[int | None, Query(ge=0, le=_MOST)] = None,
     task_id: Annotated[str | None, Query(max_length=100)] = None,
     run_id: Annotated[str | None, Query(max_length=100)] = None,
@@ -98,7 +100,8 @@ async def events(
     run = (await service.runs.get(run_id)).id if run_id else None
     found = service.events.stream(start, task, follow, run)
     # Whoever loses the connection before the first event can take it up here.
-    return EventStream(found, _rendered, **{"X-Last-Event-ID": str(start)})
+    is_allowed = partial(service.work.is_allowed, caller)
+    return EventStream(found, _rendered, is_allowed, **{"X-Last-Event-ID": str(start)})
 
 
 def _rendered(found: tuple[Event, ...]) -> bytes:

@@ -2,12 +2,13 @@
 
 import json
 import re
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Header, Query
 from fastapi.responses import Response
 
-from kapelle.api.security import UseCases, own_or_below
+from kapelle.api.security import AskingAttempt, UseCases, own_or_below
 from kapelle.api.sse import STREAM, EventStream, sent_event
 from kapelle.service.output import Line
 
@@ -66,6 +67,7 @@ async def output(
 async def transcript(
     task_id: str,
     service: UseCases,
+    caller: AskingAttempt,
     attempt: Which = None,
     follow: bool = False,
     tail: Annotated[int | None, Query(ge=0, le=1_000_000)] = None,
@@ -75,7 +77,7 @@ async def transcript(
     task = await service.output.task_with(task_id, attempt)
     after = last_event_id if _PLACE.fullmatch(last_event_id or "") else None
     lines = service.output.lines(task, attempt, follow, tail, after)
-    return EventStream(lines, _rendered)
+    return EventStream(lines, _rendered, partial(service.work.is_allowed, caller))
 
 
 def _rendered(line: Line) -> bytes:

@@ -76,7 +76,8 @@ function Input({ field, typed, problem, change, directories, id }: Props & { id:
           <option value="">{agents.find((agent) => agent.default)?.name ?? 'configured'} (default)</option>
           {agents.map((agent) => (
             <option key={agent.name} value={agent.name} disabled={agent.problem !== null}>
-              {agent.problem ? `${agent.name}: ${agent.problem}` : agent.name}
+              {agent.name}
+              {!agent.installed ? ' (not installed)' : agent.problem ? ' (cannot be used)' : ''}
             </option>
           ))}
         </select>

@@ -48,6 +48,7 @@ const WORDS: Record<string, string> = {
   pipeline: 'one after another',
   team: 'plan, work, verify, review',
   'best-of': 'several try, one wins',
+  orchestrate: 'an agent conducts others',
 };
 
 export function Kind(props: { name: string; about: string; chosen: boolean; choose: () => void }) {

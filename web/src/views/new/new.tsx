@@ -163,7 +163,11 @@ function Form({ pattern, schema, defs }: { pattern: string; schema: Schema; defs
         <Problem error={unplaced} />
         <div className="submit">
           <Button type="submit" look="primary" hotkey="⌘↵" disabled={start.isPending}>
-            {start.isPending ? 'Starting' : `Start the ${pattern}`}
+            {start.isPending
+              ? 'Starting'
+              : pattern === 'orchestrate'
+                ? 'Start the orchestration'
+                : `Start the ${pattern}`}
           </Button>
           <Button look="quiet" onClick={clear}>
             Clear
@@ -196,17 +200,47 @@ function Group(props: {
   );
 }
 
+/** What is done by whom, and what decides, where that is otherwise than for a task. */
+const HAPPENS: Record<string, { work?: string; checked?: string; unchecked?: string }> = {
+  loop: {
+    work: 'One agent after another works in it, each with what the one before left.',
+    checked: 'After each, what you name is run; it decides whether another one begins.',
+    unchecked: 'Name what must hold, or what is to be measured: that ends it.',
+  },
+  pipeline: {
+    work: 'The steps are done in it one after another.',
+    unchecked:
+      'Only the steps that have checks are checked; of the others, what agents say is all that is known.',
+  },
+  team: {
+    work: 'One agent plans, others work on the parts at once, each in a worktree of its own.',
+    checked: 'What you name is run on what they brought together, then a reviewer answers four questions.',
+    unchecked: 'No command is run; a reviewer answers four questions about what they brought together.',
+  },
+  'best-of': {
+    work: 'Several agents do the same, each in a worktree of its own.',
+    checked: 'What you name is run on the work of each; the best of those that pass wins.',
+    unchecked: 'A judge compares what they did, and one wins.',
+  },
+  orchestrate: {
+    work: 'An agent conducts others: it plans parts, and changes the plan when it sees what came of them.',
+    checked: 'What you name is run on what they brought together; it decides whether the goal is reached.',
+    unchecked: 'A judge, who is not the conductor, decides whether the goal is reached.',
+  },
+};
+
 function Aside({ pattern, fields, typed }: { pattern: string; fields: Field[]; typed: Typed }) {
   const command = commandOf(pattern, fields, typed);
   const agents = useAgents().data ?? [];
   const agent = typed.agent || agents.find(({ default: usual }) => usual)?.name;
   const checked = typed.checks || typed.until || typed.verify || typed.eval;
+  const own = HAPPENS[pattern];
   const happens = [
     'A worktree is made from the branch that is checked out; your files are not touched.',
-    agent ? `${agent} works in it.` : 'The configured agent works in it.',
+    own?.work ?? (agent ? `${agent} works in it.` : 'The configured agent works in it.'),
     checked
-      ? 'What you name is run on what it committed; only that counts.'
-      : 'Nothing is checked, so what it says is all that is known.',
+      ? (own?.checked ?? 'What you name is run on what it committed; only that counts.')
+      : (own?.unchecked ?? 'Nothing is checked, so what it says is all that is known.'),
     'You merge the result, or not.',
   ];
   return (

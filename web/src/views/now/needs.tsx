@@ -87,13 +87,13 @@ type QuestionNeed = Extract<Need, { kind: 'question' }>;
 
 function Asked({ need, open, choose }: { need: QuestionNeed; open: boolean; choose: () => void }) {
   const { work, behind } = need;
-  const count = isRun(work) ? work.questions.length : 1;
-  const text = (isRun(work) ? work.questions[0]?.text : null) ?? work.question ?? work.reason ?? '';
+  const count = work.questions.length;
+  const text = work.questions[0]?.text ?? work.question ?? work.reason ?? '';
   return (
     <>
       <Glyph state="you" />
       <div>
-        <Title work={work}>{count > 1 ? `asks ${count} things` : 'asks'}</Title>
+        <Title work={work}>{count > 1 ? `asks ${count} things` : count ? 'asks' : 'waits for you'}</Title>
         {open ? (
           <>
             <Questions work={work} />

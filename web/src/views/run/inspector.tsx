@@ -1,6 +1,7 @@
 import type { ReactNode } from 'react';
 import type { Run } from '../../api/client';
 import { clock, money, shortCommit } from '../../model/format';
+import { hasEnded } from '../../model/work';
 import { Meter } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Moment, Said } from '../../parts/text';
@@ -55,7 +56,7 @@ function Ends({ run }: { run: Run }) {
   if (!budget && spent.cost_usd !== null) facts.push(['Cost', money(spent.cost_usd)]);
   return (
     <section>
-      <h3>What will end it</h3>
+      <h3>{hasEnded(run) ? 'What it used' : 'What will end it'}</h3>
       {iterations && <Meter name="Iterations" used={at} most={iterations} text={`${at} of ${iterations}`} />}
       {failures && (
         <Meter name="Failures" used={failed} most={failures} text={`${failed} of ${failures} in a row`} />

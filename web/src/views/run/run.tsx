@@ -1,4 +1,4 @@
-import { useParams } from '@tanstack/react-router';
+import { Navigate, useParams } from '@tanstack/react-router';
 import { lazy, Suspense } from 'react';
 import { isRun, type Run, type Step } from '../../api/client';
 import { useOne, useSteps } from '../../api/queries';
@@ -9,9 +9,11 @@ import { Events } from '../events';
 import { Missing } from '../missing';
 import { Crumbs, Head, type Tab, Tabs } from '../work_head';
 import { BestOf } from './best_of';
+import { Conducted } from './conducted';
 import { RunInspector } from './inspector';
 import { Loop } from './loop';
 import { Pipeline } from './pipeline';
+import { telling } from './step_facts';
 import { Steps } from './steps';
 import { Phases, Team } from './team';
 
@@ -22,13 +24,16 @@ const PICTURES: Record<string, [string, (props: { run: Run; steps: Step[] }) => 
   team: ['Plan', Team],
   'best-of': ['Candidates', BestOf],
   pipeline: ['Steps in line', Pipeline],
+  orchestrate: ['Plan', Conducted],
 };
 
 export function View() {
   const { id, tab } = useParams({ from: '/inside/runs/$id/{-$tab}' });
   const found = useOne(id);
   if (found.error) return <Missing what={found.error.message} />;
-  if (!found.data || !isRun(found.data)) {
+  if (found.data && !isRun(found.data))
+    return <Navigate to="/tasks/$id/{-$tab}" params={{ id: found.data.id }} replace />;
+  if (!found.data) {
     return (
       <Frame title={shortId(id)}>
         <Loading lines={8} />
@@ -43,7 +48,7 @@ function OneRun({ run, tab }: { run: Run; tab: string | undefined }) {
   const picture = PICTURES[run.pattern];
   const tabs: Tab[] = [
     ...(picture ? [{ name: 'picture', label: picture[0] }] : []),
-    { name: 'steps', label: 'Steps', count: steps.length || null },
+    { name: 'steps', label: 'Steps', count: telling(steps).length || null },
     ...(run.workspace.branch ? [{ name: 'changes', label: 'Changes' }] : []),
     { name: 'events', label: 'Events' },
   ];
@@ -59,7 +64,7 @@ function OneRun({ run, tab }: { run: Run; tab: string | undefined }) {
             {current === 'picture' && Picture && <Picture run={run} steps={steps} />}
             {current === 'steps' && <Steps steps={steps} />}
             {current === 'changes' && <Changes work={run} />}
-            {current === 'events' && <Events query={`run_id=${run.id}`} />}
+            {current === 'events' && <Events of={{ run_id: run.id }} />}
           </Suspense>
         </div>
         <RunInspector run={run} />

@@ -1,4 +1,4 @@
-import type { Step } from '../../api/client';
+import type { CheckResult, Step } from '../../api/client';
 import type { State } from '../../model/work';
 
 /** What a task step of a run leaves. */
@@ -14,11 +14,30 @@ export interface TaskFacts {
 
 export const taskOf = (step: Step): TaskFacts | null => step.result as TaskFacts | null;
 
+/** What a check step of a run found. */
+export const checksOf = (step: Step): CheckResult[] =>
+  step.kind === 'check' && Array.isArray(step.result) ? (step.result as CheckResult[]) : [];
+
+/** The checks that failed, by name and how each ended. */
+export const failuresOf = (step: Step): string =>
+  checksOf(step)
+    .filter((check) => !check.passed)
+    .map(({ name, exit_code }) => `${name} failed${exit_code === null ? '' : `, exit ${exit_code}`}`)
+    .join('; ');
+
+const QUIET = new Set(['progress', 'lock', 'now', 'budget']);
+
+/** The steps that did something. */
+export const telling = (steps: Step[]): Step[] => steps.filter((step) => !QUIET.has(step.kind));
+
 /** The state of one step. */
 export function stepState(step: Step): State {
   if (step.error) return 'bad';
   if (!step.ended_at) return step.kind === 'ask' ? 'you' : 'run';
-  if (step.kind !== 'task') return 'said';
+  if (step.kind === 'check') return failuresOf(step) ? 'bad' : 'ok';
+  if (step.kind === 'score' || step.kind === 'merge')
+    return (step.result as { problem?: string | null } | null)?.problem ? 'bad' : 'said';
+  if (step.kind !== 'task' && step.kind !== 'run') return 'said';
   const task = taskOf(step);
   if (task?.status === 'failed') return 'bad';
   if (task?.status === 'cancelled') return 'cancelled';

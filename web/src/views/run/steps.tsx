@@ -4,14 +4,13 @@ import { capital } from '../../model/format';
 import { Empty } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Elapsed, Moment, Said } from '../../parts/text';
+import { Checked } from '../task/checks';
 import { oneLine } from '../task/line_text';
-import { stepState, taskOf } from './step_facts';
-
-const QUIET = new Set(['progress', 'lock']);
+import { checksOf, failuresOf, stepState, taskOf, telling } from './step_facts';
 
 /** What a run did and does, in order. */
 export function Steps({ steps }: { steps: Step[] }) {
-  const shown = steps.filter((step) => !QUIET.has(step.kind));
+  const shown = telling(steps);
   if (shown.length === 0) return <Empty title="Nothing has been done yet" />;
   return (
     <ul className="nest panel steps">
@@ -29,6 +28,11 @@ export function Steps({ steps }: { steps: Step[] }) {
           <span className="num desk">
             <Moment at={step.started_at} />
           </span>
+          {failuresOf(step) && (
+            <div className="whole">
+              <Checked checks={checksOf(step)} />
+            </div>
+          )}
         </li>
       ))}
     </ul>
@@ -48,10 +52,13 @@ function Name({ step }: { step: Step }) {
 
 function cameTo(step: Step): string {
   if (step.error) return step.error;
-  if (step.kind === 'task') return oneLine(taskOf(step)?.reason ?? taskOf(step)?.text ?? '');
+  if (step.kind === 'check') return failuresOf(step) || 'passed';
+  if (step.kind === 'task' || step.kind === 'run')
+    return oneLine(taskOf(step)?.reason ?? taskOf(step)?.text ?? '');
   if (step.kind === 'score') {
     const score = step.result as { value: number | null; problem: string | null } | null;
     return score?.problem ?? String(score?.value ?? '');
   }
+  if (step.kind === 'merge') return (step.result as { problem?: string | null } | null)?.problem ?? '';
   return typeof step.result === 'string' ? oneLine(step.result) : '';
 }

@@ -39,7 +39,7 @@ export function View() {
         {read.data && schedules.length === 0 && (
           <Empty title="No schedule yet">
             <p>Anything you can start, you can start again and again:</p>
-            <p className="cmd">kapelle schedule add --cron "0 3 * * *" -- run "Update the dependencies"</p>
+            <p className="cmd">kapelle schedule create --cron "0 3 * * *" -- run "Update the dependencies"</p>
           </Empty>
         )}
         {schedules.length > 0 && (

@@ -36,7 +36,7 @@ export function View() {
             { value: 'activity', label: 'Activity' },
           ]}
         />
-        {tab === 'daemon' ? <Daemon /> : tab === 'activity' ? <Events query="" /> : <Agents />}
+        {tab === 'daemon' ? <Daemon /> : tab === 'activity' ? <Events of={{}} /> : <Agents />}
       </div>
     </Frame>
   );
@@ -49,7 +49,8 @@ function agentState(agent: Agent): State {
   return 'ok';
 }
 
-function loginOf({ login }: Agent): string {
+function loginOf({ installed, login }: Agent): string {
+  if (!installed) return '';
   if (!login.needed) return 'none needed';
   if (login.source === 'none') return 'not logged in';
   return login.variable ? `${login.source}, ${login.variable}` : login.source;

@@ -1,6 +1,7 @@
-import type { CheckResult } from '../../api/client';
+import type { CheckResult, Task } from '../../api/client';
 import type { components } from '../../api/schema';
 import { shortCommit, span, visible } from '../../model/format';
+import { hasEnded } from '../../model/work';
 import { Empty } from '../../parts/controls';
 import { Glyph } from '../../parts/glyph';
 import { Said } from '../../parts/text';
@@ -8,7 +9,15 @@ import { Said } from '../../parts/text';
 type Running = components['schemas']['RunningCheck'] | null | undefined;
 
 /** What Kapelle itself ran, and what that printed. */
-export function Checks({ checks, running }: { checks: CheckResult[]; running: Running }) {
+export function Checks({ task }: { task: Task }) {
+  const { checks, checking: running } = task;
+  if (checks.length === 0 && !running && !hasEnded(task)) {
+    return (
+      <Empty title="Not checked yet">
+        <p>Checks, if it has any, are made when its agent says that it is done.</p>
+      </Empty>
+    );
+  }
   if (checks.length === 0 && !running) {
     return (
       <Empty title="Nothing was checked">

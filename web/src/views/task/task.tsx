@@ -1,4 +1,4 @@
-import { useParams } from '@tanstack/react-router';
+import { Navigate, useParams } from '@tanstack/react-router';
 import { lazy, Suspense } from 'react';
 import { isRun, type Task } from '../../api/client';
 import { useOne } from '../../api/queries';
@@ -22,7 +22,9 @@ export function View() {
   const { id, tab = 'conversation' } = useParams({ from: '/inside/tasks/$id/{-$tab}' });
   const found = useOne(id);
   if (found.error) return <Missing what={found.error.message} />;
-  if (!found.data || isRun(found.data)) {
+  if (found.data && isRun(found.data))
+    return <Navigate to="/runs/$id/{-$tab}" params={{ id: found.data.id }} replace />;
+  if (!found.data) {
     return (
       <Frame title={shortId(id)}>
         <Loading lines={8} />
@@ -65,13 +67,13 @@ function Part({ task, tab }: { task: Task; tab: string }) {
     case 'changes':
       return <Changes work={task} />;
     case 'checks':
-      return <Checks checks={task.checks} running={task.checking} />;
+      return <Checks task={task} />;
     case 'attempts':
       return <Attempts task={task} />;
     case 'output':
       return <Output task={task} />;
     case 'events':
-      return <Events query={`task_id=${task.id}`} />;
+      return <Events of={{ task_id: task.id }} />;
     default:
       return <Conversation task={task} />;
   }

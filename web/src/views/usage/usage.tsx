@@ -21,8 +21,14 @@ function sinceOf(span: Span): string | undefined {
   return begun.toISOString();
 }
 
+/** How many attempts cost nobody knows how much. */
+const unpriced = (sum: UsageSum): number => sum.unknown_cost + sum.unreported;
+
 /** A sum in dollars, at least that much when a price is not known. */
-const cost = (sum: UsageSum): string => `${sum.unknown_cost > 0 ? '≥ ' : ''}${money(sum.cost_usd ?? 0)}`;
+function cost(sum: UsageSum): string {
+  if (sum.cost_usd === null) return sum.attempts > 0 ? 'unknown' : '–';
+  return `${unpriced(sum) > 0 ? '≥ ' : ''}${money(sum.cost_usd)}`;
+}
 
 export function View() {
   const [span, setSpan] = useState<Span>('month');
@@ -81,9 +87,11 @@ function Figures({ total }: { total: UsageSum }) {
     [
       'Cost',
       cost(total),
-      total.unknown_cost > 0
-        ? `${counted(total.unknown_cost, 'attempt')} of unknown price`
-        : 'every price is known',
+      unpriced(total) > 0
+        ? `${counted(unpriced(total), 'attempt')} of unknown price`
+        : total.attempts > 0
+          ? 'every price is known'
+          : '',
     ],
     ['Attempts', String(total.attempts), total.unreported > 0 ? `${total.unreported} told nothing` : ''],
     ['Turns', short(total.turns), ''],
