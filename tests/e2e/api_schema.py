@@ -32,7 +32,7 @@ CHECKS = [
     unsupported_method,
     ignored_auth,
 ]
-EXAMPLES = 20
+EXAMPLES = 12
 
 
 @pytest.fixture(scope="module")
