@@ -18,7 +18,3 @@ def upgrade() -> None:
         sa.Column("ttl_s", sa.Float, nullable=False),
         sa.Column("taken_at", sa.BigInteger, nullable=False),
     )
-
-
-def downgrade() -> None:
-    raise NotImplementedError("go back by restoring a backup")
