@@ -97,6 +97,6 @@ async def find(
     project: Project | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 20,
 ) -> SearchView:
-    """What prompts, results and outputs of ended tasks and runs, learnings and notes have all these
-    words, "several" together; each hit in its context, with where it stands."""
+    """What prompts, results, outputs and commits of ended tasks and runs, learnings and notes have
+    all these words, "several" together; each hit in its context, with where it stands."""
     return await service.search.find(query, kind, task, project, limit)
