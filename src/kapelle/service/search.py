@@ -6,12 +6,11 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel
+from typing import Any
 
 from kapelle.domain.errors import InvalidInput, KapelleError
 from kapelle.domain.text import search_terms
+from kapelle.domain.views import Hit, SearchKind, SearchView
 from kapelle.engine.parts import Parts
 from kapelle.engine.tasks.brief import project_of
 from kapelle.runner.output import read
@@ -20,7 +19,6 @@ from kapelle.store.query import Row
 from kapelle.store.search import Damaged, Document, SearchIndex
 
 _log = logging.getLogger("kapelle.search")
-Kind = Literal["prompt", "result", "output", "commit", "learning", "note"]
 _ROUND_S = 10.0
 # A search waits so long for work that has just ended to be indexed.
 _FRESH_S = 2.0
@@ -34,29 +32,6 @@ _MOST_LOOKED_AT = 2_000
 _TIDY_ROUNDS = 360
 _STREAMS = ("out", "err")
 _PAST = 10**12  # behind all output that there can be
-
-
-class Hit(BaseModel):
-    """Some text in its context, and where it stands: in an attempt's output the byte at which its
-    line begins, and the Last-Event-ID behind which its transcript goes on with that line."""
-
-    kind: Kind
-    id: str
-    title: str
-    project: str | None
-    text: str
-    attempt: int | None = None
-    stream: Literal["out", "err"] | None = None
-    offset: int | None = None
-    position: str | None = None
-
-
-class SearchView(BaseModel):
-    """What was found: learnings, notes, then work, the newest first; complete is false while some
-    ended work is not indexed."""
-
-    hits: list[Hit]
-    complete: bool
 
 
 class Search:
@@ -75,7 +50,7 @@ class Search:
             await asyncio.wait([self._begin()])
 
     async def find(
-        self, text: str, kind: Kind | None, task: str | None, project: str | None, limit: int
+        self, text: str, kind: SearchKind | None, task: str | None, project: str | None, limit: int
     ) -> SearchView:
         """All that has every word of a text; words between quotation marks stand together."""
         terms = search_terms(text)

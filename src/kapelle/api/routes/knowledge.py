@@ -14,8 +14,8 @@ from kapelle.domain.learning import (
     Project,
 )
 from kapelle.domain.specs import Directory, Spec, Text
+from kapelle.domain.views import SearchKind, SearchView
 from kapelle.service.knowledge import ImportView
-from kapelle.service.search import Kind, SearchView
 
 router = APIRouter(prefix="/learnings", tags=["learnings"])
 _owner = [Depends(owner_only)]
@@ -92,7 +92,7 @@ search_router = APIRouter(prefix="/search", tags=["search"], dependencies=_owner
 async def find(
     service: UseCases,
     query: Annotated[str, Query(min_length=1, max_length=1000)],
-    kind: Kind | None = None,
+    kind: SearchKind | None = None,
     task: Annotated[str | None, Query(max_length=100)] = None,
     project: Project | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 20,
