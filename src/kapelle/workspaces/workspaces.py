@@ -145,6 +145,13 @@ class Workspaces:
         """The commit that the owner's branch holds now, or the base commit without a branch."""
         return await commits.tip_of(self._markers.require(owner))
 
+    async def astray(self, owner: str) -> str | None:
+        """What the worktree stands on instead of the owner's branch; None if on that."""
+        marker = self._markers.require(owner)
+        marker.make_ready()
+        head = await marker.own.head_branch()
+        return None if head == marker.branch else head or "a commit without a branch"
+
     async def log(self, owner: str, limit: int | None = 20) -> list[Commit]:
         """What the branch gained since its base, newest first; a branch taken in counts as one."""
         return await commits.log_of(self._markers.require(owner), limit)
