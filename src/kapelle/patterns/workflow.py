@@ -1,25 +1,23 @@
 """An unattended run: a plan with milestones, then cycles of review and implementation."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
-
 from pydantic import ConfigDict, Field
 
 from kapelle.domain.answers import instructions
 from kapelle.domain.options import argument, command
 from kapelle.domain.specs import CheckSpec, field
 from kapelle.domain.text import counted
-from kapelle.patterns.candidates import CandidateSpec, Unable, first_able
+from kapelle.patterns.candidates import CandidateSpec
 from kapelle.patterns.context import Context
 from kapelle.patterns.registry import pattern
-from kapelle.patterns.results import Failed, TaskResult
+from kapelle.patterns.results import Failed
 from kapelle.patterns.spec import PatternSpec, Prompt, Role, RunChecks
-from kapelle.patterns.workflow_plan import (
-    PROMPTS,
+from kapelle.patterns.workflow_phases import (
+    SHOWN,
     Block,
-    Entry,
+    Blocked,
     Phase,
     PhaseLimit,
+    Phases,
     Review,
     WorkflowResult,
     read_assessment,
@@ -27,8 +25,7 @@ from kapelle.patterns.workflow_plan import (
     read_review,
 )
 
-T = TypeVar("T")
-_REPAIRS, _STALE, _SHOWN = 2, 2, 4_000
+_STALE = 2
 
 
 class WorkflowSpec(PatternSpec):
@@ -95,12 +92,6 @@ class WorkflowSpec(PatternSpec):
         return named or [CandidateSpec(agent=self.agent, model=self.model)]
 
 
-class _Blocked(Exception):
-    def __init__(self, code: str, reason: str, fix: str) -> None:
-        super().__init__(reason)
-        self.code, self.fix = code, fix
-
-
 @pattern("workflow", spec=WorkflowSpec)
 async def workflow(ctx: Context, spec: WorkflowSpec) -> WorkflowResult:
     """Plan a task, then review and implement it in cycles until every milestone holds."""
@@ -109,72 +100,65 @@ async def workflow(ctx: Context, spec: WorkflowSpec) -> WorkflowResult:
         try:
             if await cycles.advance():
                 return cycles.now
-        except _Blocked as blocked:
+        except Blocked as blocked:
             await cycles.wait_for_person(blocked)
 
 
-class _Cycles:
-    """Phase after phase; where it is stands in what the run leaves."""
+class _Cycles(Phases):
+    """Phase after phase, and what follows from each."""
 
-    def __init__(self, ctx: Context, spec: WorkflowSpec, now: WorkflowResult) -> None:
-        self._ctx, self._spec, self.now = ctx, spec, now
-        self._best, self._stale = 0, 0  # the most that were ticked; cycles without a new one
+    _best, _stale = 0, 0  # the most that were ticked; cycles without a new one
 
     async def advance(self) -> bool:
         """Do the phase that it is at; whether all is done."""
         now = self.now
-        await self._require_branch()
+        await self.require_branch()
         if now.phase == "assess":
-            await self._show()
-            prompt = self._told("assess")
-            (plan, now.contract), work = await self._ask("assess", prompt, read_assessment)
+            await self.show()
+            prompt = self.told("assess")
+            (plan, now.contract), work = await self.ask("assess", prompt, read_assessment)
             now.replan(plan)
-            await self._log(work, work.text)
+            await self.log(work, work.text)
             now.phase, now.cycle = "review", 1
             return False
         await self._take_in_notes()
-        await self._show()
-        if now.phase == "implement":
+        await self.show()
+        if now.phase == "implement" and now.open:  # a person may have taken the rest out
             await self._implement()
             now.phase, now.cycle = "review", now.cycle + 1
             return False
         await self._review()
         if not now.open and await self._holds():
-            now.reason = f"all {counted(len(now.milestones), 'milestone')} hold, as reviewed"
-            await self._show()
+            now.reason = f"all {len(now.milestones)} milestones hold, as reviewed"
+            await self.show()
             return True
         now.phase = "implement"
         self._require_progress()
         return False
 
-    async def _require_branch(self) -> None:
-        if (other := await self._ctx.astray()) is not None:
-            fix = "Put the worktree back on the run's branch; kapelle status shows both."
-            raise _Blocked("branch", f"the worktree is on {other}, not on the run's branch", fix)
-
     async def _take_in_notes(self) -> None:
         """Have plan and contract be what their notes say, which people may change; what an agent
         wrote there, or somebody deleted, is put back."""
         now = self.now
-        now.contract = await self._ctx.read_note(self._key("contract")) or now.contract
-        plan = await self._ctx.read_note(self._key("plan"))
+        now.contract = await self.ctx.read_note(self.key("contract")) or now.contract
+        plan = await self.ctx.read_note(self.key("plan"))
         if plan is not None and plan != now.plan:
             try:
                 now.replan(read_plan(plan))
             except ValueError as error:
-                asked = self._ask("assess", self._told("assess"), read_plan, plan, str(error))
+                asked = self.ask("assess", self.told("assess"), read_plan, plan, str(error))
                 now.replan((await asked)[0])
-        await self._write()
+        await self.write()
 
     async def _review(self) -> None:
         now, began = self.now, self.now.cycle > 1
-        failed = await self._verify(self._spec.checks) if began else []
-        changes = await self._ctx.changes(patch=True) if began else "nothing yet"
-        prompt = self._told(
+        failed = await self.verify(self.spec.checks) if began else []
+        changes = await self.ctx.changes(patch=True) if began else "nothing yet"
+        prompt = self.told(
             "review", what_the_checks_say="\n".join(failed), what_was_changed=changes
         )
         prompt = f"{prompt}\n\n{instructions(Review)}"
-        review, work = await self._ask("review", prompt, read_review)
+        review, work = await self.ask("review", prompt, read_review)
         for number, one in enumerate(now.milestones, 1):
             if number in review.reopen:
                 one.evidence = None
@@ -184,121 +168,60 @@ class _Cycles:
         if review.plan:
             now.replan(read_plan(review.plan))
         now.issues = [*review.issues, *failed]
-        await self._log(work, "\n".join([review.summary, *(f"- {issue}" for issue in now.issues)]))
+        await self.log(work, "\n".join([review.summary, *(f"- {issue}" for issue in now.issues)]))
 
     async def _holds(self) -> bool:
         """Whether all that can be checked holds at the end; what does not is open again."""
         for one in self.now.milestones:
-            if one.check and (failed := await self._verify([CheckSpec(command=one.check)])):
+            if one.check and (failed := await self.verify([CheckSpec(command=one.check)])):
                 one.evidence = None
                 self.now.issues += failed
-        if failed := await self._verify(self._spec.checks):
+        if failed := await self.verify(self.spec.checks):
             self.now.milestones[-1].evidence = None
             self.now.issues += failed
         return not self.now.open
 
     def _require_progress(self) -> None:
-        now, of = self.now, counted(len(self.now.milestones), "milestone")
+        now, of = self.now, len(self.now.milestones)
         if now.cycle > 1:
             self._stale = 0 if now.done > self._best else self._stale + 1
         self._best = max(self._best, now.done)
         left = f"the next is: {now.open[0].title}"
-        if now.cycle > self._spec.cycles:
-            cycles = counted(self._spec.cycles, "cycle")
-            raise Failed(f"{now.done} of {of} hold after {cycles}; {left}")
+        if now.cycle > self.spec.cycles:
+            cycles = counted(self.spec.cycles, "cycle")
+            raise Failed(f"{now.done} of {of} milestones hold after {cycles}; {left}")
         if self._stale >= _STALE:
             why = f"{_STALE} cycles in a row brought no new milestone; {left}"
-            raise _Blocked("progress", why, "Read the worklog, and change the plan in its note.")
+            raise Blocked("progress", why, "Read the worklog, and change the plan in its note.")
 
     async def _implement(self) -> None:
         now, milestone = self.now, self.now.open[0]
-        work = await self._call("implement", self._told("implement", the_milestone=milestone.text))
-        now.commit = await self._ctx.commit(f"Cycle {now.cycle}: {milestone.title}")
+        work = await self.call("implement", self.told("implement", the_milestone=milestone.text))
+        now.commit = await self.ctx.commit(f"Cycle {now.cycle}: {milestone.title}")
         own = [CheckSpec(command=milestone.check)] if milestone.check else []
-        failed = await self._verify([*own, *self._spec.checks])
+        failed = await self.verify([*own, *self.spec.checks])
         if own and not failed:
             milestone.evidence = f"`{milestone.check}` passed on {(now.commit or '')[:10]}"
         ended = [] if work.ok else [f"It ended with: {work.reason}"]
-        said = [f"Milestone: {milestone.title}", work.text[-_SHOWN:], *ended, *failed]
-        await self._log(work, "\n\n".join(filter(None, [*said, milestone.evidence])))
+        said = [f"Milestone: {milestone.title}", work.text[-SHOWN:], *ended, *failed]
+        await self.log(work, "\n\n".join(filter(None, [*said, milestone.evidence])))
 
-    async def _verify(self, checks: Sequence[CheckSpec]) -> list[str]:
-        """What checks find wrong; what they leave behind does not join the work."""
-        found = (await self._ctx.check(*checks)).failed if checks else []
-        if checks and self.now.commit is not None:
-            await self._ctx.revert(self.now.commit)
-        return [f"`{one.verdict}` fails:\n{one.output[-_SHOWN:]}" for one in found]
-
-    def _told(self, phase: Phase, **parts: str) -> str:
-        known = {} if phase == "assess" else self.now.told
-        return self._ctx.prompt(phase, PROMPTS[phase], the_task=self._spec.task, **known, **parts)
-
-    async def _ask(
-        self, phase: Phase, prompt: str, read: Callable[[str], T], said: str = "", wrong: str = ""
-    ) -> tuple[T, TaskResult]:
-        """An answer that can be read; one that cannot is repaired twice at most."""
-        for _ in range(_REPAIRS if wrong else 1 + _REPAIRS):
-            parts = {"what_was_wrong": wrong, "your_answer": said[-_SHOWN:]}
-            repair = self._ctx.prompt("repair", PROMPTS["repair"], **parts) if wrong else ""
-            work = await self._call(phase, f"{prompt}\n\n{repair}")
-            said, wrong = work.text, work.reason or work.status
-            if work.ok:
-                try:
-                    return read(said), work
-                except ValueError as error:
-                    wrong = str(error)
-        code = "plan" if phase == "assess" else "answer"
-        fix = f"Look at what it said: kapelle logs {work.id}"
-        raise _Blocked(code, f"the answer of {work.agent} cannot be used: {wrong}", fix)
-
-    async def _call(self, phase: Phase, prompt: str) -> TaskResult:
-        """The work of a phase: in the run's worktree, or where what is changed is thrown away."""
-        writes = phase == "implement"
-        limits = [one.of_task for one in self._spec.limits if one.phase == phase]
-        where: dict[str, Any] = {"workspace": "run" if writes else "own", "disposable": not writes}
-        title = f"{phase.capitalize()} (cycle {self.now.cycle})"
-        able = first_able(self._ctx, self._spec.of(phase), prompt, self._spec.retry_delay_s,
-                          title=title, **where, **(limits[0] if limits else {}))  # fmt: skip
-        try:
-            return await able
-        except Unable as error:
-            fix = "See that one of its agents works (kapelle doctor), or wait."
-            raise _Blocked("agents", f"no agent could do it: {error}", fix) from None
-
-    async def wait_for_person(self, blocked: _Blocked) -> None:
+    async def wait_for_person(self, blocked: Blocked) -> None:
         """Tell why it is blocked; go on where a person says, if that can be."""
         now = self.now
         facts = {"code": blocked.code, "reason": str(blocked), "fix": blocked.fix}
         now.blocked = Block.model_validate({"phase": now.phase, "cycle": now.cycle, **facts})
-        await self._show()
+        await self.show()
         told = f"blocked in {now.phase} of cycle {now.cycle}: {blocked}. {blocked.fix}"
         wrong = ""
-        while self._spec.wait:
+        while self.spec.wait:
             answer = "Answer resume, a phase with its cycle such as `implement 3`, or stop."
-            said = await self._ctx.ask(f"{wrong}{told} {answer}")
+            said = await self.ctx.ask(f"{wrong}{told} {answer}")
             if said.strip().lower() == "stop":
                 break
-            other = await self._ctx.astray()
+            other = await self.ctx.astray()
             wrong = f"The worktree is on {other}. " if other else now.go_to(said)
             if not wrong:
                 now.blocked, self._stale = None, 0
                 return
         raise Failed(told)
-
-    async def _show(self) -> None:
-        await self._ctx.progress(cycles=self._spec.cycles, **self.now.facts)
-
-    async def _write(self) -> None:
-        for name in ("plan", "contract"):
-            await self._ctx.note(self._key(name), getattr(self.now, name))
-
-    async def _log(self, work: TaskResult, text: str) -> None:
-        """Add to the worklog, and have the notes say what is so now."""
-        where = {"cycle": self.now.cycle, "phase": self.now.phase}
-        entry = Entry(**where, agent=work.agent, task=work.id, text=text, commit=self.now.commit)
-        self.now.worklog.append(entry)
-        await self._ctx.note(self._key(f"worklog/cycle-{entry.cycle}-{entry.phase}"), text)
-        await self._write()
-
-    def _key(self, name: str) -> str:
-        return f"workflow/{self._ctx.run_id}/{name}"

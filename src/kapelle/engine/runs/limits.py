@@ -82,9 +82,7 @@ class Wait:
     budget: RunBudget
     control: Control
 
-    async def for_child(
-        self, child_id: str, *, may_ask: bool = True, patient: bool = True
-    ) -> None:
+    async def for_child(self, child_id: str, *, may_ask: bool = True, patient: bool = True) -> None:
         """Return when a task or run inside this one has ended; when nothing is left of the budget,
         end it and raise LimitReached."""
         row = runs.row if is_id("run", child_id) else tasks.row

@@ -1,18 +1,27 @@
-"""What a workflow knows: its plan with milestones, its contract, its worklog, why it is blocked."""
+"""What the phases of a workflow know and are told, and how they are asked."""
 
 import re
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, Field, model_validator
 
 from kapelle.domain.answers import read_answer
-from kapelle.domain.specs import Money, Spec, Turns, field
+from kapelle.domain.specs import CheckSpec, Money, Spec, Turns, field
 from kapelle.domain.text import titled
+from kapelle.patterns.candidates import Unable, first_able
+from kapelle.patterns.context import Context
+from kapelle.patterns.results import TaskResult
+
+if TYPE_CHECKING:
+    from kapelle.patterns.workflow import WorkflowSpec
+
+T = TypeVar("T")
 
 Phase = Literal["assess", "review", "implement"]
 # What of the plan, the contract and the worklog goes into a prompt.
 _TOLD, _PLAN, _CONTRACT = 50_000, 25_000, 10_000
-_MOST = 100
+_MOST, _REPAIRS, SHOWN = 100, 2, 4_000
 _BOX = re.compile(r"^\s*[-*] \[[ xX]\] (?:\d+[.)] )?(.+)$")
 _CHECK = re.compile(r"[,;(]?\s*check:\s*`([^`]+)`\)?", re.IGNORECASE)
 _HEADING = re.compile(r"^#+ *contract\b.*$", re.IGNORECASE | re.MULTILINE)
@@ -218,3 +227,84 @@ def read_assessment(text: str) -> tuple[list[Milestone], str]:
     if heading is None or not (contract := text[heading.end() :].strip()):
         raise ValueError("it has no contract: write the rules below a heading `## Contract`")
     return milestones, contract
+
+
+class Blocked(Exception):
+    """It cannot go on without a person; the code is one of a Block."""
+
+    def __init__(self, code: str, reason: str, fix: str) -> None:
+        super().__init__(reason)
+        self.code, self.fix = code, fix
+
+
+class Phases:
+    """How the phases of one workflow are asked, checked and written down."""
+
+    def __init__(self, ctx: Context, spec: "WorkflowSpec", now: WorkflowResult) -> None:
+        self.ctx, self.spec, self.now = ctx, spec, now
+
+    async def require_branch(self) -> None:
+        if (other := await self.ctx.astray()) is not None:
+            fix = "Put the worktree back on the run's branch; kapelle status shows both."
+            raise Blocked("branch", f"the worktree is on {other}, not on the run's branch", fix)
+
+    async def verify(self, checks: Sequence[CheckSpec]) -> list[str]:
+        """What checks find wrong; what they leave behind does not join the work."""
+        found = (await self.ctx.check(*checks)).failed if checks else []
+        if checks and self.now.commit is not None:
+            await self.ctx.revert(self.now.commit)
+        return [f"`{one.verdict}` fails:\n{one.output[-SHOWN:]}" for one in found]
+
+    def told(self, phase: Phase, **parts: str) -> str:
+        known = {} if phase == "assess" else self.now.told
+        return self.ctx.prompt(phase, PROMPTS[phase], the_task=self.spec.task, **known, **parts)
+
+    async def ask(
+        self, phase: Phase, prompt: str, read: Callable[[str], T], said: str = "", wrong: str = ""
+    ) -> tuple[T, TaskResult]:
+        """An answer that can be read; one that cannot is repaired twice at most."""
+        for _ in range(_REPAIRS if wrong else 1 + _REPAIRS):
+            parts = {"what_was_wrong": wrong, "your_answer": said[-SHOWN:]}
+            repair = self.ctx.prompt("repair", PROMPTS["repair"], **parts) if wrong else ""
+            work = await self.call(phase, f"{prompt}\n\n{repair}")
+            said, wrong = work.text, work.reason or work.status
+            if work.ok:
+                try:
+                    return read(said), work
+                except ValueError as error:
+                    wrong = str(error)
+        code = "plan" if phase == "assess" else "answer"
+        fix = f"Look at what it said: kapelle logs {work.id}"
+        raise Blocked(code, f"the answer of {work.agent} cannot be used: {wrong}", fix)
+
+    async def call(self, phase: Phase, prompt: str) -> TaskResult:
+        """The work of a phase: in the run's worktree, or where what is changed is thrown away."""
+        writes = phase == "implement"
+        limits = [one.of_task for one in self.spec.limits if one.phase == phase]
+        where: dict[str, Any] = {"workspace": "run" if writes else "own", "disposable": not writes}
+        title = f"{phase.capitalize()} (cycle {self.now.cycle})"
+        able = first_able(self.ctx, self.spec.of(phase), prompt, self.spec.retry_delay_s,
+                          title=title, **where, **(limits[0] if limits else {}))  # fmt: skip
+        try:
+            return await able
+        except Unable as error:
+            fix = "See that one of its agents works (kapelle doctor), or wait."
+            raise Blocked("agents", f"no agent could do it: {error}", fix) from None
+
+    async def show(self) -> None:
+        await self.ctx.progress(cycles=self.spec.cycles, **self.now.facts)
+
+    async def write(self) -> None:
+        for name in ("plan", "contract"):
+            await self.ctx.note(self.key(name), getattr(self.now, name))
+
+    async def log(self, work: TaskResult, text: str) -> None:
+        """Add to the worklog, and have the notes say what is so now."""
+        where = {"cycle": self.now.cycle, "phase": self.now.phase}
+        entry = Entry(**where, agent=work.agent, task=work.id, text=text, commit=self.now.commit)
+        self.now.worklog.append(entry)
+        await self.ctx.note(self.key(f"worklog/cycle-{entry.cycle}-{entry.phase}"), text)
+        await self.write()
+
+    def key(self, name: str) -> str:
+        return f"workflow/{self.ctx.run_id}/{name}"
