@@ -175,6 +175,7 @@ run hello --agent rehearsal
 run hello --agent rehearsal --in-place
 best-of hello -n 2
 orchestrate hello
+workflow hello
 loop hello --until true
 pipeline one two
 team hello
