@@ -103,3 +103,98 @@ def test_six_milestones_over_every_trouble_on_the_way(kapelle: Instance, reposit
     )
     assert notes(kapelle, run_id, "contract").strip() == "- Write small files."
     assert "`test -f two.txt` fails" in notes(kapelle, run_id, "worklog/cycle-2-implement")
+
+
+ONE = "## Plan\n- [ ] one is there, check: `test -f one.txt`\n## Contract\nNone."
+LAZY = rule(ASSESS, {"result": ONE}) + doing("easy", *writes("easy")) + rule(IMPLEMENT)
+SHORT = {"agent": "coder", "task": "One", "retry_delay_s": 0}
+
+
+def answered(kapelle: Instance, run_id: str, text: str) -> Any:
+    """The run when it rests again after an answer."""
+    kapelle.post(f"/runs/{run_id}/answer", {"answer": text})
+    return rest(kapelle, run_id)
+
+
+def test_without_progress_it_is_blocked_until_a_person_resumes_it(
+    kapelle: Instance, repository: Path
+) -> None:
+    cast(kapelle, coder=LAZY + rule(REVIEW, answer({**FINE, "done": [1]})))
+    run = perform(kapelle, "workflow", repository, **SHORT)
+    blocked = run["progress"]["blocked"]
+    assert (run["status"], blocked["code"]) == ("waiting", "progress")
+    assert (blocked["phase"], blocked["cycle"]) == ("implement", 3)
+    assert blocked["reason"] in run["reason"]
+    assert blocked["fix"] in run["reason"]
+    worktree, branch = Path(run["workspace"]["path"]), run["workspace"]["branch"]
+    made = len(tasks_of(kapelle, run["id"]))
+    for wrong, told in {
+        "dance 1": "'dance 1' is no phase with a cycle.",
+        "implement 9": "name one from 1 to 3.",
+    }.items():
+        run = answered(kapelle, run["id"], wrong)
+        assert told in run["reason"]
+        assert run["progress"]["blocked"] == blocked
+    git(worktree, "checkout", "--quiet", "-b", "elsewhere")
+    run = answered(kapelle, run["id"], "resume")
+    assert "The worktree is on elsewhere." in run["reason"]
+    git(worktree, "checkout", "--quiet", branch)
+    assert len(tasks_of(kapelle, run["id"])) == made
+    plan = ["notes", "set", f"workflow/{run['id']}/plan", "-", "--scope", run["id"]]
+    kapelle.cli(*plan, input="- [x] easy is there, check: `test -f easy.txt`", check=True)
+    run = answered(kapelle, run["id"], "implement 2")
+    assert run["reason"] == "all 1 milestones hold, as reviewed", run
+    assert run["result"]["milestones"][0]["evidence"].startswith("`test -f easy.txt` passed")
+    assert run["result"]["blocked"] is None
+
+
+def test_another_branch_blocks_it_before_anything_is_written_and_the_plan_is_put_back(
+    kapelle: Instance, repository: Path, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    wait = {"run": f"until test -e {go}; do sleep 0.05; done"}
+    cast(kapelle, coder=LAZY + rule(REVIEW, wait, answer(FINE)))
+    run_id = start(kapelle, "workflow", repository, **SHORT)
+    wait_for(lambda: kapelle.get(f"/runs/{run_id}")["progress"].get("phase") == "review")
+    run = kapelle.get(f"/runs/{run_id}")
+    git(Path(run["workspace"]["path"]), "checkout", "--quiet", "-b", "elsewhere")
+    kapelle.cli("notes", "delete", f"workflow/{run_id}/plan", "--scope", run_id, check=True)
+    go.touch()
+    run = rest(kapelle, run_id)
+    assert run["progress"]["blocked"]["code"] == "branch"
+    assert [task["title"] for task in tasks_of(kapelle, run_id)] == [
+        "Assess (cycle 0)",
+        "Review (cycle 1)",
+    ]
+    git(Path(run["workspace"]["path"]), "checkout", "--quiet", run["workspace"]["branch"])
+    kapelle.cli(
+        "notes", "set", f"workflow/{run_id}/plan", "Just do it.", "--scope", run_id, check=True
+    )
+    run = answered(kapelle, run_id, "resume")
+    assert "Assess (cycle 1)" in [task["title"] for task in tasks_of(kapelle, run_id)]
+    assert notes(kapelle, run_id, "plan").startswith("- [ ] 1. one is there")
+    run = answered(kapelle, run_id, "stop")
+    assert (run["status"], run["result"]["blocked"]["code"]) == ("failed", "progress")
+
+
+def test_unattended_it_fails_with_the_reason_and_what_to_do(
+    kapelle: Instance, repository: Path
+) -> None:
+    cast(
+        kapelle,
+        coder=rule(ASSESS, {"result": "No plan, no contract."}),
+        broken=rule(".", {"crash": "SEGV"}),
+        planner=rule(ASSESS, {"result": ONE}),
+    )
+    run = perform(kapelle, "workflow", repository, **SHORT, wait=False)
+    assert run["reason"].startswith("blocked in assess of cycle 0: the answer of coder")
+    assert run["result"]["blocked"]["code"] == "plan"
+    assert len(tasks_of(kapelle, run["id"])) == 3
+    told = {"implementers": ["planner"], "reviewers": ["broken"], "wait": False}
+    run = perform(kapelle, "workflow", repository, **SHORT, **told)
+    assert run["reason"].startswith("blocked in review of cycle 1: no agent could do it: broken: ")
+    assert run["result"]["blocked"]["code"] == "agents"
+    assert len(tasks_of(kapelle, run["id"])) == 4
+    refused = kapelle.cli("workflow", "x", "--limit", "dance:turns=2", cwd=repository)
+    assert refused.returncode == 2
+    assert "assess" in refused.stderr
