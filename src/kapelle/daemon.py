@@ -48,6 +48,7 @@ from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
+from kapelle.service.templates import Templates
 from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
@@ -245,6 +246,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         usage=Usages(parts),
         trust=Trust(parts),
         knowledge=Knowledge(parts),
+        templates=Templates(parts),
         search=Search(parts),
         integrations=Integrations(parts),
         notes=Notes(db, parts.without_secrets),

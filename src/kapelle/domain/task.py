@@ -186,6 +186,8 @@ class Task(Work):
     run_id: str | None
     children: list[str] = []  # the tasks and runs that its attempts asked for; not in lists
     coordinate: bool = False
+    template: str | None = None
+    guidelines: str | None = None  # what the template said when the task was asked for
     attempts: list[Attempt]
     checks: list[CheckResult]
     result: str | None

@@ -24,6 +24,7 @@ from kapelle.service.schedules import Schedules
 from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
+from kapelle.service.templates import Templates
 from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work
@@ -46,6 +47,7 @@ class Service:
     usage: Usages
     trust: Trust
     knowledge: Knowledge
+    templates: Templates
     search: Search
     integrations: Integrations
     notes: Notes
