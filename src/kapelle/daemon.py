@@ -38,7 +38,7 @@ from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
-from kapelle.service.knowledge import Knowledge
+from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
@@ -48,7 +48,6 @@ from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.service.search import Search
 from kapelle.service.sessions import Sessions
 from kapelle.service.tasks import Tasks
-from kapelle.service.templates import Templates
 from kapelle.service.trust import Trust
 from kapelle.service.usage import Usages
 from kapelle.service.work import Work

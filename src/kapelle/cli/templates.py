@@ -12,25 +12,25 @@ from kapelle.client.http import Connection
 from kapelle.domain.errors import InvalidInput
 
 templates = command_group("Keep guidelines for work of one kind, and see what comes of it." + LISTS)
-_PATH = "/templates"
-Name = Annotated[str, argument("NAME", "What it is called.", autocompletion=completing(_PATH[1:]))]
+Name = Annotated[str, argument("NAME", "Its name.", autocompletion=completing("templates"))]
 
 
 @templates.command("list", cls=LightCommand)
 def list_templates(as_json: Json = False) -> None:
     """List templates, with how many of their tasks succeeded."""
-    found = Connection().get(_PATH)
+    found = Connection().get("/templates")
+    rows = [
+        [one["name"], one["agent"] or "", one["model"] or "",
+         f"{sum(model['completed'] for model in one['records'])} of "
+         f"{sum(model['tasks'] for model in one['records'])}", one_line(one["guidelines"])]
+        for one in found
+    ]  # fmt: skip
     if as_json:
         document(found)
-    elif not found:
-        say('No templates yet. `kapelle templates create bugfix "Write a failing test first."`')
-    else:
-        rows = [
-            [one["name"], one["agent"] or "", one["model"] or "", _succeeded(one["records"]),
-             one_line(one["guidelines"])]
-            for one in found
-        ]  # fmt: skip
+    elif rows:
         write(table(["NAME", "AGENT", "MODEL", "SUCCEEDED", "GUIDELINES"], rows))
+    else:
+        say('No templates yet. `kapelle templates create bugfix "Write a failing test first."`')
 
 
 @templates.command("show", cls=LightCommand)
@@ -40,38 +40,35 @@ def show(name: Name, as_json: Json = False) -> None:
     document(found) if as_json else write(_described(found))
 
 
-def _put_command(verb: str) -> Callable[..., None]:
-    """`create` and `edit`, which differ in what they begin with."""
-    schema = dict(schemas()["template"])
+def _put_command(summary: str, more: dict[str, Any]) -> Callable[..., None]:
+    """`create`, or with a new name to give it `edit`, which begins with what there is."""
+    schema = {**schemas()["template"], "x-cli": {"summary": summary}}
     options = options_of(schema)
-    more: dict[str, Any] = {}
-    if verb == "edit":
-        schema["x-cli"] = {"summary": "Change what is given of a template, its name too."}
-        more["rename"] = Annotated[str | None, option("NAME", "Its new name.")]
 
     def put(**params: Any) -> None:
-        if params["name"] is None:
-            raise InvalidInput("NAME is missing.", hint=f"Write `kapelle templates {verb} NAME …`.")
+        if (name := params["name"]) is None:
+            raise InvalidInput("NAME is missing.", hint="Write it first; `kapelle templates`.")
         client = Connection()
-        if verb == "edit":
-            known = client.get(template_path(params["name"]))
-            before = {one.key: known[one.key] for one in options}
-            if params["guidelines"] is None and params["guidelines_file"] is None:
-                params["guidelines"] = before["guidelines"]
-        spec = spec_of(options, params, f"templates {verb}")
+        known = client.get(template_path(name)) if more else {}
+        if more and params["guidelines_file"] is None:
+            params["guidelines"] = params["guidelines"] or known["guidelines"]
+        given = {**known, **spec_of(options, params, "templates create")}
+        spec = {option.key: given.get(option.key) for option in options}
+        spec["name"] = params.get("rename") or name
         with spelled(options):
-            if verb == "create":
-                made = client.post(_PATH, spec)
-            else:
-                name = {"name": params["rename"]} if params["rename"] else {}
-                made = client.put(template_path(params["name"]), {**before, **spec, **name})
-        document(made) if params["as_json"] else data(made["name"])
+            kept = (
+                client.put(template_path(name), spec) if more else client.post("/templates", spec)
+            )
+        document(kept) if params["as_json"] else data(kept["name"])
 
     return with_parameters(put, schema, options, {**more, "as_json": Json})
 
 
-for _verb in ("create", "edit"):
-    templates.command(_verb, cls=LightCommand)(_put_command(_verb))
+_RENAME = {"rename": Annotated[str | None, option("NAME", "Its new name.")]}
+_create = _put_command("Keep guidelines for work of one kind, and who does it where.", {})
+templates.command("create", cls=LightCommand)(_create)
+_edit = _put_command("Change what is given of a template, its name too.", _RENAME)
+templates.command("edit", cls=LightCommand)(_edit)
 
 
 @templates.command("delete", cls=LightCommand)
@@ -81,22 +78,14 @@ def delete(name: Name, as_json: Json = False) -> None:
     document(gone) if as_json else say(f"{gone['name']} is deleted.")
 
 
-def _succeeded(records: list[dict[str, Any]]) -> str:
-    tasks = sum(one["tasks"] for one in records)
-    return f"{sum(one['completed'] for one in records)} of {tasks}" if tasks else ""
-
-
 def _described(found: dict[str, Any]) -> Iterator[str]:
-    for name in ("name", "agent", "model", "directory"):
-        if found[name]:
-            yield field(name, one_line(found[name]))
-    yield from ("", *(one_line(line) for line in found["guidelines"].split("\n")))
-    rows = [
+    named = ("name", "agent", "model", "directory")
+    yield from (field(name, one_line(found[name])) for name in named if found[name])
+    yield from ("", *map(one_line, found["guidelines"].split("\n")), "")
+    heads = ["AGENT", "MODEL", "SUCCEEDED", "RATE", "COST", "TURNS", "TIME"]
+    yield from table(heads, [
         [one["agent"], one["model"] or "", f"{one['completed']} of {one['tasks']}",
          f"{one['success_rate']:.0%}", cost(one["cost_usd"], 0), f"{one['turns'] or 0:.1f}",
          short(one["duration_s"] or 0)]
         for one in found["records"]
-    ]  # fmt: skip
-    if rows:
-        heads = ["AGENT", "MODEL", "SUCCEEDED", "RATE", "COST", "TURNS", "TIME"]
-        yield from ("", *table(heads, rows))
+    ])  # fmt: skip

@@ -42,8 +42,8 @@ class TemplateSpec(Spec):
 
 
 class TemplateRecord(Record):
-    """What came of the tasks that used a template with one model: those that succeeded or failed,
-    each counted for the model of its last attempt. The rest are means of a task."""
+    """What came of the tasks that used a template and succeeded or failed, each counted for the
+    model of its last attempt; cost, turns and duration are means."""
 
     template: str
     agent: str
@@ -56,12 +56,9 @@ class TemplateRecord(Record):
     duration_s: float | None  # under way
 
 
-class Template(Record):
-    name: str
-    guidelines: str
-    agent: str | None
-    model: str | None
-    directory: str | None
+class Template(TemplateSpec):
+    """A template as it is kept, and what came of it for each model."""
+
     created_at: datetime
     changed_at: datetime
     records: list[TemplateRecord]
