@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 import pytest
 
 from kapelle.domain.ids import attempt_token
+from tests.e2e.ensembles import rest
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import make_repository
-from tests.e2e.ensembles import rest
 
 # An agent that shows its prompt, and one that judges as its model does in the test.
 AGENTS = """
@@ -217,6 +217,10 @@ def test_all_that_ended_work_said_is_found_where_it_stands(
 ) -> None:
     say = '[[do]]\nsay = "nothing here"\n[[do]]\nsay = "first line\\nthe Needle is here"'
     done = '\n[[do]]\nresult = "haystack done"'
+    commit = (
+        "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m Sewn -m 'a thin thread'"
+    )
+    say += f'\n[[do]]\nrun = "{commit}"'
     task = instance.wait(instance.play(say + done, repository))["id"]
     mirrored, _ = shown(instance, "another prompt with a needle", make_repository(tmp_path / "b"))
     instance.post("/notes", {"key": "plan", "value": "find the needle"})
@@ -235,6 +239,9 @@ def test_all_that_ended_work_said_is_found_where_it_stands(
     assert b"nothing here" not in stream
     assert b"Needle" in stream
     assert hits(instance, '"here needle is"') == []
+    assert [hit["text"] for hit in hits(instance, "thread", kind="commit")] == [
+        "Sewn a thin thread"
+    ]
     found = hits(instance, "haystack", project=str(repository))
     assert [hit["kind"] for hit in found] == ["result", "prompt", "output"]
     assert {hit["id"] for hit in hits(instance, "needle", kind="prompt")} == {task, mirrored["id"]}

@@ -188,6 +188,8 @@ class Task(Work):
     coordinate: bool = False
     template: str | None = None
     guidelines: str | None = None  # what the template said when the task was asked for
+    tools: list[str] = []
+    read_only: bool = False
     attempts: list[Attempt]
     checks: list[CheckResult]
     result: str | None
