@@ -315,7 +315,8 @@ def test_a_template_is_told_as_guidelines_and_known_by_what_came_of_it(
     assert (records["rehearsal"]["tasks"], records["rehearsal"]["completed"]) == (1, 0)
     assert records["mirror"]["duration_s"] > 0
     shown = instance.cli("templates", "show", "fix", check=True).stdout
-    assert "3 of 3" in shown and "Test last." in shown
+    assert "3 of 3" in shown
+    assert "Test last." in shown
     assert "3 of 4" in instance.cli("templates", check=True).stdout
     # What a task was told stays with it.
     instance.cli("templates", "delete", "fix", check=True)
