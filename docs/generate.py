@@ -168,6 +168,8 @@ _COLUMNS = {
     "ACP": "acp",
     "usage": "usage",
     "cost": "cost",
+    "list of tools": "tools",
+    "kept from writing": "read_only",
 }
 
 

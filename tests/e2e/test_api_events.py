@@ -62,7 +62,7 @@ def test_what_agents_do_is_told_while_they_do_it_and_kept_nowhere(
 ) -> None:
     gate = tmp_path / "gate"
     wait = f"until test -e {gate}; do sleep 0.05; done"
-    used = '[[do]]\nusage = { input = 10, output = 7, turns = 3 }\n'
+    used = "[[do]]\nusage = { input = 10, output = 7, turns = 3 }\n"
     said = '[[do]]\nsay = "I begin.\\nI wait."\n'
     then = '[[do]]\ntool = "Read"\ninput = { path = "a.txt", long = "' + "x" * 500 + '" }\n'
     task = kapelle.play(f'{used}{said}[[do]]\nrun = "{wait}"\n{then}' + '[[do]]\nrun = "sleep 60"\n',

@@ -216,6 +216,10 @@ def test_all_that_ended_work_said_is_found_where_it_stands(
 ) -> None:
     say = '[[do]]\nsay = "nothing here"\n[[do]]\nsay = "first line\\nthe Needle is here"'
     done = '\n[[do]]\nresult = "haystack done"'
+    commit = (
+        "git -c user.name=a -c user.email=a@b commit -q --allow-empty -m Sewn -m 'a thin thread'"
+    )
+    say += f'\n[[do]]\nrun = "{commit}"'
     task = instance.wait(instance.play(say + done, repository))["id"]
     mirrored, _ = shown(instance, "another prompt with a needle", make_repository(tmp_path / "b"))
     instance.post("/notes", {"key": "plan", "value": "find the needle"})
@@ -234,6 +238,9 @@ def test_all_that_ended_work_said_is_found_where_it_stands(
     assert b"nothing here" not in stream
     assert b"Needle" in stream
     assert hits(instance, '"here needle is"') == []
+    assert [hit["text"] for hit in hits(instance, "thread", kind="commit")] == [
+        "Sewn a thin thread"
+    ]
     found = hits(instance, "haystack", project=str(repository))
     assert [hit["kind"] for hit in found] == ["result", "prompt", "output"]
     assert {hit["id"] for hit in hits(instance, "needle", kind="prompt")} == {task, mirrored["id"]}

@@ -14,7 +14,7 @@ const view = <Path extends string>(path: Path, load: () => Promise<{ View: () =>
 const now = createRoute({ getParentRoute: () => inside, path: '/', component: Now });
 
 interface WorkSearch {
-  view?: 'list' | 'timeline';
+  view?: 'list' | 'graph' | 'timeline';
   q?: string;
 }
 
@@ -22,7 +22,7 @@ const work = createRoute({
   getParentRoute: () => inside,
   path: '/work',
   validateSearch: (search: Record<string, unknown>): WorkSearch => ({
-    view: search.view === 'timeline' ? 'timeline' : undefined,
+    view: search.view === 'graph' || search.view === 'timeline' ? search.view : undefined,
     q: typeof search.q === 'string' && search.q ? search.q : undefined,
   }),
   component: lazyRouteComponent(() => import('./views/work/work'), 'View'),

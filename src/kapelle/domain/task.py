@@ -198,6 +198,8 @@ class Task(Work):
     run_id: str | None
     children: list[str] = []  # the tasks and runs that its attempts asked for; not in lists
     coordinate: bool = False
+    tools: list[str] = []
+    read_only: bool = False
     attempts: list[Attempt]
     checks: list[CheckResult]
     result: str | None

@@ -43,6 +43,8 @@ _ADDED_SINCE = (
     ("tasks", "parent_task_id"),
     ("runs", "parent_task_id"),
     ("tasks", "coordinate"),
+    ("tasks", "tools"),
+    ("tasks", "read_only"),
     ("attempts", "repository"),
     ("attempts", "memory"),
     ("checks", "proved"),

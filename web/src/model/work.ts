@@ -62,7 +62,7 @@ export function verdict(work: Work, now: number): [string, string] {
       const since = work.started_at
         ? `Running for ${clock(secondsBetween(work.started_at, now))}.`
         : 'Running.';
-      return [since, isRun(work) ? reason : atWorkOn(work)];
+      return isRun(work) ? ofRun(work, since, reason) : [since, atWorkOn(work)];
     }
     case 'waiting':
       return asksYou(work) ? ['Waits for you.', reason] : ['Waits.', reason];
@@ -76,6 +76,24 @@ export function verdict(work: Work, now: number): [string, string] {
     default:
       return [sentence(capital(work.status)), reason];
   }
+}
+
+/** What a run is at, then for how long, how well, and with what. */
+function ofRun(run: Run, since: string, reason: string): [string, string] {
+  const { iteration, step, steps, phase, best } = run.progress as Progress;
+  const most = run.spec.max_iterations;
+  const at =
+    typeof iteration === 'number'
+      ? `Iteration ${iteration}${typeof most === 'number' && most > 0 ? ` of ${most}` : ''}`
+      : typeof step === 'number'
+        ? `Step ${step} of ${String(steps)}`
+        : '';
+  const target = typeof run.spec.target === 'number' ? `, target ${run.spec.target}` : '';
+  const parts = reason.split(' is running').length - 1;
+  const doing = parts > 2 ? `${parts} of its tasks are running.` : reason;
+  const facts = [since, typeof best === 'number' ? `Best so far ${best}${target}.` : '', doing];
+  if (!at) return [since, doing];
+  return [typeof phase === 'string' ? `${at}, ${phase}.` : `${at}.`, facts.filter(Boolean).join(' ')];
 }
 
 function atWorkOn(task: Task): string {

@@ -14,8 +14,8 @@ from kapelle.domain.learning import (
     Project,
 )
 from kapelle.domain.specs import Directory, Spec, Text
+from kapelle.domain.views import SearchKind, SearchView
 from kapelle.service.knowledge import ImportView
-from kapelle.service.search import Kind, SearchView
 
 router = APIRouter(prefix="/learnings", tags=["learnings"])
 _owner = [Depends(owner_only)]
@@ -92,11 +92,11 @@ search_router = APIRouter(prefix="/search", tags=["search"], dependencies=_owner
 async def find(
     service: UseCases,
     query: Annotated[str, Query(min_length=1, max_length=1000)],
-    kind: Kind | None = None,
+    kind: SearchKind | None = None,
     task: Annotated[str | None, Query(max_length=100)] = None,
     project: Project | None = None,
     limit: Annotated[int, Query(ge=1, le=200)] = 20,
 ) -> SearchView:
-    """What prompts, results and outputs of ended tasks and runs, learnings and notes have all these
-    words, "several" together; each hit in its context, with where it stands."""
+    """What prompts, results, outputs and commits of ended tasks and runs, learnings and notes have
+    all these words, "several" together; each hit in its context, with where it stands."""
     return await service.search.find(query, kind, task, project, limit)

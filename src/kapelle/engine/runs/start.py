@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from kapelle.domain.errors import Conflict, InvalidInput, sentence
 from kapelle.domain.specs import WorkspaceKind
 from kapelle.domain.states import RunStatus
+from kapelle.domain.text import titled
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.git import foreign, is_here
 from kapelle.engine.runs.patterns import find_pattern
@@ -53,7 +54,7 @@ async def start(
         "spec": checked.model_dump(mode="json", exclude={"env", "shell"}, exclude_unset=True),
         "directory": directory,
         "repository": repository_of(directory),
-        "project": checked.project or parts.settings(checked.directory).project,
+        "project": checked.project or _project(parts, checked, run_id, parent_id),
         "parent_id": parent_id,
         "schedule_id": schedule_id,
         "parent_task_id": parent_task_id,
@@ -119,6 +120,13 @@ def _title(spec: PatternSpec) -> str:
         raise InvalidInput(
             f"The subject of {type(spec).__name__} cannot be told: {type(error).__name__}: {error}"
         ) from error
+
+
+def _project(parts: Parts, spec: PatternSpec, run_id: str, parent_id: str | None) -> str | None:
+    """The project of a run that names none; some have one of their own, unless inside another."""
+    if spec.own_project and parent_id is None:
+        return f"{titled(_title(spec), 60)} ({run_id[-6:]})"
+    return parts.settings(spec.directory).project
 
 
 def _insert(connection: Connection, values: dict[str, Any], also: Also | None) -> str:

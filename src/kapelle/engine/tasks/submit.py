@@ -26,7 +26,8 @@ _LARGE_PROMPT = 50_000
 # Fields of a specification that are stored as they are.
 _AS_GIVEN = {
     "prompt", "system_prompt", "model", "deps_policy", "fork_session", "timeout_s", "max_turns",
-    "budget_usd", "retry", "context", "coordinate",
+    "budget_usd", "retry", "context", "coordinate", "tools",
+    "read_only",
 }  # fmt: skip
 
 Also = Callable[[Connection, str], None]
@@ -76,17 +77,26 @@ async def examine(
         agent, settings, model=spec.model, system_prompt=spec.system_prompt,
         # A pattern gives tools to those of its agents that can use them.
         mcp=spec.mcp or (spec.coordinate and not (belonging and belonging.run_id)),
-        max_turns=spec.max_turns, budget=spec.budget_usd,
+        max_turns=spec.max_turns, budget=spec.budget_usd, tools=spec.tools,
     )  # fmt: skip
-    if len(spec.prompt) > _LARGE_PROMPT or spec.mcp:
+    if len(spec.prompt) > _LARGE_PROMPT or spec.mcp or spec.tools:
         # Better to hear now than from a failed attempt that it cannot be given that.
         adapter = registry.get(agent, settings)
         place = (Path(spec.directory), parts.home.attempts / "prompt")
         request = AgentRequest(spec.prompt, *place, adapter.settings, spec.system_prompt)
-        adapter.command(replace(request, model=spec.model, mcp_servers=spec.mcp))
+        more = {"model": spec.model, "mcp_servers": spec.mcp, "tools": spec.tools}
+        adapter.command(replace(request, **more))  # type: ignore[arg-type]
     if belonging is not None and belonging.workspace_owner:
         return settings, agent, WorkspaceKind.WORKTREE
-    return settings, agent, await workspace_kind(parts, spec, settings)
+    kind = await workspace_kind(parts, spec, settings)
+    able = registry.get(agent, settings).capabilities
+    if spec.read_only and kind is WorkspaceKind.IN_PLACE and not able.read_only:
+        raise InvalidInput(
+            f"The agent {agent} cannot be kept from writing, and without a worktree what it writes "
+            "cannot be thrown away.",
+            hint="Work in a git repository, or use another agent: `kapelle agents` lists them.",
+        )
+    return settings, agent, kind
 
 
 def require_directory(directory: str) -> str:
@@ -201,6 +211,7 @@ def require_abilities(
     mcp: object = None,
     max_turns: object = None,
     budget: object = None,
+    tools: object = None,
 ) -> None:
     """Raise InvalidInput if an agent is given what it cannot take."""
     adapter = registry.get(agent, settings)
@@ -211,6 +222,7 @@ def require_abilities(
         ("MCP server", mcp, able.mcp),
         ("limit of turns", max_turns, able.max_turns or able.usage),
         ("budget", budget, able.budget or able.usage or able.cost),
+        ("list of tools", tools, able.tools),
     ):
         if wanted and not can:
             raise InvalidInput(
