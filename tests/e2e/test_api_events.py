@@ -65,8 +65,8 @@ def test_what_agents_do_is_told_while_they_do_it_and_kept_nowhere(
     used = "[[do]]\nusage = { input = 10, output = 7, turns = 3 }\n"
     said = '[[do]]\nsay = "I begin.\\nI wait."\n'
     then = '[[do]]\ntool = "Read"\ninput = { path = "a.txt", long = "' + "x" * 500 + '" }\n'
-    task = kapelle.play(f'{used}{said}[[do]]\nrun = "{wait}"\n{then}' + '[[do]]\nrun = "sleep 60"\n',
-                        tmp_path)  # fmt: skip
+    waits = f'[[do]]\nrun = "{wait}"\n'
+    task = kapelle.play(used + said + waits + then + '[[do]]\nrun = "sleep 60"\n', tmp_path)
     page = kapelle.get("/work?light=true")
     assert page["work"][0]["id"] == task
     assert len(page["work"][0]["prompt"]) <= 300 < len(kapelle.task(task)["prompt"])
