@@ -238,7 +238,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         work=Work(parts, task_service, run_service),
         schedules=Schedules(db, scheduler, work, parts.secrets),
         output=Output(parts),
-        events=Events(db),
+        events=Events(db, parts.activities),
         daemon=Daemon(parts, queue, stopping),
         sessions=Sessions(file=home.sessions),
         agents=Agents(parts),
