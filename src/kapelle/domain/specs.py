@@ -187,6 +187,10 @@ class WorkSpec(Spec):
         metavar="NAME", kind="agent", complete="agents",
     )  # fmt: skip
     model: Name | None = field(None, "the agent's model", "-m", metavar="NAME", complete="model")
+    template: Name | None = field(
+        None, "guidelines of yours by their name, with the agent and the model that go with them",
+        metavar="NAME", complete="templates",
+    )  # fmt: skip
     fallback_agents: list[Name] = field(
         [], "who takes over, in order, from an agent that is limited or unavailable", "--fallback",
         metavar="AGENT", kind="names", complete="agents", max_length=20,
