@@ -1,11 +1,10 @@
-"""`kapelle workflow`: a plan, cycles of review and implementation, and a way out of every trouble."""
+"""`kapelle workflow`: a plan, cycles of review and implementation, a way out of every trouble."""
 
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.ensembles import (
     answer,
-    await_status,
     cast,
     files_on_branch,
     on_branch,
@@ -82,7 +81,10 @@ def test_six_milestones_over_every_trouble_on_the_way(kapelle: Instance, reposit
     run = rest(kapelle, run_id, 180)
     assert run["reason"] == "all 6 milestones hold, as reviewed", run["result"] or run["progress"]
     evidence = [one["evidence"] for one in run["result"]["milestones"]]
-    assert all(f"`test -f {name}.txt` passed on" in told for name, told in zip(NAMES, evidence))
+    assert all(
+        f"`test -f {name}.txt` passed on" in told
+        for name, told in zip(NAMES, evidence[:5], strict=True)
+    )
     assert evidence[5] == "seen by critic in the review of cycle 8"
     files = files_on_branch(repository, run)
     assert {f"{name}.txt" for name in NAMES} <= files
