@@ -35,6 +35,7 @@ from kapelle.runner.runner import Runner
 from kapelle.secrets import Vault
 from kapelle.service import Service
 from kapelle.service.agents import Agents
+from kapelle.service.batches import Batches
 from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
@@ -248,6 +249,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         search=Search(parts),
         integrations=Integrations(parts),
         notes=Notes(db, parts.without_secrets),
+        batches=Batches(db),
         locks=LockService(parts),
     )
     names = ("127.0.0.1", "localhost", "[::1]", shown, *settings.server.hosts)

@@ -16,6 +16,18 @@ Moment = Annotated[
 ]
 
 
+class BatchView(Record):
+    """A saved list of work; problem says why what stands there is none."""
+
+    name: str
+    items: list[dict[str, Any]]
+    problem: str | None
+    markdown: str
+    csv: str
+    version: int
+    updated_at: datetime
+
+
 class DiffView(Record):
     patch: str
     stat: str

@@ -11,6 +11,7 @@ from kapelle.domain.states import is_resting
 from kapelle.domain.task import Task
 from kapelle.domain.views import RestingView, WaitView
 from kapelle.service.agents import Agents
+from kapelle.service.batches import Batches
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
@@ -50,6 +51,7 @@ class Service:
     integrations: Integrations
     notes: Notes
     locks: LockService
+    batches: Batches
 
     async def wait(self, ids: Sequence[str], for_all: bool, timeout_s: float) -> WaitView:
         """Those of several tasks and runs that have ended or wait for a person, once one or all
