@@ -44,6 +44,7 @@ from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
 from kapelle.service.questions import Questions
+from kapelle.service.report import Reports
 from kapelle.service.runs import Runs
 from kapelle.service.schedules import ScheduledWork, Schedules
 from kapelle.service.search import Search
@@ -232,6 +233,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     task_service, run_service = Tasks(parts, queue), Runs(parts, lambda: queue.held)
     work = ScheduledWork(parts, task_service, run_service)
     scheduler = Scheduler(db, work, parts.secrets)
+    usage = Usages(parts)
     service = Service(
         tasks=task_service,
         runs=run_service,
@@ -243,7 +245,8 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         daemon=Daemon(parts, queue, stopping),
         sessions=Sessions(file=home.sessions),
         agents=Agents(parts),
-        usage=Usages(parts),
+        usage=usage,
+        reports=Reports(parts, task_service, run_service, usage),
         trust=Trust(parts),
         knowledge=Knowledge(parts),
         search=Search(parts),

@@ -62,7 +62,7 @@ def routes() -> FastAPI:
         agents.router, daemon.router, sessions.router, agents.usage_router, trust.router,
         tasks.work_router, knowledge.router, knowledge.search_router, notes.router,
         integrations.router, questions.router, locks.router, tasks.attempt_router,
-        batches.router,
+        batches.router, agents.report_router,
     ):  # fmt: skip
         app.include_router(router, prefix="/api/v1")
     app.add_api_route("/healthz", daemon.healthz, include_in_schema=False)
