@@ -23,6 +23,8 @@ from kapelle.api.app import build
 from kapelle.api.security import PrivateSocket
 from kapelle.api.server import Door, PrivateDoor, is_loopback, listen, raise_file_limit
 from kapelle.domain.errors import InvalidInput, KapelleError, Unavailable
+from kapelle.engine.delivery import Deliveries
+from kapelle.engine.merge import Merges
 from kapelle.engine.parts import Parts
 from kapelle.engine.runs.executor import RunExecutor
 from kapelle.engine.runs.mirror import RunMirror
@@ -228,6 +230,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     queue = TaskQueue(parts, RunQueue(parts, RunExecutor(parts).perform))
     stopping = Stopping(asyncio.Event())
     await parts.locks.load()
+    merges = Merges(parts)
     task_service, run_service = Tasks(parts, queue), Runs(parts, lambda: queue.held)
     work = ScheduledWork(parts, task_service, run_service)
     scheduler = Scheduler(db, work, parts.secrets)
@@ -235,7 +238,7 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         tasks=task_service,
         runs=run_service,
         questions=Questions(parts),
-        work=Work(parts, task_service, run_service),
+        work=Work(parts, merges, task_service, run_service),
         schedules=Schedules(db, scheduler, work, parts.secrets),
         output=Output(parts),
         events=Events(db),
@@ -264,7 +267,8 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
     serving = [asyncio.create_task(door.serve()) for door in doors]
     duties = (
         queue.run(), parts.locks.run(), upkeep(parts), service.events.run(), RunMirror(parts).run(),
-        service.knowledge.run(), service.search.run(), _look_after(lock, record, db, stopping),
+        service.knowledge.run(), service.search.run(), Deliveries(parts, merges).run(),
+        _look_after(lock, record, db, stopping),
     )  # fmt: skip
     scheduling = asyncio.create_task(scheduler.run())
     background = [*serving, scheduling, *(asyncio.create_task(duty) for duty in duties)]

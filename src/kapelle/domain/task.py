@@ -137,6 +137,23 @@ class MergeRefusal(Record):
     output: str
 
 
+class Delivery(Record):
+    """What becomes of the work of a task or run, and how far that is: a merge, or a pull request
+    with what its forge said of it last."""
+
+    mode: Literal["merge", "pr"]
+    status: Literal["pending", "delivered", "failed", "nothing"]
+    reason: str | None = None  # why it is not delivered, or waits
+    commit: str | None = None
+    forge: str | None = None
+    branch: str | None = None
+    number: int | None = None
+    url: str | None = None
+    state: Literal["draft", "open", "merged", "closed"] | None = None
+    ci: Literal["none", "pending", "passed", "failed"] | None = None
+    updated_at: datetime | None = None
+
+
 class Work(Record):
     """What tasks and runs have in common."""
 
@@ -157,6 +174,7 @@ class Work(Record):
     ended_at: datetime | None
     archived_at: datetime | None
     merged_at: datetime | None
+    delivery: Delivery | None = None  # where it is to be delivered, or was
 
 
 class Task(Work):

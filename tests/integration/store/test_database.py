@@ -90,7 +90,8 @@ def test_a_database_of_the_first_schema_is_brought_to_the_newest(database_url: s
             mode="fresh", agent="x", warnings=[], started_at=datetime.now(UTC),
         )  # fmt: skip
         for table in (
-            "processes", "proofs", "notes", "locks", "questions", "learnings", "learnings_index"
+            "processes", "proofs", "notes", "locks", "questions", "learnings", "learnings_index",
+            "deliveries",
         ):  # fmt: skip
             connection.execute(sa.text(f"DROP TABLE {table}"))
         for index in _INDEXED_SINCE:
