@@ -322,6 +322,13 @@ class TaskSpec(WorkSpec):
         return super().display_title or "untitled"
 
 
+class PullRequestSpec(Spec):
+    """How the work of a task or a run is made a pull request, or its pull request updated."""
+
+    draft: bool = field(False, "not to be merged yet; what failed can be nothing else")
+    force: bool = field(False, "even with a secret that Kapelle knows in it")
+
+
 class MergeSpec(Spec):
     """How the work of a task or a run is brought into a branch, by default its base."""
 

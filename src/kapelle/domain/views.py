@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from kapelle.domain.specs import Name, Text
-from kapelle.domain.task import CheckResult, Record
+from kapelle.domain.task import CheckResult, Delivery, Record
 
 LoginSource = Literal["task", "settings", "environment", "stored", "login", "none"]
 By = Literal["agent", "model", "project", "task", "run", "day"]
@@ -37,6 +37,24 @@ class MergeView(Record):
     phase: str | None = None
     # Whether it changed .kapelle of a repository that was trusted, and now is not.
     trust_dropped: bool = False
+
+
+class Comment(Record):
+    """What somebody said to a pull request, of a file where there is a path."""
+
+    author: str
+    text: str
+    path: str | None
+    url: str | None
+    at: datetime
+
+
+class PullRequestView(Record):
+    """The pull request of a task or run, as its forge tells it now, with what was said to it."""
+
+    id: str
+    delivery: Delivery
+    comments: list[Comment] = Field(default=[])
 
 
 class MergePreview(Record):

@@ -22,7 +22,7 @@ def ask(
     """Have work delivered, once it is there to be; asked again, what is known of it is kept."""
     values = {**_NEW, "mode": mode, "draft": draft, "force": force}
     if find(connection, owner) is None:
-        connection.execute(deliveries.insert(), {"owner": owner, **values})
+        connection.execute(deliveries.insert(), {"owner": owner, "pushed": [], **values})
     else:
         update(connection, owner, **values)
     tell(connection, ASKED, owner)

@@ -279,8 +279,8 @@ deliveries = sa.Table(
     sa.Column("reason", SafeText),
     # What was delivered, or could not be.
     sa.Column("commit", SafeText),
-    # What is or was to be pushed: on the remote branch nothing else is replaced.
-    sa.Column("pushed", SafeText),
+    # The commits that were or are to be pushed: on the remote branch nothing else is replaced.
+    sa.Column("pushed", SafeJson, nullable=False),
     sa.Column("forge", SafeText),
     sa.Column("branch", SafeText),
     sa.Column("number", sa.Integer),
