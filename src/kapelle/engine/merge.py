@@ -216,7 +216,9 @@ def require_ended(work: Task | Run, verb: str, *, force: bool) -> None:
     if not force and work.status != "completed":
         raise Conflict(
             f"{work.id} is {work.status}: only verified work is merged.",
-            hint="--force merges it all the same.",
+            hint=f"kapelle pr {work.id} --draft"
+            if verb == "pr"
+            else "--force merges it all the same.",
         )
 
 

@@ -13,6 +13,7 @@ from kapelle.store.query import Row, in_parts
 from kapelle.store.tables import deliveries, runs, tasks
 
 ASKED = "delivery.asked"
+_AT_A_TIME, _MOST_PUSHED = 20, 50
 _NEW = {"status": "pending", "reason": None, "tries": 0, "next_at": None}
 
 
@@ -61,12 +62,37 @@ def due(connection: sa.Connection, now: datetime) -> list[str]:
             own.status == "pending",
             sa.or_(own.next_at.is_(None), own.next_at <= now),
             sa.or_(work.c.status == "completed", own.force),
+            own.mode != "branch",
         )
         other = own.commit.is_distinct_from(work.c.workspace_commit)
-        again = sa.and_(own.status != "pending", work.c.status == "completed", other)
+        again = sa.and_(
+            own.status != "pending", own.mode != "branch", work.c.status == "completed", other
+        )
         query = sa.select(own.owner).join(work, work.c.id == own.owner)
         found += connection.execute(query.where(sa.or_(pending, again))).scalars()
     return found
+
+
+def stale(connection: sa.Connection, now: datetime) -> list[str]:
+    """Those whose open pull requests are to be looked at again."""
+    own = deliveries.c
+    query = sa.select(own.owner).where(
+        own.status == "delivered",
+        own.state.in_(["draft", "open"]),
+        sa.or_(own.next_at.is_(None), own.next_at <= now),
+    )
+    return list(connection.execute(query.limit(_AT_A_TIME)).scalars())
+
+
+def pushing(connection: sa.Connection, owner: str, commit: str) -> list[str]:
+    """Remember a commit that is about to be pushed; those that were before."""
+    if (known := find(connection, owner)) is None:
+        ask(connection, owner, "branch")
+    before: list[str] = known["pushed"] if known else []
+    # The one that is pushed last is the last.
+    kept = [one for one in before if one != commit][-_MOST_PUSHED:]
+    update(connection, owner, pushed=[*kept, commit])
+    return before
 
 
 def delete(connection: sa.Connection, owner: str) -> None:

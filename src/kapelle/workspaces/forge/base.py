@@ -65,7 +65,7 @@ class Forge:
     kind = ""
 
     def __init__(self, host: str, project: str, url: str, token: str) -> None:
-        self.host, self.project, self._url, self._token = host, project, url.rstrip("/"), token
+        self.host, self.project, self._url, self.token = host, project, url.rstrip("/"), token
 
     async def find(self, branch: str) -> PullRequest | None:
         """The open pull request of a branch, if there is one."""
@@ -113,7 +113,7 @@ class Forge:
     async def _answer(self, method: str, url: str, body: Any = None) -> "httpx2.Response":
         import httpx2  # it costs the daemon's start too much
 
-        headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+        headers = {"Authorization": f"Bearer {self.token}", "Accept": "application/json"}
         try:
             async with httpx2.AsyncClient(timeout=_TIMEOUT_S, follow_redirects=True) as client:
                 answer = await client.request(method, url, json=body, headers=headers)
