@@ -40,7 +40,7 @@ from kapelle.service.agents import Agents
 from kapelle.service.daemon import Daemon, Stopping
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
-from kapelle.service.knowledge import Knowledge
+from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
@@ -241,13 +241,14 @@ async def _serve(lock: Lock, home: Home, settings: Settings, listener: socket.so
         work=Work(parts, merges, task_service, run_service),
         schedules=Schedules(db, scheduler, work, parts.secrets),
         output=Output(parts),
-        events=Events(db),
+        events=Events(db, parts.activities),
         daemon=Daemon(parts, queue, stopping),
         sessions=Sessions(file=home.sessions),
         agents=Agents(parts),
         usage=Usages(parts),
         trust=Trust(parts),
         knowledge=Knowledge(parts),
+        templates=Templates(parts),
         search=Search(parts),
         integrations=Integrations(parts),
         notes=Notes(db, parts.without_secrets),

@@ -190,6 +190,10 @@ class WorkSpec(Spec):
         metavar="NAME", kind="agent", complete="agents",
     )  # fmt: skip
     model: Name | None = field(None, "the agent's model", "-m", metavar="NAME", complete="model")
+    template: Name | None = field(
+        None, "guidelines of yours by their name, with the agent and the model that go with them",
+        metavar="NAME", complete="templates",
+    )  # fmt: skip
     fallback_agents: list[Name] = field(
         [], "who takes over, in order, from an agent that is limited or unavailable", "--fallback",
         metavar="AGENT", kind="names", complete="agents", max_length=20,
@@ -278,6 +282,16 @@ class TaskSpec(WorkSpec):
         help="with --continue-from: go on in a copy of that task's conversation",
     )  # fmt: skip
     max_turns: Turns | None = field(None, "stop an attempt after so many")
+    tools: list[Name] = field(
+        [], "the only tools that the agent may use, by its own names for them, besides those of "
+        "MCP servers", "--tool", metavar="NAME", kind="list", max_length=100,
+        help="a tool that the agent may use, by its own name for it; then it has no others",
+    )  # fmt: skip
+    read_only: bool = field(
+        False,
+        "it is to report and to change nothing: the agent has no tools that write, if it can be "
+        "kept from them, and whatever it changes, commits or deletes is thrown away",
+    )
     timeout_s: Seconds | None = field(
         None, "stop an attempt after 90, 90s, 10m or 2h", "--timeout", kind="duration"
     )

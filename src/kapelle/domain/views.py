@@ -226,3 +226,29 @@ class SayView(Record):
 
     id: str
     told: Literal["now", "next_attempt"]
+
+
+SearchKind = Literal["prompt", "result", "output", "commit", "learning", "note"]
+
+
+class Hit(Record):
+    """Some text in its context, and where it stands: in an attempt's output the byte at which its
+    line begins, and the Last-Event-ID behind which its transcript goes on with that line."""
+
+    kind: SearchKind
+    id: str
+    title: str
+    project: str | None
+    text: str
+    attempt: int | None = None
+    stream: Literal["out", "err"] | None = None
+    offset: int | None = None
+    position: str | None = None
+
+
+class SearchView(Record):
+    """What was found: learnings, notes, then work, the newest first; complete is false while some
+    ended work is not indexed."""
+
+    hits: list[Hit]
+    complete: bool

@@ -20,6 +20,7 @@ class WorkResult(Record):
     directory: str = ""
     base_commit: str | None = None
     commit: str | None = None
+    cost_usd: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -46,7 +47,6 @@ class TaskResult(WorkResult):
     branch: str | None = None
     verified: bool | None = None
     failed_checks: list[CheckResult] = Field(default=[])
-    cost_usd: float | None = None
     agent: str = ""
 
     @classmethod

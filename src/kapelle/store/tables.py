@@ -147,7 +147,13 @@ tasks = sa.Table(
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
     # Whether its agent is given Kapelle's own tools.
     sa.Column("coordinate", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("tools", SafeJson, nullable=False, server_default="[]"),
+    sa.Column("read_only", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("run_id", sa.String(40)),
+    # The template that it was asked for by, and what that said then.
+    sa.Column("template", SafeText),
+    sa.Column("guidelines", SafeText),
+    sa.Index("ix_tasks_template", "template"),
     sa.Index("ix_tasks_run_id_id", "run_id", "id"),
     sa.Index("ix_tasks_parent_task_id", "parent_task_id"),
     sa.Index("ix_tasks_status_priority_id", "status", "priority", "id"),
@@ -489,6 +495,18 @@ def has_fts5(connection: sa.Connection) -> bool:
 
 
 sa.event.listen(learnings, "after_create", lambda _, connection, **__: create_index(connection))
+
+templates = sa.Table(
+    "templates",
+    metadata,
+    sa.Column("name", sa.String(64), primary_key=True),
+    sa.Column("guidelines", SafeText, nullable=False),
+    sa.Column("agent", SafeText),
+    sa.Column("model", SafeText),
+    sa.Column("directory", SafeText),
+    sa.Column("created_at", Instant, nullable=False),
+    sa.Column("changed_at", Instant, nullable=False),
+)
 
 notes = sa.Table(
     "notes",

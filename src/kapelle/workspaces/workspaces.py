@@ -16,7 +16,7 @@ from kapelle.domain.views import MergePreview
 from kapelle.workspaces import commit as commits
 from kapelle.workspaces import diff, lifecycle
 from kapelle.workspaces.commit import Commit
-from kapelle.workspaces.copy import copy_of, garble, make_copy, remove_copy, revert
+from kapelle.workspaces.copy import copy_of, forget_remotes, garble, make_copy, remove_copy, revert
 from kapelle.workspaces.diff import Diff
 from kapelle.workspaces.forge import Remote, find_remote
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, RefMoved
@@ -360,11 +360,20 @@ class Workspaces:
         if empty_branch and marker is not None:
             await lifecycle.drop_empty_branch(marker)
 
-    async def copy(self, owner: str, changed: Sequence[str] = (), base: str | None = None) -> Path:
+    async def copy(
+        self,
+        owner: str,
+        changed: Sequence[str] = (),
+        base: str | None = None,
+        *,
+        alone: bool = False,
+    ) -> Path:
         """A throwaway copy of the worktree, in which these files hold nonsense, or are as the base
-        has them; made anew."""
+        has them; made anew. One that is alone knows no other repository to push to."""
         async with self._guard.standing(owner) as marker:
             copied = await make_copy(marker)
+            if alone:
+                await asyncio.to_thread(forget_remotes, copied)
             if base is None:
                 await asyncio.to_thread(garble, copied, changed)
             else:

@@ -36,8 +36,8 @@ from kapelle.store.database import Connection
 
 # What a task takes over from the spec of its run, unless the pattern says otherwise.
 _INHERITED = (
-    "directory", "agent", "project", "priority", "fallback_agents", "system_prompt", "env", "shell",
-    "prove",
+    "directory", "agent", "template", "priority", "fallback_agents", "system_prompt", "env",
+    "shell", "prove",
 )  # fmt: skip
 # Its title and its limits are a run's own.
 _NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base", "deliver"}
@@ -62,7 +62,7 @@ class DurableContext(GitContext):
         owner = run["workspace_owner"] or run["id"]
         is_git = run["workspace_kind"] == WorkspaceKind.WORKTREE
         super().__init__(run["id"], spec, parts.workspaces, owner, is_git=is_git)
-        self._parts = parts
+        self._parts, self._project = parts, run["project"]
         self._journal, self._control, self._budget = journal, control, budget
         self._wait = Wait(parts, self.run_id, budget, control)
         self._commands = Commands(parts, self.run_id, owner, spec, budget, journal)
@@ -130,7 +130,7 @@ class DurableContext(GitContext):
         run, asked = self.spec, {name: value for name, value in fields.items() if value}
         if unknown := sorted(set(asked) - set(TaskArgs.__annotations__)):
             raise InvalidInput(f"ctx.task takes no {', '.join(unknown)}.")
-        inherited = {name: getattr(run, name) for name in _INHERITED}
+        inherited = {name: getattr(run, name) for name in _INHERITED} | {"project": self._project}
         # A model belongs to the agent that it was named with.
         inherited["model"] = run.model if asked.get("agent", run.agent) == run.agent else None
         inherited["timeout_s"] = run.task_timeout_s
@@ -215,6 +215,7 @@ class DurableContext(GitContext):
         """What a run inside this one takes over; its own worktree begins where this one is."""
         fields = set(PatternSpec.model_fields) - _NOT_INHERITED
         inherited = self.spec.model_dump(mode="json", include=fields, exclude_none=True)
+        inherited |= {"project": self._project} if self._project else {}
         if own and self._is_git:
             inherited["base"] = await self._branch()
         return inherited
@@ -391,7 +392,9 @@ def _run_ended(connection: Connection, run_id: str) -> Any:
     run = runs.row(connection, run_id)
     same = {name: run[name] for name in ("id", "status", "reason", "result", "title", "directory")}
     commits = {"base_commit": run["workspace_base_commit"], "commit": run["workspace_commit"]}
-    return RunResult.model_validate({**same, **commits}).model_dump(mode="json")
+    cost = runs.spent(connection, runs.family(connection, run_id))[1]
+    result = RunResult.model_validate({**same, **commits, "cost_usd": cost})
+    return result.model_dump(mode="json")
 
 
 def _retry(max_attempts: int, calls: int | None) -> RetrySpec:
