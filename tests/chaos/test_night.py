@@ -1,4 +1,4 @@
-"""Nights in which the daemon dies again and again: the report of the morning is true all the same."""
+"""Nights in which the daemon dies again and again: the report of the morning is still true."""
 
 import random
 from pathlib import Path

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from kapelle.domain.specs import Name, Text
-from kapelle.domain.task import CheckResult, Record
+from kapelle.domain.task import CheckResult, Delivery, Record
 
 LoginSource = Literal["task", "settings", "environment", "stored", "login", "none"]
 By = Literal["agent", "model", "project", "task", "run", "day"]
@@ -108,6 +108,24 @@ class MergeView(Record):
     phase: str | None = None
     # Whether it changed .kapelle of a repository that was trusted, and now is not.
     trust_dropped: bool = False
+
+
+class Comment(Record):
+    """What somebody said to a pull request, of a file where there is a path."""
+
+    author: str
+    text: str
+    path: str | None
+    url: str | None
+    at: datetime
+
+
+class PullRequestView(Record):
+    """The pull request of a task or run, as its forge tells it now, with what was said to it."""
+
+    id: str
+    delivery: Delivery
+    comments: list[Comment] = Field(default=[])
 
 
 class MergePreview(Record):
@@ -279,3 +297,29 @@ class SayView(Record):
 
     id: str
     told: Literal["now", "next_attempt"]
+
+
+SearchKind = Literal["prompt", "result", "output", "commit", "learning", "note"]
+
+
+class Hit(Record):
+    """Some text in its context, and where it stands: in an attempt's output the byte at which its
+    line begins, and the Last-Event-ID behind which its transcript goes on with that line."""
+
+    kind: SearchKind
+    id: str
+    title: str
+    project: str | None
+    text: str
+    attempt: int | None = None
+    stream: Literal["out", "err"] | None = None
+    offset: int | None = None
+    position: str | None = None
+
+
+class SearchView(Record):
+    """What was found: learnings, notes, then work, the newest first; complete is false while some
+    ended work is not indexed."""
+
+    hits: list[Hit]
+    complete: bool

@@ -137,7 +137,7 @@ class LocalContext(GitContext):
         disposable: bool = False,
         **fields: Unpack[TaskArgs],
     ) -> TaskResult:
-        """As everywhere, but model, session and priority are the affair of the agent's object."""
+        """As everywhere, but model, tools, session and priority are the agent's own affair."""
         before = fields.get("continue_from")
         earlier = self._tasks[before] if before else None
         text = compose(

@@ -21,6 +21,9 @@ class Who(TypedDict, total=False):
     agent: str | None
     model: str | None
     coordinate: bool  # whether it is given Kapelle's own tools, if it can use them
+    tools: Sequence[str]  # the only ones that it may use, by its agent's own names
+    max_turns: int | None
+    read_only: bool  # whether it only reports: what it changes is thrown away
 
 
 class TaskArgs(Who, total=False):

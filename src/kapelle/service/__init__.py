@@ -15,7 +15,7 @@ from kapelle.service.batches import Batches
 from kapelle.service.daemon import Daemon
 from kapelle.service.events import Events
 from kapelle.service.integrations import Integrations
-from kapelle.service.knowledge import Knowledge
+from kapelle.service.knowledge import Knowledge, Templates
 from kapelle.service.locks import LockService
 from kapelle.service.notes import Notes
 from kapelle.service.output import Output
@@ -48,6 +48,7 @@ class Service:
     usage: Usages
     trust: Trust
     knowledge: Knowledge
+    templates: Templates
     search: Search
     integrations: Integrations
     notes: Notes

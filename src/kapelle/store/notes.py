@@ -182,10 +182,13 @@ def _missing(scope: str, key: str) -> NotFound:
     return NotFound(f"There is no note {key!r} of {scope}.", hint="kapelle notes lists them.")
 
 
-def containing(connection: sa.Connection, terms: Sequence[Sequence[str]], limit: int) -> list[Row]:
-    """The newest notes that have every term."""
+def containing(
+    connection: sa.Connection, terms: Sequence[Sequence[str]], project: str | None, limit: int
+) -> list[Row]:
+    """The newest notes that have every term, of one project if it is given."""
     text = notes.c.key + " " + notes.c.value
     has = [text.icontains(" ".join(words), autoescape=True) for words in terms]
     query = sa.select(notes).where(notes.c.value.is_not(None), *has)
+    query = query if project is None else query.where(notes.c.scope == _PROJECT + project)
     query = query.order_by(notes.c.updated_at.desc()).limit(limit)
     return list(connection.execute(query).mappings())

@@ -3,11 +3,12 @@
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 from kapelle.domain.errors import Conflict
 from kapelle.domain.task import Workspace
@@ -15,8 +16,9 @@ from kapelle.domain.views import MergePreview
 from kapelle.workspaces import commit as commits
 from kapelle.workspaces import diff, lifecycle
 from kapelle.workspaces.commit import Commit
-from kapelle.workspaces.copy import copy_of, garble, make_copy, remove_copy, revert
+from kapelle.workspaces.copy import copy_of, forget_remotes, garble, make_copy, remove_copy, revert
 from kapelle.workspaces.diff import Diff
+from kapelle.workspaces.forge import Remote, find_remote
 from kapelle.workspaces.git import CONTENT_TIMEOUT_S, Git, RefMoved
 from kapelle.workspaces.locks import Guard
 from kapelle.workspaces.merge import (
@@ -286,6 +288,18 @@ class Workspaces:
                 await asyncio.sleep(0.01 * min(number, _TRIES))
         raise Conflict(f"{target} kept moving.", hint="Merge again later.")
 
+    async def remote(self, directory: Path, name: str, environ: Mapping[str, str]) -> Remote:
+        """A remote of the repository around a directory, reached with a person's variables."""
+        checkout = find_checkout(directory)
+        if checkout is None:
+            raise Conflict(f"{directory} is in no git repository.")
+        shadow = self._shadows.snapshots("sha1").parent
+        return await find_remote(self._git, checkout.common_dir, shadow, name, environ)
+
+    async def push(self, owner: str, remote: Remote, token: str, commit: str, **what: Any) -> None:
+        """Push a commit of the owner's repository; see Remote.push."""
+        await remote.push(self._markers.require(owner).objects, commit, token, **what)
+
     async def preview_merge(self, owner: str, into: str | None) -> MergePreview:
         """How a merge of the owner's branch would go."""
         marker = self._markers.require(owner)
@@ -346,11 +360,20 @@ class Workspaces:
         if empty_branch and marker is not None:
             await lifecycle.drop_empty_branch(marker)
 
-    async def copy(self, owner: str, changed: Sequence[str] = (), base: str | None = None) -> Path:
+    async def copy(
+        self,
+        owner: str,
+        changed: Sequence[str] = (),
+        base: str | None = None,
+        *,
+        alone: bool = False,
+    ) -> Path:
         """A throwaway copy of the worktree, in which these files hold nonsense, or are as the base
-        has them; made anew."""
+        has them; made anew. One that is alone knows no other repository to push to."""
         async with self._guard.standing(owner) as marker:
             copied = await make_copy(marker)
+            if alone:
+                await asyncio.to_thread(forget_remotes, copied)
             if base is None:
                 await asyncio.to_thread(garble, copied, changed)
             else:

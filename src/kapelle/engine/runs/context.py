@@ -36,11 +36,11 @@ from kapelle.store.database import Connection
 
 # What a task takes over from the spec of its run, unless the pattern says otherwise.
 _INHERITED = (
-    "directory", "agent", "priority", "fallback_agents", "system_prompt", "env", "shell",
-    "prove",
+    "directory", "agent", "template", "priority", "fallback_agents", "system_prompt", "env",
+    "shell", "prove",
 )  # fmt: skip
 # Its title and its limits are a run's own.
-_NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base"}
+_NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base", "deliver"}
 
 _LOOK_S = 1.0
 

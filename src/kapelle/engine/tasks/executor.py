@@ -105,7 +105,7 @@ async def _launch(attempt: Attempt, agent: Agent, limits: Limits) -> Launch:
         env=attempt.env | {"KAPELLE_URL": parts.url, "KAPELLE_TOKEN": token},
         timeout_s=attempt.timeout_s,
         label=f"{attempt.agent_name} for {attempt.task_id}",
-        origin=attempt.origin,
+        origin=attempt.agent_origin,
     )
 
 
@@ -122,7 +122,7 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
     where = {"url": parts.url, "token": attempt_token(parts.secret, attempt.id)}
     return AgentRequest(
         prompt=briefing.prompt,
-        workspace=attempt.directory,
+        workspace=attempt.place,
         prompt_file=attempt.process_dir / "prompt",
         settings=own,
         system_prompt=task["system_prompt"] if agent.capabilities.system_prompt else None,
@@ -132,6 +132,8 @@ async def _request(attempt: Attempt, agent: Agent, limits: Limits) -> AgentReque
         attempt_number=attempt.number,
         max_turns=limits.max_turns,
         budget_usd=limits.budget_left_usd,
+        tools=task["tools"] if attempt.agent_name == task["agent"] else (),
+        read_only=attempt.is_read_only,
         mcp_servers={
             **settings.mcp,
             **own.mcp,
@@ -164,7 +166,7 @@ def _relaunch(attempt: Attempt) -> Launch:
         process_dir=attempt.process_dir,
         secret=attempt.processes[AGENT].secret,
         argv=[],
-        cwd=attempt.directory,
+        cwd=attempt.place,
         env={},
         timeout_s=attempt.timeout_s,
         grace_s=attempt.settings.tasks.grace_s,
