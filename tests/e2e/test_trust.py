@@ -179,6 +179,13 @@ orchestrate hello
 workflow hello
 loop hello --until true
 pipeline one two
+batch one two
+batches save list README.md
+batches list
+batches show list
+batches run list
+batches delete list
+batches edit list
 team hello
 start
 start evil
@@ -240,6 +247,7 @@ notes get key
 notes watch key
 notes delete key
 usage
+report
 events
 top
 agents list
@@ -349,6 +357,7 @@ BODIES: dict[str, Any] = {
     "POST /agents/{name}/check": {"directory": "{clone}", "live": True},
     "PUT /agents/{name}/credential": {"api_key": "abcdefgh12345"},
     "POST /login": {"code": "x"},
+    "PUT /batches/{name}": {"text": "- x"},
     "POST /notes": {"key": "x", "value": "x"},
     "POST /questions": {"text": "x"},
     "POST /questions/{token}/answer": {"answer": "x"},

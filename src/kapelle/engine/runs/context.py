@@ -41,7 +41,7 @@ _INHERITED = (
     "shell", "prove",
 )  # fmt: skip
 # Its title and its limits are a run's own.
-_NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base"}
+_NOT_INHERITED = {"title", "max_seconds", "max_agent_calls", "budget_usd", "base", "deliver"}
 
 _LOOK_S = 1.0
 
