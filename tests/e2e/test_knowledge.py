@@ -12,6 +12,7 @@ from urllib.parse import urlencode
 import pytest
 
 from kapelle.domain.ids import attempt_token
+from tests.e2e.ensembles import rest
 from tests.e2e.instance import ApiError, Instance
 from tests.e2e.repositories import make_repository
 
@@ -287,3 +288,39 @@ def _is_being_indexed(kapelle: Instance, attempt_id: str) -> bool:
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         query = "SELECT value FROM progress WHERE source = ?"
         return connection.execute(query, (f"{attempt_id}.out",)).fetchone() is not None
+
+
+def test_a_template_is_told_as_guidelines_and_known_by_what_came_of_it(
+    instance: Instance, repository: Path
+) -> None:
+    made = ("templates", "create", "bugfix", "Test first.\nChange little.", "-a", "mirror", "-C")
+    instance.cli(*made, str(repository), check=True)
+    again = instance.cli("templates", "create", "bugfix", "x")
+    assert (again.returncode, "templates edit bugfix" in again.stderr) == (2, True)
+    # Its agent and its directory are those of the work, which names none itself.
+    done = instance.cli("run", "Mend it", "--template", "bugfix", "--json", check=True)
+    task = instance.wait(json.loads(done.stdout)["id"])
+    assert (task["status"], task["directory"]) == ("completed", str(repository))
+    assert (task["agent"], task["template"]) == ("mirror", "bugfix")
+    told = instance.request("GET", f"/tasks/{task['id']}/output")[1].decode()
+    assert told.strip() == "Mend it\n\n## Guidelines\nTest first.\nChange little."
+    spec = {"directory": str(repository), "template": "bugfix", "steps": ["one", "two"]}
+    run = instance.post("/runs", {"pattern": "pipeline", "spec": spec})
+    assert rest(instance, run["id"])["status"] == "completed"
+    failed = instance.play('[[do]]\nfail = "no"', repository, template="bugfix")
+    assert instance.wait(failed)["status"] == "failed"
+    instance.cli("templates", "edit", "bugfix", "Test last.", "--rename", "fix", check=True)
+    records = {one["agent"]: one for one in instance.get("/templates/fix")["records"]}
+    assert (records["mirror"]["tasks"], records["mirror"]["success_rate"]) == (3, 1.0)
+    assert (records["rehearsal"]["tasks"], records["rehearsal"]["completed"]) == (1, 0)
+    assert records["mirror"]["duration_s"] > 0
+    shown = instance.cli("templates", "show", "fix", check=True).stdout
+    assert "3 of 3" in shown
+    assert "Test last." in shown
+    assert "3 of 4" in instance.cli("templates", check=True).stdout
+    # What a task was told stays with it.
+    instance.cli("templates", "delete", "fix", check=True)
+    task = instance.get(f"/tasks/{task['id']}")
+    assert (task["template"], task["guidelines"]) == ("fix", "Test first.\nChange little.")
+    refused = instance.cli("run", "x", "--template", "fix", "-C", str(repository))
+    assert (refused.returncode, "There is no template 'fix'" in refused.stderr) == (2, True)

@@ -222,7 +222,7 @@ def test_what_is_to_begin_later_becomes_a_schedule(
     expect(wrong).to_contain_text("a minute is 0 to 59")
     expect(wrong.locator("input")).to_be_focused()
     page.get_by_role("button", name="on Mondays").click()
-    expect(page.locator("#h-when ~ .grid2 time").first).to_contain_text("09:00")
+    expect(page.get_by_text("Next Mon ").first).to_contain_text("09:00")
     page.get_by_role("button", name="Schedule the loop").click()
     expect(page.get_by_role("heading", name="Tidy up").last).to_be_visible()
     (made,) = kapelle.get("/schedules")["schedules"]

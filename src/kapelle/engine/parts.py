@@ -14,6 +14,7 @@ from kapelle.domain.ids import attempt_token
 from kapelle.domain.task import RunningCheck
 from kapelle.domain.views import Standing
 from kapelle.engine.locks import Locks
+from kapelle.engine.tasks.activity import Activities
 from kapelle.home import Home
 from kapelle.runner.process_dir import Ended, Launch, Process
 from kapelle.runner.redaction import patterns, redact
@@ -54,6 +55,8 @@ class Parts:
     live: dict[str, dict[Path, str]] = field(default_factory=dict)
     # The checks that each of them makes in this daemon.
     checking: dict[str, list[RunningCheck]] = field(default_factory=dict)
+    # What the agents at work in this daemon do right now.
+    activities: Activities = field(default_factory=Activities)
     # Whether there may be learnings; None while nobody has looked.
     learned: bool | None = None
     known_settings: dict[object, Settings] = field(default_factory=dict)

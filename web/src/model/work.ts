@@ -105,9 +105,11 @@ function atWorkOn(task: Task): string {
 export const whoOf = (work: Work): string => (isRun(work) ? String(work.spec.agent ?? '') : work.agent);
 
 /** What it costs so far; null when a part of it has no price. */
-export function costOf(work: Work): number | null | undefined {
+export function costOf(work: Work, now?: Attempt['usage']): number | null | undefined {
   if (isRun(work)) return work.spent.cost_usd;
-  const known = work.attempts.map((attempt) => attempt.usage).filter((usage) => usage !== null);
+  const before = now ? work.attempts.slice(0, -1) : work.attempts;
+  const used = [...before.map((attempt) => attempt.usage), now ?? null];
+  const known = used.filter((usage) => usage !== null);
   if (known.length === 0) return undefined;
   return known.some((usage) => usage.cost_usd === null)
     ? null

@@ -86,6 +86,9 @@ export function Sidebar({ showKeys }: { showKeys: () => void }) {
         <Place to="/schedules" icon="schedules" extra={many(planned?.length)}>
           Schedules
         </Place>
+        <Place to="/knowledge" icon="knowledge">
+          Knowledge
+        </Place>
         <Place to="/usage" icon="usage">
           Usage
         </Place>

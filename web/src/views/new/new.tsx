@@ -1,18 +1,28 @@
 import { useQuery } from '@tanstack/react-query';
 import { useNavigate, useSearch } from '@tanstack/react-router';
-import { type FormEvent, type KeyboardEvent, type ReactNode, useEffect, useMemo, useRef } from 'react';
+import {
+  type FormEvent,
+  type KeyboardEvent,
+  type ReactNode,
+  useEffect,
+  useMemo,
+  useRef,
+  useState,
+} from 'react';
 import { ApiError, api, ask, type Schedule, type Work } from '../../api/client';
+import { useTemplates } from '../../api/knowledge';
 import { useAction, useActive, useAgents, useEnded, usePatterns } from '../../api/queries';
 import { Button, Loading, Problem } from '../../parts/controls';
 import { Icon } from '../../parts/icon';
 import { View as Frame } from '../../shell/layout';
 import { usePreference } from '../../shell/preferences';
+import { Chosen } from '../knowledge/templates';
 import { FormField } from './form_field';
 import { Kind } from './kind';
 import { commandOf, type Field, fieldsOf, given, problemsOf, type Schema } from './schema';
 import { triggerOf, triggerWords, WhenGroup, whenOf } from './when';
 
-const WHERE = ['directory', 'agent', 'model', 'project'];
+const WHERE = ['template', 'directory', 'agent', 'model', 'project'];
 const LIMITS = ['budget_usd', 'timeout_s', 'max_seconds', 'max_turns', 'max_agent_calls', 'max_iterations'];
 const PROOF = [
   'checks',
@@ -27,7 +37,8 @@ const PROOF = [
   'success_criteria',
 ];
 
-const WHEN = ['at', 'cron', 'every_s', 'when.after'].map((name) => ({ name }));
+const KEYS: Record<string, string> = { at: 'when.at', cron: 'when.cron', every_s: 'when.every' };
+const WHEN = [...Object.keys(KEYS), 'when.after'].map((name) => ({ name }));
 
 /** The task's schema, which is in the REST document and not among the patterns. */
 const useTaskSchema = () =>
@@ -106,13 +117,14 @@ function Form({ pattern, schema, defs, children }: FormProps) {
   const fields = useMemo(() => fieldsOf(schema, defs), [schema, defs]);
   const [typed, type, clear] = useDraft(pattern);
   const directories = useDirectories();
+  const template = useTemplates().data?.find(({ name }) => name === typed.template);
   const navigate = useNavigate();
   const start = useAction(async (): Promise<Work | Schedule> => {
     const values = fields.map((field) => [field.name, given(field, typed[field.name] ?? '')] as const);
     const spec: Record<string, unknown> = Object.fromEntries(
       values.filter(([, value]) => value !== undefined),
     );
-    spec.directory ??= directories[0];
+    spec.directory ??= template?.directory ?? directories[0];
     const trigger = triggerOf(typed);
     if (trigger) {
       const schedule = { kind: pattern, spec, title: spec.title, ...trigger };
@@ -124,7 +136,9 @@ function Form({ pattern, schema, defs, children }: FormProps) {
       ? ask(api.POST('/api/v1/tasks', { body }))
       : ask(api.POST('/api/v1/runs', { body: { pattern, spec } }));
   });
-  const send = () =>
+  const [sent, keepSent] = useState(typed);
+  const send = () => {
+    keepSent(typed);
     start.mutate(undefined, {
       onSuccess: (work) => {
         clear();
@@ -133,6 +147,7 @@ function Form({ pattern, schema, defs, children }: FormProps) {
         });
       },
     });
+  };
   const submit = (event: FormEvent) => {
     event.preventDefault();
     send();
@@ -141,13 +156,19 @@ function Form({ pattern, schema, defs, children }: FormProps) {
     if (event.key === 'Enter' && (event.metaKey || event.ctrlKey)) send();
     if (event.key === 'Escape') window.history.back();
   };
-  const problems =
-    start.error instanceof ApiError ? problemsOf(start.error.message, [...fields, ...WHEN], typed) : {};
+  const all: Record<string, string> =
+    start.error instanceof ApiError ? problemsOf(start.error.message, [...fields, ...WHEN], sent) : {};
+  const problems = { ...all };
+  // What was typed anew is not what was refused.
+  for (const name of Object.keys(problems)) {
+    const key = KEYS[name] ?? name;
+    if ((typed[key] ?? '') !== (sent[key] ?? '')) delete problems[name];
+  }
   const form = useRef<HTMLFormElement>(null);
   useEffect(() => {
     if (start.error) form.current?.querySelector<HTMLElement>('[aria-invalid=true]')?.focus();
   }, [start.error]);
-  const unplaced = start.error && Object.keys(problems).length === 0 ? start.error : null;
+  const unplaced = start.error && Object.keys(all).length === 0 ? start.error : null;
   const named = (names: string[]) =>
     names.map((name) => fields.find((field) => field.name === name)).filter((field) => field !== undefined);
   const placed = [...WHERE, ...LIMITS, ...PROOF];
@@ -292,6 +313,7 @@ function Aside({ pattern, fields, typed }: { pattern: string; fields: Field[]; t
         </header>
         <p className="cmd">{command}</p>
       </section>
+      {typed.template && <Chosen name={typed.template} />}
     </aside>
   );
 }

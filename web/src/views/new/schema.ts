@@ -22,7 +22,17 @@ export interface Field {
   label: string;
   about: string;
   option: string;
-  input: 'text' | 'long' | 'number' | 'truth' | 'choice' | 'lines' | 'duration' | 'agent' | 'pairs';
+  input:
+    | 'text'
+    | 'long'
+    | 'number'
+    | 'truth'
+    | 'choice'
+    | 'lines'
+    | 'duration'
+    | 'agent'
+    | 'pairs'
+    | 'template';
   choices: string[];
   required: boolean;
   otherwise: string;
@@ -73,6 +83,7 @@ function inputOf(name: string, field: Schema, defs: Record<string, Schema>): Fie
   const { type, enum: choices } = plain(field, defs);
   if (PROMPTS.has(name)) return 'long';
   if (choices) return 'choice';
+  if (name === 'template') return 'template';
   if (AGENTS.has(name) || field['x-cli']?.kind === 'agent') return 'agent';
   if (field['x-cli']?.kind === 'duration') return 'duration';
   if (type === 'boolean') return 'truth';
