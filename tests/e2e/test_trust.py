@@ -176,8 +176,16 @@ run hello --agent rehearsal
 run hello --agent rehearsal --in-place
 best-of hello -n 2
 orchestrate hello
+workflow hello
 loop hello --until true
 pipeline one two
+batch one two
+batches save list README.md
+batches list
+batches show list
+batches run list
+batches delete list
+batches edit list
 team hello
 start
 start evil
@@ -244,6 +252,7 @@ notes get key
 notes watch key
 notes delete key
 usage
+report
 events
 top
 agents list
@@ -356,6 +365,7 @@ BODIES: dict[str, Any] = {
     "POST /agents/{name}/check": {"directory": "{clone}", "live": True},
     "PUT /agents/{name}/credential": {"api_key": "abcdefgh12345"},
     "POST /login": {"code": "x"},
+    "PUT /batches/{name}": {"text": "- x"},
     "POST /notes": {"key": "x", "value": "x"},
     "POST /questions": {"text": "x"},
     "POST /questions/{token}/answer": {"answer": "x"},

@@ -14,6 +14,7 @@ from kapelle.api.errors import ErrorView
 from kapelle.api.page import WithPage
 from kapelle.api.routes import (
     agents,
+    batches,
     daemon,
     integrations,
     knowledge,
@@ -63,6 +64,7 @@ def routes() -> FastAPI:
         tasks.work_router, knowledge.router, knowledge.search_router, knowledge.templates_router,
         projects.router,
         notes.router, integrations.router, questions.router, locks.router, tasks.attempt_router,
+        batches.router, agents.report_router,
     ):  # fmt: skip
         app.include_router(router, prefix="/api/v1")
     app.add_api_route("/healthz", daemon.healthz, include_in_schema=False)
