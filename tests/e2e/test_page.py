@@ -269,12 +269,14 @@ def test_every_view_in_both_themes_and_on_a_phone(browser: Browser, tmp_path: Pa
 def views_of(ids: dict[str, str]) -> dict[str, str]:
     task, team = f"/tasks/{ids['orders']}", f"/runs/{ids['team']}"
     return {
-        "now": "/", "work": "/work", "timeline": "/work?view=timeline", "task": task,
+        "now": "/", "work": "/work", "graph": "/work?view=graph", "timeline": "/work?view=timeline",
+        "task": task,
         **{part: f"{task}/{part}" for part in ("changes", "checks", "attempts", "output")},
         "events": f"{task}/events", "live": f"/tasks/{ids['partition']}",
         "failed": f"/tasks/{ids['cache']}", "question": f"/tasks/{ids['question']}",
         "loop": f"/runs/{ids['loop']}", "team": team, "best-of": f"/runs/{ids['best']}",
-        "pipeline": f"/runs/{ids['pipeline']}", "steps": f"{team}/steps", "new": "/new",
+        "pipeline": f"/runs/{ids['pipeline']}", "orchestrate": f"/runs/{ids['release']}",
+        "steps": f"{team}/steps", "new": "/new",
         "new-team": "/new?pattern=team", "schedules": "/schedules", "usage": "/usage",
         "system": "/system", "daemon": "/system/daemon",
     }  # fmt: skip

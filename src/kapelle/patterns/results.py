@@ -50,6 +50,7 @@ class TaskResult(WorkResult):
     failed_checks: list[CheckResult] = Field(default=[])
     agent: str = ""
     failure: FailureClass | None = None
+    failure: FailureClass | None = None  # of the last attempt
 
     @classmethod
     def of(cls, task: Task) -> "TaskResult":

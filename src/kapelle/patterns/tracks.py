@@ -82,16 +82,16 @@ class TracksResult(BaseModel):
     reason: str
 
 
-_IMPLEMENT = """Implement this feature completely and commit it.\n\n{feature}\n
+PROMPTS = {
+    "implement": """Implement this feature completely and commit it.\n\n{feature}\n
 Run linters, type checks and unit tests but no browser: others verify it afterwards. Install no
-packages, and leave {file} as it is."""
+packages, and leave {file} as it is.""",
+    "verify": """Verify this feature. Change nothing: run the program, its tests, requests to it, and
+report. A step has passed only if you saw that it has.\n\n{feature}""",
+    "fix": "You implemented this feature. Mend it and commit.\n\n{feature}\n\n{what_is_wrong}",
+}
 _PROTOCOL = "\n\nFollow {0} where it does not contradict the above. {1} tells what was done before."
-_VERIFY = """Verify this feature. Change nothing: run the program, its tests, requests to it, and
-report. A step has passed only if you saw that it has.\n\n{feature}"""
 _CONFLICT = "Others' work is merged into yours. Resolve the conflict markers, so that both hold: {}"
-_FIX = (
-    "You implemented this feature. Mend it and commit.\n\n{feature}\n\n## What is wrong\n{problem}"
-)
 
 
 @pattern("tracks", spec=TracksSpec)
@@ -143,7 +143,7 @@ class Track:
 
     async def _make(self, feature: Feature) -> str | None:
         """Implement, verify, mend and merge it; why that did not come about."""
-        asked = _IMPLEMENT.format(feature=feature.told, file=self.spec.features)
+        asked = self._prompt("implement", feature, file=self.spec.features)
         task, conflicts = await self._ask(feature, "implementing", asked), list[str]()
         while task.ok:
             await self._name(feature, task)
@@ -161,7 +161,7 @@ class Track:
                     return merged.problem
             if feature.verifications >= self.spec.max_attempts:
                 return problem
-            asked = _FIX.format(feature=feature.told, problem=problem)
+            asked = self._prompt("fix", feature, what_is_wrong=problem or "")
             fixed = await self._ask(feature, "mending", asked, task.id)
             await self.ctx.put_away(task)
             task = fixed
@@ -178,7 +178,7 @@ class Track:
         while spec.verify:
             try:
                 found = await ctx.query(
-                    _VERIFY.format(feature=feature.told) + self.protocol, Report,
+                    self._prompt("verify", feature), Report,
                     title=f"Verify {feature.name}", agent=spec.verifier, model=spec.verifier_model,
                     tools=spec.verifier_tools, max_turns=spec.verifier_turns, read_only=True,
                     continue_from=task.id,
@@ -198,7 +198,7 @@ class Track:
         while True:
             await self.ctx.progress(features=[one.model_dump() for one in self.result.features])
             task = await self.ctx.task(
-                prompt + self.protocol, title=feature.name, workspace="own", agent=spec.worker,
+                prompt, title=feature.name, workspace="own", agent=spec.worker,
                 model=spec.worker_model, max_turns=spec.worker_turns, checks=["diff_not_empty"],
                 continue_from=before,
             )  # fmt: skip
@@ -207,6 +207,10 @@ class Track:
                 self.strikes = 0
                 return task
             self._strike(task.reason)
+
+    def _prompt(self, role: str, feature: Feature, **parts: str) -> str:
+        told = self.ctx.prompt(role, PROMPTS[role], feature=feature.told, **parts)
+        return told + self.protocol
 
     def _strike(self, reason: str | None) -> None:
         self.strikes += 1
