@@ -49,7 +49,6 @@ class TaskResult(WorkResult):
     verified: bool | None = None
     failed_checks: list[CheckResult] = Field(default=[])
     agent: str = ""
-    failure: FailureClass | None = None
     failure: FailureClass | None = None  # of the last attempt
 
     @classmethod

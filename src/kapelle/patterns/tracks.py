@@ -86,7 +86,7 @@ PROMPTS = {
     "implement": """Implement this feature completely and commit it.\n\n{feature}\n
 Run linters, type checks and unit tests but no browser: others verify it afterwards. Install no
 packages, and leave {file} as it is.""",
-    "verify": """Verify this feature. Change nothing: run the program, its tests, requests to it, and
+    "verify": """Verify this feature. Change nothing: run the program, its tests, requests to it;
 report. A step has passed only if you saw that it has.\n\n{feature}""",
     "fix": "You implemented this feature. Mend it and commit.\n\n{feature}\n\n{what_is_wrong}",
 }
