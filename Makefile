@@ -24,8 +24,9 @@ $(READY): pyproject.toml constraints.txt
 web: setup
 	$(BIN)/python web/build.py
 
+# ARGS=--keep leaves its daemon running, and tells the page's address.
 demo: setup
-	$(BIN)/kapelle demo
+	$(BIN)/kapelle demo $(ARGS)
 
 # What starts no daemon; under a minute.
 quick: setup

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from importlib.resources import files
 from pathlib import Path
 
@@ -71,7 +72,7 @@ def test_a_part_that_is_played_wrong_makes_the_demo_fail(tmp_path: Path) -> None
     assert wrong != PLAYBOOK
     playbook, place = tmp_path / "playbook.toml", tmp_path / "demo"
     playbook.write_text(wrong, encoding="utf-8")
-    done = demo("--json", "--dir", str(place), "--playbook", str(playbook))
+    done = demo("--keep", "--json", "--dir", str(place), "--playbook", str(playbook))
     assert done.returncode == 1, done.stdout + done.stderr
     told = json.loads(done.stdout)
     assert told["ok"] is False
@@ -86,6 +87,11 @@ def test_a_part_that_is_played_wrong_makes_the_demo_fail(tmp_path: Path) -> None
     assert list(told["merged"]) == ["rhythm"]
     assert told["tests_after"]["failed"] == 14
     assert any("pitch is failed" in problem for problem in told["problems"])
+    # It was to be kept: its page is there until it is stopped.
+    with urllib.request.urlopen(told["page"]) as page:
+        assert page.status == 200
+    stop = [sys.executable, "-m", "kapelle", "stop", "--agents"]
+    subprocess.run(stop, env={**os.environ, "KAPELLE_HOME": str(place / "home")}, check=True)
     assert nothing_runs(place)
     assert Path(told["repository"], "music", "pitch.py").exists()
 

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.browser import chromium, is_fresh
+from tests.browser import WEB, chromium, is_fresh
 from tests.e2e.door import Door, open_door
-from tests.e2e.ensembles import rest, rule, start, with_playbook
+from tests.e2e.ensembles import YES, answer, rest, rule, start, with_playbook
+from tests.e2e.hostile import HOSTILE
 from tests.e2e.instance import Instance
 from tests.e2e.page_stage import stage
 from tests.e2e.repositories import git
@@ -229,32 +230,130 @@ def test_what_is_to_begin_later_becomes_a_schedule(
     assert (made["kind"], made["cron"]) == ("loop", "0 9 * * 1")
 
 
-HOSTILE = (
-    "<script>alert(1)</script>", "<img src=x onerror=alert(1)>", "javascript:alert(1)",
-    "\u202egnp.exe", "zero\u200bwidth", "\u001b[31mred\u001b[0m", "W" * 300,
-    "**b** `c` [l](javascript:alert(1)) ![i](http://127.0.0.1:1/x.png)", "{{7*7}}", "\u0007bell",
-)  # fmt: skip
+def tab_to(page: Page, what: str) -> None:
+    """Press Tab until the focus is on the element that a selector names."""
+    for _ in range(120):
+        page.keyboard.press("Tab")
+        if page.evaluate("what => document.activeElement.matches(what)", what):
+            return
+    raise AssertionError(f"Tab never came to {what}")
 
 
-def test_text_of_agents_is_only_text(page: Page, kapelle: Instance, repository: Path) -> None:
+def test_everything_is_done_by_keys_alone(page: Page, kapelle: Instance, repository: Path) -> None:
+    with_playbook(kapelle, rule("Blue", {"result": "Blue."})
+                  + rule("Paint", {"ask": "Which colour?"})
+                  + rule("Add", {"write": "new.txt", "content": "new\n"}))  # fmt: skip
+    log_in(page, kapelle)
+    type_ = page.keyboard.type
+    press = page.keyboard.press
+    press("c")
+    expect(page.get_by_label("Prompt", exact=True)).to_be_visible()
+    tab_to(page, "textarea.prompt")
+    type_("Add a file")
+    tab_to(page, "input[list]")
+    type_(str(repository))
+    tab_to(page, "select:has(option[value=rehearsal])")
+    type_("rehearsal")
+    press("Control+Enter")
+    expect(page.locator(".verdict")).to_contain_text("Completed.")
+    tab_to(page, ".tabs a[href$=changes]")
+    press("Enter")
+    expect(page.locator(".diff")).to_contain_text("new.txt")
+    press("m")
+    expect(page.get_by_role("dialog")).to_contain_text("It merges cleanly.")
+    tab_to(page, "dialog .btn.primary, [role=dialog] .btn.primary")
+    press("Enter")
+    expect(page.locator(".verdict")).to_contain_text("Merged.")
+    kapelle.submit("Paint it", repository, title="The door")
+    press("g")
+    press("n")
+    expect(page.locator(".needs .open")).to_contain_text("Which colour?")
+    tab_to(page, ".needs .open .field")
+    type_("Blue")
+    press("Enter")
+    expect(page.locator(".needs")).to_have_count(0)
+    page.evaluate("document.activeElement.blur()")
+    press("/")
+    type_("Add a file")
+    expect(page.get_by_role("option", name="Add a file").first).to_be_visible()
+    press("Enter")
+    expect(page.get_by_role("heading", name="Add a file")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_a_loop_and_a_team_are_watched_to_their_end(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
+    parts = [{"id": "a", "title": "Part a", "task": "PART-a"},
+             {"id": "b", "title": "Part b", "task": "PART-b", "depends_on": ["a"]}]  # fmt: skip
+    with_playbook(kapelle, rule("You plan the work", answer({"subgoals": parts}))
+                  + rule("You review", answer(YES))
+                  + rule("You prepare", answer({"success_criteria": ["It is there"]}))
+                  + rule("PART-a", {"write": "a", "content": "a"})
+                  + rule("PART-b", {"write": "b", "content": "b"})
+                  + rule("Count", {"run": "echo x >> count"}))  # fmt: skip
+    log_in(page, kapelle)
+    page.evaluate("window.stayed = true")
+    counting = {"prompt": "Count", "eval": "cat count | wc -l", "direction": "maximize"}
+    start(kapelle, "loop", repository, title="Count to three", target=3, **counting)
+    page.locator(".side .under, .results").get_by_text("Count to three").first.click()
+    expect(page.locator(".verdict")).to_contain_text("Completed.")
+    expect(page.locator(".table tbody tr")).to_have_count(4)
+    expect(page.locator(".table")).to_contain_text("kept")
+    start(kapelle, "team", repository, title="Two parts", goal="Two parts", verify=["test -e b"])
+    page.keyboard.press("g")
+    page.keyboard.press("n")
+    page.locator(".side .under, .results").get_by_text("Two parts").first.click()
+    expect(page.locator(".verdict")).to_contain_text("Completed.")
+    expect(page.locator(".dag .node", has_text="merged")).to_have_count(2)
+    expect(page.locator(".dag .edges path")).to_have_count(2)
+    assert page.evaluate("window.stayed") is True
+
+
+def test_two_hundred_hostile_texts_are_only_text(
+    page: Page, kapelle: Instance, repository: Path
+) -> None:
     asked: list[str] = []
     page.on("dialog", lambda dialog: asked.append(dialog.message))
-    said = "".join(f"[[do]]\nsay = {json.dumps(text)}\n" for text in HOSTILE)
-    visible = [text for text in HOSTILE if text.isprintable()]
-    task = kapelle.play(said, repository, title=visible[0], tags=["x"])
-    for text in visible:
-        kapelle.submit(text, repository, title=text[:200])
+    base = "b/<img/src=x/onerror=alert(1)>"
+    git(repository, "branch", base)
+    steps = [f"[[do]]\nsay = {json.dumps(text)}\n" for text in HOSTILE]
+    results = [text for text in HOSTILE if "\0" not in text]
+    steps += [f"[[do]]\ntool = {json.dumps(text[:80])}\ninput = {{ path = {json.dumps(text)} }}\n"
+              f"result = {json.dumps(text)}\n" for text in results[:40]]  # fmt: skip
+    for text in HOSTILE[:40]:
+        name = text.replace("/", "_").replace("\0", "")[:60]
+        steps.append(f"[[do]]\nwrite = {json.dumps(name)}\ncontent = {json.dumps(text)}\n")
+    question = json.dumps(" ".join(results[:40]))
+    steps.append(f"[[do]]\nask = {question}\n")
+    task = kapelle.play("".join(steps), repository, title="Hostile", base=base)
     kapelle.wait(task)
+    titles = {titled for text in HOSTILE if (titled := "".join(filter(shown, text))[:200]).strip()}
+    for title in titles:
+        kapelle.submit("Later", repository, title=title, depends_on=[task], project=title[:60])
+    for text in results[:40]:
+        key = "".join(filter(shown, text))[:200] or "nothing"
+        kapelle.post("/notes", {"key": key, "value": text, "scope": "global"})
     log_in(page, kapelle)
-    for path in ("/", "/work", f"/tasks/{task}", f"/tasks/{task}/output", f"/tasks/{task}/events"):
+    views = ["/", "/work", "/work?view=graph", "/work?view=timeline", "/knowledge/notes"]
+    for path in [*views, *(f"/tasks/{task}{part}" for part in ("", *TABS))]:
         page.goto(url_of(kapelle) + path)
-        expect(page.locator("main")).to_contain_text("<script>")
-        assert (
-            page.locator("main script, main img, main iframe, main a[href^=javascript]").count()
-            == 0
-        )
-        assert is_within(page)
+        expect(page.locator("main")).not_to_be_empty()
+        expect(page.locator(".loading")).to_have_count(0)
+        made = "main script, main img, main iframe, main a[href^=javascript]"
+        assert page.locator(made).count() == 0
+        for width in (1440, 390):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert is_within(page), (path, width)
     assert asked == []
+
+
+def shown(character: str) -> bool:
+    """Whether a title may hold it."""
+    return ord(character) > 31 and ord(character) != 127
+
+
+TABS = ("/changes", "/checks", "/attempts", "/output", "/events")
 
 
 def is_within(page: Page) -> bool:
@@ -264,29 +363,45 @@ def is_within(page: Page) -> bool:
 
 @pytest.mark.timeout(300)
 def test_every_view_in_both_themes_and_on_a_phone(browser: Browser, tmp_path: Path) -> None:
-    """Writes a picture of each, to be looked at; nothing is wider than its window."""
+    """Writes a picture of each, to be looked at; nothing is wider than its window, also at 200 %,
+    and nothing keeps anybody out."""
     kapelle = Instance(tmp_path / "home", KAPELLE_LIMITS__MAX_ATTEMPTS="12")
     kapelle.start()
+    axe = (WEB / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
+    found: dict[str, Any] = {}
     try:
         views = views_of(stage(kapelle, tmp_path))
-        sizes: tuple[tuple[Literal["light", "dark"], int], ...] = (
-            ("light", 1440), ("dark", 1440), ("light", 390),
-        )  # fmt: skip
-        for theme, width in sizes:
-            context = browser.new_context(
-                viewport={"width": width, "height": 900}, color_scheme=theme
-            )
-            page = context.new_page()
-            log_in(page, kapelle)
-            for name, path in views.items():
-                page.goto(url_of(kapelle) + path)
-                expect(page.locator("main")).not_to_be_empty()
-                expect(page.locator(".loading")).to_have_count(0)
+        context = browser.new_context(reduced_motion="reduce")
+        page = context.new_page()
+        log_in(page, kapelle)
+        for name, path in views.items():
+            page.goto(url_of(kapelle) + path)
+            expect(page.locator("main")).not_to_be_empty()
+            expect(page.locator(".loading")).to_have_count(0)
+            page.evaluate(axe)
+            for theme, width in LOOKS:
+                page.emulate_media(color_scheme=theme)
+                page.set_viewport_size({"width": width, "height": 900})
                 page.screenshot(path=tmp_path / "pictures" / f"{name}-{width}-{theme}.png")
                 assert is_within(page), (name, width)
-            context.close()
+                if width == 1440 and (wrong := page.evaluate(SERIOUS)):
+                    found[f"{name} {theme}"] = wrong
+            assert page.evaluate("document.getAnimations().length") == 0
+        context.close()
     finally:
         kapelle.destroy()
+    assert found == {}
+
+
+# 720 is a window of 1440 at 200 %.
+LOOKS: tuple[tuple[Literal["light", "dark"], int], ...] = (
+    ("light", 1440), ("dark", 1440), ("light", 720), ("light", 390), ("dark", 390),
+)  # fmt: skip
+SERIOUS = """axe.run(document, {
+    runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa'], resultTypes: ['violations'],
+}).then(({ violations }) => violations
+    .filter(({ impact }) => impact === 'serious' || impact === 'critical')
+    .map(({ id, nodes }) => [id, ...nodes.slice(0, 4).map((node) => node.html.slice(0, 160))]))"""
 
 
 def views_of(ids: dict[str, str]) -> dict[str, str]:

@@ -23,6 +23,7 @@ def demo(
         Path | None, option("PATH", "Where; by default a temporary directory.", "--dir")
     ] = None,
     clean: Annotated[bool, flag("Remove its files at the end.", "--clean")] = False,
+    keep: Annotated[bool, flag("Leave its daemon running, with the page to look at.")] = False,
     playbook: Annotated[Path | None, option(None, "Other parts for the agents to play.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -33,10 +34,13 @@ def demo(
     from kapelle.cli.format import colourful
     from kapelle.demo.report import as_document, lines
     from kapelle.demo.sandbox import environment, make, nothing_left_running, own_name
+    from kapelle.demo.sandbox import kapelle as run_kapelle
     from kapelle.demo.steps import run_demo
     from kapelle.demo.view import Lines, LiveTable, View
 
     kapelle = own_name(os.environ.get("PATH"))
+    if keep and clean:
+        raise InvalidInput("Choose one: --keep leaves it running, --clean removes it.")
     if playbook is not None and not playbook.is_file():
         raise InvalidInput(f"The playbook {playbook} is not a file.")
     sandbox = make(directory)
@@ -48,13 +52,15 @@ def demo(
         view.say("Kapelle demo", "bold")
         view.say(OPENING)
         view.say()
-        with nothing_left_running(sandbox) as survivors:
+        with nothing_left_running(sandbox, keep=keep) as survivors:
             report = run_demo(sandbox, view, playbook)
+            # The code in it is for one browser, so it is asked for at the very end.
+            page = run_kapelle("open", "--print").stdout.strip() if keep else None
         report.survivors = survivors
         if as_json:
-            document(as_document(report, sandbox, kept=not clean))
+            document(as_document(report, sandbox, kept=not clean) | {"page": page})
         else:
-            write(lines(report, sandbox, kapelle, kept=not clean))
+            write(lines(report, sandbox, kapelle, kept=not clean, page=page))
     except BaseException:
         if not clean:
             say(f"The files are kept; `rm -rf {shlex.quote(str(sandbox.root))}` removes them.")

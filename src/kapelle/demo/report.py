@@ -136,7 +136,9 @@ class Report:
         return found
 
 
-def lines(report: Report, sandbox: Sandbox, kapelle: str, *, kept: bool) -> Iterator[str]:
+def lines(
+    report: Report, sandbox: Sandbox, kapelle: str, *, kept: bool, page: str | None = None
+) -> Iterator[str]:
     """What a person reads at the end."""
     rows = [_row(key, task, report) for key, task in report.tasks.items()]
     styles = [STATUS_STYLE.get(task["status"]) for task in report.tasks.values()]
@@ -150,13 +152,18 @@ def lines(report: Report, sandbox: Sandbox, kapelle: str, *, kept: bool) -> Iter
         yield from (wrapped(f"   {problem}", 6) for problem in problems)
     else:
         tests = f"{report.before} → {report.after}"
-        yield paint(f"✓ {tests}, in {report.seconds:.0f} s. Nothing is left running.", "green")
+        left = "Its daemon goes on." if page else "Nothing is left running."
+        yield paint(f"✓ {tests}, in {report.seconds:.0f} s. {left}", "green")
     yield ""
     if kept:
         yield from _directions(report, sandbox, kapelle)
         yield ""
     yield paint("Now with a real agent, in a repository of yours", "bold")
     yield f'   {kapelle} init && {kapelle} run "…"'
+    if page:
+        yield ""
+        yield paint("The page, with all of this", "bold")
+        yield f"   {page}"
 
 
 def _row(key: str, task: Task, report: Report) -> list[str]:
@@ -196,6 +203,7 @@ def _directions(report: Report, sandbox: Sandbox, kapelle: str) -> Iterator[str]
     ids = {key: task["id"] for key, task in report.tasks.items()}
     commands = [
         (f"export KAPELLE_HOME={shlex.quote(str(sandbox.home.root))}", ""),
+        (f"{kapelle} open", "all of it in a browser"),
         (f"{kapelle} list", ""),
         (f"{kapelle} status {ids['score']}", "what was claimed, what was verified"),
         (f"{kapelle} logs {ids['melody']}", "what an agent said and did"),

@@ -109,10 +109,11 @@ class TookTooLong(KapelleError):
 
 
 @contextmanager
-def nothing_left_running(sandbox: Sandbox) -> Iterator[list[str]]:
+def nothing_left_running(sandbox: Sandbox, *, keep: bool = False) -> Iterator[list[str]]:
     """Stop the daemon and the agents at the end, also after Ctrl-C, SIGTERM or a failure.
 
-    Afterwards the list holds what had to be killed because it did not end by itself.
+    With keep they go on, unless it failed. Afterwards the list holds what had to be killed because
+    it did not end by itself.
     """
     survivors: list[str] = []
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGALRM):
@@ -121,6 +122,7 @@ def nothing_left_running(sandbox: Sandbox) -> Iterator[list[str]]:
     try:
         yield survivors
     except BaseException:
+        keep = False
         say("Stopping the daemon and its agents …")
         raise
     finally:
@@ -128,7 +130,7 @@ def nothing_left_running(sandbox: Sandbox) -> Iterator[list[str]]:
         # An impatient second Ctrl-C must not leave a daemon behind.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        survivors += _stop(sandbox)
+        survivors += [] if keep else _stop(sandbox)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

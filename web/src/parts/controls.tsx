@@ -41,7 +41,7 @@ export function Choices<T extends string>(props: {
       onValueChange={(value) => value && props.choose(value as T)}
     >
       {props.of.map(({ value, label }) => (
-        <ToggleGroup.Item key={value} value={value} aria-pressed={value === props.value}>
+        <ToggleGroup.Item key={value} value={value}>
           {label}
         </ToggleGroup.Item>
       ))}

@@ -127,11 +127,19 @@ const SHAPES: Record<State, [label: string, shape: ReactNode]> = {
   none: ['not asked for', <path key="n" d="M4.5 8h7" strokeWidth="1.5" {...hollow} {...round} />],
 };
 
-/** A state, as the one sign that it has everywhere. */
+/** A state, as the one sign that it has everywhere; its words are said with it unless they stand beside it. */
 export function Glyph({ state, label }: { state: State; label?: string }) {
   const [name, shape] = SHAPES[state];
+  const look = { className: `g g-${state}`, viewBox: '0 0 16 16' };
+  if (label === '') {
+    return (
+      <svg {...look} aria-hidden="true">
+        {shape}
+      </svg>
+    );
+  }
   return (
-    <svg className={`g g-${state}`} viewBox="0 0 16 16" role="img" aria-label={label ?? name}>
+    <svg {...look} role="img" aria-label={label ?? name}>
       {shape}
     </svg>
   );

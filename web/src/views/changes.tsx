@@ -118,7 +118,8 @@ const OneFile = memo(({ file, id }: { file: DiffFile; id: string }) => {
 const SIGNS = { a: '+', r: '−', h: '', '': '' };
 
 const Lines = ({ lines }: { lines: DiffLine[] }) => (
-  <div className="lines">
+  // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keys
+  <div className="lines" role="region" aria-label="Lines" tabIndex={0}>
     {lines.map((line, place) => (
       <div key={place} className={line.kind || undefined}>
         <i>{line.before}</i>

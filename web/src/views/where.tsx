@@ -17,7 +17,9 @@ const Short = ({ children }: { children: string }) => (
 function shortened(text: string): string {
   const told = text.replace(/(?:run|task)_\w{20,}/g, shortId);
   const parts = told.split('/');
-  return parts.length > 3 && told.length > 24 ? `…/${parts.slice(-2).join('/')}` : told;
+  return parts.length > 3 && (told.startsWith('/') || told.length > 24)
+    ? `…/${parts.slice(-2).join('/')}`
+    : told;
 }
 
 const Parent = ({ id }: { id: string }) => (

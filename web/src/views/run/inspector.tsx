@@ -57,7 +57,7 @@ function Ends({ run }: { run: Run }) {
   if (!seconds) facts.push(['Time', clock(spent.seconds)]);
   if (!budget && spent.cost_usd !== null) facts.push(['Cost', money(spent.cost_usd)]);
   return (
-    <section>
+    <section className={hasEnded(run) ? 'over' : ''}>
       <h3>{hasEnded(run) ? 'What it used' : 'What will end it'}</h3>
       {iterations && <Meter name="Iterations" used={at} most={iterations} text={`${at} of ${iterations}`} />}
       {failures && (

@@ -66,7 +66,7 @@ export function ScoreChart({ run, iterations }: { run: Run; iterations: Iteratio
             <text
               className="okt"
               x={x(best.number) + (beside === 'end' ? 9 : 0)}
-              y={y(best.score) + (falls ? 26 : -16)}
+              y={y(best.score) + (falls && y(best.score) + 30 < floor ? 26 : -16)}
               textAnchor={beside}
             >
               best {best.score}

@@ -81,11 +81,18 @@ function OneCheck({ check }: { check: CheckResult }) {
         (check.passed ? (
           <details className="proof">
             <summary className="faint">What it printed</summary>
-            <pre className="term">{visible(shown)}</pre>
+            <Printed text={shown} />
           </details>
         ) : (
-          <pre className="term">{visible(shown)}</pre>
+          <Printed text={shown} />
         ))}
     </li>
   );
 }
+
+const Printed = ({ text }: { text: string }) => (
+  // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached by keys
+  <pre className="term" tabIndex={0}>
+    {visible(text)}
+  </pre>
+);

@@ -1,0 +1,65 @@
+"""Pictures of the page for the documents, made of the demo: `python docs/screenshots.py`."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, sync_playwright
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+from tests.browser import chromium  # noqa: E402
+
+PICTURES = ROOT / "docs" / "images"
+LARGEST = 150_000
+LOOKS = {"now": "light", "team": "dark", "loop": "light", "task": "light", "graph": "dark"}
+
+
+def perform(place: str) -> dict[str, Any]:
+    """The demo, whose daemon goes on."""
+    command = [sys.executable, "-m", "kapelle", "demo", "--keep", "--json", "--dir", place]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def take(page: Page, address: str) -> None:
+    origin = re.sub(r"/login.*", "", address)
+    page.goto(address)
+    page.wait_for_selector(".results")
+    listed = page.request.get(f"{origin}/api/v1/work?limit=100").json()["work"]
+    runs = {one["pattern"]: f"/runs/{one['id']}" for one in listed if "pattern" in one}
+    retried = next(one["id"] for one in listed if len(one.get("attempts", ())) > 1)
+    views = {"now": "/", **runs, "task": f"/tasks/{retried}", "graph": "/work?view=graph"}
+    for name, theme in LOOKS.items():
+        page.emulate_media(color_scheme="dark" if theme == "dark" else "light")
+        page.goto(origin + views[name])
+        page.wait_for_selector("main .panel, main .results, main .tx")
+        page.wait_for_timeout(1_000)
+        file = PICTURES / f"{name}.png"
+        page.screenshot(path=file)
+        assert file.stat().st_size <= LARGEST, f"{file} is larger than {LARGEST:,} bytes"
+
+
+def main() -> None:
+    PICTURES.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="kapelle-pictures-") as root, sync_playwright() as play:
+        place = f"{root}/demo"
+        try:
+            address = perform(place)["page"]
+            browser = play.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
+            window = {"width": 1280, "height": 800}
+            take(browser.new_page(viewport=window, reduced_motion="reduce"), address)
+            browser.close()
+        finally:
+            stop = [sys.executable, "-m", "kapelle", "stop", "--agents"]
+            subprocess.run(stop, env={**os.environ, "KAPELLE_HOME": f"{place}/home"}, check=False)
+
+
+if __name__ == "__main__":
+    main()
