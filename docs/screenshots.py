@@ -53,8 +53,9 @@ def main() -> None:
         try:
             address = perform(place)["page"]
             browser = play.chromium.launch(executable_path=chromium(), args=["--no-sandbox"])
-            window = {"width": 1280, "height": 800}
-            take(browser.new_page(viewport=window, reduced_motion="reduce"), address)
+            page = browser.new_page(reduced_motion="reduce")
+            page.set_viewport_size({"width": 1280, "height": 800})
+            take(page, address)
             browser.close()
         finally:
             stop = [sys.executable, "-m", "kapelle", "stop", "--agents"]
