@@ -25,6 +25,7 @@ from kapelle.api.routes import (
     schedules,
     sessions,
     tasks,
+    terminals,
     trust,
 )
 from kapelle.api.security import BodyLimit, Guard, WithoutEmptyParameters, owner_only
@@ -61,6 +62,7 @@ def routes() -> FastAPI:
         agents.router, daemon.router, sessions.router, agents.usage_router, trust.router,
         tasks.work_router, knowledge.router, knowledge.search_router, notes.router,
         integrations.router, questions.router, locks.router, tasks.attempt_router,
+        terminals.router,
     ):  # fmt: skip
         app.include_router(router, prefix="/api/v1")
     app.add_api_route("/healthz", daemon.healthz, include_in_schema=False)

@@ -22,6 +22,7 @@ questions   questions:questions  List what tasks and runs ask of you, the oldest
 say         questions:say_  Tell the agent of a task something, at once if it can hear that.
 answer      questions:answer  Answer a question of a task or a run; it then goes on.
 logs        logs:logs  Show what a task's agent said and did, or what a run did.
+attach      attach:attach  Be in the terminal of an interactive task; Ctrl-] leaves it running.
 wait        tasks:wait  Wait until tasks or runs have ended.
 cancel      tasks:cancel  Stop tasks and runs, with every process they started.
 retry       tasks:retry  Run an ended task once more from the beginning.

@@ -186,6 +186,7 @@ class Task(Work):
     run_id: str | None
     children: list[str] = []  # the tasks and runs that its attempts asked for; not in lists
     coordinate: bool = False
+    interactive: bool = False  # whether a person talks to its agent in a terminal
     attempts: list[Attempt]
     checks: list[CheckResult]
     result: str | None

@@ -12,9 +12,13 @@ from kapelle.runner.shim import files
 from kapelle.runner.shim.terminal import LARGEST, RESIZE, TYPE, message
 
 
+def is_begun(process_dir: Path) -> bool:
+    """Whether there is, or was, a terminal that can be typed into."""
+    return (process_dir / files.INPUT).is_fifo()
+
+
 def is_open(process_dir: Path) -> bool:
-    """Whether there is a terminal that can be typed into."""
-    return (process_dir / files.INPUT).is_fifo() and not (process_dir / files.EXIT).exists()
+    return is_begun(process_dir) and not (process_dir / files.EXIT).exists()
 
 
 def typed(data: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -147,6 +147,7 @@ tasks = sa.Table(
     sa.Column("tries", sa.Integer, nullable=False, server_default="0"),
     # Whether its agent is given Kapelle's own tools.
     sa.Column("coordinate", sa.Boolean, nullable=False, server_default=sa.false()),
+    sa.Column("interactive", sa.Boolean, nullable=False, server_default=sa.false()),
     sa.Column("run_id", sa.String(40)),
     sa.Index("ix_tasks_run_id_id", "run_id", "id"),
     sa.Index("ix_tasks_parent_task_id", "parent_task_id"),

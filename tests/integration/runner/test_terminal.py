@@ -4,10 +4,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.integration.runner.harness import SECRET, shell, until
 
 from kapelle.runner.runner import Runner
 from kapelle.runner.terminal import is_open, resized, send, typed
-from tests.integration.runner.harness import SECRET, shell, until
 
 _SAYS = """
 trap 'stty size' WINCH
@@ -25,7 +25,10 @@ async def test_it_is_typed_into_and_resized(runner: Runner, tmp_path: Path) -> N
     process_dir = tmp_path / "p"
     running = asyncio.create_task(runner.execute(shell(process_dir, _SAYS, terminal=(30, 100))))
     log = process_dir / "out.log"
-    shown = lambda text: log.exists() and text in log.read_text()  # noqa: E731
+
+    def shown(text: str) -> bool:
+        return log.exists() and text in log.read_text()
+
     await until(lambda: shown("tty of 30 100") and is_open(process_dir))
     _type(process_dir, "forged\n", b"another secret")
     send(process_dir, SECRET, *resized(40, 132))
@@ -37,7 +40,8 @@ async def test_it_is_typed_into_and_resized(runner: Runner, tmp_path: Path) -> N
     text = log.read_text()
     assert "got " + "x" * 3000 in text
     assert "forged" not in text
-    assert ended.out_bytes == len(log.read_bytes()) and ended.err_bytes == 0
+    assert ended.out_bytes == len(log.read_bytes())
+    assert ended.err_bytes == 0
     assert not is_open(process_dir)
 
 

@@ -43,6 +43,7 @@ _ADDED_SINCE = (
     ("tasks", "parent_task_id"),
     ("runs", "parent_task_id"),
     ("tasks", "coordinate"),
+    ("tasks", "interactive"),
     ("attempts", "repository"),
     ("attempts", "memory"),
     ("checks", "proved"),

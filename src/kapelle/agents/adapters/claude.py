@@ -18,6 +18,9 @@ from kapelle.domain.task import Exit
 from kapelle.settings import AgentSettings
 
 _CLOUDS = ("CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY")
+_UNATTENDED = (
+    "-p", "--output-format", "stream-json", "--verbose", "--dangerously-skip-permissions",
+)  # fmt: skip
 _MCP = "claude-mcp.json"
 _SYSTEM = "claude-system.txt"
 _HOOKS = "claude-hooks.json"
@@ -77,7 +80,7 @@ class ClaudeAgent(Agent):
     restraint = (["--dangerously-skip-permissions"], ["--permission-mode", "acceptEdits"])
     capabilities = Capabilities(
         resume=True, fork=True, model=True, max_turns=True, budget=True, system_prompt=True,
-        mcp=True, usage=True, cost=True,
+        mcp=True, usage=True, cost=True, terminal=True,
     )  # fmt: skip
     access = Access(
         ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"),
@@ -111,8 +114,7 @@ class ClaudeAgent(Agent):
         return Command([], {name: env[name] for name in env.keys() - request.environ.keys()})
 
     def command(self, request: AgentRequest) -> Command:
-        argv = [self.executable(), "-p", "--output-format", "stream-json", "--verbose"]
-        argv.append("--dangerously-skip-permissions")
+        argv = [self.executable(), *(() if request.interactive else _UNATTENDED)]
         files: dict[str, str] = {}
         env = {name: value for name, value in _DEFAULTS.items() if name not in request.environ}
         if os.geteuid() == 0:
@@ -142,6 +144,8 @@ class ClaudeAgent(Agent):
         env |= self.environment(request)
         transcript = self.side_log(request, env, "projects/*/{session}.jsonl")
         argv += request.settings.extra_args
+        if request.interactive:
+            return Command(argv + request.first_words("--"), env, files=files)
         return Command(argv, env, request.stdin, files, transcript)
 
     def parse(self, line: str) -> list[AgentEvent]:

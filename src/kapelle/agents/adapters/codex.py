@@ -72,8 +72,9 @@ class CodexAgent(Agent):
     tested = "0.166.0"
     restraint = (["--dangerously-bypass-approvals-and-sandbox"], ["--sandbox", "workspace-write"])
     capabilities = Capabilities(
-        resume=True, fork=True, model=True, system_prompt=True, mcp=True, usage=True
-    )
+        resume=True, fork=True, model=True, system_prompt=True, mcp=True, usage=True,
+        terminal=True,
+    )  # fmt: skip
     # Its own provider takes no key from OPENAI_API_KEY.
     access = Access(("CODEX_API_KEY",), ("{home}/auth.json",))
     access_by_url = Access(_KEYS, needed=False)
@@ -101,10 +102,12 @@ class CodexAgent(Agent):
             # The option that lets ours run would let the repository's run as well.
             request = replace(request, daemon=None)
         env = self.environment(request)
-        argv = [self.executable(), "exec", "--json", "--skip-git-repo-check"]
+        argv = [self.executable()]
         extra = request.settings.extra_args
-        if not any(argument.split("=")[0] in _SANDBOXES for argument in extra):
-            argv.append("--dangerously-bypass-approvals-and-sandbox")
+        if not request.interactive:
+            argv += ["exec", "--json", "--skip-git-repo-check"]
+            if not any(argument.split("=")[0] in _SANDBOXES for argument in extra):
+                argv.append("--dangerously-bypass-approvals-and-sandbox")
         argv += self.options({"-m": request.chosen_model})
         servers, scripts, variables = _mcp_servers(request)
         # The variable that holds the key for a server of the user's own, if it wants one.
@@ -120,6 +123,8 @@ class CodexAgent(Agent):
         if request.session_id:
             argv += ["fork" if request.fork else "resume", request.session_id]
         env = variables | env
+        if request.interactive:
+            return Command(argv + request.first_words("--"), env, files=scripts)
         stdin = request.stdin
         if request.system_prompt and request.forks:
             # A session keeps the instructions that it began with.
