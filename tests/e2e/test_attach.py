@@ -5,6 +5,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+from kapelle.domain.ids import attempt_token
 from tests.e2e.instance import Instance
 from tests.e2e.terminal import Terminal
 
@@ -121,9 +122,12 @@ def test_only_who_may_is_let_in_and_the_others_are_told_what_to_type(
         "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
     }  # fmt: skip
     own = kapelle.bearer
+    attempt = kapelle.task(task_id)["attempts"][0]["id"]
+    of_attempt = attempt_token(kapelle.home.token.read_text(encoding="ascii"), attempt)
     for headers, status in (
         ({"Authorization": "Bearer wrong"}, 401),
         ({"Authorization": ""}, 401),
+        ({"Authorization": f"Bearer {of_attempt}"}, 403),
         ({**own, "Origin": "http://evil.example"}, 403),
         ({**own, "Origin": "null"}, 403),
     ):

@@ -181,6 +181,7 @@ team hello
 start
 start evil
 start evil --help
+attach
 runs list
 runs status {run}
 runs steps {run}

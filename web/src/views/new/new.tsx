@@ -11,7 +11,7 @@ import { FormField } from './form_field';
 import { Kind } from './kind';
 import { commandOf, type Field, fieldsOf, given, problemsOf, type Schema } from './schema';
 
-const WHERE = ['directory', 'agent', 'model', 'project'];
+const WHERE = ['directory', 'agent', 'model', 'project', 'interactive'];
 const LIMITS = ['budget_usd', 'timeout_s', 'max_seconds', 'max_turns', 'max_agent_calls', 'max_iterations'];
 const PROOF = [
   'checks',
@@ -104,6 +104,8 @@ function Form({ pattern, schema, defs }: { pattern: string; schema: Schema; defs
       values.filter(([, value]) => value !== undefined),
     );
     spec.directory ??= directories[0];
+    // In a terminal the first words may be typed there.
+    if (spec.interactive) spec.prompt ??= '';
     const body = spec as never;
     return pattern === 'task'
       ? ask(api.POST('/api/v1/tasks', { body }))
